@@ -42,6 +42,9 @@ pub trait Host {
     fn is_over(&self) -> bool;
     /// Takes a batch.
     fn take(&mut self, batch: Batch);
+    /// Keeps what there is of a batch whose windows are over, and may get some more ticks: if the collector is killed before it is taken, this
+    /// stands for it.
+    fn keep(&mut self, _batch: &Batch) {}
     /// Which windows are open: their starts, and how many guests have one.
     fn note_open(&mut self, open: BTreeMap<u64, u64>);
     /// How many guests are followed, and how many are left out by the limit.
@@ -86,6 +89,10 @@ pub struct Collector<'a> {
     /// What guests have counted, until the host takes it.
     counts: Vec<(String, Counters)>,
     is_open_changed: bool,
+    /// The window in which samples arrived last: those before are over.
+    present: u64,
+    /// Windows that are over and kept: their starts, and how many guests had one.
+    kept: BTreeMap<u64, u64>,
     /// The latest time that windows were closed by, in s: a clock that is set back changes nothing.
     closed: u64,
 }
@@ -121,6 +128,8 @@ impl<'a> Collector<'a> {
             next_close: Instant::now(),
             counts: Vec::new(),
             is_open_changed: false,
+            present: 0,
+            kept: BTreeMap::new(),
             closed: 0,
         }
     }
@@ -132,7 +141,7 @@ impl<'a> Collector<'a> {
             if Instant::now() >= self.next_look {
                 self.look(host);
             }
-            self.take_news(POLL);
+            self.take_news(host, POLL);
             // With hundreds of guests there is news hundreds of times a second. What has become open is noted at once: a kill may come.
             if self.is_open_changed || Instant::now() >= self.next_close {
                 self.next_close = Instant::now() + POLL;
@@ -146,7 +155,7 @@ impl<'a> Collector<'a> {
         }
         let end = Instant::now() + STOPPING;
         while Instant::now() < end && self.guests.values().any(|guest| guest.followed.is_some()) {
-            self.take_news(POLL);
+            self.take_news(host, POLL);
             self.close(host, false);
         }
         self.close(host, true);
@@ -264,9 +273,9 @@ impl<'a> Collector<'a> {
         self.failures.insert(path, failure);
     }
 
-    fn take_news(&mut self, timeout: Duration) {
+    fn take_news(&mut self, host: &mut dyn Host, timeout: Duration) {
         match self.news.recv_timeout(timeout) {
-            Ok(news) => self.take(news),
+            Ok(news) => self.take(host, news),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
         }
         // Much at once: windows are closed in between all the same.
@@ -274,14 +283,21 @@ impl<'a> Collector<'a> {
             let Ok(news) = self.news.try_recv() else {
                 return;
             };
-            self.take(news);
+            self.take(host, news);
         }
     }
 
-    fn take(&mut self, news: News) {
+    fn take(&mut self, host: &mut dyn Host, news: News) {
         match news {
             News::Changed => self.next_look = Instant::now(),
-            News::Bytes(number, bytes) => self.feed(number, &bytes),
+            News::Bytes(number, bytes) => {
+                let now = self.now();
+                // Before there is a further window: no guest has two that a killed collector would lose.
+                if self.present != now.window() {
+                    self.keep(host, now.window());
+                }
+                self.feed(number, &bytes, now);
+            }
             News::Counts(number, counts) => {
                 if let Some(guest) = self.guests.get(&number) {
                     self.counts.push((guest.name.clone(), counts));
@@ -307,8 +323,21 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn feed(&mut self, number: u64, bytes: &[u8]) {
-        let now = self.now();
+    /// Has the windows before `present` kept, but for those that are kept as they are.
+    fn keep(&mut self, host: &mut dyn Host, present: u64) {
+        self.present = present;
+        let open = self.open();
+        self.kept.retain(|start, _| open.contains_key(start));
+        for (start, guests) in open.range(..present) {
+            if self.kept.get(start) != Some(guests) {
+                let batch = self.batch(*start, false);
+                host.keep(&batch);
+                self.kept.insert(*start, *guests);
+            }
+        }
+    }
+
+    fn feed(&mut self, number: u64, bytes: &[u8], now: Now) {
         let Some(guest) = self.guests.get_mut(&number) else {
             return;
         };
@@ -349,7 +378,7 @@ impl<'a> Collector<'a> {
             seconds.saturating_sub(GRACE + length)
         };
         while let Some(start) = self.first_open().filter(|start| *start <= over) {
-            let batch = self.batch(start);
+            let batch = self.batch(start, true);
             self.closed = self.closed.max(start + length);
             host.take(batch);
             self.is_open_changed = true;
@@ -360,6 +389,7 @@ impl<'a> Collector<'a> {
         self.guests
             .retain(|_, guest| guest.followed.is_some() || guest.gather.open().next().is_some());
         if std::mem::take(&mut self.is_open_changed) {
+            self.keep(host, self.present);
             host.note_open(self.open());
         }
     }
@@ -377,14 +407,18 @@ impl<'a> Collector<'a> {
         open
     }
 
-    fn batch(&mut self, start: u64) -> Batch {
+    /// The windows that began at `start`, which are closed or stay open.
+    fn batch(&mut self, start: u64, is_closed: bool) -> Batch {
         let mut tables = Tables::default();
         let mut windows: Vec<Window> = Vec::new();
         for guest in self.guests.values_mut() {
-            let closed = guest
-                .gather
-                .close(start, &guest.name, &self.policy, &mut tables);
-            let Some(window) = closed else {
+            let (gather, policy) = (&mut guest.gather, &self.policy);
+            let window = if is_closed {
+                gather.close(start, &guest.name, policy, &mut tables)
+            } else {
+                gather.window(start, &guest.name, policy, &mut tables)
+            };
+            let Some(window) = window else {
                 continue;
             };
             // A guest that was followed twice in the time has one window all the same.

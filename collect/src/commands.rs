@@ -22,6 +22,7 @@ use crate::batch::Batch;
 use crate::collector::{Collector, Host, new_boot, system_name};
 use crate::config::Config;
 use crate::demo::DemoArguments;
+use crate::export::ExportArguments;
 use crate::look;
 use crate::metrics::Metrics;
 use crate::page::Page;
@@ -53,6 +54,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Demo(DemoArguments),
+    Export(Box<ExportArguments>),
     #[command(flatten)]
     Setup(Setup),
 }
@@ -91,6 +93,7 @@ impl Program for Arguments {
     fn chosen(&self) -> &dyn Command {
         match &self.command {
             Some(Subcommands::Demo(demo)) => demo,
+            Some(Subcommands::Export(export)) => export.as_ref(),
             Some(Subcommands::Setup(setup)) => setup,
             None => &self.collect,
         }
@@ -238,6 +241,12 @@ impl Host for Always<'_> {
         self.metrics.add(&batch);
         if let Err(error) = self.spool.push(&batch) {
             log::error!("{error:?}: windows are lost");
+        }
+    }
+
+    fn keep(&mut self, batch: &Batch) {
+        if let Err(error) = self.spool.keep(batch) {
+            log::error!("{error:?}");
         }
     }
 

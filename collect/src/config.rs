@@ -11,15 +11,15 @@ use serde::Deserialize;
 use crate::gather::Policy;
 use crate::hash::{Hashed, Key, KeyError};
 
+mod sinks;
+
+pub use sinks::{Bucket, Endpoint, SinkConfig, SinkKind, Tls};
+
 /// Longest file, in bytes: far above any that makes sense.
 const MAX_FILE: u64 = 1 << 20;
 /// Longest name and value of a label, in bytes, and most labels.
 const MAX_LABEL: usize = 128;
 const MAX_LABELS: usize = 32;
-/// Most sinks.
-const MAX_SINKS: usize = 16;
-/// Seconds in a Parquet file, unless the configuration says how many.
-const PARQUET_SECONDS: u64 = 300;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -165,102 +165,6 @@ pub struct SpoolConfig {
 pub struct MetricsConfig {
     /// Where it is served; nowhere if it isn't given.
     pub listen: Option<SocketAddr>,
-}
-
-/// A sink.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "SinkKeys")]
-pub struct SinkConfig {
-    /// Its name, which its position in the spool is kept by.
-    pub name: String,
-    /// What it is.
-    pub kind: SinkKind,
-}
-
-/// The kinds of sinks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SinkKind {
-    /// A folder of Parquet files.
-    Parquet {
-        /// The folder.
-        folder: PathBuf,
-        /// Seconds of windows in a file, about.
-        seconds: u64,
-    },
-    /// Pyroscope's `/ingest`, or what takes the same.
-    Pyroscope(Endpoint),
-    /// Parca's `/api/v1/profiles/writeraw`.
-    Parca(Endpoint),
-    /// OTLP profiles by HTTP.
-    Otlp(Endpoint),
-}
-
-/// The keys of a sink.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SinkKeys {
-    name: String,
-    r#type: String,
-    folder: Option<PathBuf>,
-    seconds: Option<u64>,
-    url: Option<String>,
-    headers: Option<BTreeMap<String, String>>,
-    header_files: Option<BTreeMap<String, PathBuf>>,
-}
-
-impl TryFrom<SinkKeys> for SinkConfig {
-    type Error = String;
-
-    fn try_from(keys: SinkKeys) -> Result<Self, String> {
-        let SinkKeys {
-            name,
-            r#type: kind,
-            folder,
-            seconds,
-            url,
-            headers,
-            header_files,
-        } = keys;
-        if kind == "parquet" {
-            if url.is_some() || headers.is_some() || header_files.is_some() {
-                return Err(format!("sink {name}: parquet has folder and seconds"));
-            }
-            let folder = folder.ok_or_else(|| format!("sink {name}: folder is missing"))?;
-            let seconds = seconds.unwrap_or(PARQUET_SECONDS);
-            let kind = SinkKind::Parquet { folder, seconds };
-            return Ok(Self { name, kind });
-        }
-        if folder.is_some() || seconds.is_some() {
-            return Err(format!("sink {name}: folder and seconds are for parquet"));
-        }
-        let endpoint = Endpoint {
-            url: url.ok_or_else(|| format!("sink {name}: url is missing"))?,
-            headers: headers.unwrap_or_default(),
-            header_files: header_files.unwrap_or_default(),
-        };
-        let kind = match kind.as_str() {
-            "pyroscope" => SinkKind::Pyroscope(endpoint),
-            "parca" => SinkKind::Parca(endpoint),
-            "otlp" => SinkKind::Otlp(endpoint),
-            _ => {
-                return Err(format!(
-                    "sink {name}: type is parquet, pyroscope, parca or otlp"
-                ));
-            }
-        };
-        Ok(Self { name, kind })
-    }
-}
-
-/// Where a sink is reached by HTTP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// The address, with its path.
-    pub url: String,
-    /// Headers that each request gets.
-    pub headers: BTreeMap<String, String>,
-    /// Headers whose values are in files: tokens and passwords.
-    pub header_files: BTreeMap<String, PathBuf>,
 }
 
 impl Default for Config {
@@ -417,7 +321,7 @@ impl Config {
             return wrong("spool: mebibytes has to be 1 to 16777216".to_owned());
         }
         check_labels(&self.labels).or_else(wrong)?;
-        check_sinks(&self.sink).or_else(wrong)
+        sinks::check(&self.sink).or_else(wrong)
     }
 }
 
@@ -448,38 +352,6 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
             return Err(format!(
                 "labels: {name}: the value is longer than {MAX_LABEL} bytes"
             ));
-        }
-    }
-    Ok(())
-}
-
-fn check_sinks(sinks: &[SinkConfig]) -> Result<(), String> {
-    if sinks.len() > MAX_SINKS {
-        return Err(format!("sink: there may be {MAX_SINKS}"));
-    }
-    for (index, sink) in sinks.iter().enumerate() {
-        let name = &sink.name;
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
-            return Err(format!(
-                "sink '{}': a name has letters, digits, - and _, 64 at most",
-                name.escape_default()
-            ));
-        }
-        if sinks.iter().take(index).any(|other| other.name == *name) {
-            return Err(format!("sink {name}: there are two of this name"));
-        }
-        match &sink.kind {
-            SinkKind::Parquet { .. } => {}
-            SinkKind::Pyroscope(endpoint)
-            | SinkKind::Parca(endpoint)
-            | SinkKind::Otlp(endpoint) => {
-                if !endpoint.url.starts_with("http://") {
-                    return Err(format!(
-                        "sink {name}: url has to begin with http:// (for TLS, send to an agent on this host that has it)"
-                    ));
-                }
-            }
         }
     }
     Ok(())

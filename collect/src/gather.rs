@@ -228,8 +228,22 @@ impl Gather {
         policy: &Policy,
         tables: &mut Tables,
     ) -> Option<Window> {
-        let part = self.open.remove(&start)?;
-        self.profile.resolver.forget_beyond(MAX_FOUND);
+        let window = self.window(start, guest, policy, tables);
+        if self.open.remove(&start).is_some() {
+            self.profile.resolver.forget_beyond(MAX_FOUND);
+        }
+        window
+    }
+
+    /// The window that began at `start` as far as it has come, if it has ticks. It stays open.
+    pub fn window(
+        &self,
+        start: u64,
+        guest: &str,
+        policy: &Policy,
+        tables: &mut Tables,
+    ) -> Option<Window> {
+        let part = self.open.get(&start)?;
         Some(Window {
             guest: guest.to_owned(),
             kernel: self.kernel.clone(),
@@ -278,7 +292,7 @@ impl Part {
     }
 
     /// The rows, the most frequent first.
-    fn rows(self, profile: &Profile, policy: &Policy, tables: &mut Tables) -> Vec<Row> {
+    fn rows(&self, profile: &Profile, policy: &Policy, tables: &mut Tables) -> Vec<Row> {
         let mut sums = Sums::default();
         let mut elsewhere = self.elsewhere;
         let named = self.named(profile, policy, &mut elsewhere);

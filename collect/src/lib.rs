@@ -12,6 +12,7 @@ pub mod collector;
 pub mod commands;
 pub mod config;
 pub mod demo;
+pub mod export;
 pub mod gather;
 pub mod hash;
 pub mod look;

@@ -16,7 +16,7 @@ use std::thread;
 
 use clap::Parser;
 use kvmprof_collect::batch::Batch;
-use kvmprof_collect::sinks::parquet::ParquetSink;
+use kvmprof_collect::sinks::parquet::{self, Folder};
 use serde_json::json;
 
 use self::model::{HZ, Host, kinds};
@@ -103,9 +103,9 @@ fn main() {
 
 /// Writes a host's files, each with as much time as the sink would put into one.
 fn write(arguments: &Arguments, batches: &[Batch]) {
-    let sink = ParquetSink::new(arguments.out.clone(), arguments.span);
+    let folder = Folder(arguments.out.clone());
     let span = arguments.span / u64::from(arguments.window);
     for batches in batches.chunks(usize::try_from(span.max(1)).unwrap()) {
-        sink.write(batches).unwrap();
+        parquet::write(&folder, batches).unwrap();
     }
 }

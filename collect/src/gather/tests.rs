@@ -108,7 +108,11 @@ fn a_sample_counts_for_the_window_of_its_time() {
     let starts: Vec<u64> = gather.open().collect();
     assert_eq!(starts, [1_000_000, 1_000_010]);
     let all = policy(9, 9, &[]);
+    // It can be looked at while it is open.
+    let mut tables = Tables::default();
+    let so_far = gather.window(1_000_000, "guest", &all, &mut tables);
     let batch = close(&mut gather, 0, &all);
+    assert_eq!(so_far.as_slice(), batch.windows);
     let (window, names) = (&batch.windows[0], rows(&batch));
     assert_eq!(names, [("one", "one", 2), (IDLE, IDLE, 2)]);
     assert_eq!((window.guest.as_str(), window.hz), ("guest", 20));

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ureq::Agent;
+use ureq::tls::TlsConfig;
 
-use super::Failure;
+use super::{Failure, tls};
 use crate::config::Endpoint;
 
 /// How long a request may take in all.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// What this program calls itself.
+pub const USER_AGENT: &str = concat!("kvmprof-collect/", env!("CARGO_PKG_VERSION"));
 /// Longest file with the value of a header, and longest part of an answer that is told, in bytes.
 const MAX_VALUE: u64 = 16 << 10;
 const MAX_ANSWER: u64 = 200;
@@ -25,25 +28,28 @@ pub struct Poster {
     headers: BTreeMap<String, String>,
 }
 
+/// A client of HTTP with this `tls`.
+pub fn agent(tls: TlsConfig) -> Agent {
+    let config = Agent::config_builder()
+        .timeout_global(Some(TIMEOUT))
+        .http_status_as_error(false)
+        // Neither what is sent nor its secrets go anywhere else.
+        .max_redirects(0)
+        .proxy(None)
+        .user_agent(USER_AGENT)
+        .tls_config(tls)
+        .build();
+    config.new_agent()
+}
+
 impl Poster {
     /// One for `endpoint`. Files with the values of headers are read now.
     pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
-        let mut headers = endpoint.headers.clone();
-        for (name, path) in &endpoint.header_files {
-            headers.insert(name.clone(), read_value(path)?);
-        }
-        let config = Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
-            .http_status_as_error(false)
-            // Neither what is sent nor its secrets go anywhere else.
-            .max_redirects(0)
-            .proxy(None)
-            .user_agent(concat!("kvmprof-collect/", env!("CARGO_PKG_VERSION")))
-            .build();
+        let tls = tls::client(&endpoint.tls, endpoint.url.starts_with("https://"))?;
         Ok(Self {
-            agent: config.new_agent(),
+            agent: agent(tls),
             url: endpoint.url.clone(),
-            headers,
+            headers: with_values(&endpoint.headers, &endpoint.header_files)?,
         })
     }
 
@@ -69,13 +75,18 @@ impl Poster {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let url = &self.url;
-        let answer = request.send(body);
-        let mut answer = answer.with_context(|| format!("Cannot post to {url}"))?;
-        let status = answer.status().as_u16();
+        // What follows may be a secret.
+        let url = self.url.split('?').next().unwrap_or_default();
+        let mut answer = request.send(body).map_err(|error| {
+            let advice = tls::advice(&error);
+            anyhow!(error).context(format!("Cannot post to {url}{advice}"))
+        })?;
         if answer.status().is_success() {
             return Ok(());
         }
+        let status = answer.status().as_u16();
+        let after = answer.headers().get("Retry-After");
+        let after = after.and_then(|value| value.to_str().ok()?.parse().ok());
         let mut text = Vec::new();
         // What the sink says is worth having, but not needed.
         let _ = answer
@@ -88,9 +99,24 @@ impl Poster {
         // What is wrong with this one batch is wrong for ever; all else may be mended.
         Err(match status {
             400 | 413 | 415 | 422 => Failure::Refused(error),
-            _ => Failure::Retry(error),
+            _ => Failure::Retry {
+                error,
+                after: after.map(Duration::from_secs),
+            },
         })
     }
+}
+
+/// `plain` values, and those that are in `files`, which are read now.
+pub fn with_values(
+    plain: &BTreeMap<String, String>,
+    files: &BTreeMap<String, PathBuf>,
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut values = plain.clone();
+    for (name, path) in files {
+        values.insert(name.clone(), read_value(path)?);
+    }
+    Ok(values)
 }
 
 fn read_value(path: &Path) -> anyhow::Result<String> {

@@ -3,10 +3,15 @@
 //! A batch, or several, are handed over in parts. Before a part is sent that is noted in the spool, and when it has arrived. Whatever is
 //! in between when the collector is killed isn't sent again, unless sending it twice does nothing.
 
+#[cfg(feature = "grpc")]
+mod grpc;
 mod http;
+#[cfg(feature = "object-store")]
+mod objects;
 mod otlp;
 pub mod parquet;
 mod pprof;
+mod tls;
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -15,6 +20,9 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::otlp::OtlpSink;
+use self::parquet::ParquetSink;
+use self::pprof::{Dialect, PprofSink};
 use crate::batch::Batch;
 use crate::config::{SinkConfig, SinkKind};
 use crate::spool::{Attempt, Claim, Spool, SpoolError};
@@ -22,6 +30,8 @@ use crate::spool::{Attempt, Claim, Spool, SpoolError};
 /// Waits before a sink that has failed is tried again: each twice the one before, all of them by chance up to half as long again.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// The longest wait that a sink can ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(300);
 /// The frames of ticks without a stack: of samples beyond the limits, and of vCPUs that were halted.
 const NO_STACK: [&str; 2] = ["[no stack]", "[halted]"];
 /// The wait when the spool itself can't be used.
@@ -30,15 +40,18 @@ const SPOOL_WAIT: Duration = Duration::from_secs(5);
 /// Why a part wasn't taken.
 #[derive(Debug)]
 enum Failure {
-    /// It can be tried again.
-    Retry(anyhow::Error),
+    /// It can be tried again, not before so much time if the sink has said so.
+    Retry {
+        error: anyhow::Error,
+        after: Option<Duration>,
+    },
     /// It is never going to be taken.
     Refused(anyhow::Error),
 }
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self::Retry(error)
+        Self::Retry { error, after: None }
     }
 }
 
@@ -85,18 +98,7 @@ impl Running {
     /// The configuration names files that can't be read; the host gives no thread.
     pub fn start(config: &SinkConfig, spool: Arc<Spool>) -> anyhow::Result<Self> {
         let name = config.name.clone();
-        let sink: Box<dyn Sink> = match &config.kind {
-            SinkKind::Parquet { folder, seconds } => {
-                Box::new(parquet::ParquetSink::new(folder.clone(), *seconds))
-            }
-            SinkKind::Pyroscope(endpoint) => {
-                Box::new(pprof::PprofSink::new(endpoint, pprof::Dialect::Pyroscope)?)
-            }
-            SinkKind::Parca(endpoint) => {
-                Box::new(pprof::PprofSink::new(endpoint, pprof::Dialect::Parca)?)
-            }
-            SinkKind::Otlp(endpoint) => Box::new(otlp::OtlpSink::new(endpoint)?),
-        };
+        let sink = new_sink(&config.kind)?;
         let mut runner = Runner {
             name: name.clone(),
             sink,
@@ -114,6 +116,39 @@ impl Running {
             log::error!("Sink {} has ended by a panic", self.name);
         }
     }
+}
+
+fn new_sink(kind: &SinkKind) -> anyhow::Result<Box<dyn Sink>> {
+    Ok(match kind {
+        SinkKind::Parquet { folder, seconds } => {
+            let target = parquet::Folder(folder.clone());
+            Box::new(ParquetSink::new(Box::new(target), *seconds))
+        }
+        #[cfg(feature = "object-store")]
+        SinkKind::Objects { bucket, seconds } => {
+            let target = objects::Objects::new(bucket)?;
+            Box::new(ParquetSink::new(Box::new(target), *seconds))
+        }
+        #[cfg(not(feature = "object-store"))]
+        SinkKind::Objects { .. } => {
+            anyhow::bail!("This kvmprof-collect is built without the feature object-store")
+        }
+        SinkKind::Pyroscope(endpoint) => Box::new(PprofSink::new(endpoint, Dialect::Pyroscope)?),
+        SinkKind::Parca(endpoint) => Box::new(PprofSink::new(endpoint, Dialect::Parca)?),
+        SinkKind::Otlp(endpoint) => {
+            let sender = otlp::Http::new(endpoint)?;
+            Box::new(OtlpSink::new(Box::new(sender)))
+        }
+        #[cfg(feature = "grpc")]
+        SinkKind::OtlpGrpc(endpoint) => {
+            let sender = grpc::Grpc::new(endpoint)?;
+            Box::new(OtlpSink::new(Box::new(sender)))
+        }
+        #[cfg(not(feature = "grpc"))]
+        SinkKind::OtlpGrpc(_) => {
+            anyhow::bail!("This kvmprof-collect is built without the feature grpc")
+        }
+    })
 }
 
 struct Runner {
@@ -170,6 +205,7 @@ impl Runner {
         let mut wait = FIRST_WAIT;
         loop {
             self.note(part, true, |_| ())?;
+            let asked;
             match self.sink.send(batches, part) {
                 Ok(()) => {
                     self.last_error.clear();
@@ -185,12 +221,13 @@ impl Runner {
                     })?;
                     return Ok(true);
                 }
-                Err(Failure::Retry(error)) => {
+                Err(Failure::Retry { error, after }) => {
+                    asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
                     self.note(part, false, |progress| progress.retries += 1)?;
                 }
             }
-            if self.spool.wait_closed(jittered(wait)) {
+            if self.spool.wait_closed(jittered(wait).max(asked)) {
                 return Ok(false);
             }
             wait = (2 * wait).min(LONGEST_WAIT);

@@ -1,4 +1,4 @@
-//! Batches as OTLP profiles by HTTP: one request each, with a profile for each guest.
+//! Batches as OTLP profiles by HTTP: one request each, with a profile for each guest; several where receivers wouldn't take so much.
 //!
 //! <https://github.com/open-telemetry/opentelemetry-proto>, `profiles/v1development`; names of attributes are those of the semantic
 //! conventions where they have one.
@@ -17,36 +17,86 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 
 use super::http::Poster;
-use super::{Failure, NO_STACK, Sink, whole};
+use super::{Failure, NO_STACK, Sink};
 use crate::batch::{Batch, Row, Window};
 use crate::config::Endpoint;
 
+/// Rows in a request, unless one window alone has more. Receivers of gRPC take 4 MiB, unless they are told otherwise.
+const MAX_ROWS: usize = 8192;
+
+/// The way to a receiver.
+pub trait Sender: Send {
+    /// Hands a request over.
+    fn send(&mut self, request: ExportProfilesServiceRequest) -> Result<(), Failure>;
+}
+
 /// The sink.
-pub struct OtlpSink(Poster);
+pub struct OtlpSink(Box<dyn Sender>);
 
 impl OtlpSink {
+    /// One that sends by `sender`.
+    pub fn new(sender: Box<dyn Sender>) -> Self {
+        Self(sender)
+    }
+}
+
+impl Sink for OtlpSink {
+    fn parts(&self, batches: &[Batch]) -> usize {
+        batches.iter().map(|batch| pieces(batch).count()).sum()
+    }
+
+    fn part(&self, batches: &[Batch], part: usize) -> (u64, u64) {
+        find(batches, part).map_or((0, 0), |(_, windows)| {
+            let ticks = windows.iter().map(Window::ticks);
+            let ticks = ticks.fold(0, u64::saturating_add);
+            (windows.len() as u64, ticks)
+        })
+    }
+
+    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
+        match find(batches, part) {
+            Some((batch, windows)) => self.0.send(request(batch, windows)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The windows of a batch in pieces, each for a request: the same batch has the same ones.
+fn pieces(batch: &Batch) -> impl Iterator<Item = &[Window]> {
+    let mut rows = batch.windows.first().map_or(0, |first| first.rows.len());
+    let is_together = move |_: &Window, next: &Window| {
+        rows = rows.saturating_add(next.rows.len());
+        let is_together = rows <= MAX_ROWS;
+        if !is_together {
+            rows = next.rows.len();
+        }
+        is_together
+    };
+    batch.windows.chunk_by(is_together)
+}
+
+fn find(batches: &[Batch], part: usize) -> Option<(&Batch, &[Window])> {
+    let all = batches
+        .iter()
+        .flat_map(|batch| pieces(batch).map(move |windows| (batch, windows)));
+    all.into_iter().nth(part)
+}
+
+/// By HTTP.
+pub struct Http(Poster);
+
+impl Http {
     /// One that posts to `endpoint`.
     pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
         Ok(Self(Poster::new(endpoint)?))
     }
 }
 
-impl Sink for OtlpSink {
-    fn parts(&self, batches: &[Batch]) -> usize {
-        batches.len()
-    }
-
-    fn part(&self, batches: &[Batch], part: usize) -> (u64, u64) {
-        whole(batches.get(part..=part).unwrap_or_default())
-    }
-
-    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
-        let Some(batch) = batches.get(part) else {
-            return Ok(());
-        };
+impl Sender for Http {
+    fn send(&mut self, request: ExportProfilesServiceRequest) -> Result<(), Failure> {
         let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
         let packed = packer
-            .write_all(&request(batch).encode_to_vec())
+            .write_all(&request.encode_to_vec())
             .and_then(|()| packer.finish());
         let packed = packed.map_err(anyhow::Error::from)?;
         let headers = [
@@ -68,10 +118,10 @@ struct Dictionary {
     tables: otlp::ProfilesDictionary,
 }
 
-fn request(batch: &Batch) -> ExportProfilesServiceRequest {
+fn request(batch: &Batch, windows: &[Window]) -> ExportProfilesServiceRequest {
     let mut dictionary = Dictionary::new();
-    let windows = batch.windows.iter();
     let resource_profiles = windows
+        .iter()
         .map(|window| resource(batch, window, dictionary.profile(batch, window)))
         .collect();
     ExportProfilesServiceRequest {
@@ -285,7 +335,7 @@ mod tests {
     #[test]
     fn a_request_has_every_tick_and_no_place_leads_nowhere() {
         let batch = batch(100, &["a", "b"], 7);
-        let request = request(&batch);
+        let request = request(&batch, &batch.windows);
         let tables = request.dictionary.as_ref().unwrap();
         assert_eq!(tables.string_table[0], "");
         assert_eq!(tables.function_table.len(), tables.location_table.len());
@@ -306,5 +356,27 @@ mod tests {
             }
         }
         assert_eq!(ticks, 20);
+    }
+
+    #[test]
+    fn what_is_too_much_for_a_request_goes_in_several() {
+        let mut large = batch(100, &["a", "b", "c", "d", "e"], 7);
+        for (index, rows) in [(0, MAX_ROWS - 2), (3, 3 * MAX_ROWS)] {
+            let row = large.windows[index].rows[0];
+            large.windows[index].rows.resize(rows, row);
+        }
+        let lengths: Vec<usize> = pieces(&large).map(<[Window]>::len).collect();
+        let batches = [batch(90, &["a"], 7), large];
+        let mut windows = 0;
+        for part in 0.. {
+            let Some((_, piece)) = find(&batches, part) else {
+                break;
+            };
+            let rows: usize = piece.iter().map(|window| window.rows.len()).sum();
+            assert!(rows <= MAX_ROWS || piece.len() == 1, "{rows}");
+            windows += piece.len();
+        }
+        assert_eq!((windows, lengths), (6, vec![2, 1, 1, 1]));
+        assert_eq!(pieces(&Batch::default()).count(), 0);
     }
 }

@@ -1,9 +1,10 @@
-//! A folder of Parquet files: `date=YYYY-MM-DD/host=NAME/guest=NAME/START-BOOT.parquet`, one row for each window, process, thread, mode
+//! Parquet files, in a folder or an object store: `date=YYYY-MM-DD/host=NAME/guest=NAME/START-BOOT.parquet`, one row for each window, process, thread, mode
 //! and stack. docs/fleet.md has the schema.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File};
+use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::{Failure, Sink, whole};
 use crate::batch::{Batch, Row, Window};
 
 /// The columns. Names and stacks are written by dictionaries.
-const SCHEMA: &str = "
+pub const SCHEMA: &str = "
 message kvmprof {
     required int64 time (TIMESTAMP(MILLIS, true));
     required int32 seconds;
@@ -46,35 +47,27 @@ const FOLDER_MODE: u32 = 0o750;
 /// Longest part of a path that stands for a name, in bytes.
 const MAX_PART: usize = 200;
 
+/// Where files go.
+pub trait Target: Send {
+    /// Writes the file of this `name` in `folder`, a path below the target, with the rows of `windows`: whole, or not at all. It takes the
+    /// place of one that has its name.
+    fn write(&self, folder: &Path, name: &str, windows: &[(&Batch, &Window)])
+    -> anyhow::Result<()>;
+}
+
+/// A folder of this host.
+pub struct Folder(pub PathBuf);
+
 /// The sink.
-pub struct ParquetSink {
-    folder: PathBuf,
+pub(super) struct ParquetSink {
+    target: Box<dyn Target>,
     span: u64,
 }
 
 impl ParquetSink {
-    /// One that writes to `folder`, about `span` seconds to a file.
-    pub fn new(folder: PathBuf, span: u64) -> Self {
-        Self { folder, span }
-    }
-
-    /// Writes the files of `batches`: one for each guest and day.
-    ///
-    /// # Errors
-    /// One can't be written.
-    pub fn write(&self, batches: &[Batch]) -> anyhow::Result<()> {
-        let mut files: BTreeMap<PathBuf, Vec<(&Batch, &Window)>> = BTreeMap::new();
-        for batch in batches {
-            for window in &batch.windows {
-                let folder = self.folder.join(place(batch, window));
-                files.entry(folder).or_default().push((batch, window));
-            }
-        }
-        for (folder, windows) in files {
-            let written = write_file(&folder, &windows);
-            written.with_context(|| format!("Cannot write to {}", folder.display()))?;
-        }
-        Ok(())
+    /// One that writes to `target`, about `span` seconds to a file.
+    pub fn new(target: Box<dyn Target>, span: u64) -> Self {
+        Self { target, span }
     }
 }
 
@@ -97,8 +90,29 @@ impl Sink for ParquetSink {
     }
 
     fn send(&mut self, batches: &[Batch], _: usize) -> Result<(), Failure> {
-        Ok(self.write(batches)?)
+        Ok(write(self.target.as_ref(), batches)?)
     }
+}
+
+/// Writes all windows of `batches` to `target`, those of a guest and a day to a file.
+///
+/// # Errors
+/// A file can't be written; those before it are there.
+pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<()> {
+    let mut files: BTreeMap<PathBuf, Vec<(&Batch, &Window)>> = BTreeMap::new();
+    for batch in batches {
+        for window in &batch.windows {
+            let folder = place(batch, window);
+            files.entry(folder).or_default().push((batch, window));
+        }
+    }
+    for (folder, windows) in files {
+        if let Some((first, _)) = windows.first() {
+            let name = format!("{}-{}.parquet", first.start, part_of_path(&first.boot));
+            target.write(&folder, &name, &windows)?;
+        }
+    }
+    Ok(())
 }
 
 /// The folder for a window.
@@ -144,29 +158,30 @@ fn date(seconds: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// Writes a file under another name, and renames it: a reader finds it whole, or not at all.
-fn write_file(folder: &Path, windows: &[(&Batch, &Window)]) -> anyhow::Result<()> {
-    let Some((first, _)) = windows.first() else {
-        return Ok(());
-    };
+impl Target for Folder {
+    /// Writes it under another name, and renames it: a reader finds it whole, or not at all.
+    fn write(
+        &self,
+        folder: &Path,
+        name: &str,
+        windows: &[(&Batch, &Window)],
+    ) -> anyhow::Result<()> {
+        let folder = self.0.join(folder);
+        write_file(&folder, name, windows)
+            .with_context(|| format!("Cannot write to {}", folder.display()))
+    }
+}
+
+fn write_file(folder: &Path, name: &str, windows: &[(&Batch, &Window)]) -> anyhow::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(FOLDER_MODE)
         .create(folder)?;
-    let path = folder.join(format!(
-        "{}-{}.parquet",
-        first.start,
-        part_of_path(&first.boot)
-    ));
     // Readers pass over names that begin so.
-    let unfinished = folder.join(format!(
-        ".{}-{}.tmp",
-        first.start,
-        part_of_path(&first.boot)
-    ));
+    let unfinished = folder.join(format!(".{}.tmp", name.trim_end_matches(".parquet")));
     let file = File::create(&unfinished)?;
     let written = write_rows(file, windows).and_then(|file| Ok(file.sync_all()?));
-    let renamed = written.and_then(|()| Ok(fs::rename(&unfinished, &path)?));
+    let renamed = written.and_then(|()| Ok(fs::rename(&unfinished, folder.join(name))?));
     if renamed.is_err() {
         // What there is of it takes room.
         let _ = fs::remove_file(&unfinished);
@@ -176,13 +191,17 @@ fn write_file(folder: &Path, windows: &[(&Batch, &Window)]) -> anyhow::Result<()
     Ok(())
 }
 
-fn write_rows(file: File, windows: &[(&Batch, &Window)]) -> anyhow::Result<File> {
+/// Writes a Parquet file with the rows of `windows` to `out`.
+///
+/// # Errors
+/// `out` fails.
+pub fn write_rows<W: Write + Send>(out: W, windows: &[(&Batch, &Window)]) -> anyhow::Result<W> {
     let schema: Type = parse_message_type(SCHEMA)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(format!("kvmprof-collect {}", env!("CARGO_PKG_VERSION")))
         .build();
-    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
+    let mut writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
     let rows: Vec<Line<'_>> = windows
         .iter()
         .flat_map(|(batch, window)| {
@@ -360,7 +379,8 @@ mod tests {
     #[test]
     fn the_same_batches_give_the_same_files_which_have_every_tick() {
         let folder = tempfile::tempdir().unwrap();
-        let mut sink = ParquetSink::new(folder.path().to_owned(), 100);
+        let target = Folder(folder.path().to_owned());
+        let mut sink = ParquetSink::new(Box::new(target), 100);
         let batches = [
             batch(1_709_251_190, &["a", "b"], 7),
             batch(1_709_251_200, &["a"], 9),

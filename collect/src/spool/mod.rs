@@ -8,7 +8,7 @@ mod progress;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,6 +62,8 @@ struct Collected {
     next: u64,
     /// Open windows: their start, and how many guests have one.
     open: BTreeMap<u64, u64>,
+    /// The starts of those that are over, and kept as they were then.
+    kept: BTreeSet<u64>,
     /// Windows that were open when a collector was killed.
     killed: u64,
 }
@@ -121,22 +123,28 @@ impl Spool {
             state.entries.insert(entry.number, entry);
         }
         let mut collected: Collected = folder.read_json(STATE)?.unwrap_or_default();
-        let last = state.entries.last_key_value();
-        let after = last.map_or(0, |(number, _)| number + 1).max(collected.next);
-        if after > collected.next {
-            // The oldest one came into the spool, and the state was not written any more.
-            collected.open.pop_first();
+        // What came into the spool when the state was not written any more.
+        for entry in state
+            .entries
+            .range(collected.next..)
+            .map(|(_, entry)| entry)
+        {
+            collected.open.remove(&entry.start);
+            collected.kept.remove(&entry.start);
         }
-        collected.killed += collected.open.values().sum::<u64>();
-        collected.open.clear();
-        collected.next = after;
+        let last = state.entries.last_key_value();
+        let after = last.map_or(0, |(number, _)| number + 1);
+        collected.next = after.max(collected.next);
+        state.collected = collected;
+        take_kept(&folder, &mut state)?;
+        let open = std::mem::take(&mut state.collected.open);
+        state.collected.killed += open.values().sum::<u64>();
         for sink in sinks {
             let found = folder.read_json(&progress_file(sink))?;
             state
                 .sinks
                 .insert((*sink).to_owned(), found.unwrap_or_default());
         }
-        state.collected = collected;
         let spool = Self {
             folder,
             limit,
@@ -145,6 +153,7 @@ impl Spool {
         };
         let mut state = spool.lock();
         spool.save_state(&state)?;
+        spool.folder.remove_all_kept()?;
         spool.remove_done(&mut state)?;
         drop(state);
         Ok(spool)
@@ -175,6 +184,20 @@ impl Spool {
         self.save_state(&state)
     }
 
+    /// Keeps what there is of a batch whose windows are over, but not closed: should this collector be killed, the next one takes it for the
+    /// batch. [`push`](Self::push) of one with this start takes its place.
+    ///
+    /// # Errors
+    /// It can't be written: a killed collector loses those windows, which are counted.
+    pub fn keep(&self, batch: &Batch) -> Result<(), SpoolError> {
+        let mut state = self.lock();
+        self.folder.write_kept(batch)?;
+        if state.collected.kept.insert(batch.start) {
+            self.save_state(&state)?;
+        }
+        Ok(())
+    }
+
     /// Adds a batch, whose windows aren't open any more.
     ///
     /// # Errors
@@ -186,12 +209,16 @@ impl Spool {
         entry.bytes = written.as_ref().copied().unwrap_or_default();
         state.collected.next += 1;
         state.collected.open.remove(&batch.start);
+        let was_kept = state.collected.kept.remove(&batch.start);
         state.bytes += entry.bytes;
         state.entries.insert(entry.number, entry);
         if written.is_err() {
             self.lose(&mut state, entry)?;
         }
-        let saved = self.save_state(&state);
+        let mut saved = self.save_state(&state);
+        if was_kept {
+            saved = saved.and_then(|()| self.folder.remove_kept(batch.start));
+        }
         let made = self.make_room(&mut state);
         self.changed.notify_all();
         written.map(drop).and(saved).and(made)
@@ -373,6 +400,28 @@ impl Spool {
         let batches = entries.iter().map(|entry| self.folder.read_batch(entry));
         batches.collect()
     }
+}
+
+/// Makes batches of what a killed collector had kept. What its windows got afterwards is lost with it.
+fn take_kept(folder: &Folder, state: &mut State) -> Result<(), SpoolError> {
+    for start in std::mem::take(&mut state.collected.kept) {
+        let batch = match folder.read_kept(start) {
+            Ok(batch) => batch,
+            Err(error) => {
+                log::warn!("{error}: it is lost");
+                continue;
+            }
+        };
+        let mut entry = Entry::new(state.collected.next, &batch);
+        entry.bytes = folder.write_batch(&entry, &batch)?;
+        state.collected.next += 1;
+        state.bytes += entry.bytes;
+        state.entries.insert(entry.number, entry);
+        // Windows of guests that came late aren't in it.
+        let open = state.collected.open.remove(&start).unwrap_or_default();
+        state.collected.killed += open.saturating_sub(entry.windows);
+    }
+    Ok(())
 }
 
 /// The batches from `next` on that are about `span` seconds; fewer if the spool is closed. `None` if there aren't so many.

@@ -1,4 +1,6 @@
-"""Takes OTLP profiles and pprof pushes, and prints a line of JSON for each request; first its port.
+"""Takes OTLP profiles and pprof pushes, and prints a line of JSON for each request; first its port: receiver.py [PORT [FOLDER]]
+
+With a FOLDER of certificates.py it speaks TLS, and takes requests to `/shown` only of who shows a certificate of the authority there.
 
 OTLP is decoded by opentelemetry-proto, pprof by `go tool pprof -raw`, which validates it. The first requests of each path that ends
 in `/busy` are answered by 503, those of `/wrong` by 400.
@@ -8,7 +10,9 @@ import base64
 import gzip
 import http.server
 import json
+import ssl
 import subprocess
+import sys
 import tempfile
 import urllib.parse
 
@@ -90,6 +94,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status = 503
         elif address.path.endswith("/wrong"):
             status = 400
+        elif address.path.endswith("/shown") and not self.connection.getpeercert():
+            status = 403
         else:
             if self.headers["Content-Encoding"] == "gzip":
                 body = gzip.decompress(body)
@@ -113,6 +119,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()
+def main(port="0", folder=None):
+    # One thread for each: a connection that is kept open holds nobody up.
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
+    if folder:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=f"{folder}/ca.pem")
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_cert_chain(f"{folder}/server.pem", f"{folder}/server.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    print(server.server_port, flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

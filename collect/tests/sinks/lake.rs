@@ -32,8 +32,13 @@ fn duckdb_answers_every_query_as_the_fleet_is_known() {
         });
         assert!(progress.delivered.ticks < ticks);
     }
+    check_answers(&lake);
+}
+
+/// Has DuckDB answer all queries on the fleet's files below `lake`.
+pub fn check_answers(lake: &Path) {
     let queries = root().join("packaging/kvmprof-collect/queries.sql");
-    let output = python("query.py").arg(queries).arg(&lake).output().unwrap();
+    let output = python("query.py").arg(queries).arg(lake).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let mut answers: BTreeMap<String, Vec<Vec<Value>>> =

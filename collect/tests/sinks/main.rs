@@ -1,20 +1,27 @@
 //! What sinks hand over, read by other implementations: DuckDB, PyPI's opentelemetry-proto, `go tool pprof`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+mod down;
+mod export;
 mod fleet;
+mod grpc;
 mod lake;
+mod objects;
 mod prometheus;
 mod push;
+mod tls;
 mod truth;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, Once, mpsc};
 
 use kvmprof_collect::batch::Batch;
 use kvmprof_collect::config::{SinkConfig, SinkKind};
 use kvmprof_collect::sinks::Running;
 use kvmprof_collect::spool::{Progress, Spool};
+use serde_json::Value;
 
 /// The folder of the workspace.
 fn root() -> PathBuf {
@@ -31,24 +38,145 @@ fn python(script: &str) -> Command {
     command
 }
 
+/// A receiver in Python: it prints its address in the first line, and what it gets in further ones.
+struct Receiver {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: mpsc::Receiver<String>,
+    first: String,
+}
+
+impl Receiver {
+    fn run(script: &str, arguments: &[&str]) -> Self {
+        let mut child = python(script)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        // It is never to wait for this side to read.
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                let _ = sender.send(line.unwrap());
+            }
+        });
+        let mut receiver = Self {
+            input: child.stdin.take(),
+            child,
+            lines,
+            first: String::new(),
+        };
+        receiver.first = receiver.line();
+        receiver
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.recv().unwrap()
+    }
+
+    fn next(&mut self) -> Value {
+        serde_json::from_str(&self.line()).unwrap()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder with the certificates of `certificates.py`.
+fn certificates() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let made = python("certificates.py").arg(folder.path()).status();
+    assert!(made.unwrap().success());
+    folder
+}
+
+/// What was logged. Tests in the same process share it.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+struct Log;
+
+impl log::Log for Log {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        SAID.lock()
+            .unwrap()
+            .push_str(&format!("{}\n", record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// Has everything logged, and returns what was until now.
+fn said() -> String {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Log).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+    });
+    SAID.lock().unwrap().clone()
+}
+
+/// A spool, and a sink that is at work on it.
+struct Work {
+    _folder: tempfile::TempDir,
+    spool: Arc<Spool>,
+    sink: Option<Running>,
+}
+
+impl Work {
+    /// Starts a sink of this kind on a spool of so many bytes.
+    fn start(kind: SinkKind, limit: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(&folder.path().join("spool"), limit, &["sink"]).unwrap();
+        let spool = Arc::new(spool);
+        let name = "sink".to_owned();
+        let sink = Running::start(&SinkConfig { name, kind }, Arc::clone(&spool)).unwrap();
+        Self {
+            _folder: folder,
+            spool,
+            sink: Some(sink),
+        }
+    }
+
+    fn push(&self, batches: &[Batch]) {
+        for batch in batches {
+            self.spool.push(batch).unwrap();
+        }
+    }
+
+    /// Waits until `is_done` says so of the progress and the number of batches that wait.
+    fn until(&self, is_done: impl Fn(&Progress, u64) -> bool) -> Progress {
+        loop {
+            let (_, progress, waiting) = self.spool.progress().remove(0);
+            if is_done(&progress, waiting) {
+                return progress;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.spool.close();
+        if let Some(sink) = self.sink.take() {
+            sink.join();
+        }
+    }
+}
+
 /// Hands `batches` over to a sink of this kind, by a spool, and returns how far it came when `is_done` first said so.
 fn hand_over(kind: SinkKind, batches: &[Batch], is_done: impl Fn(&Progress) -> bool) -> Progress {
-    let folder = tempfile::tempdir().unwrap();
-    let spool = Spool::open(&folder.path().join("spool"), 1 << 30, &["sink"]).unwrap();
-    let spool = Arc::new(spool);
-    for batch in batches {
-        spool.push(batch).unwrap();
-    }
-    let name = "sink".to_owned();
-    let sink = Running::start(&SinkConfig { name, kind }, Arc::clone(&spool)).unwrap();
-    let progress = loop {
-        let progress = spool.progress()[0].1;
-        if is_done(&progress) {
-            break progress;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    };
-    spool.close();
-    sink.join();
-    progress
+    let work = Work::start(kind, 1 << 30);
+    work.push(batches);
+    work.until(|progress, _| is_done(progress))
 }

@@ -1,76 +1,45 @@
 //! OTLP and pprof by HTTP, taken by receivers of other implementations.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Stdio};
 
 use kvmprof_collect::batch::Batch;
 use kvmprof_collect::config::{Endpoint, SinkKind};
 use serde_json::Value;
 
 use super::fleet::{self, GUESTS, HZ, LENGTH};
-use super::{hand_over, python};
+use super::{Receiver, hand_over};
 
-struct Receiver {
-    child: Child,
-    lines: BufReader<ChildStdout>,
-    port: String,
-}
-
-impl Receiver {
-    fn start() -> Self {
-        let mut child = python("receiver.py")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut port = String::new();
-        lines.read_line(&mut port).unwrap();
-        let port = port.trim().to_owned();
-        Self { child, lines, port }
-    }
-
-    fn endpoint(&self, path: &str) -> Endpoint {
-        Endpoint {
-            url: format!("http://127.0.0.1:{}{path}", self.port),
-            headers: BTreeMap::new(),
-            header_files: BTreeMap::new(),
-        }
-    }
-
-    fn next(&mut self) -> Value {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap()
+/// The endpoint of a receiver that runs.
+pub fn endpoint(receiver: &Receiver, path: &str) -> Endpoint {
+    Endpoint {
+        url: format!("http://127.0.0.1:{}{path}", receiver.first),
+        ..Endpoint::default()
     }
 }
 
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn batches() -> Vec<Batch> {
+pub fn batches() -> Vec<Batch> {
     (0..2).map(|window| fleet::batch(1, 3, window)).collect()
 }
 
-fn ticks() -> u64 {
+pub fn ticks() -> u64 {
     fleet::known(1, 3).iter().map(|known| known.ticks).sum()
 }
 
 #[test]
 fn opentelemetry_proto_reads_each_field() {
-    let mut receiver = Receiver::start();
-    let kind = SinkKind::Otlp(receiver.endpoint("/v1development/profiles"));
+    let mut receiver = Receiver::run("receiver.py", &[]);
+    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles"));
     let windows = 2 * GUESTS as u64;
     let progress = hand_over(kind, &batches(), |progress| {
         progress.delivered.windows == windows
     });
     assert_eq!(progress.delivered.ticks, windows * ticks());
-    let mut identities = Vec::new();
+    check_profiles(&mut receiver);
+}
+
+/// Takes the requests with [`batches`], and checks each field of the profiles.
+pub fn check_profiles(receiver: &mut Receiver) -> Vec<Value> {
+    let (mut identities, mut requests) = (Vec::new(), Vec::new());
     for batch in batches() {
         let request = receiver.next();
         let profiles = request["profiles"].as_array().unwrap();
@@ -89,10 +58,12 @@ fn opentelemetry_proto_reads_each_field() {
             assert_eq!(profile["type"], serde_json::json!(["samples", "count"]));
             check_samples(profile["samples"].as_array().unwrap());
         }
+        requests.push(request);
     }
     identities.sort_unstable();
     identities.dedup();
-    assert_eq!(identities.len() as u64, windows);
+    assert_eq!(identities.len(), 2 * GUESTS);
+    requests
 }
 
 fn check_samples(samples: &[Value]) {
@@ -163,8 +134,8 @@ fn pprof_reads_what_pyroscope_gets_after_it_was_busy() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     fs::write(&secret, "Bearer abc\n").unwrap();
-    let mut receiver = Receiver::start();
-    let mut endpoint = receiver.endpoint("/ingest/busy");
+    let mut receiver = Receiver::run("receiver.py", &[]);
+    let mut endpoint = endpoint(&receiver, "/ingest/busy");
     endpoint
         .headers
         .insert("X-Scope-OrgID".to_owned(), "team-a".to_owned());
@@ -199,9 +170,9 @@ fn pprof_reads_what_pyroscope_gets_after_it_was_busy() {
 
 #[test]
 fn pprof_reads_what_parca_gets() {
-    let mut receiver = Receiver::start();
+    let mut receiver = Receiver::run("receiver.py", &[]);
     let windows = 2 * GUESTS as u64;
-    let kind = SinkKind::Parca(receiver.endpoint("/api/v1/profiles/writeraw"));
+    let kind = SinkKind::Parca(endpoint(&receiver, "/api/v1/profiles/writeraw"));
     hand_over(kind, &batches(), |progress| {
         progress.delivered.windows == windows
     });
@@ -219,9 +190,9 @@ fn pprof_reads_what_parca_gets() {
 
 #[test]
 fn what_a_sink_refuses_is_counted_and_holds_nothing_up() {
-    let receiver = Receiver::start();
+    let receiver = Receiver::run("receiver.py", &[]);
     let windows = 2 * GUESTS as u64;
-    let kind = SinkKind::Otlp(receiver.endpoint("/v1development/wrong"));
+    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/wrong"));
     let progress = hand_over(kind, &batches(), |progress| {
         progress.refused.windows == windows
     });

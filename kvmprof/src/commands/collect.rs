@@ -26,7 +26,6 @@ pub struct CollectArguments {
 }
 
 impl Command for CollectArguments {
-    /// Becomes the other program.
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         match become_program("kvmprof-collect", &self.options, "build all programs")? {}
     }

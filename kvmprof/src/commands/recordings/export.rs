@@ -1,15 +1,48 @@
 //! `kvmprof export`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-use clap::Args;
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 
 use super::input::Input;
 use super::output::{check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
+use crate::commands::other_program::become_program;
 use kvmprof_report::export::{ExportError, Format, Source};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
+
+/// A format, and who writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chosen {
+    /// This program.
+    Own(Format),
+    /// kvmprof-collect, which has what it takes.
+    Parquet,
+}
+
+impl ValueEnum for Chosen {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<Chosen>> = LazyLock::new(|| {
+            let own = Format::value_variants().iter();
+            let own = own.map(|format| Chosen::Own(*format));
+            own.chain([Chosen::Parquet]).collect()
+        });
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Own(format) => format.to_possible_value(),
+            Self::Parquet => Some(PossibleValue::new("parquet").help(
+                "Parquet files, as kvmprof collect writes them; --output is a folder, and kvmprof-collect has to be installed",
+            )),
+        }
+    }
+}
 
 /// Write a recording in a format that other tools read
 #[derive(Debug, Args)]
@@ -26,13 +59,22 @@ pub struct ExportArguments {
     file: PathBuf,
     /// The format
     #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Format,
+    format: Chosen,
     /// The file; - is standard output; a name that ends in .gz has it packed by gzip [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// Replace the output file even if it is a recording
     #[arg(long)]
     force: bool,
+    /// For Parquet: length of a window in seconds [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    window: Option<u32>,
+    /// For Parquet: the host's name [default: this one's]
+    #[arg(long, value_name = "NAME")]
+    host: Option<OsString>,
+    /// For Parquet: the guest's name [default: the recording's without its ending]
+    #[arg(long, value_name = "NAME")]
+    guest: Option<OsString>,
     #[command(flatten)]
     input: InputArguments,
     #[command(flatten)]
@@ -43,6 +85,15 @@ impl Command for ExportArguments {
     /// Reads the recording and writes it in the other format.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let output = self.output.as_deref().unwrap_or(Path::new("-"));
+        let Chosen::Own(format) = self.format else {
+            let words = self.words_for_collector()?;
+            match become_program("kvmprof-collect", &words, "build all programs")? {}
+        };
+        if self.window.is_some() || self.host.is_some() || self.guest.is_some() {
+            return Err(usage(
+                "--window, --host and --guest are for --format parquet",
+            ));
+        }
         check_output(output, &[&self.file], self.force)?;
         let Input {
             recording,
@@ -51,13 +102,13 @@ impl Command for ExportArguments {
         } = self.input.open(&self.file, console)?;
         let room = self.limit.room(recording.length());
         let source = Source::new(recording, profile).with_room(room);
-        if self.format == Format::PerfData && !is_standard(output) {
-            self.write_perf_data(&source, output, console)?;
+        if format == Format::PerfData && !is_standard(output) {
+            write_perf_data(format, &source, output, console)?;
         } else {
             // pprof's format is packed by itself.
-            let packed = is_packed_name(output) && self.format != Format::Pprof;
+            let packed = is_packed_name(output) && format != Format::Pprof;
             write_to(output, packed, console.output, |out| {
-                self.format.write(&source, out).map_err(failure)
+                format.write(&source, out).map_err(failure)
             })?;
         }
         Ok(ExitStatus::SUCCESS)
@@ -65,32 +116,55 @@ impl Command for ExportArguments {
 }
 
 impl ExportArguments {
-    /// Writes a file and the folder that belongs to it, and prints the command that reads them.
-    fn write_perf_data(
-        &self,
-        source: &Source,
-        path: &Path,
-        console: &mut Console<'_>,
-    ) -> anyhow::Result<()> {
-        if is_packed_name(path) {
-            return Err(usage(format_args!(
-                "perf reads no packed files: give {} a name without .gz",
-                path.display()
-            )));
+    /// The command line of kvmprof-collect that does the same.
+    fn words_for_collector(&self) -> anyhow::Result<Vec<OsString>> {
+        let Some(output) = self.output.as_deref().filter(|path| !is_standard(path)) else {
+            return Err(usage("Parquet needs a folder: name it with --output"));
+        };
+        if is_standard(&self.file) {
+            return Err(usage("Parquet needs a recording that is a file"));
         }
-        let written = self.format.write_file(source, path);
-        written.map_err(|error| match error {
-            ExportError::Output(source) => CommandError::Write {
-                path: path.to_owned(),
-                source,
-            },
-            other => failure(other),
-        })?;
-        if let Some(command) = self.format.reading_command(path) {
-            writeln!(console.output, "{command}").map_err(CommandError::Output)?;
+        let mut words = vec!["export".into(), "--output".into(), output.into()];
+        if let Some(window) = self.window {
+            words.extend(["--window".into(), window.to_string().into()]);
         }
-        Ok(())
+        if let Some(bytes) = self.limit.bytes() {
+            words.extend(["--output-limit".into(), bytes.to_string().into()]);
+        }
+        for (option, name) in [("--host", &self.host), ("--guest", &self.guest)] {
+            words.extend(name.iter().flat_map(|name| [option.into(), name.clone()]));
+        }
+        words.extend(self.input.words()?);
+        words.extend(["--".into(), self.file.clone().into()]);
+        Ok(words)
     }
+}
+
+/// Writes a file and the folder that belongs to it, and prints the command that reads them.
+fn write_perf_data(
+    format: Format,
+    source: &Source,
+    path: &Path,
+    console: &mut Console<'_>,
+) -> anyhow::Result<()> {
+    if is_packed_name(path) {
+        return Err(usage(format_args!(
+            "perf reads no packed files: give {} a name without .gz",
+            path.display()
+        )));
+    }
+    let written = format.write_file(source, path);
+    written.map_err(|error| match error {
+        ExportError::Output(source) => CommandError::Write {
+            path: path.to_owned(),
+            source,
+        },
+        other => failure(other),
+    })?;
+    if let Some(command) = format.reading_command(path) {
+        writeln!(console.output, "{command}").map_err(CommandError::Output)?;
+    }
+    Ok(())
 }
 
 pub(super) fn failure(error: ExportError) -> CommandError {

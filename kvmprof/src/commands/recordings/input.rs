@@ -1,5 +1,6 @@
 //! The options that all commands that read recordings have.
 
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -81,6 +82,25 @@ impl InputArguments {
             sysroot,
             ..Self::default()
         }
+    }
+
+    /// What selects the part, as words of a command line.
+    ///
+    /// # Errors
+    /// There are files that names come from: who takes the words doesn't read them.
+    pub fn words(&self) -> anyhow::Result<Vec<OsString>> {
+        if self.vmlinux.is_some() || self.sysroot.is_some() {
+            return Err(usage("--vmlinux and --sysroot aren't for this format"));
+        }
+        let pids = self.pid.iter().map(|pid| format!("--pid={pid}"));
+        let comms = self.comm.iter().map(|comm| format!("--comm={comm}"));
+        let vcpus = self.vcpu.iter().map(|vcpu| format!("--vcpu={vcpu}"));
+        let modes = self.mode.iter();
+        let modes = modes.map(|mode| format!("--mode={}", mode.name()));
+        let grep = self.grep.iter().map(|grep| format!("--grep={grep}"));
+        let time = self.time.iter().map(|time| format!("--time={time}"));
+        let all = pids.chain(comms).chain(vcpus).chain(modes);
+        Ok(all.chain(grep).chain(time).map(OsString::from).collect())
     }
 
     /// The times that were given.

@@ -14,6 +14,11 @@ pub struct OutputLimit {
 }
 
 impl OutputLimit {
+    /// The limit that was given, in bytes.
+    pub fn bytes(self) -> Option<u64> {
+        self.output_limit
+    }
+
     /// The room for what is made of a recording of `length` bytes.
     pub fn room(self, length: usize) -> Room {
         self.output_limit

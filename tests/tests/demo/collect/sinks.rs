@@ -194,8 +194,8 @@ fn a_collector_that_is_killed_counts_what_it_loses() {
         let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["otlp"]).unwrap();
         let killed = spool.fill().killed;
         println!("{killed} windows were open");
-        // Windows of a second are open for up to two seconds after their ends.
-        assert!((1..=4 * KILLS).contains(&killed), "{killed}");
+        // The present one at each kill, at most: those that are over outlive the collector.
+        assert!((1..=KILLS).contains(&killed), "{killed}");
         receiver.close();
         guest.stop();
     });

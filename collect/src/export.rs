@@ -1,0 +1,228 @@
+//! `kvmprof-collect export`: one recording as Parquet files of the collector's data set.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use foldhash::fast::RandomState;
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::{Account, Recording, RecordingInfo, Unobserved};
+use kvmprof_report::export::{Event, ExportError, Source};
+use kvmprof_report::profile::{Pattern, Profile, Selection, Stack, TimeRange};
+use kvmprof_report::room::Room;
+use kvmprof_report::symbolize::Resolver;
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
+
+use crate::batch::{Batch, IDLE, Row, Tables, Window};
+use crate::collector::system_name;
+use crate::sinks::parquet;
+
+/// Bytes that a frame takes in the tables, beside its name, and that a row takes.
+const FRAME: usize = 64;
+const ROW: usize = 64;
+
+/// Write a recording as Parquet files, with the columns of what is collected
+///
+/// The files go to date=YYYY-MM-DD/host=NAME/guest=NAME/ below the folder. A recording that is exported again takes the place of what it was before,
+/// if the guest is called the same.
+#[derive(Args, Debug)]
+#[command(after_help = "Example: kvmprof-collect export --output lake --guest db-1 out.kvmprof")]
+pub struct ExportArguments {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The folder of the data set
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+    /// Length of a window in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    window: u32,
+    /// The host's name [default: this one's]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// The guest's name [default: the file's without its ending]
+    #[arg(long, value_name = "NAME")]
+    guest: Option<String>,
+    /// The most bytes that are kept of the recording in memory [default: 128 MiB and 1024 times its size]
+    #[arg(long, value_name = "BYTES")]
+    output_limit: Option<u64>,
+    /// Only these processes, by the guest's own pids, separated by commas
+    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
+    pid: Vec<i32>,
+    /// Only the processes that have a thread of this name; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    comm: Vec<String>,
+    /// Only these vCPUs, from 0, separated by commas
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    vcpu: Vec<u16>,
+    /// Only samples in these modes, separated by commas
+    #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = mode())]
+    mode: Vec<Mode>,
+    /// Only samples with a function on their stack whose name matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    grep: Option<Pattern>,
+    /// Only this time, in seconds from the recording's begin
+    #[arg(long, value_name = "A:B")]
+    time: Option<TimeRange>,
+}
+
+fn mode() -> impl TypedValueParser<Value = Mode> {
+    let names = PossibleValuesParser::new(Mode::ALL.map(Mode::name));
+    names.map(|name| {
+        let mut all = Mode::ALL.into_iter();
+        all.find(|mode| mode.name() == name).unwrap_or_default()
+    })
+}
+
+impl Command for ExportArguments {
+    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let recording = Recording::open(&self.file)?;
+        let resolver = Resolver::from_contents(&recording.contents()?);
+        let selection = Selection {
+            pids: self.pid.clone(),
+            comms: self.comm.clone(),
+            vcpus: self.vcpu.clone(),
+            modes: self.mode.clone(),
+            grep: self.grep.clone(),
+            time: self.time.unwrap_or_default(),
+        };
+        let profile = Profile::read(&recording, selection, resolver, &Unobserved)?;
+        let mut source = Source::new(recording, profile);
+        if let Some(bytes) = self.output_limit {
+            source = source.with_room(Room::new(bytes));
+        }
+        let batches = self.batches(&source)?;
+        if batches.is_empty() {
+            bail!("{} has nothing of what was chosen", self.file.display());
+        }
+        let folder = parquet::Folder(self.output.clone());
+        parquet::write(&folder, &batches)?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl ExportArguments {
+    fn batches(&self, source: &Source) -> anyhow::Result<Vec<Batch>> {
+        let contents = &source.profile().contents;
+        let info = &contents.info;
+        if let Some(event) = info.event {
+            bail!(
+                "{} has ticks of an event ({}), and rows are of time",
+                self.file.display(),
+                event.describe()
+            );
+        }
+        let stem = self.file.file_stem().unwrap_or_default();
+        let guest = self.guest.clone();
+        let guest = guest.unwrap_or_else(|| stem.to_string_lossy().into_owned());
+        let mut open: BTreeMap<u64, Part> = BTreeMap::new();
+        source
+            .for_each(|event| {
+                let start = self.start(info, event.time);
+                open.entry(start).or_default().add(source, event)
+            })
+            .context("Cannot export the recording")?;
+        let kernel = contents.kernel.as_ref();
+        let batches = open.into_iter().map(|(start, part)| {
+            let mut batch = Batch {
+                start,
+                length: self.window,
+                boot: identity(info),
+                host: self.host.clone().unwrap_or_else(system_name),
+                windows: vec![Window {
+                    guest: guest.clone(),
+                    kernel: kernel
+                        .map(|kernel| kernel.release.clone())
+                        .unwrap_or_default(),
+                    hz: info.hz,
+                    account: part.account,
+                    rows: part.rows.into_values().collect(),
+                }],
+                ..Batch::default()
+            };
+            part.tables.into_batch(&mut batch);
+            batch
+        });
+        Ok(batches.collect())
+    }
+
+    /// The start of the window of a moment of CLOCK_MONOTONIC, in s since 1970.
+    fn start(&self, info: &RecordingInfo, time: u64) -> u64 {
+        let after = time.saturating_sub(info.began_monotonic_ns);
+        let length = u64::from(self.window.max(1));
+        info.began_ns.saturating_add(after) / 1_000_000_000 / length * length
+    }
+}
+
+/// A word for the recording: the moment when it began.
+fn identity(info: &RecordingInfo) -> String {
+    let word = info.began_ns ^ info.began_monotonic_ns.rotate_left(32);
+    format!("{word:016x}")
+}
+
+/// A window.
+#[derive(Default)]
+struct Part {
+    account: Account,
+    tables: Tables,
+    /// Stacks of processes that were looked up, and their places.
+    stacks: HashMap<(i32, Stack), u32, RandomState>,
+    rows: BTreeMap<(u32, u32, u8, Option<u32>), Row>,
+}
+
+impl Part {
+    fn add(&mut self, source: &Source, event: &Event) -> Result<(), ExportError> {
+        let stack = match &event.stack {
+            Some(stack) => Some(self.stack(source, event.pid, stack)?),
+            None => None,
+        };
+        self.account.ticks = self.account.ticks.saturating_add(event.ticks);
+        let (process, thread) = if stack.is_none() {
+            self.account.idle = self.account.idle.saturating_add(event.ticks);
+            (IDLE, IDLE)
+        } else {
+            self.account.samples = self.account.samples.saturating_add(event.ticks);
+            let process = source.profile().processes.get(&event.pid);
+            let process = process.map_or("", |process| process.shown_name(event.pid));
+            (process, event.comm.as_str())
+        };
+        let process = if process.is_empty() {
+            "[unknown]"
+        } else {
+            process
+        };
+        let (process, thread) = (self.tables.name(process), self.tables.name(thread));
+        let key = (process, thread, event.mode as u8, stack);
+        if !self.rows.contains_key(&key) {
+            source.room().take(ROW)?;
+        }
+        let row = self.rows.entry(key).or_insert(Row {
+            process,
+            thread,
+            mode: event.mode as u8,
+            stack,
+            ticks: 0,
+        });
+        row.ticks = row.ticks.saturating_add(event.ticks);
+        Ok(())
+    }
+
+    fn stack(&mut self, source: &Source, pid: i32, stack: &Stack) -> Result<u32, ExportError> {
+        let key = (pid, stack.clone());
+        if let Some(place) = self.stacks.get(&key) {
+            return Ok(*place);
+        }
+        let mut places = Vec::with_capacity(stack.frames.len());
+        for frame in source.profile().frames(pid, stack) {
+            let (function, module) = (&frame.frame.function, &frame.frame.module);
+            source.room().take(FRAME + function.len())?;
+            places.push(self.tables.frame(function, module, frame.is_kernel));
+        }
+        let place = self.tables.stack(places);
+        self.stacks.insert(key, place);
+        Ok(place)
+    }
+}

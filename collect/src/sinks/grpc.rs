@@ -1,0 +1,192 @@
+//! OTLP by gRPC: `opentelemetry.proto.collector.profiles.v1development.ProfilesService`.
+//!
+//! <https://opentelemetry.io/docs/specs/otlp/#otlpgrpc> says what is tried again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_client::ProfilesServiceClient;
+use tokio::runtime::{Builder, Runtime};
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Address, Identity};
+use tonic::{Code, Request, Status};
+use tonic_types::StatusExt;
+
+use super::http::{TIMEOUT, USER_AGENT, with_values};
+use super::otlp::Sender;
+use super::{Failure, tls};
+use crate::config::{Endpoint, Tls};
+
+/// How long a connection may have been idle: nobody answers its pings meanwhile, and what is between the two ends may have forgotten it.
+const MAX_IDLE: Duration = Duration::from_secs(3);
+/// Longest answer, in bytes.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// A receiver.
+pub struct Grpc {
+    runtime: Runtime,
+    receiver: Receiver,
+}
+
+struct Receiver {
+    url: String,
+    address: Address,
+    headers: MetadataMap,
+    /// The connection, and when it was last used.
+    open: Option<(Channel, Instant)>,
+}
+
+impl Grpc {
+    /// The one at `endpoint`. Files are read now.
+    pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
+        let url = endpoint.url.clone();
+        let address = Address::from_shared(url.clone()).context("url")?;
+        let mut address = address.user_agent(USER_AGENT)?.connect_timeout(TIMEOUT);
+        if url.starts_with("https://") {
+            address = address.tls_config(client(&endpoint.tls)?)?;
+        }
+        let mut headers = MetadataMap::new();
+        for (name, value) in with_values(&endpoint.headers, &endpoint.header_files)? {
+            let key: MetadataKey<Ascii> = name
+                .to_ascii_lowercase()
+                .parse()
+                .map_err(|_| anyhow!("{name} is no name of a header of gRPC"))?;
+            let mut value: MetadataValue<Ascii> = value
+                .parse()
+                .map_err(|_| anyhow!("The value of the header {name} isn't in ASCII"))?;
+            value.set_sensitive(true);
+            headers.insert(key, value);
+        }
+        Ok(Self {
+            runtime: Builder::new_current_thread().enable_all().build()?,
+            receiver: Receiver {
+                url,
+                address,
+                headers,
+                open: None,
+            },
+        })
+    }
+}
+
+impl Receiver {
+    async fn connected(&mut self) -> Result<Channel, Failure> {
+        if let Some((channel, used)) = self.open.take()
+            && used.elapsed() < MAX_IDLE
+        {
+            return Ok(channel);
+        }
+        let connected = self.address.connect().await;
+        Ok(connected.map_err(|error| {
+            let advice = tls::advice(&error);
+            anyhow!(error).context(format!("Cannot connect to {}{advice}", self.url))
+        })?)
+    }
+
+    async fn export(&mut self, message: ExportProfilesServiceRequest) -> Result<(), Failure> {
+        let channel = self.connected().await?;
+        let mut client = ProfilesServiceClient::new(channel.clone())
+            .send_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .max_decoding_message_size(MAX_ANSWER);
+        let mut request = Request::new(message);
+        *request.metadata_mut() = self.headers.clone();
+        request.set_timeout(TIMEOUT);
+        let answer = client.export(request).await;
+        let answer = answer.map_err(|status| failure(&self.url, &status))?;
+        self.open = Some((channel, Instant::now()));
+        if let Some(partly) = answer.into_inner().partial_success {
+            let (rejected, why) = (partly.rejected_profiles, partly.error_message);
+            if rejected != 0 || !why.is_empty() {
+                let why = kvmprof_report::text::visible(&why);
+                log::warn!("{} has rejected {rejected} profiles: {why}", self.url);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sender for Grpc {
+    fn send(&mut self, request: ExportProfilesServiceRequest) -> Result<(), Failure> {
+        self.runtime.block_on(self.receiver.export(request))
+    }
+}
+
+fn client(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
+    // It says what is wrong with the files, or that the system has no authorities.
+    tls::client(tls, true)?;
+    let mut config = ClientTlsConfig::new();
+    config = match &tls.ca_file {
+        Some(path) => config.ca_certificate(Certificate::from_pem(tls::read(path)?)),
+        None => config.with_native_roots(),
+    };
+    if let (Some(chain), Some(key)) = (&tls.certificate_file, &tls.key_file) {
+        config = config.identity(Identity::from_pem(tls::read(chain)?, tls::read(key)?));
+    }
+    Ok(config)
+}
+
+/// What becomes of a request that failed with `status`.
+fn failure(url: &str, status: &Status) -> Failure {
+    let message = kvmprof_report::text::visible(status.message());
+    let mut error = anyhow!("{url} answers {:?}: {message}", status.code());
+    // Not an answer of the other end: the connection has failed.
+    if let Some(source) = std::error::Error::source(status) {
+        let advice = tls::advice(source);
+        error = anyhow!("Cannot send to {url}{advice}: {message}: {source}");
+        return error.into();
+    }
+    let after = status.get_details_retry_info().map(|info| info.retry_delay);
+    match status.code() {
+        Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unavailable
+        | Code::DataLoss => Failure::Retry {
+            error,
+            after: after.flatten(),
+        },
+        // It recovers only if it says when.
+        Code::ResourceExhausted if after.is_some() => Failure::Retry {
+            error,
+            after: after.flatten(),
+        },
+        // About who sends, or what is installed there, and not about this batch: that is mended, and until then nothing is to be lost.
+        Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => error.into(),
+        _ => Failure::Refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    /// Whether it is tried again, and when.
+    fn retried(status: &Status) -> Option<Option<Duration>> {
+        match failure("http://x", status) {
+            Failure::Retry { after, .. } => Some(after),
+            Failure::Refused(_) => None,
+        }
+    }
+
+    #[test]
+    fn codes_are_tried_again_as_otlp_says() {
+        for code in [1, 4, 7, 10, 11, 12, 14, 15, 16].map(Code::from_i32) {
+            assert_eq!(retried(&Status::new(code, "")), Some(None), "{code:?}");
+        }
+        for code in [2, 3, 5, 6, 8, 9, 13].map(Code::from_i32) {
+            assert_eq!(retried(&Status::new(code, "")), None, "{code:?}");
+        }
+        let delay = Some(Duration::from_millis(2500));
+        for code in [Code::ResourceExhausted, Code::Unavailable] {
+            let details = ErrorDetails::with_retry_info(delay);
+            let status = Status::with_error_details(code, "", details);
+            assert_eq!(retried(&status), Some(delay), "{code:?}");
+        }
+    }
+}

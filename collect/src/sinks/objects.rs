@@ -1,0 +1,163 @@
+//! Object stores: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+//!
+//! The crate object_store knows their protocols and credentials; requests go the way of all other sinks.
+
+use std::io::Read;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, anyhow, bail};
+use async_trait::async_trait;
+use http_body_util::{BodyExt, Full};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
+};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
+use prost::bytes::Bytes;
+use tokio::runtime::{Builder, Runtime};
+use ureq::Agent;
+
+use super::parquet::{Target, write_rows};
+use super::{http, tls};
+use crate::batch::{Batch, Window};
+use crate::config::Bucket;
+
+/// Longest answer, in bytes, and what is told of one that is an error, in characters.
+const MAX_ANSWER: u64 = 1 << 20;
+const MAX_TOLD: usize = 1000;
+
+/// A place in an object store.
+pub struct Objects {
+    runtime: Runtime,
+    store: Box<dyn ObjectStore>,
+    url: String,
+    prefix: String,
+}
+
+impl Objects {
+    /// The one that `bucket` names. Files are read now; the environment has what it has for others, such as `AWS_REGION`.
+    pub fn new(bucket: &Bucket) -> anyhow::Result<Self> {
+        let connector = Connector(http::agent(tls::client(&bucket.tls, true)?));
+        let (_, rest) = bucket.url.split_once("://").unwrap_or_default();
+        let (_, prefix) = rest.split_once('/').unwrap_or_default();
+        Ok(Self {
+            runtime: Builder::new_current_thread().enable_time().build()?,
+            store: store(bucket, connector)?,
+            url: bucket.url.clone(),
+            prefix: prefix.trim_matches('/').to_owned(),
+        })
+    }
+}
+
+impl Target for Objects {
+    /// A store shows an object when all of it has come.
+    fn write(
+        &self,
+        folder: &Path,
+        name: &str,
+        windows: &[(&Batch, &Window)],
+    ) -> anyhow::Result<()> {
+        let rows = write_rows(Vec::new(), windows)?;
+        let path = Path::new(&self.prefix).join(folder).join(name);
+        let path = object_store::path::Path::parse(path.to_string_lossy())?;
+        let put = self.runtime.block_on(self.store.put(&path, rows.into()));
+        put.map(drop).map_err(|error| {
+            let advice = tls::advice(&error);
+            let told = kvmprof_report::text::visible(&error.to_string());
+            let told: String = told.chars().take(MAX_TOLD).collect();
+            anyhow!("Cannot write to {}{advice}: {told}", self.url)
+        })
+    }
+}
+
+/// The store of this URL. What fails is tried again by the sink, which counts it.
+fn store(bucket: &Bucket, connector: Connector) -> anyhow::Result<Box<dyn ObjectStore>> {
+    let options = http::with_values(&bucket.options, &bucket.option_files)?;
+    let url = bucket.url.as_str();
+    let retry = RetryConfig {
+        max_retries: 0,
+        ..RetryConfig::default()
+    };
+    let failed = "The options of the object store, or the environment, are wrong";
+    Ok(match url.split("://").next() {
+        Some("s3") => {
+            let mut builder = AmazonS3Builder::from_env().with_url(url);
+            for (name, value) in options {
+                builder = builder.with_config(key::<AmazonS3ConfigKey>(&name)?, value);
+            }
+            let builder = builder.with_retry(retry).with_http_connector(connector);
+            Box::new(builder.build().context(failed)?)
+        }
+        Some("gs") => {
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url);
+            for (name, value) in options {
+                builder = builder.with_config(key::<GoogleConfigKey>(&name)?, value);
+            }
+            let builder = builder.with_retry(retry).with_http_connector(connector);
+            Box::new(builder.build().context(failed)?)
+        }
+        Some("az") => {
+            let mut builder = MicrosoftAzureBuilder::from_env().with_url(url);
+            for (name, value) in options {
+                builder = builder.with_config(key::<AzureConfigKey>(&name)?, value);
+            }
+            let builder = builder.with_retry(retry).with_http_connector(connector);
+            Box::new(builder.build().context(failed)?)
+        }
+        _ => bail!("There is no such object store"),
+    })
+}
+
+fn key<K: FromStr>(name: &str) -> anyhow::Result<K> {
+    let key = name.to_ascii_lowercase().parse();
+    key.map_err(|_| anyhow!("options: this object store has no {name}"))
+}
+
+/// Gives the store a client of HTTP.
+#[derive(Debug)]
+struct Connector(Agent);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let allowed = options.get_config_value(&ClientConfigKey::AllowHttp);
+        Ok(HttpClient::new(Service {
+            agent: self.0.clone(),
+            is_plain_allowed: allowed.is_some_and(|allowed| allowed == "true"),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Service {
+    agent: Agent,
+    is_plain_allowed: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the store has an http:// address: allow_http = \"true\" in options lets it be used")]
+struct PlainHttp;
+
+#[async_trait]
+impl HttpService for Service {
+    /// Waits: there is nothing else in the sink's thread.
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if request.uri().scheme_str() != Some("https") && !self.is_plain_allowed {
+            return Err(HttpError::new(HttpErrorKind::Unknown, PlainHttp));
+        }
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let request = ureq::http::Request::from_parts(head, body.as_ref());
+        let answer = self.agent.run(request);
+        let answer = answer.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
+        let (head, mut body) = answer.into_parts();
+        let mut bytes = Vec::new();
+        let read = body.as_reader().take(MAX_ANSWER).read_to_end(&mut bytes);
+        read.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error))?;
+        let body = Full::new(Bytes::from(bytes)).map_err(|never| match never {});
+        Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
+    }
+}

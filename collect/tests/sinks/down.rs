@@ -1,0 +1,101 @@
+//! Receivers that are killed, and come back.
+
+use kvmprof_collect::batch::Batch;
+use kvmprof_collect::config::SinkKind;
+use kvmprof_collect::spool::{Progress, Spool};
+
+use super::fleet::{self, GUESTS};
+use super::push::endpoint;
+use super::{Receiver, Work};
+
+const BATCHES: u64 = 20;
+const PATH: &str = "/v1development/profiles";
+
+fn batches(first: u64, count: u64) -> Vec<Batch> {
+    let windows = first..first + count;
+    windows.map(|window| fleet::batch(0, 2, window)).collect()
+}
+
+fn sum(batches: &[Batch]) -> u64 {
+    batches.iter().map(Batch::ticks).sum()
+}
+
+/// The starts of the next `count` batches that the receiver gets, and the ticks in them.
+fn take(receiver: &mut Receiver, count: u64) -> (Vec<u64>, u64) {
+    let (mut starts, mut ticks) = (Vec::new(), 0);
+    for _ in 0..count {
+        let request = receiver.next();
+        let profiles = request["profiles"].as_array().unwrap();
+        assert_eq!(profiles.len(), GUESTS);
+        starts.push(profiles[0]["time"].as_u64().unwrap() / 1_000_000_000);
+        for sample in profiles
+            .iter()
+            .flat_map(|profile| profile["samples"].as_array().unwrap())
+        {
+            ticks += sample["values"][0].as_u64().unwrap();
+        }
+    }
+    (starts, ticks)
+}
+
+/// A sink whose receiver is killed when it has had one batch; `BATCHES` more come while it is away, and it is tried again meanwhile. What the
+/// sink says when the receiver is back and all is over, and what that got.
+fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
+    let mut receiver = Receiver::run("receiver.py", &[]);
+    let port = receiver.first.clone();
+    let work = Work::start(SinkKind::Otlp(endpoint(&receiver, PATH)), limit);
+    work.push(&batches(0, 1));
+    work.until(|progress, waiting| progress.delivered.windows == GUESTS as u64 && waiting == 0);
+    let first = take(&mut receiver, 1);
+    assert_eq!(first.1, sum(&batches(0, 1)));
+    drop(receiver);
+    work.push(&batches(1, 1));
+    // It is on its way, in vain.
+    work.until(|progress, _| progress.retries >= 1);
+    work.push(&batches(2, BATCHES - 1));
+    let before = work.until(|progress, waiting| {
+        progress.retries >= 3 && waiting + progress.lost.batches == BATCHES
+    });
+    assert_eq!(before.delivered.windows, GUESTS as u64);
+    let mut receiver = Receiver::run("receiver.py", &[&port]);
+    let progress = work.until(|_, waiting| waiting == 0);
+    let taken = (progress.delivered.windows - before.delivered.windows) / GUESTS as u64;
+    let (starts, ticks) = take(&mut receiver, taken);
+    (progress, starts, ticks)
+}
+
+#[test]
+fn a_receiver_that_was_killed_loses_nothing() {
+    let (progress, starts, ticks) = killed_and_back(1 << 30);
+    let expected = batches(1, BATCHES);
+    let all: Vec<u64> = expected.iter().map(|batch| batch.start).collect();
+    assert_eq!((starts, ticks), (all, sum(&expected)));
+    let windows = (1 + BATCHES) * GUESTS as u64;
+    assert_eq!(progress.delivered.windows, windows);
+    let others = [progress.lost, progress.refused, progress.unsure];
+    assert_eq!(others.map(|counts| counts.windows), [0; 3]);
+}
+
+/// The spool has room for five batches: what goes is what is counted, and all else arrives.
+#[test]
+fn what_a_full_spool_loses_is_counted_exactly() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(&folder.path().join("spool"), 1 << 30, &[]).unwrap();
+    spool.push(&batches(1, 1)[0]).unwrap();
+    let each = spool.fill().bytes;
+    let (progress, starts, ticks) = killed_and_back(5 * each + each / 2);
+    let expected = batches(1, BATCHES);
+    let kept: Vec<&Batch> = expected
+        .iter()
+        .filter(|batch| starts.contains(&batch.start))
+        .collect();
+    assert_eq!(kept.len(), starts.len());
+    let kept: u64 = kept.into_iter().map(Batch::ticks).sum();
+    assert_eq!(ticks, kept);
+    let lost = progress.lost;
+    assert!(lost.batches >= 10, "{lost:?}");
+    assert_eq!(lost.batches, BATCHES - starts.len() as u64);
+    assert_eq!(lost.windows, lost.batches * GUESTS as u64);
+    assert_eq!(lost.ticks, sum(&expected) - kept);
+    assert_eq!((progress.refused.windows, progress.unsure.windows), (0, 0));
+}

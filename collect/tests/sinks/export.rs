@@ -1,0 +1,268 @@
+//! A recording as Parquet files, by the two programs, read by DuckDB: it has what `kvmprof report` counts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use serde_json::{Value, json};
+
+use super::python;
+
+const SECOND: u64 = 1_000_000_000;
+/// The start of the recording: 2026-03-01, 23:59:45.
+const BEGAN: u64 = 1_772_409_585;
+const NAMES: [&str; 3] = ["weaver", "dyer", "carder"];
+
+/// Ticks number `number` of two vCPUs, four a second: all modes, several processes, and halts.
+fn ticks(number: u64) -> Ticks {
+    let index = usize::try_from(number % 3).unwrap();
+    let pid = 100 + i32::try_from(index).unwrap();
+    let mut comm = [0; COMM_LENGTH];
+    comm[..NAMES[index].len()].copy_from_slice(NAMES[index].as_bytes());
+    let sample = Sample {
+        time: 7 * SECOND + number * SECOND / 4,
+        vcpu: u16::try_from(number % 2).unwrap(),
+        pc: 0xffff_ffff_8100_0010,
+        pid,
+        tid: pid,
+        comm,
+        mode: [Mode::Kernel, Mode::Interrupt][usize::try_from(number / 3 % 2).unwrap()],
+        stack: StackSummary {
+            kernel: 2,
+            kernel_end: StackEnd::Complete,
+            ..StackSummary::default()
+        },
+        ..Sample::default()
+    };
+    Ticks {
+        vcpu: sample.vcpu,
+        idle: number % 5,
+        sample: Some(sample),
+        ..Ticks::default()
+    }
+}
+
+fn write_recording(path: &Path) {
+    let info = RecordingInfo {
+        hz: 20,
+        vcpus: 2,
+        began_ns: BEGAN * SECOND,
+        began_monotonic_ns: 7 * SECOND,
+        ..RecordingInfo::default()
+    };
+    let mut encoder = SamplesEncoder::default();
+    for number in 0..200 {
+        encoder.push(
+            &ticks(number),
+            &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110],
+        );
+    }
+    let symbols = b"ffffffff81000000 T work\nffffffff81000100 T main\n";
+    let blocks = [
+        header().to_vec(),
+        Block::encode(Kind::Info, &serde_json::to_vec(&info).unwrap()).unwrap(),
+        Block::encode(Kind::Symbols, symbols).unwrap(),
+        Block::encode(Kind::Samples, &encoder.take().bytes).unwrap(),
+    ];
+    fs::write(path, blocks.concat()).unwrap();
+}
+
+/// The program of this name, beside the collector.
+fn program(name: &str) -> Command {
+    let path = Path::new(env!("CARGO_BIN_EXE_kvmprof-collect")).with_file_name(name);
+    assert!(path.is_file(), "no {}: run cargo build", path.display());
+    Command::new(path)
+}
+
+fn succeeded(output: Output) -> Vec<u8> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    output.stdout
+}
+
+/// The rows of a query on the files below `lake`.
+fn ask(lake: &Path, query: &str) -> Vec<Vec<Value>> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("query.sql");
+    fs::write(&file, format!("-- name: it\n{query}")).unwrap();
+    let output = python("query.py").arg(file).arg(lake).output().unwrap();
+    let mut answers: BTreeMap<String, Vec<Vec<Value>>> =
+        serde_json::from_slice(&succeeded(output)).unwrap();
+    answers.remove("it").unwrap()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else {
+            all.push(path);
+        }
+    }
+    all
+}
+
+/// Exports with these further words, and compares with what is reported of the same.
+fn check(recording: &Path, lake: &Path, more: &[&str]) {
+    let mut export = program("kvmprof");
+    export.args([
+        "export", "--format", "parquet", "--host", "h", "--guest", "g/1",
+    ]);
+    export.arg(recording).arg("-o").arg(lake).args(more);
+    succeeded(export.output().unwrap());
+    let selection: Vec<&&str> = more
+        .iter()
+        .filter(|word| !word.starts_with("--window"))
+        .collect();
+    let mut report = program("kvmprof");
+    report
+        .args(["report", "--json"])
+        .arg(recording)
+        .args(selection);
+    let report: Value = serde_json::from_slice(&succeeded(report.output().unwrap())).unwrap();
+    let sums = ask(
+        lake,
+        "SELECT sum(ticks)::BIGINT, sum(nanoseconds)::BIGINT FROM samples",
+    );
+    let ticks = sums[0][0].as_u64().unwrap();
+    assert_eq!(ticks, report["samples"], "{report}");
+    assert_eq!(sums[0][1], ticks * SECOND / 20);
+    // Each process in each mode, but for vCPUs that were halted, which are of no process.
+    let query =
+        "SELECT process, mode, sum(ticks)::BIGINT FROM samples WHERE mode <> 'idle' GROUP BY ALL";
+    let mut found: Vec<Vec<Value>> = ask(lake, query);
+    let mut expected = Vec::new();
+    for process in report["processes"].as_array().unwrap() {
+        for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::Idle) {
+            if process[mode.name()].as_u64().unwrap() > 0 {
+                let name = process["name"].clone();
+                expected.push(vec![name, json!(mode.name()), process[mode.name()].clone()]);
+            }
+        }
+    }
+    found.sort_by_key(|row| format!("{row:?}"));
+    expected.sort_by_key(|row| format!("{row:?}"));
+    assert_eq!(found, expected);
+    assert!(!found.is_empty());
+}
+
+#[test]
+fn duckdb_counts_what_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("out.kvmprof");
+    write_recording(&recording);
+    let lake = folder.path().join("lake");
+    check(&recording, &lake, &[]);
+    let columns = "SELECT date::TEXT, host, guest, hz, function, stack, epoch_ms(time)::TEXT, seconds FROM samples";
+    let rows = ask(
+        &lake,
+        &format!("{columns} WHERE mode = 'kernel' ORDER BY time LIMIT 1"),
+    );
+    let expected = json!([
+        "2026-03-01",
+        "h",
+        "g/1",
+        20,
+        "work",
+        ["work", "main"],
+        BEGAN / 10 * 10_000,
+        10
+    ]);
+    let mut expected: Vec<Value> = expected.as_array().unwrap().clone();
+    expected[6] = expected[6].to_string().into();
+    assert_eq!(rows, [expected]);
+    // 50 s, from 15 s before midnight on.
+    let windows = ask(
+        &lake,
+        "SELECT count(DISTINCT time), count(DISTINCT date) FROM samples",
+    );
+    assert_eq!(windows, [[json!(6), json!(2)]]);
+    let before = files(&lake);
+    assert_eq!(before.len(), 2);
+    // Again: it takes its own place.
+    check(&recording, &lake, &[]);
+    assert_eq!(files(&lake), before);
+}
+
+#[test]
+fn a_part_of_it_is_counted_as_it_is_reported() {
+    for (number, more) in [
+        ["--window=1", "--time", "2:9.5"],
+        ["--window=60", "--pid", "101,102"],
+        ["--window=7", "--comm", "dyer"],
+        ["--window=7", "--mode", "interrupt"],
+        ["--window=7", "--vcpu", "1"],
+        ["--window=7", "--grep", "wor[k]"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let recording = folder.path().join(format!("{number}.kvmprof"));
+        write_recording(&recording);
+        check(&recording, &folder.path().join("lake"), more);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("out.kvmprof");
+    write_recording(&recording);
+    let path = recording.to_str().unwrap();
+    for (words, status, message) in [
+        (vec!["--format", "parquet", path], 2, "--output"),
+        (vec!["--format", "parquet", "-", "-o", "x"], 2, "is a file"),
+        (
+            vec!["--format", "folded", "--guest", "g", path],
+            2,
+            "parquet",
+        ),
+        (
+            vec!["--format", "parquet", path, "-o", "x", "--sysroot", "/"],
+            2,
+            "--sysroot",
+        ),
+        (
+            vec!["--format", "parquet", path, "-o", "x", "--window", "0"],
+            2,
+            "window",
+        ),
+        (
+            vec!["--format", "parquet", path, "-o", "x", "--comm", "nobody"],
+            1,
+            "nothing",
+        ),
+        (
+            vec![
+                "--format",
+                "parquet",
+                path,
+                "-o",
+                "x",
+                "--output-limit",
+                "1K",
+            ],
+            1,
+            "Cannot export",
+        ),
+        (
+            vec!["--format", "parquet", "/dev/null", "-o", "x"],
+            1,
+            "/dev/null",
+        ),
+    ] {
+        let mut export = program("kvmprof");
+        export.current_dir(folder.path()).arg("export").args(&words);
+        let output = export.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
+        assert!(said.contains(message), "{words:?}: {said}");
+    }
+    assert!(!folder.path().join("x").exists());
+}

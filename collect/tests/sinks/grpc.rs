@@ -1,0 +1,148 @@
+//! OTLP by gRPC, taken by grpcio and PyPI's opentelemetry-proto.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use kvmprof_collect::config::{Endpoint, SinkKind};
+use serde_json::json;
+
+use super::fleet::GUESTS;
+use super::push::{batches, check_profiles, ticks};
+use super::tls::{showing, trusting};
+use super::{Receiver, Work, certificates, hand_over, said};
+
+const WINDOWS: u64 = 2 * GUESTS as u64;
+
+fn endpoint(port: &str) -> Endpoint {
+    Endpoint {
+        url: format!("http://127.0.0.1:{port}"),
+        ..Endpoint::default()
+    }
+}
+
+/// A port that leads to another one. What comes by it is kept.
+fn listen_between(port: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port().to_string();
+    let address = format!("127.0.0.1:{port}");
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&heard);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut near = stream.unwrap();
+            let mut far = TcpStream::connect(&address).unwrap();
+            let (mut back_from, mut back_to) =
+                (far.try_clone().unwrap(), near.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+            let mut piece = [0; 4096];
+            while let Ok(length @ 1..) = near.read(&mut piece) {
+                kept.lock().unwrap().extend(&piece[..length]);
+                if far.write_all(&piece[..length]).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    (own, heard)
+}
+
+/// Whether there is a message of gRPC that is packed by gzip: 1, four bytes of length, gzip's begin.
+fn has_packed_message(bytes: &[u8]) -> bool {
+    let mut windows = bytes.windows(8);
+    windows.any(|window| window[0] == 1 && window[5..8] == [0x1f, 0x8b, 8])
+}
+
+#[test]
+fn grpcio_gets_each_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "Bearer abc\n").unwrap();
+    let mut receiver = Receiver::run("grpc_receiver.py", &["-"]);
+    let (port, heard) = listen_between(&receiver.first);
+    let mut endpoint = endpoint(&port);
+    let tenant = ("X-Scope-OrgID".to_owned(), "team-a".to_owned());
+    endpoint.headers.extend([tenant]);
+    endpoint
+        .header_files
+        .extend([("Authorization".to_owned(), secret)]);
+    let progress = hand_over(SinkKind::OtlpGrpc(endpoint), &batches(), |progress| {
+        progress.delivered.windows == WINDOWS
+    });
+    assert_eq!(progress.delivered.ticks, WINDOWS * ticks());
+    for request in check_profiles(&mut receiver) {
+        let headers = &request["headers"];
+        let own = [&headers["x-scope-orgid"], &headers["authorization"]];
+        assert_eq!(own, [&json!("team-a"), &json!("Bearer abc")]);
+        let agent = headers["user-agent"].as_str().unwrap();
+        assert!(agent.starts_with("kvmprof-collect/"), "{agent}");
+        let deadline = request["deadline"].as_f64().unwrap();
+        assert!(deadline <= 30.0, "{deadline}");
+    }
+    assert!(has_packed_message(&heard.lock().unwrap()));
+}
+
+#[test]
+fn tls_is_spoken_by_both_ends() {
+    let folder = certificates();
+    let mut receiver = Receiver::run("grpc_receiver.py", &[folder.path().to_str().unwrap()]);
+    let with = |tls| {
+        SinkKind::OtlpGrpc(Endpoint {
+            url: format!("https://127.0.0.1:{}", receiver.first),
+            tls,
+            ..Endpoint::default()
+        })
+    };
+    let [all, wrong, none] = [
+        showing(folder.path()),
+        trusting(folder.path(), "other.pem"),
+        trusting(folder.path(), "ca.pem"),
+    ]
+    .map(with);
+    hand_over(all, &batches(), |progress| {
+        progress.delivered.windows == WINDOWS
+    });
+    check_profiles(&mut receiver);
+    said();
+    for (kind, words) in [
+        (wrong, "its certificate isn't trusted (ca_file"),
+        // It wants to see one.
+        (none, "127.0.0.1"),
+    ] {
+        let work = Work::start(kind, 1 << 30);
+        work.push(&batches());
+        let progress = work.until(|progress, _| progress.retries >= 2);
+        let lost = [progress.delivered, progress.lost, progress.refused];
+        assert_eq!(lost.map(|counts| counts.windows), [0; 3]);
+        assert!(said().contains(words), "{}", said());
+    }
+}
+
+#[test]
+fn answers_are_heeded() {
+    let answers = [
+        "-",
+        "UNAVAILABLE",
+        "RESOURCE_EXHAUSTED:3",
+        "INVALID_ARGUMENT",
+    ];
+    let mut receiver = Receiver::run("grpc_receiver.py", &answers);
+    let kind = SinkKind::OtlpGrpc(endpoint(&receiver.first));
+    let half = WINDOWS / 2;
+    let progress = hand_over(kind, &batches(), |progress| {
+        progress.delivered.windows + progress.refused.windows == WINDOWS
+    });
+    // The first batch: not now, not now, never. The second is taken.
+    assert_eq!((progress.retries, progress.unsure.windows), (2, 0));
+    assert_eq!(
+        (progress.refused.windows, progress.delivered.windows),
+        (half, half)
+    );
+    assert_eq!(progress.refused.ticks, half * ticks());
+    let mut at = || receiver.next()["at"].as_f64().unwrap();
+    let (_, told, next) = (at(), at(), at());
+    // Not before the time that the receiver has named.
+    assert!(next - told >= 3.0, "{told} {next}");
+}

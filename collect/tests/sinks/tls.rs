@@ -1,0 +1,90 @@
+//! TLS: who is trusted, and who isn't.
+
+use std::path::Path;
+
+use kvmprof_collect::config::{Endpoint, SinkKind, Tls};
+
+use super::fleet::GUESTS;
+use super::push::{batches, check_profiles};
+use super::{Receiver, Work, certificates, hand_over, said};
+
+const WINDOWS: u64 = 2 * GUESTS as u64;
+
+/// One that trusts the authority of this name.
+pub fn trusting(folder: &Path, authority: &str) -> Tls {
+    Tls {
+        ca_file: Some(folder.join(authority)),
+        ..Tls::default()
+    }
+}
+
+/// One that shows a certificate, too.
+pub fn showing(folder: &Path) -> Tls {
+    Tls {
+        certificate_file: Some(folder.join("client.pem")),
+        key_file: Some(folder.join("client.key")),
+        ..trusting(folder, "ca.pem")
+    }
+}
+
+fn endpoint(receiver: &Receiver, path: &str, tls: Tls) -> Endpoint {
+    Endpoint {
+        url: format!("https://127.0.0.1:{}{path}", receiver.first),
+        tls,
+        ..Endpoint::default()
+    }
+}
+
+fn start(folder: &Path) -> Receiver {
+    Receiver::run("receiver.py", &["0", folder.to_str().unwrap()])
+}
+
+#[test]
+fn the_right_authority_is_trusted() {
+    let folder = certificates();
+    let mut receiver = start(folder.path());
+    let tls = trusting(folder.path(), "ca.pem");
+    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles", tls));
+    let progress = hand_over(kind, &batches(), |progress| {
+        progress.delivered.windows == WINDOWS
+    });
+    assert_eq!(progress.retries, 0);
+    check_profiles(&mut receiver);
+}
+
+#[test]
+fn who_wants_to_see_a_certificate_is_shown_it() {
+    let folder = certificates();
+    let mut receiver = start(folder.path());
+    let path = "/v1development/shown";
+    let kind = SinkKind::Otlp(endpoint(&receiver, path, showing(folder.path())));
+    hand_over(kind, &batches(), |progress| {
+        progress.delivered.windows == WINDOWS
+    });
+    check_profiles(&mut receiver);
+    // Without it, the same receiver takes nothing.
+    let tls = trusting(folder.path(), "ca.pem");
+    let kind = SinkKind::Otlp(endpoint(&receiver, path, tls));
+    let progress = hand_over(kind, &batches(), |progress| progress.retries >= 1);
+    assert_eq!(progress.delivered.windows, 0);
+}
+
+/// It is as if nobody were there: nothing is lost, and the log says what is wrong.
+#[test]
+fn another_authority_is_not_trusted() {
+    let folder = certificates();
+    let receiver = start(folder.path());
+    said();
+    let tls = trusting(folder.path(), "other.pem");
+    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/profiles", tls));
+    let work = Work::start(kind, 1 << 30);
+    work.push(&batches());
+    let progress = work.until(|progress, _| progress.retries >= 2);
+    let lost = [progress.delivered, progress.lost, progress.refused].map(|counts| counts.windows);
+    assert_eq!(lost, [0; 3]);
+    assert_eq!(work.spool.progress()[0].2, 2);
+    let said = said();
+    for words in ["its certificate isn't trusted", "ca_file", "UnknownIssuer"] {
+        assert!(said.contains(words), "{said}");
+    }
+}
