@@ -58,13 +58,13 @@ ORDER BY kernel_percent DESC, kernel;
 
 -- name: functions_that_regressed
 -- Functions whose share differs most between two releases of the kernel.
-WITH totals AS (
-    SELECT kernel, sum(ticks) AS ticks FROM samples WHERE mode <> 'idle' GROUP BY kernel
+WITH counts AS (
+    SELECT kernel, function, sum(ticks) AS ticks FROM samples WHERE mode <> 'idle' GROUP BY kernel, function
+), totals AS (
+    SELECT kernel, sum(ticks) AS ticks FROM counts GROUP BY kernel
 ), shares AS (
-    SELECT samples.function, samples.kernel, sum(samples.ticks) * 1e2 / max(totals.ticks) AS percent
-    FROM samples JOIN totals ON samples.kernel = totals.kernel
-    WHERE samples.mode <> 'idle'
-    GROUP BY samples.function, samples.kernel
+    SELECT counts.function, counts.kernel, counts.ticks * 1e2 / totals.ticks AS percent
+    FROM counts JOIN totals ON counts.kernel = totals.kernel
 )
 SELECT function,
     sum(CASE WHEN kernel = '6.12.2' THEN percent ELSE 0 END) - sum(CASE WHEN kernel = '6.12.1' THEN percent ELSE 0 END) AS points
