@@ -1,0 +1,225 @@
+use std::ops::ControlFlow;
+
+use super::super::{BinaryInfo, Mapping, SamplesEncoder, header};
+use super::*;
+use crate::Sample;
+
+fn recording() -> (Vec<u8>, Vec<usize>) {
+    let mut bytes = header().to_vec();
+    let mut ends = Vec::new();
+    let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
+    let mut add = |kind, contents: &[u8]| {
+        bytes.extend(Block::encode(kind, contents).unwrap());
+        ends.push(bytes.len());
+    };
+    add(Kind::Info, &info);
+    add(Kind::Symbols, b"ffffffff81000000 T _text\n");
+    for count in 1..4 {
+        let mut encoder = SamplesEncoder::default();
+        for idle in 0..count {
+            let ticks = Ticks {
+                idle,
+                sample: Some(Sample::default()),
+                ..Ticks::default()
+            };
+            encoder.push(&ticks, &[]);
+        }
+        add(Kind::Samples, &encoder.take().bytes);
+    }
+    let account = Account {
+        ticks: 10,
+        samples: 6,
+        idle: 4,
+        ..Account::default()
+    };
+    add(Kind::End, &serde_json::to_vec(&account).unwrap());
+    (bytes, ends)
+}
+
+fn read(bytes: &[u8]) -> Result<Contents, FileError> {
+    Recording::of_bytes(Path::new("test"), bytes.to_vec().into())?.read(|_, _| {})
+}
+
+#[test]
+fn a_whole_file_tells_all() {
+    let (bytes, _) = recording();
+    let contents = read(&bytes).unwrap();
+    assert_eq!(contents.closed, Some(contents.account));
+    assert!(contents.account.balances());
+    assert_eq!(contents.cut_off, 0);
+    assert_eq!(contents.symbols, "ffffffff81000000 T _text\n");
+}
+
+#[test]
+fn a_file_cut_off_anywhere_opens_up_to_there() {
+    let (bytes, ends) = recording();
+    let samples = [0, 0, 1, 3, 6, 6];
+    for length in 0..bytes.len() {
+        let whole = ends.iter().filter(|end| **end <= length).count();
+        match read(&bytes[..length]) {
+            Ok(contents) => {
+                assert_eq!(contents.account.samples, samples[whole - 1]);
+                assert_eq!(contents.closed, None);
+                assert_eq!(contents.cut_off, length - ends[whole - 1]);
+                assert!(contents.account.balances());
+            }
+            Err(FileError::NotARecording(_)) => assert!(length < HEADER),
+            Err(FileError::Empty(_)) => assert!((HEADER..ends[0]).contains(&length)),
+            Err(error) => panic!("{length} bytes: {error}"),
+        }
+    }
+}
+
+#[test]
+fn resets_are_told_in_their_order() {
+    let (mut bytes, _) = recording();
+    for time in [7, 9] {
+        bytes.extend((ResetInfo { time }).to_block().unwrap());
+    }
+    let times: Vec<u64> = read(&bytes)
+        .unwrap()
+        .resets
+        .iter()
+        .map(|reset| reset.time)
+        .collect();
+    assert_eq!(times, [7, 9]);
+}
+
+#[test]
+fn symbols_mappings_and_files_add_up() {
+    let (mut bytes, _) = recording();
+    bytes.extend(Block::encode(Kind::Symbols, b"ffffffffc0000000 t poll\t[net]\n").unwrap());
+    let kernel = KernelInfo {
+        release: "6.12.0".to_owned(),
+        build_id: "ab".to_owned(),
+        slide: 0x1000_0000,
+    };
+    bytes.extend(kernel.to_block().unwrap());
+    for time in [3, 9] {
+        let mappings = ProcessMappings {
+            address_space: 0x2000,
+            pid: 7,
+            name: "server".to_owned(),
+            time,
+            mappings: vec![Mapping {
+                binary: Some(4),
+                ..Mapping::default()
+            }],
+        };
+        bytes.extend(mappings.to_block().unwrap());
+    }
+    let info = BinaryInfo {
+        id: 4,
+        ..BinaryInfo::default()
+    };
+    bytes.extend(info.to_block(&[]).unwrap());
+    let contents = read(&bytes).unwrap();
+    assert_eq!(contents.symbols.lines().count(), 2);
+    assert_eq!(contents.kernel, Some(kernel));
+    let times: Vec<u64> = contents.mappings.iter().map(|set| set.time).collect();
+    assert_eq!(times, [3, 9]);
+    assert_eq!(contents.binaries[0].info, info);
+    assert_eq!(contents.left_out, 0);
+}
+
+#[test]
+fn what_takes_too_much_memory_is_left_out() {
+    let (mut bytes, _) = recording();
+    // Lines that no packer makes small.
+    let mut state = 1_u32;
+    let letters = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        [state.to_be_bytes()[0] & 0x7f, b'\n']
+    });
+    let lines: Vec<u8> = letters.take(2 << 20).flatten().collect();
+    let long = Block::encode(Kind::Symbols, &lines).unwrap();
+    bytes.extend(&long);
+    bytes.extend(&long);
+    bytes.extend(Block::encode(Kind::Symbols, b"1 T a\n").unwrap());
+    let contents = read(&bytes).unwrap();
+    assert_eq!(contents.symbol_blocks().last(), Some("1 T a\n"));
+    assert_eq!(contents.symbol_blocks().count(), 3);
+    assert_eq!(contents.left_out, 1);
+}
+
+#[test]
+fn a_small_file_that_unpacks_to_much_is_refused() {
+    for kind in [Kind::Symbols, Kind::Mappings, Kind::Binary, Kind::Samples] {
+        let (mut bytes, _) = recording();
+        let offset = bytes.len() as u64;
+        bytes.extend(Block::encode(kind, &vec![0; 60 << 20]).unwrap());
+        assert!(bytes.len() < 12_000);
+        let error = read(&bytes).unwrap_err();
+        assert!(
+            matches!(error, FileError::Damaged { offset: at, what, .. }
+                if at == offset && what.contains("far more than recordings do")),
+            "{error}"
+        );
+    }
+    // In many small blocks, too.
+    let (mut bytes, _) = recording();
+    for _ in 0..100 {
+        bytes.extend(Block::encode(Kind::Symbols, &[b'\n'; 512 << 10]).unwrap());
+    }
+    assert!(matches!(read(&bytes), Err(FileError::Damaged { .. })));
+}
+
+/// Interrupts after some blocks.
+struct Impatient(Cell<u32>);
+
+impl Observer for Impatient {
+    fn advance(&self, done: u64, whole: u64) -> ControlFlow<()> {
+        assert!(done <= whole);
+        match self.0.get().checked_sub(1) {
+            Some(rest) => self.0.set(rest),
+            None => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+#[test]
+fn what_was_read_until_an_interrupt_counts() {
+    let (bytes, ends) = recording();
+    let length = bytes.len();
+    let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
+    let impatient = Impatient(Cell::new(3));
+    let contents = recording.read_observed(&impatient, |_, _| {}).unwrap();
+    assert_eq!(contents.account.samples, 3);
+    assert_eq!((contents.unread, contents.cut_off), (length - ends[3], 0));
+    assert_eq!(contents.closed, None);
+    // What reads it again finds the same.
+    let again = recording.read(|_, _| {}).unwrap();
+    assert_eq!(again.account, contents.account);
+    assert_eq!(again.unread, contents.unread);
+}
+
+#[test]
+fn contents_need_no_samples() {
+    let (bytes, _) = recording();
+    let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
+    let contents = recording.contents().unwrap();
+    assert_eq!(contents.symbols, "ffffffff81000000 T _text\n");
+    assert_eq!(contents.account, Account::default());
+    assert_eq!(contents.closed.unwrap().ticks, 10);
+    assert_eq!(contents.cut_off, 0);
+}
+
+#[test]
+fn later_formats_are_refused() {
+    let (mut bytes, _) = recording();
+    bytes[8] = 2;
+    let error = read(&bytes).unwrap_err();
+    assert!(matches!(
+        error,
+        FileError::UnknownVersion { version: 2, .. }
+    ));
+}
+
+#[test]
+fn a_whole_block_of_nonsense_is_an_error() {
+    let mut bytes = header().to_vec();
+    bytes.extend(Block::encode(Kind::Samples, &[0xff; 9]).unwrap());
+    let error = read(&bytes).unwrap_err();
+    assert!(matches!(error, FileError::Damaged { offset: 16, .. }));
+}
