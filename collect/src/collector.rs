@@ -13,9 +13,10 @@ use kvmprof_recording::counters::Counters;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::attached::Attached;
-use crate::batch::{Batch, Tables, Window};
+use crate::batch::{Batch, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Now, Policy, State};
+use crate::names::{BatchNames, Names};
 use crate::sockets::{Followed, News, Socket, Wanted, find, guest_name, watch};
 
 /// Pieces of streams that wait, at most: 16 MiB.
@@ -79,6 +80,7 @@ pub struct Collector<'a> {
     sender: SyncSender<News>,
     news: Receiver<News>,
     guests: BTreeMap<u64, Guest>,
+    names: Names,
     failures: HashMap<PathBuf, Failure>,
     /// Sockets of guests that are followed again from a time on.
     rests: HashMap<Socket, Instant>,
@@ -120,6 +122,7 @@ impl<'a> Collector<'a> {
             sender,
             news,
             guests: BTreeMap::new(),
+            names: Names::default(),
             failures: HashMap::new(),
             rests: HashMap::new(),
             attached,
@@ -409,14 +412,14 @@ impl<'a> Collector<'a> {
 
     /// The windows that began at `start`, which are closed or stay open.
     fn batch(&mut self, start: u64, is_closed: bool) -> Batch {
-        let mut tables = Tables::default();
+        let mut names = BatchNames::new(&mut self.names);
         let mut windows: Vec<Window> = Vec::new();
         for guest in self.guests.values_mut() {
             let (gather, policy) = (&mut guest.gather, &self.policy);
             let window = if is_closed {
-                gather.close(start, &guest.name, policy, &mut tables)
+                gather.close(start, &guest.name, policy, &mut names)
             } else {
-                gather.window(start, &guest.name, policy, &mut tables)
+                gather.window(start, &guest.name, policy, &mut names)
             };
             let Some(window) = window else {
                 continue;
@@ -439,7 +442,7 @@ impl<'a> Collector<'a> {
             windows,
             ..Batch::default()
         };
-        tables.into_batch(&mut batch);
+        names.tables.into_batch(&mut batch);
         batch
     }
 }

@@ -6,15 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use foldhash::fast::RandomState;
-use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Account, Recording, RecordingInfo, Unobserved};
 use kvmprof_report::export::{Event, ExportError, Source};
-use kvmprof_report::profile::{Pattern, Profile, Selection, Stack, TimeRange};
+use kvmprof_report::profile::{Profile, SelectionArguments, Stack};
 use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::Resolver;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
 use crate::batch::{Batch, IDLE, Row, Tables, Window};
 use crate::collector::system_name;
@@ -49,46 +47,15 @@ pub struct ExportArguments {
     /// The most bytes that are kept of the recording in memory [default: 128 MiB and 1024 times its size]
     #[arg(long, value_name = "BYTES")]
     output_limit: Option<u64>,
-    /// Only these processes, by the guest's own pids, separated by commas
-    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
-    pid: Vec<i32>,
-    /// Only the processes that have a thread of this name; may be given more than once
-    #[arg(long, value_name = "NAME")]
-    comm: Vec<String>,
-    /// Only these vCPUs, from 0, separated by commas
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    vcpu: Vec<u16>,
-    /// Only samples in these modes, separated by commas
-    #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = mode())]
-    mode: Vec<Mode>,
-    /// Only samples with a function on their stack whose name matches this regular expression
-    #[arg(long, value_name = "REGEX")]
-    grep: Option<Pattern>,
-    /// Only this time, in seconds from the recording's begin
-    #[arg(long, value_name = "A:B")]
-    time: Option<TimeRange>,
-}
-
-fn mode() -> impl TypedValueParser<Value = Mode> {
-    let names = PossibleValuesParser::new(Mode::ALL.map(Mode::name));
-    names.map(|name| {
-        let mut all = Mode::ALL.into_iter();
-        all.find(|mode| mode.name() == name).unwrap_or_default()
-    })
+    #[command(flatten)]
+    selection: SelectionArguments,
 }
 
 impl Command for ExportArguments {
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let recording = Recording::open(&self.file)?;
         let resolver = Resolver::from_contents(&recording.contents()?);
-        let selection = Selection {
-            pids: self.pid.clone(),
-            comms: self.comm.clone(),
-            vcpus: self.vcpu.clone(),
-            modes: self.mode.clone(),
-            grep: self.grep.clone(),
-            time: self.time.unwrap_or_default(),
-        };
+        let selection = self.selection.selection().map_err(usage)?;
         let profile = Profile::read(&recording, selection, resolver, &Unobserved)?;
         let mut source = Source::new(recording, profile);
         if let Some(bytes) = self.output_limit {

@@ -10,15 +10,13 @@ use kvmprof_recording::file::{
     Account, Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Ticks};
-use kvmprof_report::profile::{ProcessNames, Profile, Stack, StackCounts, StackView};
+use kvmprof_report::profile::{ProcessNames, Profile, StackView};
 use kvmprof_report::symbolize::Resolver;
 
 use crate::batch::{IDLE, OTHER, Row, Tables, Window};
 use crate::hash::Hashed;
+use crate::names::{BatchNames, GuestStacks, MAX_STACKS};
 
-/// Stacks that are told apart in a window, and frames of all of them; samples of further stacks are summed up by mode.
-const MAX_STACKS: usize = 4096;
-const MAX_FRAMES: usize = 65_536;
 /// Processes, by pid, whose names are kept for a window.
 const MAX_PIDS: usize = 8192;
 /// Windows of a guest that are open at most: the present one, and those before whose last samples are still on their way.
@@ -97,8 +95,7 @@ impl Now {
 #[derive(Debug, Default)]
 struct Part {
     account: Account,
-    stacks: StackCounts,
-    frames: usize,
+    /// By the number of the stack, and the thread's name.
     rows: HashMap<(u32, [u8; COMM_LENGTH]), u64, RandomState>,
     names: HashMap<i32, ProcessNames, RandomState>,
     /// Samples beyond the limits, by mode.
@@ -114,6 +111,8 @@ pub struct Gather {
     info: RecordingInfo,
     kernel: String,
     profile: Profile,
+    /// Those of open windows, and of earlier ones.
+    stacks: GuestStacks,
     open: BTreeMap<u64, Part>,
     is_stale: bool,
     was_reset: bool,
@@ -128,6 +127,7 @@ impl Default for Gather {
             info: RecordingInfo::default(),
             kernel: String::new(),
             profile: Profile::default(),
+            stacks: GuestStacks::default(),
             open: BTreeMap::new(),
             is_stale: false,
             was_reset: false,
@@ -178,7 +178,11 @@ impl Gather {
             Some(Piece::Samples(samples)) => self.add(&samples, now)?,
             Some(Piece::End(_)) => return Ok(true),
             Some(Piece::Reset(_)) => (self.is_stale, self.was_reset) = (true, true),
-            Some(names) => self.resolver().add_piece(names),
+            Some(names) => {
+                // What was named by its address may have a name from now on.
+                self.stacks.forget_names();
+                self.resolver().add_piece(names);
+            }
             None => {}
         }
         Ok(false)
@@ -192,7 +196,8 @@ impl Gather {
     /// of the block, which comes within a second, else for the present.
     fn add(&mut self, samples: &Samples, now: Now) -> Result<(), ReadError> {
         let present = now.window();
-        let (resolver, open) = (&self.profile.resolver, &mut self.open);
+        let (resolver, stacks) = (&self.profile.resolver, &mut self.stacks);
+        let open = &mut self.open;
         let mut gap = Account::default();
         let result = samples.read(|ticks, frames| {
             let Some(sample) = ticks.sample else {
@@ -202,7 +207,7 @@ impl Gather {
             let start = now.window_of_sample(sample.time).max(now.first);
             let part = part(open, start.min(present));
             part.account.merge(&std::mem::take(&mut gap));
-            part.add(ticks, frames, resolver);
+            part.add(ticks, frames, resolver, stacks);
         });
         if gap.ticks > 0 {
             part(open, present).account.merge(&gap);
@@ -226,22 +231,23 @@ impl Gather {
         start: u64,
         guest: &str,
         policy: &Policy,
-        tables: &mut Tables,
+        names: &mut BatchNames<'_>,
     ) -> Option<Window> {
-        let window = self.window(start, guest, policy, tables);
+        let window = self.window(start, guest, policy, names);
         if self.open.remove(&start).is_some() {
             self.profile.resolver.forget_beyond(MAX_FOUND);
+            self.forget_stacks();
         }
         window
     }
 
     /// The window that began at `start` as far as it has come, if it has ticks. It stays open.
     pub fn window(
-        &self,
+        &mut self,
         start: u64,
         guest: &str,
         policy: &Policy,
-        tables: &mut Tables,
+        names: &mut BatchNames<'_>,
     ) -> Option<Window> {
         let part = self.open.get(&start)?;
         Some(Window {
@@ -249,8 +255,26 @@ impl Gather {
             kernel: self.kernel.clone(),
             hz: self.info.hz,
             account: part.account,
-            rows: part.rows(&self.profile, policy, tables),
+            rows: part.rows(&self.profile, &mut self.stacks, policy, names),
         })
+    }
+
+    /// Forgets stacks that no open window has, if there are many.
+    fn forget_stacks(&mut self) {
+        if !self.stacks.are_many() {
+            return;
+        }
+        let rows = self.open.values().flat_map(|part| part.rows.keys());
+        let new = self.stacks.keep(rows.map(|(number, _)| *number));
+        for part in self.open.values_mut() {
+            let rows = std::mem::take(&mut part.rows).into_iter();
+            part.rows = rows
+                .filter_map(|((number, comm), ticks)| {
+                    let number = new.get(number as usize).copied().flatten()?;
+                    Some(((number, comm), ticks))
+                })
+                .collect();
+        }
     }
 }
 
@@ -265,7 +289,13 @@ fn part(open: &mut BTreeMap<u64, Part>, start: u64) -> &mut Part {
 }
 
 impl Part {
-    fn add(&mut self, ticks: &Ticks, frames: &[u64], resolver: &Resolver) {
+    fn add(
+        &mut self,
+        ticks: &Ticks,
+        frames: &[u64],
+        resolver: &Resolver,
+        stacks: &mut GuestStacks,
+    ) {
         self.account.enter(ticks);
         let Some(sample) = &ticks.sample else {
             return;
@@ -274,14 +304,7 @@ impl Part {
             self.names.entry(sample.pid).or_default().note(sample);
         }
         let view = StackView::new(sample, frames, resolver.mappings_of(sample));
-        let known = self.stacks.find(sample.pid, view);
-        let number = known.or_else(|| {
-            let has_room = self.stacks.len() < MAX_STACKS
-                && self.frames.saturating_add(view.depth()) <= MAX_FRAMES;
-            let number = has_room.then(|| self.stacks.insert(sample.pid, view))??;
-            self.frames += view.depth();
-            Some(number)
-        });
+        let number = stacks.number(sample.pid, view);
         // A thread can call itself anything, as often as it likes.
         let key = number.map(|number| (number, sample.comm));
         let key = key.filter(|key| self.rows.len() < MAX_STACKS || self.rows.contains_key(key));
@@ -292,10 +315,16 @@ impl Part {
     }
 
     /// The rows, the most frequent first.
-    fn rows(&self, profile: &Profile, policy: &Policy, tables: &mut Tables) -> Vec<Row> {
+    fn rows(
+        &self,
+        profile: &Profile,
+        stacks: &mut GuestStacks,
+        policy: &Policy,
+        names: &mut BatchNames<'_>,
+    ) -> Vec<Row> {
         let mut sums = Sums::default();
         let mut elsewhere = self.elsewhere;
-        let named = self.named(profile, policy, &mut elsewhere);
+        let named = self.named(profile, stacks, policy, &mut elsewhere);
         let ticks = |row: &Named| row.ticks;
         let processes = most(
             policy.processes,
@@ -306,15 +335,12 @@ impl Part {
             named.iter().map(|row| (row.thread.as_str(), ticks(row))),
         );
         for row in &named {
-            let stack = row.has_stack.then(|| {
-                let frames = profile.frames(row.pid, row.stack);
-                let frames = frames.iter().map(|frame| {
-                    tables.frame(&frame.frame.function, &frame.frame.module, frame.is_kernel)
-                });
-                let frames = frames.collect();
-                tables.stack(frames)
-            });
-            let names =
+            let stack = if row.has_stack {
+                stacks.place(row.stack, profile, names)
+            } else {
+                None
+            };
+            let shown =
                 [(&row.process, &processes), (&row.thread, &threads)].map(|(name, kept)| {
                     if kept.contains(name.as_str()) {
                         name
@@ -322,12 +348,18 @@ impl Part {
                         OTHER
                     }
                 });
-            sums.add(tables, names, row.stack.mode, stack, row.ticks);
+            sums.add(&mut names.tables, shown, row.mode, stack, row.ticks);
         }
         for (mode, ticks) in Mode::ALL.into_iter().zip(elsewhere) {
-            sums.add(tables, [OTHER; 2], mode, None, ticks);
+            sums.add(&mut names.tables, [OTHER; 2], mode, None, ticks);
         }
-        sums.add(tables, [IDLE; 2], Mode::Idle, None, self.account.idle);
+        sums.add(
+            &mut names.tables,
+            [IDLE; 2],
+            Mode::Idle,
+            None,
+            self.account.idle,
+        );
         sums.into_rows()
     }
 
@@ -335,13 +367,13 @@ impl Part {
     fn named(
         &self,
         profile: &Profile,
+        stacks: &GuestStacks,
         policy: &Policy,
         elsewhere: &mut [u64; Mode::ALL.len()],
-    ) -> Vec<Named<'_>> {
-        let stacks: Vec<_> = self.stacks.keys().collect();
+    ) -> Vec<Named> {
         let mut named = Vec::with_capacity(self.rows.len());
         for ((number, comm), ticks) in &self.rows {
-            let Some((pid, stack)) = stacks.get(*number as usize) else {
+            let Some((pid, stack)) = stacks.get(*number) else {
                 continue;
             };
             let names = self.names.get(pid);
@@ -361,8 +393,8 @@ impl Part {
                 thread: shown(thread),
                 has_stack: hashed.is_none_or(|hash| hash.keeps_stacks),
                 process: shown(process),
-                pid: *pid,
-                stack,
+                stack: *number,
+                mode: stack.mode,
                 ticks: *ticks,
             });
         }
@@ -371,11 +403,12 @@ impl Part {
 }
 
 /// Samples of one thread's name in one stack.
-struct Named<'a> {
+struct Named {
     process: String,
     thread: String,
-    pid: i32,
-    stack: &'a Stack,
+    /// The stack's number.
+    stack: u32,
+    mode: Mode,
     /// Whether others see it.
     has_stack: bool,
     ticks: u64,

@@ -17,6 +17,7 @@ pub mod gather;
 pub mod hash;
 pub mod look;
 pub mod metrics;
+pub mod names;
 pub mod page;
 pub mod sinks;
 pub mod sockets;

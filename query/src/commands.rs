@@ -22,7 +22,7 @@ use crate::recording;
 
 /// Ask the data set of a fleet questions in SQL, or draw what is in it
 ///
-/// The data set is the folder into which sinks of kvmprof collect of the type parquet write. SQL finds it as the table samples,
+/// The data set is the folder or the object store into which sinks of kvmprof collect of the type parquet write. SQL finds it as the table samples,
 /// one row for each window, process, thread, mode and stack. Conditions on date, host and guest choose which files are read. Nothing
 /// else can be read, and nothing written.
 #[derive(Debug, Parser)]
@@ -58,9 +58,10 @@ enum Chosen {
 /// The data set.
 #[derive(Args, Debug)]
 struct DataArguments {
-    /// The folder of the data set
-    #[arg(long, value_name = "DIR", env = "KVMPROF_DATA")]
-    data: Option<PathBuf>,
+    /// The data set: a folder, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, for which the environment has the keys
+    /// (AWS_ACCESS_KEY_ID and the like)
+    #[arg(long, value_name = "DIR|URL", env = "KVMPROF_DATA")]
+    data: Option<String>,
     /// How much memory groups and sorted rows may take, in MiB; what is more goes to temporary files, or is refused
     #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(16..))]
     memory_limit: u32,
@@ -70,7 +71,7 @@ impl DataArguments {
     fn open(&self) -> anyhow::Result<Engine> {
         let folder = self.data.as_deref();
         let folder = folder.ok_or_else(|| {
-            usage("Name the data set: --data DIR, or KVMPROF_DATA in the environment")
+            usage("Name the data set: --data DIR|URL, or KVMPROF_DATA in the environment")
         })?;
         let memory = usize::try_from(self.room()).unwrap_or(usize::MAX);
         Engine::open(folder, memory, Interrupt::on_signals()?)
@@ -116,12 +117,28 @@ struct FlamegraphArguments {
     /// The file to write; - is standard output; a name that ends in .html has the page of kvmprof html
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
-    /// Draw it upside down: the outermost frames at the top
-    #[arg(long)]
+    #[command(flatten)]
+    style: StyleArguments,
+}
+
+/// How a flame graph is to be.
+#[derive(Args, Debug)]
+struct StyleArguments {
+    /// Draw the flame graph upside down: the outermost frames at the top
+    #[arg(long, requires = "output")]
     icicle: bool,
     /// The title above it
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", requires = "output")]
     title: Option<String>,
+}
+
+impl StyleArguments {
+    fn style(&self) -> Style {
+        Style {
+            title: self.title.clone(),
+            icicle: self.icicle,
+        }
+    }
 }
 
 /// What is chosen.
@@ -170,12 +187,8 @@ struct DiffArguments {
     /// The SVG file of a differential flame graph; - is standard output
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["sort", "top", "json"])]
     output: Option<PathBuf>,
-    /// Draw the flame graph upside down: the outermost frames at the top
-    #[arg(long, requires = "output")]
-    icicle: bool,
-    /// The title above the flame graph
-    #[arg(long, value_name = "TEXT", requires = "output")]
-    title: Option<String>,
+    #[command(flatten)]
+    style: StyleArguments,
 }
 
 /// What tables have.
@@ -249,10 +262,7 @@ impl Command for FlamegraphArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let engine = self.data.open()?;
         let condition = self.chosen.condition.as_deref();
-        let style = Style {
-            title: self.title.clone(),
-            icicle: self.icicle,
-        };
+        let style = self.style.style();
         let picture = if self.output.extension().is_some_and(|kind| kind == "html") {
             picture::page(&engine, condition, &style)?
         } else {
@@ -307,10 +317,7 @@ impl Command for DiffArguments {
         );
         let sides = [&before, &after];
         if let Some(output) = &self.output {
-            let style = Style {
-                title: self.title.clone(),
-                icicle: self.icicle,
-            };
+            let style = self.style.style();
             let picture = picture::changes_graph(sides, &style, room)?;
             return write_to(output, &picture, console);
         }

@@ -1,28 +1,48 @@
-//! Finds the files of a data set: `date=…/host=…/guest=…/….parquet`.
+//! Finds the files of a data set: `date=…/host=…/guest=…/….parquet`, in a folder or an object store.
 
+use std::env;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use datafusion::datasource::object_store::ObjectStoreUrl;
+use futures::StreamExt;
+use object_store::path::Path as StorePath;
+use object_store::{ObjectMeta, ObjectStore};
 use percent_encoding::percent_decode_str;
+use url::{Position, Url};
 
 /// The columns that are the names of folders, from the outermost in.
 pub const PARTITIONS: [&str; 3] = ["date", "host", "guest"];
 /// The most files of a data set.
 const MAX_FILES: usize = 4_000_000;
+/// The object stores that there can be, as their URLs begin.
+const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
+
+/// A data set.
+#[derive(Debug)]
+pub struct DataSet {
+    /// Where the engine finds its files.
+    pub url: ObjectStoreUrl,
+    /// The object store; `None` for files of this host.
+    pub store: Option<Arc<dyn ObjectStore>>,
+    /// The files, in the order of their names.
+    pub files: Vec<DataFile>,
+}
 
 /// A file, and what its folders' names say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataFile {
     /// Where it is.
-    pub path: PathBuf,
+    pub location: StorePath,
     /// Its length in bytes.
     pub length: u64,
     /// The values of [`PARTITIONS`].
     pub values: [String; 3],
 }
 
-/// Why a folder is no data set.
+/// Why something is no data set.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// It can't be read.
@@ -33,36 +53,152 @@ pub enum DataError {
         /// The reason.
         source: io::Error,
     },
+    /// It can't be a file's path in an object store.
+    #[error("Cannot read {}", path.display())]
+    Name {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: object_store::path::Error,
+    },
     /// There are no files where a data set has some.
     #[error(
-        "There is no file DATE/HOST/GUEST/*.parquet, such as date=2026-03-01/host=a/guest=b/1.parquet, in {}: is it the folder of a sink \
-         of the type parquet?", .0.display()
+        "There is no file DATE/HOST/GUEST/*.parquet, such as date=2026-03-01/host=a/guest=b/1.parquet, in {0}: is it the folder or the \
+         URL of a sink of the type parquet?"
     )]
-    NoFiles(PathBuf),
+    NoFiles(String),
     /// There are more files than one query can have.
-    #[error("There are more than {MAX_FILES} files in {}", .0.display())]
-    TooManyFiles(PathBuf),
+    #[error("There are more than {MAX_FILES} files in {0}")]
+    TooManyFiles(String),
+    /// It isn't the URL of an object store.
+    #[error(
+        "{url} is no URL of an object store: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
+    )]
+    Url {
+        /// What was given.
+        url: String,
+    },
+    /// The object store can't be used as the environment says.
+    #[error(
+        "Cannot open {url}: the environment says how, by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, AWS_ALLOW_HTTP and \
+         the like of other stores"
+    )]
+    Open {
+        /// What was given.
+        url: String,
+        /// The reason.
+        source: object_store::Error,
+    },
+    /// The object store doesn't say what it has.
+    #[error("Cannot list {url}")]
+    List {
+        /// What was given.
+        url: String,
+        /// The reason.
+        source: object_store::Error,
+    },
 }
 
-/// The files of the data set in `folder`, in the order of their names. Files and folders with other names are passed over, such as those that
-/// are being written.
-///
-/// # Errors
-/// The folder can't be read, or has no such files, or too many.
-pub fn files(folder: &Path) -> Result<Vec<DataFile>, DataError> {
-    let read = |source| DataError::Read {
-        path: folder.to_owned(),
-        source,
-    };
-    // Paths of the engine begin at the root.
-    let root = folder.canonicalize().map_err(read)?;
-    let mut found = Vec::new();
-    let mut values: [String; 3] = Default::default();
-    find(&root, &mut values, 0, &mut found)?;
-    if found.is_empty() {
-        return Err(DataError::NoFiles(folder.to_owned()));
+impl DataSet {
+    /// The data set at `place`, a folder or the URL of an object store. Files and folders with other names are passed over, such as those that
+    /// are being written.
+    ///
+    /// # Errors
+    /// It can't be read, or has no such files, or too many.
+    pub async fn open(place: &str) -> Result<Self, DataError> {
+        let set = if place.contains("://") {
+            Self::remote(place).await?
+        } else {
+            Self::local(Path::new(place))?
+        };
+        if set.files.is_empty() {
+            return Err(DataError::NoFiles(place.to_owned()));
+        }
+        Ok(set)
     }
-    Ok(found)
+
+    fn local(folder: &Path) -> Result<Self, DataError> {
+        // Paths of the engine begin at the root.
+        let root = folder.canonicalize();
+        let root = root.map_err(|source| DataError::Read {
+            path: folder.to_owned(),
+            source,
+        })?;
+        let mut files = Vec::new();
+        find(&root, &mut Default::default(), 0, &mut files)?;
+        Ok(Self {
+            url: ObjectStoreUrl::local_filesystem(),
+            store: None,
+            files,
+        })
+    }
+
+    async fn remote(text: &str) -> Result<Self, DataError> {
+        let wrong = || DataError::Url {
+            url: text.to_owned(),
+        };
+        let url = Url::parse(text).ok();
+        let url = url.filter(|url| SCHEMES.contains(&url.scheme()) && url.has_host());
+        let url = url.ok_or_else(wrong)?;
+        let open = |source| DataError::Open {
+            url: text.to_owned(),
+            source,
+        };
+        // Others' variables are no options of a store, and passed over.
+        let variables = env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            Some((name.to_ascii_lowercase(), value.into_string().ok()?))
+        });
+        let (store, prefix) = object_store::parse_url_opts(&url, variables).map_err(open)?;
+        let url = ObjectStoreUrl::parse(&url[..Position::BeforePath]).map_err(|_| wrong())?;
+        let mut files = Vec::new();
+        let mut objects = store.list(Some(&prefix));
+        while let Some(object) = objects.next().await {
+            let object = object.map_err(|source| DataError::List {
+                url: text.to_owned(),
+                source,
+            })?;
+            files.extend(file_of(&prefix, object));
+            if files.len() > MAX_FILES {
+                return Err(DataError::TooManyFiles(text.to_owned()));
+            }
+        }
+        drop(objects);
+        files.sort_by(|one, other| one.location.cmp(&other.location));
+        Ok(Self {
+            url,
+            store: Some(store.into()),
+            files,
+        })
+    }
+}
+
+/// The file that is an object below `prefix`, if it is one of a data set.
+fn file_of(prefix: &StorePath, object: ObjectMeta) -> Option<DataFile> {
+    let mut parts = object.location.prefix_match(prefix)?;
+    let mut values: [String; 3] = Default::default();
+    for (value, partition) in values.iter_mut().zip(PARTITIONS) {
+        *value = value_of(parts.next()?.as_ref(), partition)?;
+    }
+    let is_wanted = is_data(parts.next()?.as_ref()) && parts.next().is_none() && object.size > 0;
+    drop(parts);
+    is_wanted.then_some(DataFile {
+        location: object.location,
+        length: object.size,
+        values,
+    })
+}
+
+/// The value in a folder's name, if it is one of this partition.
+fn value_of(folder: &str, partition: &str) -> Option<String> {
+    let (key, value) = folder.split_once('=')?;
+    let value = || percent_decode_str(value).decode_utf8_lossy().into_owned();
+    (key == partition).then(value)
+}
+
+/// Whether a file of this name has rows.
+fn is_data(name: &str) -> bool {
+    name.ends_with(".parquet") && !name.starts_with(['.', '_'])
 }
 
 /// Adds the files below `folder`, which is so many folders deep in the data set.
@@ -84,26 +220,26 @@ fn find(
         let Some(name) = name.to_str() else {
             continue;
         };
+        let path = entry.path();
         if let Some(partition) = PARTITIONS.get(depth) {
-            let value = name.split_once('=').filter(|(key, _)| key == partition);
-            if let Some((_, value)) = value
-                && entry.path().is_dir()
+            if let Some(value) = value_of(name, partition)
+                && path.is_dir()
             {
-                let value = percent_decode_str(value).decode_utf8_lossy();
-                values[depth] = value.into_owned();
-                find(&entry.path(), values, depth + 1, found)?;
+                values[depth] = value;
+                find(&path, values, depth + 1, found)?;
             }
-        } else if name.ends_with(".parquet") && !name.starts_with(['.', '_']) {
+        } else if is_data(name) {
             let metadata = entry.metadata().map_err(read)?;
             if metadata.is_file() && metadata.len() > 0 {
+                let location = StorePath::from_absolute_path(&path);
                 found.push(DataFile {
-                    path: entry.path(),
+                    location: location.map_err(|source| DataError::Name { path, source })?,
                     length: metadata.len(),
                     values: values.clone(),
                 });
             }
             if found.len() > MAX_FILES {
-                return Err(DataError::TooManyFiles(folder.to_owned()));
+                return Err(DataError::TooManyFiles(folder.display().to_string()));
             }
         }
     }
@@ -114,40 +250,80 @@ fn find(
 mod tests {
     use super::*;
 
+    const NAMES: [&str; 6] = [
+        "date=2026-03-01/host=a/guest=b%20c%2F/1-x.parquet",
+        "date=2026-03-01/host=a/guest=b%20c%2F/.2-x.tmp",
+        "date=2026-03-01/host=a/guest=b%20c%2F/_3.parquet",
+        "date=2026-03-01/host=a/4.parquet",
+        "date=2026-03-01/guest=a/host=b/5.parquet",
+        "notes.txt",
+    ];
+
     fn write(root: &Path, name: &str) {
         let path = root.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "x").unwrap();
     }
 
+    fn open(place: &str) -> Result<DataSet, DataError> {
+        futures::executor::block_on(DataSet::open(place))
+    }
+
     #[test]
     fn only_whole_files_in_their_folders_count() {
         let folder = tempfile::tempdir().unwrap();
-        for name in [
-            "date=2026-03-01/host=a/guest=b%20c%2F/1-x.parquet",
-            "date=2026-03-01/host=a/guest=b%20c%2F/.2-x.tmp",
-            "date=2026-03-01/host=a/guest=b%20c%2F/_3.parquet",
-            "date=2026-03-01/host=a/4.parquet",
-            "date=2026-03-01/guest=a/host=b/5.parquet",
-            "notes.txt",
-        ] {
+        for name in NAMES {
             write(folder.path(), name);
         }
-        let found = files(folder.path()).unwrap();
-        let values: Vec<[String; 3]> = found.iter().map(|file| file.values.clone()).collect();
+        let set = open(folder.path().to_str().unwrap()).unwrap();
+        let values: Vec<[String; 3]> = set.files.iter().map(|file| file.values.clone()).collect();
         assert_eq!(values, [["2026-03-01", "a", "b c/"]]);
-        assert!(found[0].path.ends_with("guest=b%20c%2F/1-x.parquet"));
+        let location = set.files[0].location.as_ref();
+        assert!(
+            location.ends_with("guest=b%20c%2F/1-x.parquet"),
+            "{location}"
+        );
+    }
+
+    #[test]
+    fn objects_count_as_files_do() {
+        let object = |name: &str, size| ObjectMeta {
+            location: StorePath::parse(name).unwrap(),
+            last_modified: Default::default(),
+            size,
+            e_tag: None,
+            version: None,
+        };
+        let prefix = StorePath::parse("fleet/a").unwrap();
+        let names = NAMES.map(|name| format!("fleet/a/{name}"));
+        let others = [
+            format!("fleet/{}", NAMES[0]),
+            format!("fleet/a/b/{}", NAMES[0]),
+        ];
+        let all = names.iter().chain(&others);
+        let found: Vec<DataFile> = all
+            .filter_map(|name| file_of(&prefix, object(name, 1)))
+            .collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].values, ["2026-03-01", "a", "b c/"]);
+        assert_eq!(found[0].location.as_ref(), names[0]);
+        assert_eq!(file_of(&prefix, object(&names[0], 0)), None);
     }
 
     #[test]
     fn what_is_no_data_set_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        let error = files(folder.path()).unwrap_err().to_string();
+        let error = open(folder.path().to_str().unwrap()).unwrap_err();
+        let error = error.to_string();
         assert!(
             error.contains("There is no file DATE/HOST/GUEST"),
             "{error}"
         );
-        let error = files(&folder.path().join("no")).unwrap_err();
+        let error = open(folder.path().join("no").to_str().unwrap()).unwrap_err();
         assert!(matches!(error, DataError::Read { .. }));
+        for url in ["ftp://a/b", "s3://", "file:///tmp", "http://a"] {
+            let error = open(url).unwrap_err();
+            assert!(matches!(error, DataError::Url { .. }), "{url}: {error}");
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! The engine that answers SQL: DataFusion, with one table and nothing else that it could read or write.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use futures::StreamExt;
 use kvmprof_tools::interrupt::Interrupt;
 use tokio::runtime::Runtime;
 
-use crate::data;
+use crate::data::DataSet;
 use crate::table::Samples;
 
 /// The table's name.
@@ -32,23 +31,23 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the data set in `folder`. What the engine collects, such as groups and what it sorts, takes up to `memory` bytes, and then goes
+    /// Opens the data set at `place`, a folder or the URL of an object store. What the engine collects, such as groups and what it sorts, takes up to `memory` bytes, and then goes
     /// to temporary files.
     ///
     /// # Errors
-    /// The folder is no data set.
-    pub fn open(folder: &Path, memory: usize, interrupt: Interrupt) -> anyhow::Result<Self> {
-        let files = data::files(folder)?;
+    /// There is no data set, or it can't be read.
+    pub fn open(place: &str, memory: usize, interrupt: Interrupt) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_time()
+            .enable_all()
             .build()?;
+        let set = runtime.block_on(DataSet::open(place))?;
         let environment =
             RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory)));
         let mut config = SessionConfig::new();
         // Conditions are looked at before the other columns are read.
         config.options_mut().execution.parquet.pushdown_filters = true;
         let context = SessionContext::new_with_config_rt(config, environment.build_arc()?);
-        let samples = runtime.block_on(Samples::new(&context, files))?;
+        let samples = runtime.block_on(Samples::new(&context, set))?;
         context.register_table(TABLE, Arc::new(samples))?;
         Ok(Self {
             context,

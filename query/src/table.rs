@@ -19,11 +19,10 @@ use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::context::SessionContext;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
-use datafusion::object_store::path::Path as StorePath;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 
-use crate::data::{DataFile, PARTITIONS};
+use crate::data::{DataFile, DataSet, PARTITIONS};
 
 /// The columns that a data set has in its files, by what they have.
 const COLUMNS: [(&str, Column); 15] = [
@@ -74,6 +73,7 @@ impl Column {
 
 /// The table.
 pub struct Samples {
+    url: ObjectStoreUrl,
     files: Vec<DataFile>,
     file_schema: SchemaRef,
     /// That of the files, and the folders' columns.
@@ -88,18 +88,26 @@ impl fmt::Debug for Samples {
 }
 
 impl Samples {
-    /// The table of `files`, which have the columns of the first one.
+    /// The table of the files of `set`, which have the columns of the first one.
     ///
     /// # Errors
     /// That can't be read, or isn't a file of a data set.
-    pub async fn new(context: &SessionContext, files: Vec<DataFile>) -> anyhow::Result<Self> {
+    pub async fn new(context: &SessionContext, set: DataSet) -> anyhow::Result<Self> {
+        let DataSet { url, store, files } = set;
         let Some(first) = files.first() else {
             bail!("There are no files");
         };
-        let read = || format!("Cannot read {}", first.path.display());
+        let name = match &store {
+            None => format!("/{}", first.location),
+            Some(_) => format!("{}{}", url.as_str(), first.location),
+        };
+        if let Some(store) = store {
+            context.register_object_store(url.as_ref(), store);
+        }
+        let read = || format!("Cannot read {name}");
         let state = context.state();
-        let store = state.runtime_env().object_store(store())?;
-        let object = located(first).with_context(read)?.object_meta;
+        let store = state.runtime_env().object_store(&url)?;
+        let object = located(first).object_meta;
         let format = ParquetFormat::default();
         let inferred = format.infer_schema(&state, &store, &[object]).await;
         let file_schema = inferred.with_context(read)?;
@@ -107,8 +115,7 @@ impl Samples {
             let found = file_schema.field_with_name(name).ok();
             if !found.is_some_and(|field| column.is(field.data_type())) {
                 bail!(
-                    "{} is not a file of kvmprof's data set: it {}",
-                    first.path.display(),
+                    "{name} is not a file of kvmprof's data set: it {}",
                     match found {
                         None => format!("has no column {name}"),
                         Some(field) => format!("has {} in its column {name}", field.data_type()),
@@ -119,6 +126,7 @@ impl Samples {
         let fields = file_schema.fields().iter().cloned().chain(partitions());
         let schema = Arc::new(Schema::new(fields.collect::<Vec<FieldRef>>()));
         Ok(Self {
+            url,
             files,
             file_schema,
             schema,
@@ -156,20 +164,15 @@ fn partitions() -> impl Iterator<Item = FieldRef> {
         .map(|name| Arc::new(Field::new(name, DataType::Utf8View, false)))
 }
 
-/// Where the engine finds files of this machine.
-fn store() -> ObjectStoreUrl {
-    ObjectStoreUrl::local_filesystem()
-}
-
 /// The file as the engine knows it.
-fn located(file: &DataFile) -> Result<PartitionedFile> {
+fn located(file: &DataFile) -> PartitionedFile {
     let mut located = PartitionedFile::new("", file.length);
     // Names with % stay as they are.
-    located.object_meta.location = StorePath::from_absolute_path(&file.path)?;
+    located.object_meta.location = file.location.clone();
     located.partition_values = (file.values.iter())
         .map(|value| ScalarValue::Utf8View(Some(value.clone())))
         .collect();
-    Ok(located)
+    located
 }
 
 /// Whether a condition is about the folders' columns only.
@@ -221,12 +224,12 @@ impl TableProvider for Samples {
             };
             return Ok(Arc::new(EmptyExec::new(schema)));
         }
-        let files: Result<Vec<PartitionedFile>> = selected.into_iter().map(located).collect();
-        let groups = FileGroup::new(files?).split_files(state.config().target_partitions());
+        let files: Vec<PartitionedFile> = selected.into_iter().map(located).collect();
+        let groups = FileGroup::new(files).split_files(state.config().target_partitions());
         let format = ParquetFormat::default().with_options(state.table_options().parquet.clone());
         let schema = TableSchema::new(Arc::clone(&self.file_schema), partitions().collect());
         let source = format.file_source(schema);
-        let config = FileScanConfigBuilder::new(store(), source)
+        let config = FileScanConfigBuilder::new(self.url.clone(), source)
             .with_file_groups(groups)
             .with_projection_indices(projection.cloned())?
             .with_limit(limit)

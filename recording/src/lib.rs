@@ -53,6 +53,6 @@ pub use ledger::ClockLedger;
 pub use loss::{loss_warning, misleads};
 pub use sample::{
     COMM_LENGTH, IDLE_PID, IPL_MASKED, LockOwner, LockWait, MAX_STACK_FRAMES, Mode, Preemption,
-    Sample, StackEnd, StackParts, StackSummary, Ticks,
+    Sample, StackEnd, StackParts, StackSummary, Ticks, parse_pid,
 };
 pub use sysroot::Sysroot;

@@ -220,6 +220,14 @@ impl Ticks {
     }
 }
 
+/// The id of a process of the guest, from the text of an option; -1 is an unknown process, 0 the idle one.
+///
+/// # Errors
+/// `text` is invalid; the message says what is valid.
+pub fn parse_pid(text: &str) -> Result<i32, &'static str> {
+    (text.parse()).map_err(|_| "a process id has to be a number, such as ps in the guest prints it")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,6 +242,15 @@ mod tests {
         }
         for (index, preemption) in Preemption::ALL.into_iter().enumerate() {
             assert_eq!(preemption as usize, index);
+        }
+    }
+
+    #[test]
+    fn a_name_is_no_process_id() {
+        assert_eq!(parse_pid("-1"), Ok(-1));
+        assert_eq!(parse_pid("130"), Ok(130));
+        for wrong in ["dd", "", "1.5", "99999999999"] {
+            assert!(parse_pid(wrong).unwrap_err().contains("number"), "{wrong}");
         }
     }
 }

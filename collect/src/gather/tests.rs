@@ -3,6 +3,7 @@ use kvmprof_recording::{Sample, StackEnd, StackSummary};
 
 use super::*;
 use crate::batch::Batch;
+use crate::names::Names;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -75,13 +76,14 @@ fn policy(processes: usize, threads: usize, drop: &[&str]) -> Policy {
 }
 
 fn close(gather: &mut Gather, start: u64, policy: &Policy) -> Batch {
-    let mut tables = Tables::default();
-    let window = gather.close(1_000_000 + start, "guest", policy, &mut tables);
+    let mut names = Names::default();
+    let mut names = BatchNames::new(&mut names);
+    let window = gather.close(1_000_000 + start, "guest", policy, &mut names);
     let mut batch = Batch {
         windows: window.into_iter().collect(),
         ..Batch::default()
     };
-    tables.into_batch(&mut batch);
+    names.tables.into_batch(&mut batch);
     for window in &batch.windows {
         assert!(window.account.balances(), "{window:?}");
         assert_eq!(window.ticks(), window.account.samples + window.account.idle);
@@ -109,8 +111,9 @@ fn a_sample_counts_for_the_window_of_its_time() {
     assert_eq!(starts, [1_000_000, 1_000_010]);
     let all = policy(9, 9, &[]);
     // It can be looked at while it is open.
-    let mut tables = Tables::default();
-    let so_far = gather.window(1_000_000, "guest", &all, &mut tables);
+    let mut names = Names::default();
+    let mut so_far = BatchNames::new(&mut names);
+    let so_far = gather.window(1_000_000, "guest", &all, &mut so_far);
     let batch = close(&mut gather, 0, &all);
     assert_eq!(so_far.as_slice(), batch.windows);
     let (window, names) = (&batch.windows[0], rows(&batch));
@@ -250,4 +253,69 @@ fn hashed_names_stay_on_the_host() {
         assert_eq!(text.contains("work"), keeps_stacks, "{text}");
         assert_eq!(batch.windows[0].ticks(), 4);
     }
+}
+
+#[test]
+fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
+    let mut gather = Gather::default();
+    let mut names = Names::default();
+    gather.feed(&begin(), at(1, 0)).unwrap();
+    let all = policy(9, 9, &[]);
+    let sample = |second: u64, pc: u64| {
+        let mut ticks = ticks(second, 7, "one");
+        if let Some(sample) = &mut ticks.sample {
+            (sample.pc, sample.stack) = (pc, StackSummary::default());
+        }
+        let mut encoder = SamplesEncoder::default();
+        encoder.push(&ticks, &[]);
+        Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
+    };
+    let work = 0xffff_ffff_8100_0020;
+    for window in 0..8 {
+        // Each has 200 stacks of its own, and one that all have; the next one is open when it is closed.
+        let second = 10 * window;
+        let own = (0..200).map(|number| 1000 * (window + 1) + number);
+        for pc in own.clone().chain([work]) {
+            let at = at(second + 1, second);
+            gather.feed(&sample(second + 1, pc), at).unwrap();
+        }
+        let next = second + 10;
+        let pc = 1000 * (window + 2);
+        gather.feed(&sample(next, pc), at(next, second)).unwrap();
+        let mut named = BatchNames::new(&mut names);
+        let window = gather.close(1_000_000 + second, "guest", &all, &mut named);
+        let mut batch = Batch {
+            windows: window.into_iter().collect(),
+            ..Batch::default()
+        };
+        named.tables.into_batch(&mut batch);
+        let rows = batch.windows[0].rows.iter().filter_map(|row| {
+            let (_, frame) = batch.frames(row).next()?;
+            Some((batch.name(frame.function), row.ticks))
+        });
+        let mut found: Vec<(&str, u64)> = rows.collect();
+        found.sort_unstable();
+        let is_first = second == 0;
+        let own: Vec<String> = own.map(|pc| format!("{pc:#x}")).collect();
+        let mut expected: Vec<(&str, u64)> = own
+            .iter()
+            .enumerate()
+            .map(|(place, name)| (name.as_str(), if place == 0 && !is_first { 2 } else { 1 }))
+            .chain([("work", 1)])
+            .collect();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{second}");
+        assert_eq!(gather.stacks.get(800), None);
+    }
+    // A name that comes later counts for what is still open.
+    gather.feed(&sample(80, work), at(80, 80)).unwrap();
+    let mut named = BatchNames::new(&mut names);
+    gather.window(1_000_080, "guest", &all, &mut named);
+    let symbols = Block::encode(Kind::Symbols, b"ffffffff81000000 T renamed\n").unwrap();
+    gather.feed(&symbols, at(81, 80)).unwrap();
+    let batch = close(&mut gather, 80, &all);
+    assert!(
+        batch.names.iter().any(|name| name == "renamed"),
+        "{batch:?}"
+    );
 }

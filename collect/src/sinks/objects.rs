@@ -21,9 +21,8 @@ use prost::bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 use ureq::Agent;
 
-use super::parquet::{Target, write_rows};
+use super::parquet::{NamedWindow, Target, write_rows};
 use super::{http, tls};
-use crate::batch::{Batch, Window};
 use crate::config::Bucket;
 
 /// Longest answer, in bytes, and what is told of one that is an error, in characters.
@@ -55,12 +54,7 @@ impl Objects {
 
 impl Target for Objects {
     /// A store shows an object when all of it has come.
-    fn write(
-        &self,
-        folder: &Path,
-        name: &str,
-        windows: &[(&Batch, &Window)],
-    ) -> anyhow::Result<()> {
+    fn write(&self, folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()> {
         let rows = write_rows(Vec::new(), windows)?;
         let path = Path::new(&self.prefix).join(folder).join(name);
         let path = object_store::path::Path::parse(path.to_string_lossy())?;

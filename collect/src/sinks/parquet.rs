@@ -13,10 +13,10 @@ use anyhow::Context;
 use parquet::basic::Compression;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::Type;
+use parquet::schema::types::{ColumnPath, Type};
 
 use super::{Failure, Sink, whole};
 use crate::batch::{Batch, Row, Window};
@@ -51,8 +51,15 @@ const MAX_PART: usize = 200;
 pub trait Target: Send {
     /// Writes the file of this `name` in `folder`, a path below the target, with the rows of `windows`: whole, or not at all. It takes the
     /// place of one that has its name.
-    fn write(&self, folder: &Path, name: &str, windows: &[(&Batch, &Window)])
-    -> anyhow::Result<()>;
+    fn write(&self, folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()>;
+}
+
+/// A window, the batch that it is in, and the names of that in the form in which they are written: made once, for all files.
+#[derive(Clone, Copy)]
+pub struct NamedWindow<'a> {
+    batch: &'a Batch,
+    window: &'a Window,
+    names: &'a [ByteArray],
 }
 
 /// A folder of this host.
@@ -99,15 +106,25 @@ impl Sink for ParquetSink {
 /// # Errors
 /// A file can't be written; those before it are there.
 pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<()> {
-    let mut files: BTreeMap<PathBuf, Vec<(&Batch, &Window)>> = BTreeMap::new();
-    for batch in batches {
+    let names = |batch: &Batch| -> Vec<ByteArray> {
+        let names = batch.names.iter();
+        names.map(|name| name.as_str().into()).collect()
+    };
+    let names: Vec<Vec<ByteArray>> = batches.iter().map(names).collect();
+    let mut files: BTreeMap<PathBuf, Vec<NamedWindow<'_>>> = BTreeMap::new();
+    for (batch, names) in batches.iter().zip(&names) {
         for window in &batch.windows {
             let folder = place(batch, window);
-            files.entry(folder).or_default().push((batch, window));
+            let named = NamedWindow {
+                batch,
+                window,
+                names,
+            };
+            files.entry(folder).or_default().push(named);
         }
     }
     for (folder, windows) in files {
-        if let Some((first, _)) = windows.first() {
+        if let Some(NamedWindow { batch: first, .. }) = windows.first() {
             let name = format!("{}-{}.parquet", first.start, part_of_path(&first.boot));
             target.write(&folder, &name, &windows)?;
         }
@@ -160,19 +177,14 @@ fn date(seconds: u64) -> (u64, u64, u64) {
 
 impl Target for Folder {
     /// Writes it under another name, and renames it: a reader finds it whole, or not at all.
-    fn write(
-        &self,
-        folder: &Path,
-        name: &str,
-        windows: &[(&Batch, &Window)],
-    ) -> anyhow::Result<()> {
+    fn write(&self, folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()> {
         let folder = self.0.join(folder);
         write_file(&folder, name, windows)
             .with_context(|| format!("Cannot write to {}", folder.display()))
     }
 }
 
-fn write_file(folder: &Path, name: &str, windows: &[(&Batch, &Window)]) -> anyhow::Result<()> {
+fn write_file(folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(FOLDER_MODE)
@@ -195,18 +207,23 @@ fn write_file(folder: &Path, name: &str, windows: &[(&Batch, &Window)]) -> anyho
 ///
 /// # Errors
 /// `out` fails.
-pub fn write_rows<W: Write + Send>(out: W, windows: &[(&Batch, &Window)]) -> anyhow::Result<W> {
+pub fn write_rows<W: Write + Send>(out: W, windows: &[NamedWindow<'_>]) -> anyhow::Result<W> {
     let schema: Type = parse_message_type(SCHEMA)?;
-    let properties = WriterProperties::builder()
+    let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
-        .set_created_by(format!("kvmprof-collect {}", env!("CARGO_PKG_VERSION")))
-        .build();
-    let mut writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
+        .set_created_by(format!("kvmprof-collect {}", env!("CARGO_PKG_VERSION")));
+    // The least and the greatest name in any stack exclude no file from a query, and cost a comparison for each frame.
+    for list in ["stack", "modules"] {
+        let path = ColumnPath::new([list, "list", "element"].map(str::to_owned).to_vec());
+        properties = properties.set_column_statistics_enabled(path, EnabledStatistics::None);
+    }
+    let mut writer =
+        SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties.build()))?;
     let rows: Vec<Line<'_>> = windows
         .iter()
-        .flat_map(|(batch, window)| {
-            let lines = window.rows.iter();
-            lines.map(|row| Line { batch, window, row })
+        .flat_map(|named| {
+            let lines = named.window.rows.iter();
+            lines.map(|row| Line { named: *named, row })
         })
         .collect();
     for rows in rows.chunks(GROUP) {
@@ -225,21 +242,21 @@ pub fn write_rows<W: Write + Send>(out: W, windows: &[(&Batch, &Window)]) -> any
 /// A row, with what it is in.
 #[derive(Clone, Copy)]
 struct Line<'a> {
-    batch: &'a Batch,
-    window: &'a Window,
+    named: NamedWindow<'a>,
     row: &'a Row,
 }
 
 impl<'a> Line<'a> {
-    fn name(self, place: u32) -> &'a str {
-        self.batch.name(place)
+    /// A name; empty if there is none at this place.
+    fn name(self, place: u32) -> ByteArray {
+        let name = self.named.names.get(place as usize);
+        name.cloned().unwrap_or_else(|| "".into())
     }
 
     /// The functions of its stack, or their modules, innermost first.
-    fn stack(self, is_module: bool) -> impl Iterator<Item = &'a str> {
-        let Self { batch, row, .. } = self;
-        batch.frames(row).map(move |(_, frame)| {
-            batch.name(if is_module {
+    fn stack(self, is_module: bool) -> impl Iterator<Item = ByteArray> + 'a {
+        self.named.batch.frames(self.row).map(move |(_, frame)| {
+            self.name(if is_module {
                 frame.module
             } else {
                 frame.function
@@ -247,14 +264,11 @@ impl<'a> Line<'a> {
         })
     }
 
-    fn labels(self, is_value: bool) -> impl Iterator<Item = &'a str> {
-        let labels = self.batch.labels.iter();
+    fn labels(self, is_value: bool) -> impl Iterator<Item = ByteArray> + 'a {
+        let labels = self.named.batch.labels.iter();
         labels.map(move |(name, value)| {
-            if is_value {
-                value.as_str()
-            } else {
-                name.as_str()
-            }
+            let text = if is_value { value } else { name };
+            text.as_str().into()
         })
     }
 }
@@ -269,32 +283,32 @@ fn write_column(
     let short = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let innermost = |line: &Line<'_>, is_module| {
         let mut stack = line.stack(is_module);
-        ByteArray::from(stack.next().unwrap_or_default())
+        stack.next().unwrap_or_else(|| "".into())
     };
     match writer {
         ColumnWriter::Int64ColumnWriter(writer) => {
             let value = |line: &Line<'_>| match column {
-                0 => number(line.batch.start.saturating_mul(1000)),
+                0 => number(line.named.batch.start.saturating_mul(1000)),
                 8 => number(line.row.ticks),
-                _ => number(line.row.ticks.saturating_mul(line.window.period())),
+                _ => number(line.row.ticks.saturating_mul(line.named.window.period())),
             };
             let values: Vec<i64> = rows.iter().map(value).collect();
             writer.write_batch(&values, None, None)?;
         }
         ColumnWriter::Int32ColumnWriter(writer) => {
             let value = |line: &Line<'_>| match column {
-                1 => short(line.batch.length),
-                _ => short(line.window.hz),
+                1 => short(line.named.batch.length),
+                _ => short(line.named.window.hz),
             };
             let values: Vec<i32> = rows.iter().map(value).collect();
             writer.write_batch(&values, None, None)?;
         }
         ColumnWriter::ByteArrayColumnWriter(writer) => {
             let value = |line: &Line<'_>| match column {
-                2 => line.batch.boot.as_str().into(),
-                3 => line.window.kernel.as_str().into(),
-                5 => line.name(line.row.process).into(),
-                6 => line.name(line.row.thread).into(),
+                2 => line.named.batch.boot.as_str().into(),
+                3 => line.named.window.kernel.as_str().into(),
+                5 => line.name(line.row.process),
+                6 => line.name(line.row.thread),
                 7 => line.row.mode().name().into(),
                 10 => innermost(line, false),
                 _ => innermost(line, true),
@@ -334,12 +348,12 @@ impl Lists {
         lists
     }
 
-    fn add<'a>(&mut self, items: impl Iterator<Item = &'a str>) {
+    fn add(&mut self, items: impl Iterator<Item = ByteArray>) {
         let before = self.values.len();
         for item in items {
             self.repeated.push(i16::from(self.values.len() > before));
             self.present.push(1);
-            self.values.push(item.into());
+            self.values.push(item);
         }
         // An empty list has a place, too.
         if self.values.len() == before {

@@ -1,5 +1,5 @@
-"""An S3 server that checks signatures (moto), with a bucket `lake`. Prints a line of JSON with its port, and a key and its secret; then, for
-each folder's name that it reads, gets all objects into it and prints their keys.
+"""An S3 server that checks signatures (moto), with a bucket `lake`. Prints a line of JSON with its port, and a key and its secret. Then it reads
+lines: `get FOLDER` gets all objects into the folder, `put FOLDER` puts the folder's Parquet files below fleet/a. It prints the objects' keys.
 """
 
 import json
@@ -29,11 +29,19 @@ s3.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint":
 settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
 print(json.dumps({"port": port, "key": key["AccessKeyId"], "secret": key["SecretAccessKey"]}), flush=True)
 for line in sys.stdin:
+    command, folder = line.rstrip("\n").split(" ", 1)
+    folder = pathlib.Path(folder)
     keys = []
-    for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):
-        keys += [one["Key"] for one in page.get("Contents", [])]
-    for key in keys:
-        path = pathlib.Path(line.strip()) / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        s3.download_file("lake", key, str(path))
+    if command == "put":
+        for path in folder.rglob("*.parquet"):
+            key = "fleet/a/" + str(path.relative_to(folder))
+            s3.upload_file(str(path), "lake", key)
+            keys.append(key)
+    else:
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):
+            keys += [one["Key"] for one in page.get("Contents", [])]
+        for key in keys:
+            path = folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            s3.download_file("lake", key, str(path))
     print(json.dumps(sorted(keys)), flush=True)

@@ -53,7 +53,7 @@ impl S3 {
     /// Gets all objects into a folder, and returns their keys.
     fn get_all(&mut self, folder: &Path) -> Vec<String> {
         let input = self.receiver.input.as_mut().unwrap();
-        writeln!(input, "{}", folder.display()).unwrap();
+        writeln!(input, "get {}", folder.display()).unwrap();
         serde_json::from_value(self.receiver.next()).unwrap()
     }
 }

@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
             assert!(!time.is_zero());
         }
     }
-    let _refused = value::pid(&text);
+    let _refused = kvmprof_recording::parse_pid(&text);
     let _refused = value::rate(&text);
     let _refused = value::rate_or_none(&text);
     let _refused = parse_pid_at(&text);

@@ -1,6 +1,7 @@
 //! Sums of a recording's samples, and the tables made from them.
 
 mod accounts;
+mod arguments;
 mod collect;
 mod filter;
 mod folded;
@@ -20,6 +21,7 @@ mod weight;
 
 pub use crate::symbolize::Symbols;
 pub(crate) use accounts::{loss, print as print_accounts};
+pub use arguments::{SelectionArguments, SeveralTimes};
 #[cfg(test)]
 pub(crate) use collect::testing;
 pub use collect::{Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};

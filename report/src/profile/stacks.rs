@@ -101,6 +101,11 @@ impl StackCounts {
         self.keys.iter()
     }
 
+    /// The process and the stack with this number.
+    pub fn get(&self, number: u32) -> Option<&(i32, Stack)> {
+        self.keys.get(number as usize)
+    }
+
     /// The numbers of samples, by number.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &u64> {
         self.counts.iter()

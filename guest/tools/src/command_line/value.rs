@@ -7,16 +7,6 @@ use kvmprof_abi::pcs::{MAX_HZ, MIN_HZ};
 /// Maximum waiting time, in seconds: a year. Later times might overflow the clock.
 const YEAR: u64 = 366 * 24 * 3600;
 
-/// The id of a process of the guest; -1 is an unknown process, 0 the idle one.
-///
-/// # Errors
-/// `text` is invalid.
-pub fn pid(text: &str) -> Result<i32, String> {
-    text.parse().map_err(|_| {
-        "a process id has to be a number, such as ps in the guest prints it".to_owned()
-    })
-}
-
 /// A time in seconds, more than 0 and at most a year.
 ///
 /// # Errors
@@ -118,14 +108,5 @@ mod tests {
                 .unwrap_err()
                 .contains("0 for no clock")
         );
-    }
-
-    #[test]
-    fn a_name_is_no_process_id() {
-        assert_eq!(pid("-1"), Ok(-1));
-        assert_eq!(pid("130"), Ok(130));
-        for wrong in ["dd", "", "1.5", "99999999999"] {
-            assert!(pid(wrong).unwrap_err().contains("number"), "{wrong}");
-        }
     }
 }

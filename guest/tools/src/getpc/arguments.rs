@@ -41,7 +41,7 @@ pub struct Arguments {
         short,
         visible_alias = "pids",
         value_name = "PID",
-        value_parser = value::pid,
+        value_parser = kvmprof_recording::parse_pid,
         value_delimiter = ','
     )]
     pub pid: Vec<i32>,

@@ -31,7 +31,7 @@ pub struct ProfileArguments {
     #[arg(long, value_name = "N", value_parser = value::seconds)]
     seconds: Option<Duration>,
     /// Only these processes, by the guest's own pids (0: idle), separated by commas
-    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
+    #[arg(long, value_name = "PID", value_parser = kvmprof_recording::parse_pid, value_delimiter = ',', allow_negative_numbers = true)]
     pid: Vec<i32>,
     /// The most rows that a table has
     #[arg(long, value_name = "N", default_value_t = 20)]

@@ -36,7 +36,7 @@ pub struct StatArguments {
     #[arg(long, conflicts_with = "per_vcpu")]
     processes: bool,
     /// Show what was counted of these processes, by the guest's own pids (0: idle), separated by commas
-    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true, conflicts_with = "per_vcpu")]
+    #[arg(long, value_name = "PID", value_parser = kvmprof_recording::parse_pid, value_delimiter = ',', allow_negative_numbers = true, conflicts_with = "per_vcpu")]
     pid: Vec<i32>,
     /// With --processes: the most rows of the table
     #[arg(long, value_name = "N", default_value_t = 20)]

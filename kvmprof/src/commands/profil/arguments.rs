@@ -38,7 +38,7 @@ pub struct ProcessArguments {
 
 /// The id of a process that can be profiled.
 fn process_id(text: &str) -> Result<i32, String> {
-    let pid = value::pid(text)?;
+    let pid = kvmprof_recording::parse_pid(text)?;
     if pid < 1 {
         return Err("a process id above 0 is needed: idle time and what runs in the kernel alone have no user mode".to_owned());
     }

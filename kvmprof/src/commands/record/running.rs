@@ -38,7 +38,7 @@ pub struct RecordingOptions {
     pub stacks: StackParts,
     /// Record only these processes, by the guest's own pids (0: idle), separated by commas. Ticks of the others are only
     /// counted
-    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
+    #[arg(long, value_name = "PID", value_parser = kvmprof_recording::parse_pid, value_delimiter = ',', allow_negative_numbers = true)]
     pub pid: Vec<i32>,
     /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them. Exits of the guest to
     /// kvmprof: exits:N (all of them), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N, mmio-write:N. What the host's

@@ -5,9 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use kvmprof_recording::Mode;
-use kvmprof_tools::command_line::{Console, usage, value};
+use kvmprof_tools::command_line::{Console, usage};
 use tempfile::NamedTempFile;
 
 use super::CommandError;
@@ -15,36 +13,15 @@ use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
 use kvmprof_recording::file::Recording;
-use kvmprof_report::profile::{Pattern, Profile, Selection, TimeRange, Watcher};
+use kvmprof_report::profile::{Profile, Selection, SelectionArguments, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
 use kvmprof_report::tasks::TaskSums;
 
 /// Which part of the recording, and where names come from.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InputArguments {
-    /// Only these processes, by the guest's own pids, separated by commas; it and the options below combine
-    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
-    pid: Vec<i32>,
-    /// Only the processes that have a thread of this name, as ps in the guest shows it; may be given more than once
-    #[arg(long, value_name = "NAME")]
-    comm: Vec<String>,
-    /// Only these vCPUs, from 0, separated by commas
-    #[arg(
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        allow_negative_numbers = true
-    )]
-    vcpu: Vec<u16>,
-    /// Only samples in these modes, separated by commas
-    #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = mode())]
-    mode: Vec<Mode>,
-    /// Only samples with a function on their stack whose name matches this regular expression
-    #[arg(long, value_name = "REGEX")]
-    grep: Option<Pattern>,
-    /// Only this time, in seconds from the recording's begin; either end may be left open [default: all of it]
-    #[arg(long, value_name = "A:B")]
-    time: Vec<TimeRange>,
+    #[command(flatten)]
+    selection: SelectionArguments,
     /// The debug file of the guest's kernel, for inlined functions and source lines
     #[arg(long, value_name = "FILE")]
     vmlinux: Option<PathBuf>,
@@ -54,15 +31,6 @@ pub struct InputArguments {
     /// programs made while they ran in tmp/perf-PID.map. A file whose build id isn't the recorded one is not used.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
-}
-
-/// Takes the name of a mode.
-fn mode() -> impl TypedValueParser<Value = Mode> {
-    let names = PossibleValuesParser::new(Mode::ALL.map(Mode::name));
-    names.map(|name| {
-        let mut all = Mode::ALL.into_iter();
-        all.find(|mode| mode.name() == name).unwrap_or_default()
-    })
 }
 
 /// A recording and its sums.
@@ -92,29 +60,20 @@ impl InputArguments {
         if self.vmlinux.is_some() || self.sysroot.is_some() {
             return Err(usage("--vmlinux and --sysroot aren't for this format"));
         }
-        let pids = self.pid.iter().map(|pid| format!("--pid={pid}"));
-        let comms = self.comm.iter().map(|comm| format!("--comm={comm}"));
-        let vcpus = self.vcpu.iter().map(|vcpu| format!("--vcpu={vcpu}"));
-        let modes = self.mode.iter();
-        let modes = modes.map(|mode| format!("--mode={}", mode.name()));
-        let grep = self.grep.iter().map(|grep| format!("--grep={grep}"));
-        let time = self.time.iter().map(|time| format!("--time={time}"));
-        let all = pids.chain(comms).chain(vcpus).chain(modes);
-        Ok(all.chain(grep).chain(time).map(OsString::from).collect())
+        Ok(self.selection.words())
     }
 
     /// The times that were given.
     pub fn times(&self) -> &[TimeRange] {
-        &self.time
+        &self.selection.time
     }
 
     /// The same options with this time.
     #[must_use]
     pub fn with_time(&self, time: TimeRange) -> Self {
-        Self {
-            time: vec![time],
-            ..self.clone()
-        }
+        let mut arguments = self.clone();
+        arguments.selection.time = vec![time];
+        arguments
     }
 
     /// Opens the recording at `path` and sums it up.
@@ -276,23 +235,7 @@ impl InputArguments {
     /// # Errors
     /// There are several times.
     fn selection(&self) -> anyhow::Result<Selection> {
-        let time = match self.time.as_slice() {
-            [] => TimeRange::default(),
-            [time] => *time,
-            _ => {
-                return Err(usage(
-                    "--time can be given once: only kvmprof diff compares two times",
-                ));
-            }
-        };
-        Ok(Selection {
-            pids: self.pid.clone(),
-            comms: self.comm.clone(),
-            vcpus: self.vcpu.clone(),
-            modes: self.mode.clone(),
-            grep: self.grep.clone(),
-            time,
-        })
+        self.selection.selection().map_err(usage)
     }
 
     /// Checks that something was chosen, if a choice was made.
@@ -301,33 +244,17 @@ impl InputArguments {
         let is_of_samples = profile.selection.is_of_samples();
         let is_there = profile.samples() > 0 || !is_of_samples && profile.account().ticks > 0;
         let was_interrupted = profile.recordings().any(|one| one.contents.unread > 0);
-        if is_there || was_interrupted || self.options_given().is_empty() {
+        if is_there || was_interrupted || self.selection.given().is_empty() {
             return Ok(());
         }
         Err(self.nothing_matched(paths))
-    }
-
-    /// The options that choose a part.
-    fn options_given(&self) -> Vec<&'static str> {
-        let options = [
-            (!self.pid.is_empty(), "--pid"),
-            (!self.comm.is_empty(), "--comm"),
-            (!self.vcpu.is_empty(), "--vcpu"),
-            (!self.mode.is_empty(), "--mode"),
-            (self.grep.is_some(), "--grep"),
-            (self.time.iter().any(|time| !time.is_all()), "--time"),
-        ];
-        let given = options
-            .into_iter()
-            .filter_map(|(is_given, option)| is_given.then_some(option));
-        given.collect()
     }
 
     fn nothing_matched<P: AsRef<Path>>(&self, paths: &[P]) -> CommandError {
         let names = paths.iter().map(|path| path.as_ref().display().to_string());
         CommandError::NothingMatched {
             recordings: names.collect::<Vec<_>>().join(" "),
-            options: self.options_given().join(" and "),
+            options: self.selection.given().join(" and "),
         }
     }
 }

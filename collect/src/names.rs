@@ -1,0 +1,284 @@
+//! Names of functions, and stacks of them, kept from window to window: most stacks come again in each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::fast::RandomState;
+use indexmap::IndexSet;
+use kvmprof_report::profile::{Profile, StackCounts, StackFrame, StackView};
+
+use crate::batch::Tables;
+
+/// Stacks of one guest that are told apart at a time, and frames of all of them.
+pub const MAX_STACKS: usize = 4096;
+const MAX_FRAMES: usize = 65_536;
+/// Stacks of one guest that stay known when no open window has them.
+const MAX_REMEMBERED: usize = 512;
+/// Frames of the stacks of all guests that have been named: beyond, all of them are named anew.
+const MAX_NAMED: usize = 1 << 20;
+
+/// A function, by its name, its module, and whether it is the kernel's.
+type Function = (Arc<str>, Arc<str>, bool);
+
+/// The named stacks of all guests, each once.
+#[derive(Debug)]
+pub struct Names {
+    functions: IndexSet<Function, RandomState>,
+    stacks: IndexSet<Box<[u32]>, RandomState>,
+    frames: usize,
+    /// Whose numbers these are: no other names have it, nor these after everything was forgotten.
+    generation: u64,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self {
+            functions: IndexSet::default(),
+            stacks: IndexSet::default(),
+            frames: 0,
+            generation: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+        }
+    }
+}
+
+impl Names {
+    /// Forgets everything if it has taken too much room. Between two batches: the numbers that stacks have mean nothing afterwards.
+    fn make_room(&mut self) {
+        if self.frames > MAX_NAMED {
+            *self = Self::default();
+        }
+    }
+
+    /// The number of the stack of these frames.
+    fn stack(&mut self, frames: &[StackFrame]) -> u32 {
+        let functions = frames.iter().map(|frame| {
+            let (function, module) = (&frame.frame.function, &frame.frame.module);
+            let function = (Arc::clone(function), Arc::clone(module), frame.is_kernel);
+            place(self.functions.insert_full(function).0)
+        });
+        let (number, is_new) = self.stacks.insert_full(functions.collect());
+        if is_new {
+            self.frames += frames.len();
+        }
+        place(number)
+    }
+}
+
+/// Brings named stacks into the tables of one batch.
+#[derive(Debug)]
+pub struct BatchNames<'a> {
+    names: &'a mut Names,
+    /// The tables.
+    pub tables: Tables,
+    /// Where they have stacks and functions, by their numbers in `names`.
+    stacks: Vec<Option<u32>>,
+    functions: Vec<Option<u32>>,
+}
+
+impl<'a> BatchNames<'a> {
+    /// Those of a new batch, for which room is made.
+    pub fn new(names: &'a mut Names) -> Self {
+        names.make_room();
+        Self {
+            names,
+            tables: Tables::default(),
+            stacks: Vec::new(),
+            functions: Vec::new(),
+        }
+    }
+
+    /// The place in the tables of the stack with this number in `names`.
+    fn place(&mut self, number: u32) -> u32 {
+        let index = number as usize;
+        if let Some(Some(place)) = self.stacks.get(index) {
+            return *place;
+        }
+        let functions: &[u32] = self
+            .names
+            .stacks
+            .get_index(index)
+            .map_or(&[], |stack| stack);
+        let mut frames = Vec::with_capacity(functions.len());
+        for function in functions {
+            let known = self.functions.get(*function as usize).copied().flatten();
+            let named = self.names.functions.get_index(*function as usize);
+            let new = || {
+                let (function, module, is_kernel) = named?;
+                Some(self.tables.frame(function, module, *is_kernel))
+            };
+            let Some(frame) = known.or_else(new) else {
+                continue;
+            };
+            note(&mut self.functions, *function as usize, frame);
+            frames.push(frame);
+        }
+        let stack = self.tables.stack(frames);
+        note(&mut self.stacks, index, stack);
+        stack
+    }
+}
+
+fn note(places: &mut Vec<Option<u32>>, index: usize, place: u32) {
+    if places.len() <= index {
+        places.resize(index + 1, None);
+    }
+    places[index] = Some(place);
+}
+
+/// A place, as a number: the limits are far below 2^32.
+fn place(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+/// The stacks of one guest, numbered, with their numbers among the named ones.
+#[derive(Debug, Default)]
+pub struct GuestStacks {
+    counts: StackCounts,
+    frames: usize,
+    /// By number, as far as they are known.
+    named: Vec<Option<u32>>,
+    generation: u64,
+}
+
+impl GuestStacks {
+    /// The number of a stack; `None` if there is no room for a further one.
+    pub fn number(&mut self, pid: i32, stack: StackView<'_>) -> Option<u32> {
+        self.counts.find(pid, stack).or_else(|| {
+            let frames = self.frames.saturating_add(stack.depth());
+            let has_room = self.counts.len() < MAX_STACKS && frames <= MAX_FRAMES;
+            let number = has_room.then(|| self.counts.insert(pid, stack))??;
+            self.frames = frames;
+            Some(number)
+        })
+    }
+
+    /// The process and the stack with this number.
+    pub fn get(&self, number: u32) -> Option<&(i32, kvmprof_report::profile::Stack)> {
+        self.counts.get(number)
+    }
+
+    /// The place in the tables of `names` of the stack with this number, with the names that `profile` has for it.
+    pub fn place(
+        &mut self,
+        number: u32,
+        profile: &Profile,
+        names: &mut BatchNames<'_>,
+    ) -> Option<u32> {
+        if self.generation != names.names.generation {
+            self.forget_names();
+            self.generation = names.names.generation;
+        }
+        let known = self.named.get(number as usize).copied().flatten();
+        let named = match known {
+            Some(named) => named,
+            None => {
+                let (pid, stack) = self.counts.get(number)?;
+                let named = names.names.stack(&profile.frames(*pid, stack));
+                note(&mut self.named, number as usize, named);
+                named
+            }
+        };
+        Some(names.place(named))
+    }
+
+    /// Forgets the stacks' names: others are known now.
+    pub fn forget_names(&mut self) {
+        self.named.clear();
+    }
+
+    /// Whether stacks that no open window has are to be [forgotten](Self::keep).
+    pub fn are_many(&self) -> bool {
+        self.counts.len() > MAX_REMEMBERED
+    }
+
+    /// Forgets all stacks but those that are `used`, and returns these ones' new numbers by their old ones.
+    pub fn keep(&mut self, used: impl IntoIterator<Item = u32>) -> Vec<Option<u32>> {
+        let old = std::mem::take(self);
+        let mut numbers = vec![None; old.counts.len()];
+        for number in used {
+            let (Some(place), Some((pid, stack))) =
+                (numbers.get_mut(number as usize), old.counts.get(number))
+            else {
+                continue;
+            };
+            if place.is_none() {
+                *place = self.number(*pid, stack.into());
+            }
+        }
+        numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::Sample;
+    use kvmprof_report::symbolize::MappingSet;
+
+    use super::*;
+
+    fn number(stacks: &mut GuestStacks, pc: u64) -> Option<u32> {
+        let sample = Sample {
+            pc,
+            ..Sample::default()
+        };
+        stacks.number(1, StackView::new(&sample, &[], MappingSet::default()))
+    }
+
+    #[test]
+    fn what_is_used_stays_under_another_number() {
+        let mut stacks = GuestStacks::default();
+        for pc in 0..1000 {
+            assert_eq!(number(&mut stacks, pc).map(u64::from), Some(pc));
+        }
+        assert!(stacks.are_many());
+        let new = stacks.keep([999, 7, 999, 5000]);
+        assert_eq!((new[999], new[7]), (Some(0), Some(1)));
+        assert_eq!((new[8], new.len()), (None, 1000));
+        assert_eq!(number(&mut stacks, 7), Some(1));
+        assert_eq!(number(&mut stacks, 8), Some(2));
+        assert!(!stacks.are_many());
+    }
+
+    #[test]
+    fn stacks_and_their_frames_are_bounded() {
+        let mut stacks = GuestStacks::default();
+        let known = (0..10_000).filter(|pc| number(&mut stacks, *pc).is_some());
+        assert_eq!(known.count(), MAX_STACKS);
+        let sample = Sample::default();
+        let deep = [7; 1000];
+        let mut stacks = GuestStacks::default();
+        for pid in 0..100 {
+            let view = StackView::new(&sample, &deep, MappingSet::default());
+            let is_known = stacks.number(pid, view).is_some();
+            assert_eq!(is_known, pid < 65, "{pid}");
+        }
+    }
+
+    #[test]
+    fn names_are_found_again_until_they_take_too_much_room() {
+        let profile = Profile::default();
+        let mut names = Names::default();
+        let mut stacks = GuestStacks::default();
+        let first = number(&mut stacks, 0x1000).unwrap();
+        let second = number(&mut stacks, 0x2000).unwrap();
+        // Each batch has only what its rows have.
+        let mut batch = BatchNames::new(&mut names);
+        assert_eq!(stacks.place(second, &profile, &mut batch), Some(0));
+        assert_eq!(stacks.place(first, &profile, &mut batch), Some(1));
+        assert_eq!(stacks.place(second, &profile, &mut batch), Some(0));
+        let mut batch = BatchNames::new(&mut names);
+        assert_eq!(stacks.place(first, &profile, &mut batch), Some(0));
+        let mut made = crate::batch::Batch::default();
+        batch.tables.into_batch(&mut made);
+        assert_eq!((made.stacks.len(), made.frames.len()), (1, 1));
+        assert_eq!(made.name(made.frames[0].function), "0x1000");
+        // Another function takes the first one's number.
+        names.frames = MAX_NAMED + 1;
+        let mut batch = BatchNames::new(&mut names);
+        stacks.place(second, &profile, &mut batch);
+        let mut made = crate::batch::Batch::default();
+        batch.tables.into_batch(&mut made);
+        assert_eq!(made.name(made.frames[0].function), "0x2000");
+    }
+}

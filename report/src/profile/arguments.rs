@@ -1,0 +1,146 @@
+//! The options of command lines that select a part of a recording.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use kvmprof_recording::{Mode, parse_pid};
+
+use super::{Pattern, Selection, TimeRange};
+
+/// Which part of the recording.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SelectionArguments {
+    /// Only these processes, by the guest's own pids, separated by commas; it and the options below combine
+    #[arg(long, value_name = "PID", value_parser = parse_pid, value_delimiter = ',', allow_negative_numbers = true)]
+    pub pid: Vec<i32>,
+    /// Only the processes that have a thread of this name, as ps in the guest shows it; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    pub comm: Vec<String>,
+    /// Only these vCPUs, from 0, separated by commas
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        allow_negative_numbers = true
+    )]
+    pub vcpu: Vec<u16>,
+    /// Only samples in these modes, separated by commas
+    #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = mode())]
+    pub mode: Vec<Mode>,
+    /// Only samples with a function on their stack whose name matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    pub grep: Option<Pattern>,
+    /// Only this time, in seconds from the recording's begin; either end may be left open [default: all of it]
+    #[arg(long, value_name = "A:B")]
+    pub time: Vec<TimeRange>,
+}
+
+/// Several times were given where one is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--time can be given once: only kvmprof diff compares two times")]
+pub struct SeveralTimes;
+
+/// Takes the name of a mode.
+fn mode() -> impl TypedValueParser<Value = Mode> {
+    let names = PossibleValuesParser::new(Mode::ALL.map(Mode::name));
+    names.map(|name| {
+        let mut all = Mode::ALL.into_iter();
+        all.find(|mode| mode.name() == name).unwrap_or_default()
+    })
+}
+
+impl SelectionArguments {
+    /// What the options select.
+    ///
+    /// # Errors
+    /// There are several times.
+    pub fn selection(&self) -> Result<Selection, SeveralTimes> {
+        let time = match self.time.as_slice() {
+            [] => TimeRange::default(),
+            [time] => *time,
+            _ => return Err(SeveralTimes),
+        };
+        Ok(Selection {
+            pids: self.pid.clone(),
+            comms: self.comm.clone(),
+            vcpus: self.vcpu.clone(),
+            modes: self.mode.clone(),
+            grep: self.grep.clone(),
+            time,
+        })
+    }
+
+    /// They, as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        let pids = self.pid.iter().map(|pid| format!("--pid={pid}"));
+        let comms = self.comm.iter().map(|comm| format!("--comm={comm}"));
+        let vcpus = self.vcpu.iter().map(|vcpu| format!("--vcpu={vcpu}"));
+        let modes = self.mode.iter();
+        let modes = modes.map(|mode| format!("--mode={}", mode.name()));
+        let grep = self.grep.iter().map(|grep| format!("--grep={grep}"));
+        let time = self.time.iter().map(|time| format!("--time={time}"));
+        let all = pids.chain(comms).chain(vcpus).chain(modes);
+        all.chain(grep).chain(time).map(OsString::from).collect()
+    }
+
+    /// The names of the options that were given and leave something out.
+    pub fn given(&self) -> Vec<&'static str> {
+        let options = [
+            (!self.pid.is_empty(), "--pid"),
+            (!self.comm.is_empty(), "--comm"),
+            (!self.vcpu.is_empty(), "--vcpu"),
+            (!self.mode.is_empty(), "--mode"),
+            (self.grep.is_some(), "--grep"),
+            (self.time.iter().any(|time| !time.is_all()), "--time"),
+        ];
+        let given = options
+            .into_iter()
+            .filter_map(|(is_given, option)| is_given.then_some(option));
+        given.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        selection: SelectionArguments,
+    }
+
+    fn parse(words: &[&str]) -> SelectionArguments {
+        let words = ["report"].iter().chain(words);
+        CommandLine::try_parse_from(words).unwrap().selection
+    }
+
+    #[test]
+    fn words_select_the_same_again() {
+        let arguments = parse(&[
+            "--pid=-1,7",
+            "--comm=a b",
+            "--comm=c",
+            "--vcpu=0",
+            "--mode=kernel,idle",
+            "--grep=^x",
+            "--time=1.5:",
+        ]);
+        let words = arguments.words();
+        let again = words.iter().filter_map(|word| word.to_str());
+        let again = parse(&again.collect::<Vec<_>>());
+        assert_eq!(again.selection(), arguments.selection());
+        let selection = arguments.selection().unwrap();
+        assert_eq!(selection.pids, [-1, 7]);
+        assert_eq!(selection.comms, ["a b", "c"]);
+        assert_eq!(selection.modes, [Mode::Kernel, Mode::Idle]);
+        let given = ["--pid", "--comm", "--vcpu", "--mode", "--grep", "--time"];
+        assert_eq!(arguments.given(), given);
+        assert!(parse(&["--time=:"]).given().is_empty());
+        let two = parse(&["--time=1:2", "--time=3:4"]);
+        assert_eq!(two.selection(), Err(SeveralTimes));
+    }
+}
