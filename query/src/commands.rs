@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use kvmprof_recording::file::NewFile;
@@ -184,7 +184,7 @@ struct DiffArguments {
     conditions: Vec<String>,
     #[command(flatten)]
     rows: RowsArguments,
-    /// The SVG file of a differential flame graph; - is standard output
+    /// The SVG file of a differential flame graph; - is standard output; a name that ends in .html has the page of kvmprof diff
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["sort", "top", "json"])]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -263,7 +263,7 @@ impl Command for FlamegraphArguments {
         let engine = self.data.open()?;
         let condition = self.chosen.condition.as_deref();
         let style = self.style.style();
-        let picture = if self.output.extension().is_some_and(|kind| kind == "html") {
+        let picture = if is_page(&self.output) {
             picture::page(&engine, condition, &style)?
         } else {
             picture::flame_graph(&engine, condition, &style, self.data.room())?
@@ -301,6 +301,10 @@ impl Command for DiffArguments {
             ));
         };
         let engine = self.data.open()?;
+        if let Some(output) = self.output.as_deref().filter(|path| is_page(path)) {
+            let page = picture::changes_page(&engine, [before, after], &self.style.style())?;
+            return write_to(output, &page, console);
+        }
         let room = self.data.room();
         let side = |condition: &str| -> anyhow::Result<_> {
             let mut profile = picture::profile(&engine, Some(condition), room)?;
@@ -309,13 +313,8 @@ impl Command for DiffArguments {
             Ok(profile)
         };
         let (before, after) = (side(before)?, side(after)?);
-        ensure!(
-            before.contents.info.hz == after.contents.info.hz,
-            "Ticks before are of {} Hz and after of {} Hz: they stand for different times",
-            before.contents.info.hz,
-            after.contents.info.hz
-        );
         let sides = [&before, &after];
+        picture::check_rates(sides)?;
         if let Some(output) = &self.output {
             let style = self.style.style();
             let picture = picture::changes_graph(sides, &style, room)?;
@@ -332,6 +331,11 @@ impl Command for DiffArguments {
         }
         Ok(ExitStatus::SUCCESS)
     }
+}
+
+/// Whether the file of this name is a page, and not an SVG file.
+fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|kind| kind == "html")
 }
 
 /// Writes a picture to a file, which is there when it is whole, or to standard output.

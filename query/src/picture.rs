@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
-use kvmprof_recording::file::Recording;
+use anyhow::{Context, bail, ensure};
+use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::diff::folded_changes;
 use kvmprof_report::graph::{Graph, account, marked, title};
-use kvmprof_report::html::page_of;
-use kvmprof_report::profile::Profile;
+use kvmprof_report::html::{self, Counts, comparison_page};
+use kvmprof_report::profile::{Profile, Selection};
 use kvmprof_report::room::Room;
 use kvmprof_report::rows::RowSums;
+use kvmprof_report::symbolize::Resolver;
 
 use crate::engine::Engine;
 use crate::recording;
@@ -63,11 +64,56 @@ pub fn flame_graph(
 /// # Errors
 /// As [`recording::write`].
 pub fn page(engine: &Engine, condition: Option<&str>, style: &Style) -> anyhow::Result<Vec<u8>> {
-    let name = summary(engine, condition)?.info.kernel;
+    let (profile, counts) = counted(engine, condition)?;
+    let kernel = &profile.contents.info.kernel;
+    let title = style.title.as_ref().unwrap_or(kernel);
+    Ok(html::page(&profile, vec![counts], title).into_bytes())
+}
+
+/// The page that compares the rows for which the two conditions are true, an HTML document.
+///
+/// # Errors
+/// As [`recording::write`]; their ticks are of different rates.
+pub fn changes_page(
+    engine: &Engine,
+    [before, after]: [&str; 2],
+    style: &Style,
+) -> anyhow::Result<Vec<u8>> {
+    let side = |condition: &str| -> anyhow::Result<_> {
+        let (mut profile, counts) = counted(engine, Some(condition))?;
+        condition.clone_into(&mut profile.file);
+        Ok((profile, counts))
+    };
+    let ((before, earlier), (after, later)) = (side(before)?, side(after)?);
+    check_rates([&before, &after])?;
+    let title = style.title.clone();
+    let title = title.unwrap_or_else(|| format!("{} against {}", after.file, before.file));
+    let page = comparison_page(before, after, vec![earlier, later], &title);
+    Ok(page.into_bytes())
+}
+
+/// Checks that ticks of both stand for the same time.
+///
+/// # Errors
+/// They don't.
+pub fn check_rates([before, after]: [&Profile; 2]) -> anyhow::Result<()> {
+    let [before, after] = [before, after].map(|profile| profile.contents.info.hz);
+    ensure!(
+        before == after,
+        "Ticks before are of {before} Hz and after of {after} Hz: they stand for different times"
+    );
+    Ok(())
+}
+
+/// A recording of the rows for which `condition` is true, and what a page counts of it.
+fn counted(engine: &Engine, condition: Option<&str>) -> anyhow::Result<(Profile, Counts)> {
     let (bytes, _) = recording::write(engine, condition, Vec::new())?;
     let recording = Recording::from_bytes(Path::new("the data set"), bytes)?;
-    let title = style.title.clone().unwrap_or(name);
-    Ok(page_of(&recording, &[], &title)?.into_bytes())
+    let resolver = Resolver::from_contents(&recording.contents()?);
+    let mut counts = Counts::default();
+    let all = Selection::default();
+    let profile = Profile::read_with(&recording, all, resolver, &Unobserved, &mut counts)?;
+    Ok((profile, counts))
 }
 
 /// A differential flame graph of two selections, an SVG document.

@@ -107,6 +107,17 @@ fn a_diff_finds_what_a_release_made_slower() {
     );
     let svg = said(&[&["diff", "--output", "-"], sides.as_slice()].concat());
     assert!(svg.contains("<title>copy_page ("));
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("diff.html");
+    let page = page.to_str().unwrap();
+    said(&[&["diff", "--output", page], sides.as_slice()].concat());
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("copy_page"));
+    assert!(
+        page.contains("against mode &lt;&gt; 'idle'"),
+        "{}",
+        &page[..2000]
+    );
     let one = run(&["diff", "--where", "true"]);
     assert_eq!(one.status.code(), Some(2));
 }
