@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use datafusion::datasource::object_store::ObjectStoreUrl;
 use futures::StreamExt;
+use kvmprof_report::text::visible;
 use object_store::path::Path as StorePath;
 use object_store::{ObjectMeta, ObjectStore};
 use percent_encoding::percent_decode_str;
@@ -78,26 +79,21 @@ pub enum DataError {
         /// What was given.
         url: String,
     },
-    /// The object store can't be used as the environment says.
+    /// The object store doesn't say what it has, or can't be used as the environment says.
     #[error(
-        "Cannot open {url}: the environment says how, by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, AWS_ALLOW_HTTP and \
-         the like of other stores"
+        "Cannot list {url}: {reason}. The environment says how it is reached: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, \
+         AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP=true for one without TLS; the like for other stores"
     )]
-    Open {
+    Store {
         /// What was given.
         url: String,
-        /// The reason.
-        source: object_store::Error,
-    },
-    /// The object store doesn't say what it has.
-    #[error("Cannot list {url}")]
-    List {
-        /// What was given.
-        url: String,
-        /// The reason.
-        source: object_store::Error,
+        /// The reason, in the store's words.
+        reason: String,
     },
 }
+
+/// Longest reason of a store that is told, in characters.
+const MAX_REASON: usize = 500;
 
 impl DataSet {
     /// The data set at `place`, a folder or the URL of an object store. Files and folders with other names are passed over, such as those that
@@ -140,24 +136,25 @@ impl DataSet {
         let url = Url::parse(text).ok();
         let url = url.filter(|url| SCHEMES.contains(&url.scheme()) && url.has_host());
         let url = url.ok_or_else(wrong)?;
-        let open = |source| DataError::Open {
+        // Each of its errors has the words of all those that led to it.
+        let failed = |error: object_store::Error| DataError::Store {
             url: text.to_owned(),
-            source,
+            reason: visible(&error.to_string())
+                .chars()
+                .take(MAX_REASON)
+                .collect(),
         };
         // Others' variables are no options of a store, and passed over.
         let variables = env::vars_os().filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
             Some((name.to_ascii_lowercase(), value.into_string().ok()?))
         });
-        let (store, prefix) = object_store::parse_url_opts(&url, variables).map_err(open)?;
+        let (store, prefix) = object_store::parse_url_opts(&url, variables).map_err(failed)?;
         let url = ObjectStoreUrl::parse(&url[..Position::BeforePath]).map_err(|_| wrong())?;
         let mut files = Vec::new();
         let mut objects = store.list(Some(&prefix));
         while let Some(object) = objects.next().await {
-            let object = object.map_err(|source| DataError::List {
-                url: text.to_owned(),
-                source,
-            })?;
+            let object = object.map_err(failed)?;
             files.extend(file_of(&prefix, object));
             if files.len() > MAX_FILES {
                 return Err(DataError::TooManyFiles(text.to_owned()));
