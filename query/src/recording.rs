@@ -40,7 +40,7 @@ pub fn write<W: Write>(
 /// The same, to a file, whose place the recording takes when it is whole.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_file(
     engine: &Engine,
     condition: Option<&str>,
