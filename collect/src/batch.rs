@@ -170,7 +170,7 @@ impl Tables {
 }
 
 /// A place, as rows have it: the limits of all guests together are far below 2^32.
-fn number(place: usize) -> u32 {
+pub(crate) fn number(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 

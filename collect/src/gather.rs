@@ -178,10 +178,12 @@ impl Gather {
             Some(Piece::Samples(samples)) => self.add(&samples, now)?,
             Some(Piece::End(_)) => return Ok(true),
             Some(Piece::Reset(_)) => (self.is_stale, self.was_reset) = (true, true),
-            Some(names) => {
-                // What was named by its address may have a name from now on.
-                self.stacks.forget_names();
-                self.resolver().add_piece(names);
+            Some(piece) => {
+                // What was named by its address may have a name from now on. New mappings are those of other stacks.
+                if matches!(piece, Piece::Symbols(_) | Piece::Binary(_)) {
+                    self.stacks.forget_names();
+                }
+                self.resolver().add_piece(piece);
             }
             None => {}
         }

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 use kvmprof_report::profile::{Profile, StackCounts, StackFrame, StackView};
 
-use crate::batch::Tables;
+use crate::batch::{self, Tables};
 
 /// Stacks of one guest that are told apart at a time, and frames of all of them.
 pub const MAX_STACKS: usize = 4096;
@@ -55,13 +55,13 @@ impl Names {
         let functions = frames.iter().map(|frame| {
             let (function, module) = (&frame.frame.function, &frame.frame.module);
             let function = (Arc::clone(function), Arc::clone(module), frame.is_kernel);
-            place(self.functions.insert_full(function).0)
+            batch::number(self.functions.insert_full(function).0)
         });
         let (number, is_new) = self.stacks.insert_full(functions.collect());
         if is_new {
             self.frames += frames.len();
         }
-        place(number)
+        batch::number(number)
     }
 }
 
@@ -124,11 +124,6 @@ fn note(places: &mut Vec<Option<u32>>, index: usize, place: u32) {
         places.resize(index + 1, None);
     }
     places[index] = Some(place);
-}
-
-/// A place, as a number: the limits are far below 2^32.
-fn place(place: usize) -> u32 {
-    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 /// The stacks of one guest, numbered, with their numbers among the named ones.

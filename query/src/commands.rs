@@ -69,12 +69,12 @@ struct DataArguments {
 
 impl DataArguments {
     fn open(&self) -> anyhow::Result<Engine> {
-        let folder = self.data.as_deref();
-        let folder = folder.ok_or_else(|| {
+        let place = self.data.as_deref();
+        let place = place.ok_or_else(|| {
             usage("Name the data set: --data DIR|URL, or KVMPROF_DATA in the environment")
         })?;
         let memory = usize::try_from(self.room()).unwrap_or(usize::MAX);
-        Engine::open(folder, memory, Interrupt::on_signals()?)
+        Engine::open(place, memory, Interrupt::on_signals()?)
     }
 
     /// Bytes.

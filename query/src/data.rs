@@ -18,6 +18,8 @@ use url::{Position, Url};
 pub const PARTITIONS: [&str; 3] = ["date", "host", "guest"];
 /// The most files of a data set.
 const MAX_FILES: usize = 4_000_000;
+/// Longest reason of a store that is told, in characters.
+const MAX_REASON: usize = 500;
 /// The object stores that there can be, as their URLs begin.
 const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
 
@@ -91,9 +93,6 @@ pub enum DataError {
         reason: String,
     },
 }
-
-/// Longest reason of a store that is told, in characters.
-const MAX_REASON: usize = 500;
 
 impl DataSet {
     /// The data set at `place`, a folder or the URL of an object store. Files and folders with other names are passed over, such as those that

@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_recording::file::Recording;
 use kvmprof_report::diff::folded_changes;
 use kvmprof_report::graph::{Graph, account, marked, title};
 use kvmprof_report::html::{self, Counts, comparison_page};
-use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::profile::Profile;
 use kvmprof_report::room::Room;
 use kvmprof_report::rows::RowSums;
-use kvmprof_report::symbolize::Resolver;
 
 use crate::engine::Engine;
 use crate::recording;
@@ -86,10 +85,15 @@ pub fn changes_page(
     };
     let ((before, earlier), (after, later)) = (side(before)?, side(after)?);
     check_rates([&before, &after])?;
-    let title = style.title.clone();
-    let title = title.unwrap_or_else(|| format!("{} against {}", after.file, before.file));
+    let title = title_of([&before, &after], style);
     let page = comparison_page(before, after, vec![earlier, later], &title);
     Ok(page.into_bytes())
+}
+
+/// The title of a comparison.
+fn title_of([before, after]: [&Profile; 2], style: &Style) -> String {
+    let against = || format!("{} against {}", after.file, before.file);
+    style.title.clone().unwrap_or_else(against)
 }
 
 /// Checks that ticks of both stand for the same time.
@@ -109,11 +113,7 @@ pub fn check_rates([before, after]: [&Profile; 2]) -> anyhow::Result<()> {
 fn counted(engine: &Engine, condition: Option<&str>) -> anyhow::Result<(Profile, Counts)> {
     let (bytes, _) = recording::write(engine, condition, Vec::new())?;
     let recording = Recording::from_bytes(Path::new("the data set"), bytes)?;
-    let resolver = Resolver::from_contents(&recording.contents()?);
-    let mut counts = Counts::default();
-    let all = Selection::default();
-    let profile = Profile::read_with(&recording, all, resolver, &Unobserved, &mut counts)?;
-    Ok((profile, counts))
+    Ok(html::counted(&recording, &[])?)
 }
 
 /// A differential flame graph of two selections, an SVG document.
@@ -126,9 +126,8 @@ pub fn changes_graph(
     room: u64,
 ) -> anyhow::Result<Vec<u8>> {
     let lines = folded_changes(before, after, &Room::new(room)).map_err(|_| too_much(room))?;
-    let against = || format!("{} against {}", after.file, before.file);
     let graph = Graph {
-        title: style.title.clone().unwrap_or_else(against),
+        title: title_of([before, after], style),
         subtitle: format!(
             "{} ticks against {}: red where a function's own share grew, blue where it shrank",
             after.samples(),

@@ -15,4 +15,4 @@ mod runners;
 mod timeline;
 
 pub use counts::Counts;
-pub use page::{comparison_page, page, page_of};
+pub use page::{comparison_page, counted, page, page_of};

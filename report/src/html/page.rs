@@ -85,11 +85,20 @@ fn assemble(profile: &Profile, counts: Vec<Counts>, title: &str, is_comparison: 
 /// # Errors
 /// As [`Recording::read`].
 pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<String, FileError> {
+    let (profile, counts) = counted(recording, pids)?;
+    Ok(page(&profile, vec![counts], title))
+}
+
+/// The sums of `recording`, or of the processes `pids` if there are any, and what a page counts of it. Names are the recording's own.
+///
+/// # Errors
+/// As [`Recording::read`].
+pub fn counted(recording: &Recording, pids: &[i32]) -> Result<(Profile, Counts), FileError> {
     let resolver = Resolver::from_contents(&recording.contents()?);
     let selection = Selection::from_pids(pids);
     let mut counts = Counts::default();
     let profile = Profile::read_with(recording, selection, resolver, &Unobserved, &mut counts)?;
-    Ok(page(&profile, vec![counts], title))
+    Ok((profile, counts))
 }
 
 /// The part of the page that needs no script. `title` is HTML already.
