@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{HelloReply, Kind, Reply, ReplyFrame, Request, RequestFrame, VERSION};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 
 use super::{ClientError, RemoteDevice};
 
@@ -330,14 +332,16 @@ impl Connection {
 /// its clients: in a folder that all can write to, anybody can listen in kvmprof's place. Its user is that of its call of listen(2)
 /// (`SO_PEERCRED`, unix(7)).
 fn check_server(stream: &UnixStream, path: &Path, owner: Option<u32>) -> Result<(), ClientError> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)
-        .map_err(|errno| ClientError::connect(path, errno.into()))?;
-    let is_own = peer.uid == rustix::process::geteuid();
-    if peer.uid.is_root() || is_own || owner == Some(peer.uid.as_raw()) {
+    // rustix has no answer for a process of another PID namespace, which has no pid in this one.
+    let peer = getsockopt(stream, PeerCredentials)
+        .map_err(|errno| ClientError::connect(path, errno.into()))?
+        .uid();
+    let is_own = peer == rustix::process::geteuid().as_raw();
+    if peer == 0 || is_own || owner == Some(peer) {
         return Ok(());
     }
     Err(ClientError::WrongServer {
         path: path.into(),
-        user: peer.uid.as_raw(),
+        user: peer,
     })
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
@@ -11,7 +12,7 @@ use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
 use kvmprof_abi::wire::{HEADER_LENGTH, Request, VERSION, device};
 use kvmprof_client::{ClientError, Connection, Readiness};
 use kvmprof_tests::raw_client::{LENGTH_OF_HELLO, encode, hello};
-use kvmprof_tests::{Accounts, Boot, Guest, Prf, on_kvm, raw_client, until};
+use kvmprof_tests::{Accounts, Boot, Guest, Prf, kvmprof, on_kvm, raw_client, run_command, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 const HZ: u32 = 1000;
@@ -27,6 +28,24 @@ fn hello_says_what_is_served() {
         let connection = guest.connect();
         let hello = connection.hello();
         assert_eq!((hello.vcpus, hello.hz), (2, HZ));
+        guest.stop();
+    });
+}
+
+/// As from a container that has the socket's folder: there the other end has no pid.
+#[test]
+fn a_client_may_be_in_another_pid_namespace() {
+    if !rustix::process::geteuid().is_root() {
+        return kvmprof_tests::not_run("only root can make a PID namespace");
+    }
+    on_kvm(|| {
+        let guest = guest();
+        let mut client = Command::new("unshare");
+        client.args(["--pid", "--fork"]).arg(kvmprof());
+        client.args(["status", "--socket"]).arg(guest.socket());
+        let ran = run_command(&mut client);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert!(ran.stdout.contains("2 vCPUs"), "{ran:?}");
         guest.stop();
     });
 }

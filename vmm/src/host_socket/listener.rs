@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -107,26 +109,7 @@ pub(crate) fn check_user(client: &OwnedFd) -> Result<(), String> {
 /// Which user was at the other end when it connected: unix(7), `SO_PEERCRED`. rustix has no answer for a process of another pid
 /// namespace, which has no pid in this one.
 fn user_of(client: &OwnedFd) -> io::Result<u32> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: u32::MAX,
-        gid: u32::MAX,
-    };
-    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
-    // SAFETY: it writes no more bytes than it is told that there are.
-    let told = unsafe {
-        libc::getsockopt(
-            client.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut length,
-        )
-    };
-    match told {
-        0 => Ok(peer.uid),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(getsockopt(client, PeerCredentials)?.uid())
 }
 
 fn spare() -> Option<File> {
