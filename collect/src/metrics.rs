@@ -298,7 +298,7 @@ impl Collector for SpoolCounts {
             ),
             (
                 "sink_unsure_windows",
-                "Windows that were being sent when the collector was killed",
+                "Windows that the sink may have or not: they were being sent when the collector was killed, or it took some of a request",
                 |sink| sink.unsure.windows,
             ),
         ];

@@ -5,8 +5,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_client::ProfilesServiceClient;
+use opentelemetry_proto::tonic::collector::profiles::v1development::{
+    ExportProfilesServiceRequest, ExportProfilesServiceResponse,
+};
 use tokio::runtime::{Builder, Runtime};
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
@@ -14,15 +16,13 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Addres
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
-use super::http::{TIMEOUT, USER_AGENT, with_values};
+use super::http::{MAX_ANSWER, TIMEOUT, USER_AGENT, with_values};
 use super::otlp::Sender;
 use super::{Failure, tls};
 use crate::config::{Endpoint, Tls};
 
 /// How long a connection may have been idle: nobody answers its pings meanwhile, and what is between the two ends may have forgotten it.
 const MAX_IDLE: Duration = Duration::from_secs(3);
-/// Longest answer, in bytes.
-const MAX_ANSWER: usize = 1 << 20;
 
 /// A receiver.
 pub struct Grpc {
@@ -85,7 +85,10 @@ impl Receiver {
         })?)
     }
 
-    async fn export(&mut self, message: ExportProfilesServiceRequest) -> Result<(), Failure> {
+    async fn export(
+        &mut self,
+        message: ExportProfilesServiceRequest,
+    ) -> Result<ExportProfilesServiceResponse, Failure> {
         let channel = self.connected().await?;
         let mut client = ProfilesServiceClient::new(channel.clone())
             .send_compressed(CompressionEncoding::Gzip)
@@ -97,19 +100,15 @@ impl Receiver {
         let answer = client.export(request).await;
         let answer = answer.map_err(|status| failure(&self.url, &status))?;
         self.open = Some((channel, Instant::now()));
-        if let Some(partly) = answer.into_inner().partial_success {
-            let (rejected, why) = (partly.rejected_profiles, partly.error_message);
-            if rejected != 0 || !why.is_empty() {
-                let why = kvmprof_report::text::visible(&why);
-                log::warn!("{} has rejected {rejected} profiles: {why}", self.url);
-            }
-        }
-        Ok(())
+        Ok(answer.into_inner())
     }
 }
 
 impl Sender for Grpc {
-    fn send(&mut self, request: ExportProfilesServiceRequest) -> Result<(), Failure> {
+    fn send(
+        &mut self,
+        request: ExportProfilesServiceRequest,
+    ) -> Result<ExportProfilesServiceResponse, Failure> {
         self.runtime.block_on(self.receiver.export(request))
     }
 }
@@ -170,7 +169,7 @@ mod tests {
     fn retried(status: &Status) -> Option<Option<Duration>> {
         match failure("http://x", status) {
             Failure::Retry { after, .. } => Some(after),
-            Failure::Refused(_) => None,
+            Failure::Refused(_) | Failure::Partly(_) => None,
         }
     }
 

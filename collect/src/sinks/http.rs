@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use ureq::Agent;
+use ureq::http::Response;
 use ureq::tls::TlsConfig;
+use ureq::{Agent, Body};
 
 use super::{Failure, tls};
 use crate::config::Endpoint;
@@ -17,9 +18,10 @@ use crate::config::Endpoint;
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// What this program calls itself.
 pub const USER_AGENT: &str = concat!("kvmprof-collect/", env!("CARGO_PKG_VERSION"));
-/// Longest file with the value of a header, and longest part of an answer that is told, in bytes.
+/// Longest file with the value of a header, longest answer, and longest part of an error that is told, in bytes.
 const MAX_VALUE: u64 = 16 << 10;
-const MAX_ANSWER: u64 = 200;
+pub const MAX_ANSWER: usize = 1 << 20;
+const MAX_ERROR: usize = 200;
 
 /// An address that is posted to.
 pub struct Poster {
@@ -55,16 +57,17 @@ impl Poster {
 
     /// Posts `body`, with `query` behind the address.
     pub fn post(&self, query: &[(&str, String)], kind: &str, body: &[u8]) -> Result<(), Failure> {
-        self.post_with(query, &[("Content-Type", kind)], body)
+        self.post_with(query, &[("Content-Type", kind)], body)?;
+        Ok(())
     }
 
-    /// Posts `body` with these headers besides those of the configuration.
+    /// Posts `body` with these headers besides those of the configuration, and returns what is answered, cut at [`MAX_ANSWER`].
     pub fn post_with(
         &self,
         query: &[(&str, String)],
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<u8>, Failure> {
         let mut request = self.agent.post(&self.url);
         for (name, value) in query {
             request = request.query(name, value);
@@ -82,18 +85,12 @@ impl Poster {
             anyhow!(error).context(format!("Cannot post to {url}{advice}"))
         })?;
         if answer.status().is_success() {
-            return Ok(());
+            return Ok(read_up_to(MAX_ANSWER, &mut answer));
         }
         let status = answer.status().as_u16();
         let after = answer.headers().get("Retry-After");
         let after = after.and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut text = Vec::new();
-        // What the sink says is worth having, but not needed.
-        let _ = answer
-            .body_mut()
-            .as_reader()
-            .take(MAX_ANSWER)
-            .read_to_end(&mut text);
+        let text = read_up_to(MAX_ERROR, &mut answer);
         let text = kvmprof_report::text::visible(&String::from_utf8_lossy(&text));
         let error = anyhow!("{url} answers {status}: {text}");
         // What is wrong with this one batch is wrong for ever; all else may be mended.
@@ -105,6 +102,14 @@ impl Poster {
             },
         })
     }
+}
+
+/// The first bytes of an answer, as far as they come: what the sink says is worth having, but not needed.
+fn read_up_to(length: usize, answer: &mut Response<Body>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let reader = answer.body_mut().as_reader();
+    let _ = reader.take(length as u64).read_to_end(&mut bytes);
+    bytes
 }
 
 /// `plain` values, and those that are in `files`, which are read now.

@@ -47,6 +47,8 @@ enum Failure {
     },
     /// It is never going to be taken.
     Refused(anyhow::Error),
+    /// Some of its windows were taken, and the others never will be. Which ones isn't known.
+    Partly(anyhow::Error),
 }
 
 impl From<anyhow::Error> for Failure {
@@ -218,6 +220,13 @@ impl Runner {
                     self.tell(&error, "It is not sent again");
                     self.note(part + 1, false, |progress| {
                         progress.refused.add_part(windows, ticks);
+                    })?;
+                    return Ok(true);
+                }
+                Err(Failure::Partly(error)) => {
+                    self.tell(&error, "It is not sent again");
+                    self.note(part + 1, false, |progress| {
+                        progress.unsure.add_part(windows, ticks);
                     })?;
                     return Ok(true);
                 }

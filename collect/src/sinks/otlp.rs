@@ -1,15 +1,18 @@
-//! Batches as OTLP profiles by HTTP: one request each, with a profile for each guest; several where receivers wouldn't take so much.
+//! Batches as OTLP profiles: one request each, with a profile for each guest; several where receivers wouldn't take so much.
 //!
 //! <https://github.com/open-telemetry/opentelemetry-proto>, `profiles/v1development`; names of attributes are those of the semantic
 //! conventions where they have one.
 
 use std::io::Write;
 
+use anyhow::anyhow;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use indexmap::{IndexMap, IndexSet};
 use kvmprof_recording::Mode;
-use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+use opentelemetry_proto::tonic::collector::profiles::v1development::{
+    ExportProfilesServiceRequest, ExportProfilesServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::profiles::v1development as otlp;
@@ -26,8 +29,11 @@ const MAX_ROWS: usize = 8192;
 
 /// The way to a receiver.
 pub trait Sender: Send {
-    /// Hands a request over.
-    fn send(&mut self, request: ExportProfilesServiceRequest) -> Result<(), Failure>;
+    /// Hands a request over, and returns what is answered.
+    fn send(
+        &mut self,
+        request: ExportProfilesServiceRequest,
+    ) -> Result<ExportProfilesServiceResponse, Failure>;
 }
 
 /// The sink.
@@ -55,9 +61,33 @@ impl Sink for OtlpSink {
 
     fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
         match find(batches, part) {
-            Some((batch, windows)) => self.0.send(request(batch, windows)),
+            Some((batch, windows)) => {
+                let answer = self.0.send(request(batch, windows))?;
+                judge(answer, windows.len())
+            }
             None => Ok(()),
         }
+    }
+}
+
+/// What an answer says of a request with a profile for each of so many `windows`: OTLP has it that the rejected ones aren't sent again, and
+/// doesn't say which these are.
+fn judge(answer: ExportProfilesServiceResponse, windows: usize) -> Result<(), Failure> {
+    let Some(partly) = answer.partial_success else {
+        return Ok(());
+    };
+    let why = kvmprof_report::text::visible(&partly.error_message);
+    let rejected = usize::try_from(partly.rejected_profiles).unwrap_or(0);
+    let error = anyhow!("The receiver rejects {rejected} of {windows} profiles: {why}");
+    match rejected {
+        0 => {
+            if !why.is_empty() {
+                log::warn!("The receiver of OTLP warns: {why}");
+            }
+            Ok(())
+        }
+        some if some < windows => Err(Failure::Partly(error)),
+        _ => Err(Failure::Refused(error)),
     }
 }
 
@@ -93,7 +123,10 @@ impl Http {
 }
 
 impl Sender for Http {
-    fn send(&mut self, request: ExportProfilesServiceRequest) -> Result<(), Failure> {
+    fn send(
+        &mut self,
+        request: ExportProfilesServiceRequest,
+    ) -> Result<ExportProfilesServiceResponse, Failure> {
         let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
         let packed = packer
             .write_all(&request.encode_to_vec())
@@ -103,7 +136,9 @@ impl Sender for Http {
             ("Content-Type", "application/x-protobuf"),
             ("Content-Encoding", "gzip"),
         ];
-        self.0.post_with(&[], &headers, &packed)
+        let answer = self.0.post_with(&[], &headers, &packed)?;
+        // The request was taken, even where the answer is none of OTLP's.
+        Ok(ExportProfilesServiceResponse::decode(&answer[..]).unwrap_or_default())
     }
 }
 

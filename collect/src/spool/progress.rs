@@ -65,7 +65,8 @@ pub struct Progress {
     pub lost: Counts,
     /// What the sink has refused for good.
     pub refused: Counts,
-    /// What was being sent when the collector was killed. It isn't sent again, since the sink may have it.
+    /// What was being sent when the collector was killed: it isn't sent again, since the sink may have it. Also requests that the sink has
+    /// taken in part, without saying which part.
     pub unsure: Counts,
     /// Attempts that have failed and were made again.
     pub retries: u64,

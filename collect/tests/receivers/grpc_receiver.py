@@ -1,7 +1,7 @@
 """Takes OTLP profiles by gRPC, and prints a line of JSON for each request; first its port: grpc_receiver.py FOLDER ANSWER...
 
 FOLDER has certificates of certificates.py, `-` is no TLS. The first requests get these answers: a code, as UNAVAILABLE, and after a colon
-how many seconds to wait.
+how many seconds to wait; or PARTLY, and after a colon how many profiles are rejected.
 """
 
 import concurrent.futures
@@ -28,16 +28,18 @@ class Profiles(profiles_service_pb2_grpc.ProfilesServiceServicer):
             "deadline": context.time_remaining(),
             "at": time.monotonic(),
         }
-        if not self.answers:
+        answer, _, detail = self.answers.pop(0).partition(":") if self.answers else ("", "", "")
+        if answer in ["", "PARTLY"]:
             found["profiles"] = receiver.otlp(request.SerializeToString())
         print(json.dumps(found), flush=True)
-        if self.answers:
-            code, _, delay = self.answers.pop(0).partition(":")
-            code = getattr(grpc.StatusCode, code)
-            if not delay:
+        if answer == "PARTLY":
+            return receiver.partly(found["profiles"], detail)
+        if answer:
+            code = getattr(grpc.StatusCode, answer)
+            if not detail:
                 context.abort(code, "not now")
             details = any_pb2.Any()
-            delay = duration_pb2.Duration(seconds=int(delay))
+            delay = duration_pb2.Duration(seconds=int(detail))
             details.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
             status = status_pb2.Status(code=code.value[0], message="not now", details=[details])
             context.abort_with_status(rpc_status.to_status(status))

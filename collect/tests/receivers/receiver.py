@@ -3,7 +3,8 @@
 With a FOLDER of certificates.py it speaks TLS, and takes requests to `/shown` only of who shows a certificate of the authority there.
 
 OTLP is decoded by opentelemetry-proto, pprof by `go tool pprof -raw`, which validates it. The first requests of each path that ends
-in `/busy` are answered by 503, those of `/wrong` by 400.
+in `/busy` are answered by 503, those of `/later` by 429 with the seconds until the next one, those of `/wrong` by 400. Of the first request to
+`/partly` one profile is rejected, of the second all.
 """
 
 import base64
@@ -14,11 +15,20 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.parse
 
 from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
 
 BUSY = 2
+LATER = "3"
+
+
+def partly(profiles, rejected):
+    answer = profiles_service_pb2.ExportProfilesServiceResponse()
+    answer.partial_success.rejected_profiles = len(profiles) if rejected == "all" else int(rejected)
+    answer.partial_success.error_message = "too much of it"
+    return answer
 
 
 def otlp(body):
@@ -83,15 +93,23 @@ def form(body, kind):
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     busy = 0
+    rejected = ["1", "all"]
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         address = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(address.query))
         status = 200
+        answer = b""
+        headers = {}
         if address.path.endswith("/busy") and Handler.busy < BUSY:
             Handler.busy += 1
             status = 503
+        elif address.path.endswith("/later") and Handler.busy < 1:
+            Handler.busy += 1
+            status = 429
+            headers["Retry-After"] = LATER
+            print(json.dumps({"at": time.monotonic()}), flush=True)
         elif address.path.endswith("/wrong"):
             status = 400
         elif address.path.endswith("/shown") and not self.connection.getpeercert():
@@ -99,9 +117,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             if self.headers["Content-Encoding"] == "gzip":
                 body = gzip.decompress(body)
-            found = {"path": address.path, "query": query, "tenant": self.headers["X-Scope-OrgID"], "secret": self.headers["Authorization"]}
+            found = {"at": time.monotonic(), "path": address.path, "query": query, "tenant": self.headers["X-Scope-OrgID"], "secret": self.headers["Authorization"]}
             if "v1development" in address.path:
                 found["profiles"] = otlp(body)
+                if address.path.endswith("/partly") and Handler.rejected:
+                    answer = partly(found["profiles"], Handler.rejected.pop(0)).SerializeToString()
             elif address.path.startswith("/ingest"):
                 found["pprof"] = pprof(form(body, self.headers["Content-Type"]))
             else:
@@ -112,8 +132,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 found["pprof"] = pprof(base64.b64decode(sample["rawProfile"], validate=True))
             print(json.dumps(found), flush=True)
         self.send_response(status)
-        self.send_header("Content-Length", "0")
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
+        self.wfile.write(answer)
 
     def log_message(self, *arguments):
         pass

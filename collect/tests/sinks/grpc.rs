@@ -10,7 +10,7 @@ use kvmprof_collect::config::{Endpoint, SinkKind};
 use serde_json::json;
 
 use super::fleet::GUESTS;
-use super::push::{batches, check_profiles, ticks};
+use super::push::{batches, check_partly_taken, check_profiles, ticks};
 use super::tls::{showing, trusting};
 use super::{Receiver, Work, certificates, hand_over, said};
 
@@ -145,4 +145,11 @@ fn answers_are_heeded() {
     let (_, told, next) = (at(), at(), at());
     // Not before the time that the receiver has named.
     assert!(next - told >= 3.0, "{told} {next}");
+}
+
+#[test]
+fn what_a_receiver_takes_in_part_is_unsure() {
+    let answers = ["-", "PARTLY:1", "PARTLY:all"];
+    let receiver = Receiver::run("grpc_receiver.py", &answers);
+    check_partly_taken(SinkKind::OtlpGrpc(endpoint(&receiver.first)));
 }

@@ -7,7 +7,7 @@ use kvmprof_collect::config::{Endpoint, SinkKind};
 use serde_json::Value;
 
 use super::fleet::{self, GUESTS, HZ, LENGTH};
-use super::{Receiver, hand_over};
+use super::{Receiver, hand_over, said};
 
 /// The endpoint of a receiver that runs.
 pub fn endpoint(receiver: &Receiver, path: &str) -> Endpoint {
@@ -198,4 +198,45 @@ fn what_a_sink_refuses_is_counted_and_holds_nothing_up() {
     });
     assert_eq!(progress.refused.ticks, windows * ticks());
     assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
+}
+
+/// The first request is taken in part, the second not at all. Neither comes again.
+pub fn check_partly_taken(kind: SinkKind) {
+    said();
+    let half = GUESTS as u64;
+    let progress = hand_over(kind, &batches(), |progress| {
+        progress.unsure.windows + progress.refused.windows == 2 * half
+    });
+    let counts = [progress.unsure, progress.refused, progress.delivered];
+    assert_eq!(counts.map(|counts| counts.windows), [half, half, 0]);
+    assert_eq!(
+        counts.map(|counts| counts.ticks),
+        [half * ticks(), half * ticks(), 0]
+    );
+    assert_eq!(progress.retries, 0);
+    for rejected in [1, half] {
+        let words = format!(
+            "The receiver rejects {rejected} of {half} profiles: too much of it. It is not sent again"
+        );
+        assert!(said().contains(&words), "{}", said());
+    }
+}
+
+#[test]
+fn what_a_receiver_takes_in_part_is_unsure() {
+    let receiver = Receiver::run("receiver.py", &[]);
+    check_partly_taken(SinkKind::Otlp(endpoint(&receiver, "/v1development/partly")));
+}
+
+#[test]
+fn a_sink_is_not_tried_again_before_it_says() {
+    let mut receiver = Receiver::run("receiver.py", &[]);
+    let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/later"));
+    let progress = hand_over(kind, &batches(), |progress| {
+        progress.delivered.windows == 2 * GUESTS as u64
+    });
+    assert_eq!(progress.retries, 1);
+    let mut at = || receiver.next()["at"].as_f64().unwrap();
+    let (told, next) = (at(), at());
+    assert!(next - told >= 3.0, "{told} {next}");
 }
