@@ -3,6 +3,8 @@
 
 mod attached;
 mod demonstration;
+mod private;
+mod service;
 mod sinks;
 
 use std::fs;
@@ -22,7 +24,7 @@ use kvmprof_tests::{
 };
 use kvmprof_vmm::clock::ClockSource;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::Field;
+use parquet::record::{Field, Row};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -211,25 +213,38 @@ fn free_port() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Ticks in all Parquet files below `folder`.
-fn parquet_ticks(folder: &Path) -> u64 {
-    let mut ticks = 0;
+/// The rows of all Parquet files below `folder`.
+fn parquet_rows(folder: &Path) -> Vec<Row> {
+    let mut rows = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            ticks += parquet_ticks(&path);
+            rows.extend(parquet_rows(&path));
+            continue;
+        }
+        // It has another name while it is written.
+        if path.extension().is_none_or(|kind| kind != "parquet") {
             continue;
         }
         let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();
-        for row in reader.get_row_iter(None).unwrap() {
-            for (name, field) in row.unwrap().get_column_iter() {
-                if let (true, Field::Long(count)) = (name == "ticks", field) {
-                    ticks += u64::try_from(*count).unwrap();
-                }
-            }
-        }
+        rows.extend(reader.get_row_iter(None).unwrap().map(Result::unwrap));
     }
-    ticks
+    rows
+}
+
+/// The ticks of a row.
+fn ticks_of(row: &Row) -> u64 {
+    let mut columns = row.get_column_iter();
+    let (_, ticks) = columns.find(|(name, _)| *name == "ticks").unwrap();
+    match ticks {
+        Field::Long(ticks) => u64::try_from(*ticks).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Ticks in all Parquet files below `folder`.
+fn parquet_ticks(folder: &Path) -> u64 {
+    parquet_rows(folder).iter().map(ticks_of).sum()
 }
 
 #[test]

@@ -1,0 +1,137 @@
+//! The collector's systemd unit, started by a systemd of its own.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_collect::spool::Progress;
+use kvmprof_tests::{
+    Boot, Guest, Ran, kvmprof, not_run, on_kvm_with_collector, run_command, until,
+};
+
+use super::{Fleet, parquet_rows, parquet_ticks};
+
+const SYSTEMD: &str = "/lib/systemd/systemd";
+const CONFIGURATION: &str = "\
+window = 1
+hz = 100
+[metrics]
+listen = '127.0.0.1:9477'
+[[sink]]
+name = 'lake'
+type = 'parquet'
+folder = '/var/lib/kvmprof-collect/parquet'
+seconds = 2
+";
+
+/// A systemd in namespaces of its own, which ends with this.
+struct Host {
+    unshare: Child,
+    systemd: String,
+}
+
+impl Host {
+    /// Starts it, with the sockets and the configuration in this folder, and its state in another; why it can't be on this host.
+    fn start(sockets: &Path, state: &Path, root: &Path) -> Result<Self, String> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/demo/collect/service.sh");
+        let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/kvmprof-collect");
+        let mut unshare = Command::new("unshare")
+            .args([
+                "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--net", "--fork",
+            ])
+            .args(["--kill-child", "sh"])
+            .arg(script)
+            .args([
+                kvmprof().parent().unwrap(),
+                &packaging,
+                sockets,
+                state,
+                root,
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(state.join("stderr")).unwrap())
+            .spawn()
+            .unwrap();
+        let ready = state.join("ready");
+        let ended = until("systemd runs, or can't", || {
+            let ended = unshare.try_wait().unwrap().is_some();
+            (ended || ready.exists()).then_some(ended)
+        });
+        if ended {
+            return Err(fs::read_to_string(state.join("stderr")).unwrap());
+        }
+        let pid = unshare.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        Ok(Self {
+            unshare,
+            systemd: children.trim().to_owned(),
+        })
+    }
+
+    /// Runs systemctl there.
+    fn systemctl(&self, words: &[&str]) -> Ran {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.systemd, "--all", "systemctl"]);
+        run_command(command.args(words).arg("kvmprof-collect"))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}
+
+/// In its sandbox the service collects, reads its configuration anew, and ends in order.
+#[test]
+fn the_unit_does_its_work_under_systemd() {
+    if !rustix::process::geteuid().is_root() || !Path::new(SYSTEMD).exists() {
+        return not_run("only root can start a systemd, where it is installed");
+    }
+    on_kvm_with_collector(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let fleet = Fleet::new(&[]);
+        let folders = ["sockets", "state", "root"].map(|name| fleet.path(name));
+        folders
+            .iter()
+            .for_each(|folder| fs::create_dir(folder).unwrap());
+        let [sockets, state, root] = &folders;
+        fs::hard_link(guest.socket(), sockets.join("one.sock")).unwrap();
+        let configuration = sockets.join("collect.toml");
+        fs::write(&configuration, CONFIGURATION).unwrap();
+        let host = match Host::start(sockets, state, root) {
+            Ok(host) => host,
+            Err(why) => return not_run(&format!("no systemd in namespaces: {why}")),
+        };
+        let lake = state.join("kvmprof-collect/parquet");
+        let until_there = |words: &str| {
+            until("rows are there", || {
+                let rows = if lake.exists() {
+                    parquet_rows(&lake)
+                } else {
+                    Vec::new()
+                };
+                let mut rows = rows.iter().map(ToString::to_string);
+                rows.any(|row| row.contains(words)).then_some(())
+            });
+        };
+        until_there("weave");
+        let labelled = format!("{CONFIGURATION}[labels]\nzone = 'north'\n");
+        fs::write(&configuration, labelled).unwrap();
+        let ran = host.systemctl(&["reload"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        until_there("north");
+        let ran = host.systemctl(&["stop"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        let ran = host.systemctl(&["show", "--property", "Result,ExecMainStatus,NRestarts"]);
+        let mut said: Vec<&str> = ran.stdout.lines().collect();
+        said.sort_unstable();
+        assert_eq!(said, ["ExecMainStatus=0", "NRestarts=0", "Result=success"]);
+        let progress = fs::read(state.join("kvmprof-collect/sink-lake.json")).unwrap();
+        let progress: Progress = serde_json::from_slice(&progress).unwrap();
+        assert_eq!(parquet_ticks(&lake), progress.delivered.ticks);
+        guest.stop();
+    });
+}
