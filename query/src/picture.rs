@@ -10,6 +10,7 @@ use kvmprof_report::html::{self, Counts, comparison_page};
 use kvmprof_report::profile::Profile;
 use kvmprof_report::room::Room;
 use kvmprof_report::rows::RowSums;
+use kvmprof_report::symbolize::SourceTexts;
 
 use crate::engine::Engine;
 use crate::recording;
@@ -66,7 +67,7 @@ pub fn page(engine: &Engine, condition: Option<&str>, style: &Style) -> anyhow::
     let (profile, counts) = counted(engine, condition)?;
     let kernel = &profile.contents.info.kernel;
     let title = style.title.as_ref().unwrap_or(kernel);
-    Ok(html::page(&profile, vec![counts], title).into_bytes())
+    Ok(html::page(&profile, vec![counts], title, &SourceTexts::default()).into_bytes())
 }
 
 /// The page that compares the rows for which the two conditions are true, an HTML document.

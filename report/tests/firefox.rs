@@ -13,7 +13,7 @@ use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::export::{Format, Source, write_on_demand};
 use kvmprof_report::profile::{Profile, Selection};
 use kvmprof_report::symbol_server::{Request, SymbolServer};
-use kvmprof_report::symbolize::{Resolver, Sources};
+use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::{Value, json};
 
 /// What the profiler knows the program by: its build id in another order of bytes.
@@ -138,7 +138,7 @@ fn a_symbol_server_tells_what_the_profile_leaves_out() {
     );
 
     let profile = source.profile();
-    let server = SymbolServer::new(profile, Vec::new());
+    let server = SymbolServer::new(profile, SourceTexts::default());
     let outer = guest.address("outer");
     let main = guest.address("main");
     let ask = |body: Value| {
@@ -196,7 +196,7 @@ fn requests_that_are_wrong_or_too_much_are_answered_by_an_error() {
     let (guest, path) = recorded();
     let source = source(&guest, &path, true);
     let profile = source.profile();
-    let server = SymbolServer::new(profile, Vec::new());
+    let server = SymbolServer::new(profile, SourceTexts::default());
     let many = vec![[0, 0]; (1 << 18) + 1];
     let many = json!({ "jobs": [{ "memoryMap": [], "stacks": [many] }] }).to_string();
     for (body, error) in [
@@ -246,7 +246,7 @@ fn source_files_are_those_that_the_code_is_from() {
     };
     let server = |folders: &[PathBuf]| {
         let folders = folders.iter().map(|folder| Sysroot::open(folder).unwrap());
-        SymbolServer::new(profile, folders.collect())
+        SymbolServer::new(profile, SourceTexts::new(folders.collect()))
     };
     let with = server(&[guest.root(), folder.clone()]);
     let missing = ask(&with, outer, file);
@@ -308,7 +308,7 @@ fn asm_request(start: u64, size: u64, continues: bool) -> Value {
 fn instructions_are_those_of_the_file() {
     let (guest, path) = recorded();
     let with = source(&guest, &path, true);
-    let server = SymbolServer::new(with.profile(), Vec::new());
+    let server = SymbolServer::new(with.profile(), SourceTexts::default());
     let ask = |body: &Value| {
         let body = serde_json::to_vec(body).unwrap();
         let answer = server.answer(with.profile(), Request::Assembly, &body);
@@ -360,7 +360,7 @@ fn instructions_are_those_of_the_file() {
     wrong["size"] = json!("0x1ffffffff");
     assert!(ask(&wrong)["error"].is_string());
     let without = source(&guest, &path, false);
-    let server = SymbolServer::new(without.profile(), Vec::new());
+    let server = SymbolServer::new(without.profile(), SourceTexts::default());
     let body = serde_json::to_vec(&asm_request(outer, 1, false)).unwrap();
     let answer = server.answer(without.profile(), Request::Assembly, &body);
     assert!(String::from_utf8(answer).unwrap().contains("no code"));

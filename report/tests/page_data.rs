@@ -12,7 +12,7 @@ use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy, TimeRange, document};
-use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::symbolize::{Resolver, SourceTexts};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -281,7 +281,7 @@ proptest! {
         };
         let mut counts = Counts::default();
         let profile = read(&path, of_command.clone(), &mut counts);
-        let data = Data::of(&page(&profile, vec![counts], "A test"));
+        let data = Data::of(&page(&profile, vec![counts], "A test", &SourceTexts::default()));
         let bins = data.number("bins");
         let edge = |part: u64| part * (bins + 1) / 10_000;
         let (begin, end) = (edge(from.min(to)), edge(from.max(to)));

@@ -1,18 +1,21 @@
 //! Uses the page in a browser: what it shows is what `kvmprof report` prints.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
+#[path = "shared/compiled.rs"]
+mod compiled;
 #[path = "shared/walk.rs"]
 mod walk;
 
 use std::path::Path;
 use std::process::Command;
 
-use kvmprof_recording::Mode;
+use compiled::{Guest, SOURCE};
 use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_recording::{Mode, Sysroot};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::html::{Counts, comparison_page, page, page_of};
 use kvmprof_report::profile::{Profile, Selection, SortBy, document};
-use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -244,7 +247,8 @@ fn recordings_of_a_page_are_told_apart() {
     let used = Used::of_page("merged", |folder| {
         let all = [4, 5].map(|seed| read_walk(folder, seed, &[]));
         let (profiles, counts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-        page(&Profile::merge(profiles).unwrap(), counts, "A test")
+        let profile = Profile::merge(profiles).unwrap();
+        page(&profile, counts, "A test", &SourceTexts::default())
     });
     let folder = tempfile::tempdir().unwrap();
     let [(one, _), (other, _)] = [4, 5].map(|seed| read_walk(folder.path(), seed, &[]));
@@ -367,4 +371,77 @@ fn everybody_can_use_it() {
     let none = Value::Array(Vec::new());
     assert_eq!(used.said["violations"], none, "{}", used.said);
     assert_eq!(used.said["wide"], none);
+}
+
+/// The page of a guest's program that is built here, with its files if they are to be `there`: the innermost frame is in what is inlined into `outer`.
+fn page_with_code(guest: &Guest, there: bool) -> String {
+    let (path, _) = guest.named_recording();
+    let recording = Recording::open(&path).unwrap();
+    let sources = Sources {
+        vmlinux: None,
+        sysroot: there.then(|| guest.root()),
+    };
+    let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
+    let mut counts = Counts::default();
+    let selection = Selection::default();
+    let profile = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
+    let texts = SourceTexts::new(vec![Sysroot::open(Path::new("/")).unwrap()]);
+    page(&profile.unwrap(), vec![counts], "A test", &texts)
+}
+
+#[test]
+fn functions_have_their_code() {
+    let guest = Guest::new();
+    let used = Used::of_page("code", |_| page_with_code(&guest, true));
+    let said = &used.said;
+    assert_eq!(
+        used.text("note"),
+        "1 tick found the processor in outer, in all that the page has: filters don't change these."
+    );
+    // The lines of the function itself: what is inlined there counts for the line that calls it.
+    let source = said["source"].as_array().unwrap();
+    let lines: Vec<&str> = SOURCE.lines().collect();
+    for (index, row) in source.iter().enumerate() {
+        let (number, text) = (row[0].as_str().unwrap(), row[3].as_str().unwrap());
+        let number: usize = number.parse().unwrap();
+        // From three lines before the first one.
+        assert_eq!((number, text), (index + 2, lines[index + 1]), "{said}");
+    }
+    let ticks = |rows: &Value| -> Vec<(String, String)> {
+        let rows = rows.as_array().unwrap().iter();
+        let rows = rows.filter(|row| row[1] != "");
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        rows.map(|row| (text(&row[0]), text(&row[2]))).collect()
+    };
+    let [(line, share)] = &ticks(&said["source"])[..] else {
+        panic!("{said}");
+    };
+    assert_eq!((line.as_str(), share.as_str()), ("5", "100.0 %"));
+    let instructions = said["instructions"].as_array().unwrap();
+    let outer = guest.address("outer");
+    assert_eq!(instructions[0][0], format!("{outer:#x}"));
+    let [(address, _)] = &ticks(&said["instructions"])[..] else {
+        panic!("{said}");
+    };
+    // Where it was, or the instruction that this is in.
+    let address = u64::from_str_radix(&address[2..], 16).unwrap();
+    assert!((outer + 1..=outer + 8).contains(&address), "{address:#x}");
+    let has = |column: usize, text: &str| {
+        let mut cells = instructions.iter().map(|row| row[column].as_str().unwrap());
+        cells.any(|cell| cell.contains(text))
+    };
+    assert!(
+        has(3, "imul") && has(3, "ret") && has(4, "work.c:2"),
+        "{said}"
+    );
+    assert_eq!(said["violations"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn without_the_guests_files_there_is_no_code() {
+    let guest = Guest::new();
+    let page = page_with_code(&guest, false);
+    assert!(page.contains("\"code\":[]"));
+    let page = page_with_code(&guest, true);
+    assert!(page.contains("imul") && page.contains("total += x * total;"));
 }

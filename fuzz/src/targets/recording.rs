@@ -24,7 +24,7 @@ use kvmprof_report::profile::{
 };
 use kvmprof_report::room::Room;
 use kvmprof_report::stalls::{self, StallWatcher, Stalls};
-use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::symbolize::{Resolver, SourceTexts};
 use kvmprof_report::tasks::{self, TaskSums};
 use kvmprof_report::top::Model;
 
@@ -88,7 +88,7 @@ pub fn run(data: &[u8]) {
         return;
     };
     report(&profile);
-    page(&profile, vec![counts], "title");
+    page(&profile, vec![counts], "title", &SourceTexts::default());
     let source = Source::new(recording, profile);
     if let Ok(boot) = Boot::read(&source, &Levels::default()) {
         let summary = Summary::new(&[boot], &Levels::default());

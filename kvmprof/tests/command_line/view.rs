@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::compiled::{Guest, SOURCE};
-use super::{USAGE, kvmprof, run};
+use super::{kvmprof, run};
 
 const PROFILER: &str = "https://profiler.firefox.com";
 
@@ -212,20 +212,20 @@ fn strangers_and_requests_without_bounds_get_nothing() {
 }
 
 #[test]
-fn folders_of_sources_are_for_the_profiler() {
+fn folders_of_sources_have_to_be_there() {
     let guest = Guest::new();
     let (recording, _) = guest.named_recording();
     let recording = recording.to_str().unwrap();
-    run(["view", recording, "--sources", "/"]).assert_refused(USAGE, &["--firefox"]);
     let none = guest.folder.path().join("none");
     fs::create_dir(&none).unwrap();
     fs::remove_dir(&none).unwrap();
-    let ran = run([
-        "view",
-        recording,
-        "--firefox",
-        "--sources",
-        none.to_str().unwrap(),
-    ]);
-    ran.assert_refused(super::FAILURE, &["Cannot open the folder"]);
+    let none = none.to_str().unwrap();
+    for words in [
+        &["view", recording, "--firefox"][..],
+        &["view", recording],
+        &["html", recording, "--output", "-"],
+    ] {
+        let ran = run(words.iter().chain(&["--sources", none]));
+        ran.assert_refused(super::FAILURE, &["Cannot open the folder"]);
+    }
 }

@@ -152,13 +152,16 @@ impl Calls {
         next
     }
 
-    fn function_of(&mut self, frame: &StackFrame) -> u32 {
+    fn key_of(&self, frame: &StackFrame) -> Key {
         let mut name = Arc::clone(&frame.frame.function);
         if self.is_comparison && *comparable_name(&name) != *name {
             name = comparable_name(&name).into();
         }
-        let key = (name, Arc::clone(&frame.frame.module), frame.is_kernel);
-        let number = self.add_function(key);
+        (name, Arc::clone(&frame.frame.module), frame.is_kernel)
+    }
+
+    fn function_of(&mut self, frame: &StackFrame) -> u32 {
+        let number = self.add_function(self.key_of(frame));
         let function = &mut self.functions[number as usize];
         let address = frame.file_address;
         let (low, high) = function.addresses.unwrap_or((address, address));
@@ -177,6 +180,11 @@ impl Calls {
     /// All functions, by number.
     pub fn functions(&self) -> &[Function] {
         &self.functions
+    }
+
+    /// The number of a frame's function; `None` if it isn't in any stack that there was room for.
+    pub fn function_number(&self, frame: &StackFrame) -> Option<u32> {
+        self.function_numbers.get(&self.key_of(frame)).copied()
     }
 
     /// All nodes, by number.

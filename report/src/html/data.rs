@@ -6,12 +6,13 @@ use kvmprof_recording::COMM_LENGTH;
 use serde_json::{Value, json};
 
 use super::calls::Calls;
+use super::code;
 use super::counts::{Cell, Counts};
 use super::merged::Merged;
 use super::pack::Packed;
 use super::runners::OTHERS;
 use crate::profile::{Profile, selection_document, task_name};
-use crate::symbolize::BuildIds;
+use crate::symbolize::{BuildIds, SourceTexts};
 use crate::text::visible;
 
 /// Maximum number of counts; the rarest stacks are counted together if there are more.
@@ -30,13 +31,19 @@ const MAX_CELLS: usize = 1_000_000;
 ///   unknown, null is all that aren't told apart;
 /// - `modules`: their `name`, and `build`, the build ids of files with that name;
 /// - `functions`: `name`, `module` (its number), `kernel` (1 or 0), `low` and `high` address in hexadecimal, source `lines`;
+/// - `code`: what [`code::json`] says, none in a comparison;
 /// - `nodes`, packed: for each node but the root, its number less its parent's, then four times its function, plus 1 if its
 ///   callers are missing, plus 2 if it is inlined;
 /// - `cells`, packed: for each one bin (less the one before), vCPU times four plus mode, thread and node (as differences), ticks;
 ///   `rare`: the node of rare stacks;
 /// - `missed`, packed: bin, vCPU plus 65536 times the recording, idle, stolen, lost, ungathered; `halted`: the threads, by
 ///   recording, and the node of those that are idle.
-pub fn json(profile: &Profile, counts: Vec<Counts>, is_comparison: bool) -> String {
+pub fn json(
+    profile: &Profile,
+    counts: Vec<Counts>,
+    texts: &SourceTexts,
+    is_comparison: bool,
+) -> String {
     let calls = Calls::new(profile, is_comparison);
     let node_of = |recording, stack| calls.of_stack(recording, stack);
     let merged = Merged::new(counts, MAX_CELLS, node_of, calls.rare());
@@ -65,6 +72,7 @@ pub fn json(profile: &Profile, counts: Vec<Counts>, is_comparison: bool) -> Stri
         "threads": threads(&merged),
         "modules": modules.json(),
         "functions": functions(&calls, &modules),
+        "code": if is_comparison { json!([]) } else { code::json(profile, &calls, texts) },
         "rare": calls.rare(),
         "halted": { "threads": merged.idle, "node": calls.halted() },
     });

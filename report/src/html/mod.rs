@@ -5,6 +5,7 @@
 //! and what is beyond them is counted together, in sums that stay exact.
 
 mod calls;
+mod code;
 mod counts;
 mod data;
 mod facts;

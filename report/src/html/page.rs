@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::counts::Counts;
 use super::{data, facts};
 use crate::profile::{Profile, Selection, loss};
-use crate::symbolize::Resolver;
+use crate::symbolize::{Resolver, SourceTexts};
 use crate::text::escape;
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
 
@@ -19,13 +19,14 @@ const STYLES: [&str; 3] = [
 ];
 
 /// The script's files, in the order in which they need each other.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
     include_str!("script/sums.js"),
     include_str!("script/change.js"),
     include_str!("script/tree.js"),
     include_str!("script/flames.js"),
+    include_str!("script/code.js"),
     include_str!("script/details.js"),
     include_str!("script/views.js"),
     include_str!("script/timeline.js"),
@@ -38,9 +39,10 @@ const SCRIPTS: [&str; 12] = [
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       base-uri 'none'; form-action 'none'";
 
-/// The page that shows `profile` under `title`, with the `counts` of the same ticks of each of its recordings.
-pub fn page(profile: &Profile, counts: Vec<Counts>, title: &str) -> String {
-    assemble(profile, counts, title, false)
+/// The page that shows `profile` under `title`, with the `counts` of the same ticks of each of its recordings. Where the resolver has the guest's
+/// files, the functions with the most ticks are shown with their code, and their lines as far as `texts` has them.
+pub fn page(profile: &Profile, counts: Vec<Counts>, title: &str, texts: &SourceTexts) -> String {
+    assemble(profile, counts, title, texts, false)
 }
 
 /// The page that compares `after` with `before`, with the `counts` of the ticks of each.
@@ -54,12 +56,18 @@ pub fn comparison_page(
         merged: vec![after],
         ..before
     };
-    assemble(&both, counts, title, true)
+    assemble(&both, counts, title, &SourceTexts::default(), true)
 }
 
-fn assemble(profile: &Profile, counts: Vec<Counts>, title: &str, is_comparison: bool) -> String {
+fn assemble(
+    profile: &Profile,
+    counts: Vec<Counts>,
+    title: &str,
+    texts: &SourceTexts,
+    is_comparison: bool,
+) -> String {
     let title = escape(title);
-    let data = data::json(profile, counts, is_comparison);
+    let data = data::json(profile, counts, texts, is_comparison);
     let mut out = String::with_capacity(data.len() + (1 << 18));
     let _ = write!(
         out,
@@ -86,7 +94,8 @@ fn assemble(profile: &Profile, counts: Vec<Counts>, title: &str, is_comparison: 
 /// As [`Recording::read`].
 pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<String, FileError> {
     let (profile, counts) = counted(recording, pids)?;
-    Ok(page(&profile, vec![counts], title))
+    let texts = SourceTexts::default();
+    Ok(page(&profile, vec![counts], title, &texts))
 }
 
 /// The sums of `recording`, or of the processes `pids` if there are any, and what a page counts of it. Names are the recording's own.
@@ -189,6 +198,7 @@ mod tests {
             &profile,
             vec![Counts::default()],
             "</title><script>x</script>",
+            &SourceTexts::default(),
         );
         assert!(
             page.contains("<title>&#60;/title&#62;&#60;script"),

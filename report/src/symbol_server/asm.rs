@@ -1,20 +1,13 @@
 //! `/asm/v1`.
 
-use iced_x86::{
-    Code, Decoder, DecoderError, DecoderOptions, Formatter, Instruction, IntelFormatter, OpKind,
-};
 use serde::{Deserialize, Serialize};
 
 use super::{Place, RequestError, SymbolServer, resolve, there};
 use crate::profile::Profile;
-use crate::symbolize::Resolved;
+use crate::symbolize::{Assembly, MAX_INSTRUCTION};
 
 /// The most bytes of code that are disassembled for a request.
 const MAX_CODE: usize = 256 << 10;
-/// The most bytes of an instruction (Intel SDM, volume 2, 2.3.11).
-const MAX_INSTRUCTION: usize = 15;
-/// Bits of the guest's programs and kernel.
-const BITNESS: u32 = 64;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -60,13 +53,12 @@ pub fn answer(
     };
     let code = profile.resolver.code(asked, wanted);
     let code = code.ok_or(RequestError::NoCode)?;
-    let function = Function {
-        profile,
-        places,
-        start,
-        resolved: resolve(profile, places, start),
+    let function_at = |address: u64| {
+        let address = u32::try_from(address).ok()?;
+        resolve(profile, places, address)
     };
-    let (size, instructions) = function.instructions(&code, size, body.continue_until_function_end);
+    let assembly = Assembly::new(start.into(), function_at);
+    let (size, instructions) = assembly.instructions(&code, size, body.continue_until_function_end);
     let answer = Answer {
         start_address: format!("{start:#x}"),
         size: format!("{size:#x}"),
@@ -91,89 +83,4 @@ impl Body {
 fn number(text: &str) -> Result<u32, RequestError> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u32::from_str_radix(digits, 16).map_err(|_| RequestError::NotANumber)
-}
-
-/// What is disassembled.
-struct Function<'a> {
-    profile: &'a Profile,
-    places: &'a [Place],
-    /// The first instruction's address in the library.
-    start: u32,
-    /// What is there.
-    resolved: Option<Resolved>,
-}
-
-impl Function<'_> {
-    /// The instructions of `code`, and their bytes: those that begin in the first `size` bytes, and further ones of the same function if it
-    /// `continues`.
-    fn instructions(
-        &self,
-        code: &[u8],
-        size: usize,
-        continues: bool,
-    ) -> (usize, Vec<(usize, String)>) {
-        let mut formatter = IntelFormatter::new();
-        let options = formatter.options_mut();
-        options.set_hex_prefix("0x");
-        options.set_hex_suffix("");
-        options.set_uppercase_hex(false);
-        options.set_branch_leading_zeros(false);
-        options.set_space_after_operand_separator(true);
-        let ip = u64::from(self.start);
-        let mut decoder = Decoder::with_ip(BITNESS, code, ip, DecoderOptions::NONE);
-        let (mut instruction, mut all) = (Instruction::default(), Vec::new());
-        let mut end = 0;
-        while decoder.can_decode() {
-            let offset = decoder.position();
-            if offset >= size && !(continues && self.has(offset)) {
-                break;
-            }
-            decoder.decode_out(&mut instruction);
-            // The code that was asked for ends within it.
-            if decoder.last_error() == DecoderError::NoMoreBytes {
-                break;
-            }
-            end = decoder.position();
-            let mut text = String::new();
-            if instruction.code() == Code::INVALID {
-                text.push_str("(bad)");
-            } else {
-                formatter.format(&instruction, &mut text);
-            }
-            text.push_str(&self.destination(&instruction).unwrap_or_default());
-            all.push((offset, text));
-        }
-        (end, all)
-    }
-
-    /// Whether the function goes on at that distance from its first instruction.
-    fn has(&self, offset: usize) -> bool {
-        let Some(begin) = self.resolved.as_ref().and_then(|first| first.offset) else {
-            return false;
-        };
-        let address = u32::try_from(offset).ok();
-        let address = address.and_then(|offset| self.start.checked_add(offset));
-        let there = address.and_then(|address| resolve(self.profile, self.places, address));
-        there.and_then(|there| there.offset) == Some(begin + offset as u64)
-    }
-
-    /// The function that a jump or call goes to, if it is another one.
-    fn destination(&self, instruction: &Instruction) -> Option<String> {
-        if instruction.op_count() != 1 || instruction.op0_kind() != OpKind::NearBranch64 {
-            return None;
-        }
-        let target = u32::try_from(instruction.near_branch_target()).ok()?;
-        let distance = i64::from(target) - i64::from(self.start);
-        let own = self.resolved.as_ref()?.offset?.cast_signed();
-        let there = resolve(self.profile, self.places, target)?;
-        let offset = there.offset?;
-        if offset.cast_signed() == own + distance {
-            return None;
-        }
-        let name = &there.frames.last()?.function;
-        Some(match offset {
-            0 => format!(" <{name}>"),
-            _ => format!(" <{name}+{offset:#x}>"),
-        })
-    }
 }

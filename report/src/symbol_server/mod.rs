@@ -13,12 +13,11 @@ mod text;
 
 use std::collections::HashMap;
 
-use kvmprof_recording::Sysroot;
 use serde_json::json;
 
 use crate::export::Library;
 use crate::profile::Profile;
-use crate::symbolize::{AddressLocation, Asked, Resolved};
+use crate::symbolize::{AddressLocation, Asked, Resolved, SourceTexts};
 
 /// The longest request in bytes: the addresses of a recording with some 300000 different ones.
 pub const MAX_REQUEST: usize = 8 << 20;
@@ -90,12 +89,12 @@ pub struct SymbolServer {
     places: HashMap<String, HashMap<String, Vec<Place>>>,
     /// The debug ids of libraries, by name and code id.
     code_ids: HashMap<(String, String), String>,
-    sources: Vec<Sysroot>,
+    sources: SourceTexts,
 }
 
 impl SymbolServer {
-    /// A server for the recording of `profile`, with source files of the folders `sources`.
-    pub fn new(profile: &Profile, sources: Vec<Sysroot>) -> Self {
+    /// A server for the recording of `profile`, with the source files of `sources`.
+    pub fn new(profile: &Profile, sources: SourceTexts) -> Self {
         let mut server = Self {
             places: HashMap::new(),
             code_ids: HashMap::new(),

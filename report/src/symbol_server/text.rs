@@ -6,11 +6,6 @@ use serde_json::json;
 use super::{RequestError, SymbolServer, resolve};
 use crate::profile::Profile;
 
-/// The longest source file in bytes.
-const MAX_SOURCE: u64 = 16 << 20;
-/// The fewest parts of a path that a source file is found by, beside the whole path: by its name alone it would be another one.
-const MIN_PARTS: usize = 2;
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Body {
@@ -42,7 +37,7 @@ pub fn answer(
     if !sources.any(|source| *source.file == *file) {
         return Err(RequestError::NotNamed);
     }
-    let text = text(server, &file).ok_or(RequestError::NoSource)?;
+    let text = server.sources.text(&file).ok_or(RequestError::NoSource)?;
     let answer = json!({
         "symbolsLastModified": null,
         "sourceLastModified": null,
@@ -50,42 +45,4 @@ pub fn answer(
         "source": text,
     });
     Ok(answer.to_string().into_bytes())
-}
-
-/// The text of the source file that the compiler had at `path`. The folders have it under that path, or under its end.
-fn text(server: &SymbolServer, path: &str) -> Option<String> {
-    candidates(path).into_iter().find_map(|path| {
-        let mut folders = server.sources.iter();
-        let bytes = folders.find_map(|folder| folder.read(path, MAX_SOURCE))?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
-    })
-}
-
-/// The path, and what is left of it without its first parts.
-fn candidates(path: &str) -> Vec<&str> {
-    let whole = path.trim_start_matches('/');
-    let ends = whole
-        .match_indices('/')
-        .map(|(slash, _)| &whole[slash + 1..]);
-    let ends = ends.filter(|end| end.split('/').count() >= MIN_PARTS);
-    [whole].into_iter().chain(ends).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_looked_for_by_the_ends_of_its_path() {
-        assert_eq!(
-            candidates("/build/linux-6.1/kernel/fork.c"),
-            [
-                "build/linux-6.1/kernel/fork.c",
-                "linux-6.1/kernel/fork.c",
-                "kernel/fork.c"
-            ]
-        );
-        assert_eq!(candidates("work.c"), ["work.c"]);
-        assert_eq!(candidates(""), [""]);
-    }
 }

@@ -4,6 +4,7 @@
 //! files, and caches its results. All of these come from guests: look-ups are bounded, and invalid data leads to an
 //! address instead of a name.
 
+mod assembly;
 mod builds;
 mod code;
 mod debug;
@@ -16,9 +17,11 @@ mod machine_code;
 mod perf_map;
 mod resolver;
 mod shared;
+mod source_texts;
 mod spaces;
 mod tables;
 
+pub use assembly::{Assembly, MAX_INSTRUCTION};
 pub use builds::BuildIds;
 pub use code::Code;
 pub use debug::SourceLine;
@@ -26,6 +29,7 @@ pub use demangle::demangle;
 pub use error::SymbolError;
 pub use kallsyms::{Found, KERNEL, Symbols};
 pub use resolver::{Asked, Frame, Resolved, Resolver, Sources};
+pub use source_texts::SourceTexts;
 pub use spaces::{MappingSet, Spaces};
 pub use tables::{AddressLocation, Tables, file_address, module_name};
 

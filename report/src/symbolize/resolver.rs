@@ -256,6 +256,11 @@ impl Resolver {
         }
     }
 
+    /// Whether [`Self::code`] may find anything.
+    pub fn has_code(&self) -> bool {
+        self.sysroot.is_some() || self.vmlinux.is_some()
+    }
+
     /// The cached result for `key`, or the result of `find`.
     fn once(&self, key: Key, find: impl FnOnce() -> Vec<Frame>) -> Rc<[Frame]> {
         if let Some(found) = self.found.borrow().get(&key) {

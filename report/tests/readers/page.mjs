@@ -26,6 +26,13 @@ const untilState = async (name, value) => page.waitForFunction(([name, value]) =
   (new URLSearchParams(location.hash.slice(1)).get(name) ?? '') === value && state[name] === value, [name, value])
 const text = async selector => (await page.textContent(selector)).trim()
 
+// What axe finds.
+async function violations () {
+  await page.evaluate(axe.source)
+  const found = await page.evaluate(() => globalThis.axe.run())
+  return found.violations.map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)
+}
+
 // Drags over the timeline from one time to another, in seconds.
 async function drag (from, to) {
   const box = await page.locator('#area').boundingBox()
@@ -42,7 +49,7 @@ async function drag (from, to) {
 // All rows of a table, as lists of texts.
 async function table (name) {
   await page.click(`#tab-${name}`)
-  await until(`state.table === '${name}'`)
+  await page.waitForFunction(name => state.table === name, name)
   while (await page.isVisible('#more')) await page.click('#more')
   return page.$$eval('#table tbody tr', rows => rows.map(row => [...row.cells].map(cell => cell.textContent)))
 }
@@ -109,6 +116,7 @@ async function keys () {
   await until(() => state.zoom !== '')
   answer.zoom = state().zoom
   await page.keyboard.press('Escape')
+  await page.waitForFunction(zoom => state.zoom !== zoom, answer.zoom)
   await page.keyboard.press('Escape')
   await untilState('zoom', '')
   answer.still = await active()
@@ -126,7 +134,7 @@ async function keys () {
   await until(() => state.hide.length === 0)
   await page.focus('#begin')
   for (let press = 0; press < 5; press++) await page.keyboard.press('ArrowRight')
-  await until(() => state.time !== '')
+  await until(() => selectedBins()[0] === 5)
   answer.time = state().time
   await page.keyboard.press('/')
   answer.search = await page.evaluate(() => document.activeElement.id)
@@ -183,8 +191,7 @@ async function compare () {
   await untilState('view', 'sandwich')
   answer.about = await text('#about')
   answer.legend = await page.$$eval('.legend.of-changes span', spans => spans.filter(span => span.offsetParent !== null).length)
-  await page.evaluate(axe.source)
-  answer.violations = (await page.evaluate(() => globalThis.axe.run())).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`)
+  answer.violations = await violations()
   return answer
 }
 
@@ -213,9 +220,7 @@ async function access () {
       await page.goto(`${address}#view=${view}&search=copy&mode=kernel&lanes=process`)
       await page.reload()
       await page.click(view === 'flame' ? '#graph .frame' : '#callees .frame')
-      await page.evaluate(axe.source)
-      const found = await page.evaluate(() => globalThis.axe.run())
-      for (const { id, nodes } of found.violations) answer.violations.push(`${name}, ${view}: ${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)
+      for (const found of await violations()) answer.violations.push(`${name}, ${view}: ${found}`)
       if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) answer.wide.push(`${name}, ${view}`)
     }
     await page.screenshot({ path: `${folder}/${name}.png` })
@@ -223,7 +228,27 @@ async function access () {
   return answer
 }
 
-const tasks = { totals, compare, merged, back, keys, sandwich, access }
+// The code of the innermost frame, which is inlined.
+async function code () {
+  const answer = {}
+  await page.focus('#graph .frame[aria-label^="inner:"]')
+  await page.keyboard.press('ContextMenu')
+  answer.note = await text('#details > .note')
+  for (const [index, name] of ['source', 'instructions'].entries()) {
+    const list = page.locator('#details details').nth(index)
+    await list.locator('summary').click()
+    await list.locator('tbody tr').first().waitFor()
+    answer[name] = await list.locator('tbody tr').evaluateAll(rows => rows.map(row => [...row.cells].map(cell => cell.textContent)))
+  }
+  // They stay open for the next function.
+  await page.focus('#graph .frame[aria-label^="outer:"]')
+  await page.keyboard.press('ContextMenu')
+  await page.locator('#details details[open] tbody tr').first().waitFor()
+  answer.violations = await violations()
+  return answer
+}
+
+const tasks = { code, totals, compare, merged, back, keys, sandwich, access }
 try {
   await page.goto(address)
   const answer = await tasks[task]()

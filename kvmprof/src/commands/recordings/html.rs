@@ -2,18 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
+use kvmprof_recording::Sysroot;
 
 use super::output::{is_packed_name, write_to};
 use super::picture::PictureArguments;
 use super::{CommandError, InputArguments};
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{Counts, page};
+use kvmprof_report::symbolize::SourceTexts;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Write recordings as an HTML page: timeline, flame graph, tables, filters
 ///
-/// One file that any browser opens from disk; it loads nothing.
+/// One file that any browser opens from disk; it loads nothing. With --vmlinux or --sysroot it also has the instructions of the functions with the
+/// most ticks, and the source lines that the folders have.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot \
@@ -23,6 +27,34 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 pub struct HtmlArguments {
     #[command(flatten)]
     picture: PictureArguments,
+    #[command(flatten)]
+    sources: SourceArguments,
+}
+
+/// Where source files are.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct SourceArguments {
+    /// A folder with source files, which are shown beside those of --sysroot, by the paths that debug information has or the ends of these (more than once)
+    #[arg(long, value_name = "DIR")]
+    sources: Vec<PathBuf>,
+}
+
+impl SourceArguments {
+    /// The source files of these folders and of the guest's files that `input` names.
+    ///
+    /// # Errors
+    /// A folder can't be opened.
+    pub(super) fn texts(&self, input: &InputArguments) -> anyhow::Result<SourceTexts> {
+        let sysroot = input.sysroot();
+        let folders = sysroot
+            .into_iter()
+            .chain(self.sources.iter().map(PathBuf::as_path));
+        let folders = folders.map(|path| {
+            Sysroot::open(path)
+                .with_context(|| format!("Cannot open the folder {}", path.display()))
+        });
+        Ok(SourceTexts::new(folders.collect::<anyhow::Result<_>>()?))
+    }
 }
 
 /// Writes the page of the recording at `path` to `output`, with names from the guest's files in the folder `sysroot`, too.
@@ -37,6 +69,7 @@ pub fn write_page(
 ) -> anyhow::Result<()> {
     let page = page_of(
         &InputArguments::of_all(sysroot),
+        &SourceArguments::default(),
         &[path.to_owned()],
         console,
     )?;
@@ -49,21 +82,24 @@ pub fn write_page(
 /// The page of the recordings at `paths`, as far as `options` choose it.
 ///
 /// # Errors
-/// As [`InputArguments::open_all`].
+/// As [`InputArguments::open_all`], [`SourceArguments::texts`].
 pub(super) fn page_of(
     options: &InputArguments,
+    sources: &SourceArguments,
     paths: &[PathBuf],
     console: &mut Console<'_>,
 ) -> anyhow::Result<String> {
+    let texts = sources.texts(options)?;
     let (profile, counts) = options.open_all::<Counts>(paths, console)?;
-    Ok(page(&profile, counts, &title(&profile)))
+    Ok(page(&profile, counts, &title(&profile), &texts))
 }
 
 impl Command for HtmlArguments {
     /// Reads the recording and writes the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let texts = self.sources.texts(self.picture.input())?;
         let (profile, counts) = self.picture.open::<Counts>(console)?;
-        let page = page(&profile, counts, &self.picture.title(&profile));
+        let page = page(&profile, counts, &self.picture.title(&profile), &texts);
         self.picture.write(page.as_bytes(), console)?;
         Ok(ExitStatus::SUCCESS)
     }

@@ -49,6 +49,11 @@ impl PictureArguments {
         check_output(&self.output, &inputs, self.force)
     }
 
+    /// Which part of them, and where names come from.
+    pub fn input(&self) -> &InputArguments {
+        &self.input
+    }
+
     /// The names of the recordings.
     pub fn names(&self) -> String {
         let names = self.files.iter().map(|file| file.display().to_string());

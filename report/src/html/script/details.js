@@ -73,7 +73,7 @@ function drawDetails() {
   const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
   const rows = factsOf(selection).flatMap(([term, value]) => [make("dt", { textContent: term }), make("dd", { textContent: value })]);
   const actions = make("p", { className: "actions" }, ...actionsOf(selection));
-  box.replaceChildren(make("h3", { textContent: name }), actions, make("dl", {}, ...rows));
+  box.replaceChildren(make("h3", { textContent: name }), actions, make("dl", {}, ...rows), ...codeListsOf(selection));
   if (hadFocus !== null) {
     [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();
   }

@@ -9,14 +9,13 @@ use std::thread;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_recording::Sysroot;
 use kvmprof_report::export::{Source, write_on_demand};
 use kvmprof_report::symbol_server::SymbolServer;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_tools::interrupt::Interrupt;
 
 use super::export::failure;
-use super::html::page_of;
+use super::html::{SourceArguments, page_of};
 use super::input::Input;
 use super::{CommandError, InputArguments};
 use crate::commands::browser;
@@ -42,9 +41,8 @@ pub struct ViewArguments {
     /// Show it in the Firefox Profiler (profiler.firefox.com), which loads it from this host and keeps it in the browser
     #[arg(long)]
     firefox: bool,
-    /// A folder with source files, which --firefox shows beside those of --sysroot, by the paths that debug information has or the ends of these (more than once)
-    #[arg(long, value_name = "DIR", requires = "firefox")]
-    sources: Vec<PathBuf>,
+    #[command(flatten)]
+    sources: SourceArguments,
     /// The TCP port, if not any that is free
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     port: u16,
@@ -60,7 +58,7 @@ impl Command for ViewArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         if !self.firefox {
-            let page = page_of(&self.input, &self.files, console)?;
+            let page = page_of(&self.input, &self.sources, &self.files, console)?;
             let server = Server::bind(self.port, Document::page(page.into_bytes()), None)?;
             let address = server.address();
             self.show(server, "page", &address, &interrupt, console)?;
@@ -70,7 +68,7 @@ impl Command for ViewArguments {
         let [file] = self.files.as_slice() else {
             return Err(usage("--firefox shows one recording at a time"));
         };
-        let folders = self.source_folders()?;
+        let texts = self.sources.texts(&self.input)?;
         let Input {
             recording,
             profile,
@@ -88,7 +86,7 @@ impl Command for ViewArguments {
             percent_encoded(&server.symbols_address())
         );
         let profile = source.profile();
-        let symbols = SymbolServer::new(profile, folders);
+        let symbols = SymbolServer::new(profile, texts);
         self.show(server, "profile", &address, &interrupt, console)?;
         // An interrupt is the last of the questions.
         let thread = thread::Builder::new().name("end".into());
@@ -126,19 +124,6 @@ impl ViewArguments {
         }
         console.say("serving; Ctrl-C ends it");
         Ok(())
-    }
-
-    /// The folders with source files.
-    fn source_folders(&self) -> anyhow::Result<Vec<Sysroot>> {
-        let sysroot = self.input.sysroot();
-        let folders = sysroot
-            .into_iter()
-            .chain(self.sources.iter().map(PathBuf::as_path));
-        let folders = folders.map(|path| {
-            Sysroot::open(path)
-                .with_context(|| format!("Cannot open the folder {}", path.display()))
-        });
-        folders.collect()
     }
 }
 

@@ -1,0 +1,60 @@
+//! The text of source files.
+
+use kvmprof_recording::Sysroot;
+
+/// The longest source file in bytes.
+const MAX_SOURCE: u64 = 16 << 20;
+/// The fewest parts of a path that a source file is found by, beside the whole path: by its name alone it would be another one.
+const MIN_PARTS: usize = 2;
+
+/// Folders with source files.
+#[derive(Debug, Default)]
+pub struct SourceTexts {
+    folders: Vec<Sysroot>,
+}
+
+impl SourceTexts {
+    /// Those in `folders`, the first of which goes first.
+    pub fn new(folders: Vec<Sysroot>) -> Self {
+        Self { folders }
+    }
+
+    /// The text of the source file that the compiler had at `path`: the folders have it under that path, or under its end. `None` if they
+    /// haven't, or if it has more than 16 MiB.
+    pub fn text(&self, path: &str) -> Option<String> {
+        candidates(path).into_iter().find_map(|path| {
+            let mut folders = self.folders.iter();
+            let bytes = folders.find_map(|folder| folder.read(path, MAX_SOURCE))?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        })
+    }
+}
+
+/// The path, and what is left of it without its first parts.
+fn candidates(path: &str) -> Vec<&str> {
+    let whole = path.trim_start_matches('/');
+    let ends = whole
+        .match_indices('/')
+        .map(|(slash, _)| &whole[slash + 1..]);
+    let ends = ends.filter(|end| end.split('/').count() >= MIN_PARTS);
+    [whole].into_iter().chain(ends).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_looked_for_by_the_ends_of_its_path() {
+        assert_eq!(
+            candidates("/build/linux-6.1/kernel/fork.c"),
+            [
+                "build/linux-6.1/kernel/fork.c",
+                "linux-6.1/kernel/fork.c",
+                "kernel/fork.c"
+            ]
+        );
+        assert_eq!(candidates("work.c"), ["work.c"]);
+        assert_eq!(candidates(""), [""]);
+    }
+}
