@@ -110,3 +110,35 @@ fn names_of_folders_are_decoded() {
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+/// What doesn't fit into memory is sorted in temporary files.
+#[test]
+fn more_than_fits_into_memory_is_sorted() {
+    const TIMES: usize = 100;
+    let sql = format!(
+        "SELECT a.function, a.time, b.place FROM samples a \
+         CROSS JOIN (SELECT row_number() OVER () AS place FROM samples LIMIT {TIMES}) b \
+         ORDER BY a.function, a.time, b.place"
+    );
+    let ask = |sql: &str| said(&["--memory-limit", "16", "--format", "csv", "--", sql]);
+    let plan = ask(&format!("EXPLAIN ANALYZE {sql}"));
+    let spilled = plan.split("spill_count=").skip(1);
+    assert!(
+        spilled.into_iter().any(|count| !count.starts_with('0')),
+        "{plan}"
+    );
+    let answer = ask(&sql);
+    let rows: Vec<(&str, &str, u64)> = answer
+        .lines()
+        .skip(1)
+        .map(|line| {
+            let mut words = line.rsplitn(3, ',');
+            let place = words.next().unwrap().parse().unwrap();
+            let time = words.next().unwrap();
+            (words.next().unwrap(), time, place)
+        })
+        .collect();
+    let whole = usize::try_from(fleet().truth["rows"].as_u64().unwrap()).unwrap();
+    assert_eq!(rows.len(), TIMES * whole);
+    assert!(rows.is_sorted());
+}

@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Int64Array, RecordBatch};
+use datafusion::arrow::array::{Int64Array, RecordBatch, UInt32Array};
+use datafusion::arrow::compute::cast;
 use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use super::{program, run};
+use super::{fleet, program, run};
 
 /// The message of what has to fail with this status.
 fn refused(arguments: &[&str], status: i32) -> String {
@@ -98,4 +100,67 @@ fn what_is_no_data_set_is_refused() {
     );
     let nothing = program().arg("SELECT 1").output().unwrap();
     assert_eq!(nothing.status.code(), Some(2));
+}
+
+/// Writes the file of Parquet at `from` to `to`, with another rate.
+fn write_with_rate(from: &Path, to: &Path, hz: u32) {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(from).unwrap()).unwrap();
+    let schema = reader.schema().clone();
+    let mut writer = ArrowWriter::try_new(File::create(to).unwrap(), schema.clone(), None).unwrap();
+    let place = schema.index_of("hz").unwrap();
+    for batch in reader.build().unwrap() {
+        let batch = batch.unwrap();
+        let mut columns = batch.columns().to_vec();
+        let rates = UInt32Array::from(vec![hz; batch.num_rows()]);
+        columns[place] = cast(&rates, columns[place].data_type()).unwrap();
+        writer
+            .write(&RecordBatch::try_new(schema.clone(), columns).unwrap())
+            .unwrap();
+    }
+    writer.close().unwrap();
+}
+
+/// Ticks of 19 Hz and of 49 Hz stand for different times: they aren't added up.
+#[test]
+fn ticks_of_several_rates_are_not_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_guest = |guest: &str| format!("date=2026-03-01/host=host-0/guest={guest}");
+    let (first, second) = (of_guest("db-0"), of_guest("other"));
+    let from = fs::read_dir(fleet().folder.path().join(&first)).unwrap();
+    let from = from.map(|entry| entry.unwrap().path()).next().unwrap();
+    for place in [&first, &second] {
+        fs::create_dir_all(folder.path().join(place)).unwrap();
+    }
+    fs::copy(&from, folder.path().join(first).join("1-x.parquet")).unwrap();
+    write_with_rate(&from, &folder.path().join(second).join("1-x.parquet"), 49);
+    let ask = |arguments: &[&str]| {
+        let mut program = program();
+        program.env("KVMPROF_DATA", folder.path()).args(arguments);
+        program.output().unwrap()
+    };
+    let refused = |arguments: &[&str], words: &str| {
+        let output = ask(arguments);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
+    };
+    let picture = folder.path().join("out");
+    let picture = picture.to_str().unwrap();
+    for arguments in [
+        &["top"][..],
+        &["flamegraph", "--output", picture],
+        &["--as", picture, "--where", "true"],
+    ] {
+        refused(arguments, "There are ticks of 19 and of 49 Hz");
+    }
+    refused(
+        &["diff", "--where", "hz = 19", "--where", "hz = 49"],
+        "Ticks before are of 19 Hz and after of 49 Hz",
+    );
+    assert!(!Path::new(picture).exists());
+    // As it is advised.
+    let output = ask(&["top", "--where", "hz = 49", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["facts"]["hz"], 49, "{document}");
 }
