@@ -65,6 +65,16 @@ pub struct Window {
     pub other_threads_ns: f64,
 }
 
+impl Window {
+    /// Guest time of a sample in ns, beside the quiet windows before and after: the host's own interrupts take time with and without the
+    /// clock. Not a number without samples.
+    #[expect(clippy::cast_precision_loss, reason = "counts of one window are small")]
+    pub fn guest_ns_per_sample(&self, before: &Self, after: &Self) -> f64 {
+        let quiet_away = f64::midpoint(before.away_ns / before.ns, after.away_ns / after.ns);
+        (self.away_ns - quiet_away * self.ns) / self.samples as f64
+    }
+}
+
 impl Guest {
     /// Starts the guest with `workload`, and waits until it counts.
     pub fn start(workload: &str, source: ClockSource) -> anyhow::Result<Self> {

@@ -10,6 +10,7 @@ mod attached;
 mod devices;
 mod guest;
 mod lookup;
+mod sandbox;
 mod start_up;
 mod steal;
 mod stops;
@@ -45,11 +46,12 @@ const SOURCES: [ClockSource; 3] = [
 type Part = (&'static str, fn() -> anyhow::Result<()>);
 
 /// All parts but `samples`, which is the last one.
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("lookup", lookup::print),
     ("stores", stores::print),
     ("attached", attached::print),
     ("stops", stops::print),
+    ("sandbox", sandbox::print),
     ("start-up", start_up::print),
     ("devices", devices::print),
 ];
@@ -75,6 +77,11 @@ fn main() -> anyhow::Result<()> {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
+    if let [word, mode] = wanted.as_slice()
+        && word == sandbox::WINDOW_WORD
+    {
+        return sandbox::print_window(mode);
+    }
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     for (name, print) in PARTS {
         if is_wanted(name) {
@@ -87,12 +94,17 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How many rounds are measured.
+fn rounds() -> usize {
+    let asked = std::env::var(ROUNDS_VARIABLE).ok();
+    asked
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(ROUNDS)
+}
+
 /// Measures and prints what samples cost.
 fn print_samples() -> anyhow::Result<()> {
-    let rounds = std::env::var(ROUNDS_VARIABLE)
-        .ok()
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(ROUNDS);
+    let rounds = rounds();
     let mut exits = Vec::new();
     let mut series: Vec<(ClockSource, u32, Series)> = Vec::new();
     for source in SOURCES {
@@ -172,9 +184,7 @@ impl Series {
             return;
         }
         let samples = sampled.samples as f64;
-        // The host's own interrupts take time with and without the clock.
-        let quiet_away = f64::midpoint(before.away_ns / before.ns, after.away_ns / after.ns);
-        let guest_ns = (sampled.away_ns - quiet_away * sampled.ns) / samples;
+        let guest_ns = sampled.guest_ns_per_sample(before, after);
         let quiet_ns = f64::midpoint(before.other_threads_ns, after.other_threads_ns);
         let others_ns = (sampled.other_threads_ns - quiet_ns) / samples;
         self.guest_us.push(guest_ns * 1e-3);

@@ -68,6 +68,7 @@ fn cases(folder: &Path, network: &Path) -> anyhow::Result<Vec<Case>> {
     let network = ["--net".to_owned(), format!("socket={}", network.display())];
     let mut cases = vec![
         ("no devices", Vec::new()),
+        ("without a sandbox", vec!["--sandbox=off".to_owned()]),
         ("--disk, raw", raw.to_vec()),
         ("--net socket=", network.to_vec()),
         ("--disk and --net", [raw, network].concat()),

@@ -1,0 +1,73 @@
+//! What the sandbox adds to a sample: the filters of the vCPU's and the events' thread.
+//!
+//! A filter can't be taken off again, so each window is measured by a process of its own: this program once more.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use kvmprof_sandbox::{Mode, filters};
+use kvmprof_vmm::clock::ClockSource;
+
+use crate::guest::Guest;
+use crate::{median, rounds};
+
+/// The word by which this program measures one window and prints the time of a sample in us; the mode of the sandbox follows.
+pub const WINDOW_WORD: &str = "sandbox-window";
+/// Long enough for a sample's time to hold still.
+const WINDOW: Duration = Duration::from_millis(300);
+const HZ: u32 = 1000;
+
+/// Measures and prints.
+pub fn print() -> anyhow::Result<()> {
+    let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds() {
+        // None of them is always the first one.
+        let (off, on) = if round % 2 == 0 {
+            let off = in_child("off")?;
+            (off, in_child("on")?)
+        } else {
+            let on = in_child("on")?;
+            (in_child("off")?, on)
+        };
+        without.push(off);
+        with.push(on);
+        ratios.push(on / off);
+    }
+    println!(
+        "guest us/sample at 1 kHz, thread clock, medians of {} pairs:",
+        ratios.len()
+    );
+    println!("  without filters        {:.2}", median(&without));
+    println!("  with the sandbox's     {:.2}", median(&with));
+    println!("  ratio of a pair        {:.3}", median(&ratios));
+    Ok(())
+}
+
+fn in_child(mode: &str) -> anyhow::Result<f64> {
+    let program = std::env::current_exe().context("Where is this program?")?;
+    let output = Command::new(program)
+        .args([WINDOW_WORD, mode])
+        .output()
+        .context("Cannot run this program again")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "A window failed: {said}");
+    let figure = String::from_utf8_lossy(&output.stdout);
+    figure.trim().parse().context("A window's figure")
+}
+
+/// One window, in this process.
+pub fn print_window(mode: &str) -> anyhow::Result<()> {
+    let mode = match mode {
+        "on" => Mode::On,
+        _ => Mode::Off,
+    };
+    filters::prepare(mode, || {}).context("No filters")?;
+    let guest = Guest::start("gaps", ClockSource::Thread)?;
+    let before = guest.quiet(WINDOW)?;
+    let sampled = guest.sampled(WINDOW, HZ)?;
+    let after = guest.quiet(WINDOW)?;
+    guest.stop()?;
+    println!("{}", sampled.guest_ns_per_sample(&before, &after) * 1e-3);
+    Ok(())
+}
