@@ -116,19 +116,20 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
     let code = profile.resolver.code(hits.begin, MAX_CODE)?;
     let resolve = |address: u64| {
         let distance = address.wrapping_sub(hits.file_begin);
-        Some(profile.resolver.resolve(Asked {
+        profile.resolver.resolve(Asked {
             address: hits.begin.address.wrapping_add(distance),
             ..hits.begin
-        }))
+        })
     };
-    let (_, instructions) = Assembly::new(hits.file_begin, resolve).instructions(&code, 1, true);
+    let assembly = Assembly::new(hits.file_begin, |address| Some(resolve(address)));
+    let (_, instructions) = assembly.instructions(&code, 1, true);
     room.instructions = room.instructions.checked_sub(instructions.len())?;
     let offsets: Vec<u64> = (instructions.iter())
         .map(|(offset, _)| *offset as u64)
         .collect();
     let ticks = ticks_of(&offsets, &hits.by_offset);
     let places: Vec<Resolved> = (offsets.iter())
-        .filter_map(|offset| resolve(hits.file_begin.wrapping_add(*offset)))
+        .map(|offset| resolve(hits.file_begin.wrapping_add(*offset)))
         .collect();
     let mut names = Names::default();
     let inner = places.iter().map(|place| {
