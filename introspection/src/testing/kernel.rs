@@ -107,6 +107,14 @@ pub mod offsets {
     pub const RWSEM_LOOP: u64 = 0x2440;
     /// The end of the latter: `preempt_schedule`.
     pub const RWSEM_LOOP_END: u64 = 0x2480;
+    /// `native_queued_spin_lock_slowpath`, and those of locks for readers and writers behind it.
+    pub const SPIN_LOOP: u64 = 0x24c0;
+    /// See [`SPIN_LOOP`].
+    pub const READ_LOOP: u64 = 0x2500;
+    /// See [`SPIN_LOOP`].
+    pub const WRITE_LOOP: u64 = 0x2540;
+    /// The end of the latter: `schedule_idle`.
+    pub const WRITE_LOOP_END: u64 = 0x2580;
     /// Kernel code with the stack pointer at the registers that an interrupt or a system call saved.
     pub const ENTRY: u64 = 0x2700;
     /// Kernel code where stacks end.
@@ -342,6 +350,10 @@ impl Kernel {
             (offsets::MUTEX_LOOP, 't', "mutex_spin_on_owner.isra.0"),
             (offsets::RWSEM_LOOP, 't', "rwsem_spin_on_owner"),
             (offsets::RWSEM_LOOP_END, 'T', "preempt_schedule"),
+            (offsets::SPIN_LOOP, 'T', "native_queued_spin_lock_slowpath"),
+            (offsets::READ_LOOP, 'T', "queued_read_lock_slowpath"),
+            (offsets::WRITE_LOOP, 'T', "queued_write_lock_slowpath"),
+            (offsets::WRITE_LOOP_END, 'T', "schedule_idle"),
             (offsets::MODULE_TREE, 'd', "mod_tree"),
             (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
             (offsets::ORC[0], 'r', "__start_orc_unwind_ip"),

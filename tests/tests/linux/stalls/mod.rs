@@ -5,24 +5,32 @@ use std::collections::BTreeMap;
 
 use kvmprof_recording::{IPL_MASKED, Mode, Preemption, Sample};
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program, once};
 use kvmprof_tests::share;
 use serde_json::Value;
 
 const SUCCESS: u8 = 0;
+/// Where the program that fights for a spin lock is loaded.
+const SPIN: u64 = 0x1000_0000;
 
 fn run() -> Finished {
     once("stalls", || {
+        let spin = guest_program("spin.c", SPIN, &[]);
+        let guest = guest_init(include_str!("init.sh"), &[("spin", &spin)]);
         Scenario::new()
             .kernel("vmlinuz", &debian("6.12"))
-            .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
+            .file("guest.cpio", guest)
             .run(include_str!("driver.sh"))
     })
 }
 
 /// Rows of a table.
 fn rows(run: &Finished, table: &str) -> Vec<Value> {
-    let document = run.json("guest.stalls.json");
+    rows_of(run, "guest.stalls.json", table)
+}
+
+fn rows_of(run: &Finished, document: &str, table: &str) -> Vec<Value> {
+    let document = run.json(document);
     let rows = document["stalls"][table].as_array();
     rows.unwrap_or_else(|| panic!("{table} in {document}"))
         .clone()
@@ -160,6 +168,39 @@ fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
     let address = u64::from_str_radix(address.trim_start_matches("0x"), 16);
     assert_eq!(by_address[&address.unwrap()], most);
     assert_eq!(rows[0]["owner"]["name"], "dd");
+}
+
+/// Both threads take the one lock of their process's signals, and nobody else does so often.
+#[test]
+fn a_spin_lock_that_is_waited_for_has_its_address() {
+    let run = &run();
+    let (contents, samples) = run.recording("spin.kvmprof");
+    let kernel = Symbols::parse(&contents.symbols);
+    let names = |address: &u64| kernel.find(*address).unwrap_or_default();
+    let is_waiting = |(sample, stack): &&(Sample, Vec<u64>)| {
+        sample.mode == Mode::Kernel
+            && names(&sample.pc).ends_with("queued_spin_lock_slowpath")
+            && (stack.iter().map(names)).any(|name| name == "__x64_sys_rt_sigpending")
+    };
+    let waiting: Vec<&Sample> = (samples.iter().filter(is_waiting))
+        .map(|(sample, _)| sample)
+        .collect();
+    let known: Vec<_> = (waiting.iter()).filter_map(|sample| sample.lock).collect();
+    println!("{} of {} locks are known", known.len(), waiting.len());
+    // The lock is often free again by the time that the waiting vCPU has stood still.
+    assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.1);
+    assert!(known.iter().all(|lock| lock.owner.is_none()));
+    let mut by_address: BTreeMap<u64, u64> = BTreeMap::new();
+    for lock in &known {
+        *by_address.entry(lock.address).or_default() += 1;
+    }
+    let (address, most) = (by_address.iter().max_by_key(|(_, count)| **count)).unwrap();
+    println!("{by_address:x?}");
+    assert!(share(*most, known.len() as u64) >= 0.95, "{by_address:x?}");
+    let first = &rows_of(run, "spin.stalls.json", "locks")[0];
+    assert_eq!(first["kind"], "spin-lock");
+    assert_eq!(first["address"], format!("{address:#018x}"));
+    assert_eq!(first["samples"], *most);
 }
 
 /// Who waits for a semaphore in a loop has forbidden preemption (`rwsem_optimistic_spin`), and so has who copies what is written (`kmap_atomic` in

@@ -1,4 +1,4 @@
-//! The lock that a vCPU waits for in a loop, and its owner.
+//! Locks whose owner a vCPU compares while it waits.
 //!
 //! Linux waits in a loop for a mutex, or for a semaphore for readers and writers, while its owner is on a CPU (`mutex_spin_on_owner`,
 //! `kernel/locking/mutex.c`; `rwsem_spin_on_owner`, `kernel/locking/rwsem.c`). Each round compares the lock's word `owner` with the owner that
@@ -9,11 +9,12 @@ use std::ops::Range;
 
 use kvmprof_recording::{LockOwner, LockWait};
 
-use super::LinuxKnowledge;
-use super::cpu::{comm, task_at};
-use super::view::kernel_pointer;
+use super::forms_of;
 use crate::image::Symbols;
 use crate::image::btf::Btf;
+use crate::linux::LinuxKnowledge;
+use crate::linux::cpu::{comm, task_at};
+use crate::linux::view::kernel_pointer;
 use crate::{PhysicalMemory, Registers};
 
 /// The functions that wait in a loop, the structure that is their first argument, and its member that points to the owner.
@@ -27,63 +28,47 @@ const OWNER_FLAGS: u64 = 7;
 /// In a semaphore's word: readers have it, and the task is only the last one that took it (`RWSEM_READER_OWNED`).
 const READER_OWNED: u64 = 1;
 
-/// Code that waits in a loop.
+/// Code that waits in a loop for a lock with an owner.
 #[derive(Debug)]
-struct SpinLoop {
+pub(super) struct OwnedLoop {
     /// Its link-time addresses.
-    code: Range<u64>,
+    pub code: Range<u64>,
     /// Where the lock has its owner, in bytes from its start.
     owner: u64,
     /// Flags with which the task isn't the owner.
     shared: u64,
 }
 
-/// The kernel's code that waits in a loop for a lock with an owner.
-#[derive(Debug)]
-pub struct LockLoops(Vec<SpinLoop>);
-
-impl LockLoops {
+impl OwnedLoop {
     /// Finds the code; there is none in kernels without optimistic spinning.
-    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Self {
+    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Vec<Self> {
         let mut loops = Vec::new();
         for (name, structure, member) in LOOPS {
             let Some(owner) = btf.offset_of(structure, member) else {
                 continue;
             };
-            // What a compiler appends to a name it does to another form of the same function.
-            let is_form = |found: &str| match found.strip_prefix(name) {
-                Some(rest) => rest.is_empty() || rest.starts_with('.') && !rest.contains("cold"),
-                None => false,
-            };
-            let forms = symbols.functions().filter(|(_, _, name)| is_form(name));
-            loops.extend(forms.filter_map(|(address, ..)| {
-                Some(SpinLoop {
-                    code: address..symbols.address_after(address)?,
-                    owner,
-                    shared: if structure == "rw_semaphore" {
-                        READER_OWNED
-                    } else {
-                        0
-                    },
-                })
+            loops.extend(forms_of(symbols, name).map(|code| Self {
+                code,
+                owner,
+                shared: if structure == "rw_semaphore" {
+                    READER_OWNED
+                } else {
+                    0
+                },
             }));
         }
-        Self(loops)
+        loops
     }
 }
 
 impl LinuxKnowledge {
-    /// The lock for which a vCPU waits in a loop that stands still with `registers`. `None` if it does something else, or that isn't
-    /// known.
-    ///
-    /// Takes no lock and allocates nothing. Reads memory at each register at most, and one task.
-    pub(super) fn lock_wait<M: PhysicalMemory>(
+    /// The lock for which a vCPU waits in this loop, with `registers`. Reads memory at each register at most, and one task.
+    pub(super) fn owned_lock<M: PhysicalMemory>(
         &self,
+        waits: &OwnedLoop,
         memory: &M,
         registers: &Registers,
     ) -> Option<LockWait> {
-        let linked = registers.rip.wrapping_sub(self.slide()?);
-        let waits = self.locks.0.iter().find(|it| it.code.contains(&linked))?;
         let tasks = self.task_list.as_ref()?;
         let view = self.view(memory, registers)?;
         let values = registers.general();

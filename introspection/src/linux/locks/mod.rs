@@ -1,0 +1,63 @@
+//! The lock that a vCPU waits for in a loop, and its owner.
+
+mod owned;
+mod words;
+
+use std::ops::Range;
+
+use kvmprof_recording::LockWait;
+use owned::OwnedLoop;
+use words::WordLoop;
+
+use super::LinuxKnowledge;
+use crate::image::Symbols;
+use crate::image::btf::Btf;
+use crate::{PhysicalMemory, Registers};
+
+/// The kernel's code that waits in a loop for a lock.
+#[derive(Debug)]
+pub struct LockLoops {
+    owned: Vec<OwnedLoop>,
+    words: Vec<WordLoop>,
+}
+
+impl LockLoops {
+    /// Finds the code.
+    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Self {
+        Self {
+            owned: OwnedLoop::find(symbols, btf),
+            words: WordLoop::find(symbols),
+        }
+    }
+}
+
+/// The link-time addresses of the function `name`, and of other forms of it, to whose names a compiler appends what it did to them.
+fn forms_of<'a>(symbols: &'a Symbols, name: &'a str) -> impl Iterator<Item = Range<u64>> + 'a {
+    let is_form = move |found: &str| match found.strip_prefix(name) {
+        Some(rest) => rest.is_empty() || rest.starts_with('.') && !rest.contains("cold"),
+        None => false,
+    };
+    let forms = symbols
+        .functions()
+        .filter(move |(_, _, name)| is_form(name));
+    forms.filter_map(|(address, ..)| Some(address..symbols.address_after(address)?))
+}
+
+impl LinuxKnowledge {
+    /// The lock for which a vCPU waits in a loop that stands still with `registers`. `None` if it does something else, or that isn't
+    /// known.
+    ///
+    /// Takes no lock and allocates nothing. Reads memory at each register at most, and one task.
+    pub(super) fn lock_wait<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<LockWait> {
+        let linked = registers.rip.wrapping_sub(self.slide()?);
+        if let Some(waits) = (self.locks.owned.iter()).find(|it| it.code.contains(&linked)) {
+            return self.owned_lock(waits, memory, registers);
+        }
+        let waits = (self.locks.words.iter()).find(|it| it.code.contains(&linked))?;
+        self.lock_by_word(waits, memory, registers)
+    }
+}

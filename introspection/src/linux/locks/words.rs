@@ -1,0 +1,208 @@
+//! Locks that are a word which tells who waits: queued spin locks, and queued spinning locks for readers and writers.
+//!
+//! Which register has the lock's address depends on how the kernel was compiled, but the word itself has a form that hardly any other memory has:
+//! somebody holds it, and others wait (`include/asm-generic/qspinlock_types.h`, `qrwlock_types.h`). The lock is the only register's value that is
+//! the address of such a word. Where that fits none of the registers, or several, the lock stays unknown, and so it does when nobody has it
+//! any more. Who has it isn't in the word.
+
+use std::ops::Range;
+
+use kvmprof_recording::LockWait;
+
+use super::forms_of;
+use crate::image::Symbols;
+use crate::linux::LinuxKnowledge;
+use crate::{PhysicalMemory, Registers};
+
+/// The functions that wait, and what for.
+const LOOPS: [(&str, Word); 6] = [
+    ("native_queued_spin_lock_slowpath", Word::SpinLock),
+    ("__pv_queued_spin_lock_slowpath", Word::SpinLock),
+    ("queued_spin_lock_slowpath", Word::SpinLock),
+    ("kvm_wait", Word::SpinLock),
+    ("queued_read_lock_slowpath", Word::Readers),
+    ("queued_write_lock_slowpath", Word::Writers),
+];
+/// The most CPUs that x86-64 Linux can be built for (`NR_CPUS`): the word's layout is the one for less than 16,384.
+const MAX_CPUS: u32 = 8192;
+/// So many readers at most have a lock, or wait for it.
+const MAX_READERS: u32 = 1 << 16;
+
+/// A word, by what is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    /// `struct qspinlock`.
+    SpinLock,
+    /// `struct qrwlock`, to read.
+    Readers,
+    /// `struct qrwlock`, to write.
+    Writers,
+}
+
+impl Word {
+    /// Whether `bytes`, 8 of memory in little-endian order, begin with a word of a lock that somebody has, and others wait for.
+    fn is_waited_for(self, bytes: u64) -> bool {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let word = bytes as u32;
+        if self == Self::SpinLock {
+            return is_contended(word);
+        }
+        // The one of them whose turn is next has the spin lock behind the word.
+        let is_queued = (bytes >> 32) & 0xff == 1;
+        let (writer, is_waiting, readers) = (word & 0xff, word & 0x100 != 0, word >> 9);
+        let is_held_by_writer = writer == 0xff;
+        let is_sound = (writer == 0 || is_held_by_writer) && readers < MAX_READERS;
+        is_queued
+            && is_sound
+            && match self {
+                // A reader that waits is counted already.
+                Self::Readers => is_held_by_writer && readers > 0,
+                _ => is_waiting && (is_held_by_writer || readers > 0),
+            }
+    }
+}
+
+/// Whether `word` is that of a queued spin lock that one CPU has, and another one waits for.
+fn is_contended(word: u32) -> bool {
+    // The second value is that of a paravirtualized lock whose waiter sleeps (`_Q_SLOW_VAL`).
+    let is_held = matches!(word & 0xff, 1 | 3);
+    let pending = (word >> 8) & 0xff;
+    // The last CPU in the queue, counted from 1; 0: nobody queues.
+    let tail = word >> 18;
+    let is_tail_sound = tail <= MAX_CPUS && (tail > 0 || (word >> 16) & 3 == 0);
+    is_held && pending <= 1 && is_tail_sound && (pending == 1 || tail > 0)
+}
+
+/// Code that waits for a lock in a loop.
+#[derive(Debug)]
+pub(super) struct WordLoop {
+    /// Its link-time addresses.
+    pub code: Range<u64>,
+    word: Word,
+}
+
+impl WordLoop {
+    /// Finds the code.
+    pub fn find(symbols: &Symbols) -> Vec<Self> {
+        let loops = LOOPS.iter().flat_map(|(name, word)| {
+            forms_of(symbols, name).map(|code| Self { code, word: *word })
+        });
+        loops.collect()
+    }
+}
+
+impl LinuxKnowledge {
+    /// The lock for which a vCPU waits in this loop, with `registers`. Reads memory at each register at most.
+    pub(super) fn lock_by_word<M: PhysicalMemory>(
+        &self,
+        waits: &WordLoop,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<LockWait> {
+        let view = self.view(memory, registers)?;
+        let mut found = None;
+        // Unlike structures with pointers, such locks lie at multiples of 4.
+        let can_be_lock = |address: &u64| address >> 63 == 1 && address.is_multiple_of(4);
+        for address in registers.general().into_iter().filter(can_be_lock) {
+            let bytes = view.u64(address);
+            if !bytes.is_some_and(|bytes| waits.word.is_waited_for(bytes)) {
+                continue;
+            }
+            if found.is_some_and(|lock| lock != address) {
+                return None;
+            }
+            found = Some(address);
+        }
+        Some(LockWait {
+            address: found?,
+            owner: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::kernel::{HOT, NEW, OLD, TEXT, offsets};
+    use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE};
+
+    /// Physical addresses of two locks.
+    const LOCKS: [u64; 2] = [0x90_0000, 0x90_0104];
+
+    fn look(guest: &LinuxGuest, code: u64, change: impl Fn(&mut Registers)) -> Option<LockWait> {
+        let mut registers = Registers {
+            rip: TEXT + SLIDE + code,
+            rdi: DIRECT_MAP + LOCKS[0],
+            r12: DIRECT_MAP + LOCKS[1],
+            ..guest.kernel(0)
+        };
+        change(&mut registers);
+        let mut vcpu = guest.introspector(0);
+        vcpu.identify(&guest.memory, &registers, false, false);
+        vcpu.lock_wait(&guest.memory, &registers)
+    }
+
+    #[test]
+    fn a_spin_lock_is_known_by_its_word() {
+        for kernel in [OLD, HOT, NEW] {
+            let guest = LinuxGuest::new(kernel);
+            // Held and one CPU pending; held and CPU 1 queueing, on its second node; both; held by one that wakes its waiter.
+            for word in [0x101, 0x9_0001, 0x9_0101, 0x4_0003_u32] {
+                guest.write(LOCKS[0], &word.to_le_bytes());
+                let found = look(&guest, offsets::SPIN_LOOP, |_| {}).unwrap();
+                assert_eq!(found.address, DIRECT_MAP + LOCKS[0], "{word:#x}");
+                assert_eq!(found.owner, None);
+            }
+            // Free; held and nobody waits; free by now; no such CPU; a node of no CPU; other numbers.
+            for word in [0, 1, 0x4_0000, 0xffff_0001, 0x1_0101, 0x201, 0x102_u32] {
+                guest.write(LOCKS[0], &word.to_le_bytes());
+                assert_eq!(look(&guest, offsets::SPIN_LOOP, |_| {}), None, "{word:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_for_readers_and_writers_is_known_by_its_words() {
+        let guest = LinuxGuest::new(HOT);
+        let found = |code, bytes: u64| {
+            guest.write(LOCKS[0], &bytes.to_le_bytes());
+            look(&guest, code, |_| {}).is_some()
+        };
+        let queued = 1_u64 << 32;
+        let cases = [
+            // A writer has it, and one reader waits.
+            (queued | 0x2ff, true, false),
+            // The same, not at the head of the queue.
+            (0x2ff, false, false),
+            // A writer waits for two readers, or for another writer.
+            (queued | 0x500, false, true),
+            (queued | 0x1ff, false, true),
+            // Readers have it, and nobody waits.
+            (queued | 0x400, false, false),
+            // No such words.
+            (queued | 0x2fe, false, false),
+            (queued | 0xffff_ffff, false, false),
+        ];
+        for (bytes, readers, writers) in cases {
+            assert_eq!(found(offsets::READ_LOOP, bytes), readers, "{bytes:#x}");
+            assert_eq!(found(offsets::WRITE_LOOP, bytes), writers, "{bytes:#x}");
+        }
+    }
+
+    #[test]
+    fn a_lock_in_doubt_is_unknown() {
+        let guest = LinuxGuest::new(HOT);
+        guest.write(LOCKS[0], &0x101_u32.to_le_bytes());
+        let spin = |change: &dyn Fn(&mut Registers)| look(&guest, offsets::SPIN_LOOP, change);
+        assert!(spin(&|_| {}).is_some());
+        // The same address twice is no doubt.
+        assert!(spin(&|it| it.rbx = it.rdi).is_some());
+        // Other code; an address that no word has; not one of the kernel's.
+        assert_eq!(spin(&|it| it.rip = TEXT + SLIDE + offsets::FRAMED), None);
+        assert_eq!(spin(&|it| it.rdi += 2), None);
+        assert_eq!(spin(&|it| it.rdi = 0x1000), None);
+        // Two that could be the lock.
+        guest.write(LOCKS[1], &0x101_u32.to_le_bytes());
+        assert_eq!(spin(&|_| {}), None);
+    }
+}
