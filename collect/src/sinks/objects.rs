@@ -87,7 +87,11 @@ fn store(bucket: &Bucket, connector: Connector) -> anyhow::Result<Box<dyn Object
             Box::new(builder.build().context(failed)?)
         }
         Some("gs") => {
-            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url);
+            // The crate allows it for the machine's own metadata, which are asked with other options.
+            let allow_http = GoogleConfigKey::Client(ClientConfigKey::AllowHttp);
+            let allowed = std::env::var("GOOGLE_ALLOW_HTTP").unwrap_or_default() == "true";
+            let builder = GoogleCloudStorageBuilder::from_env().with_url(url);
+            let mut builder = builder.with_config(allow_http, allowed.to_string());
             for (name, value) in options {
                 builder = builder.with_config(key::<GoogleConfigKey>(&name)?, value);
             }

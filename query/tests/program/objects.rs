@@ -1,4 +1,4 @@
-//! A data set in an object store: an S3 server that checks signatures (moto).
+//! A data set in object stores: those of the collector's tests, which check signatures and tokens.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -7,36 +7,38 @@ use serde_json::Value;
 
 use super::{asked, fleet, program, root};
 
-const URL: &str = "s3://lake/fleet/a";
+const S3: &str = "s3.py";
+const GOOGLE: &str = "gcs.py";
+const AZURE: &str = "azure_blobs.py";
 
-/// The server, with the fleet's data set.
-struct S3 {
+/// A store, with the fleet's data set.
+struct Store {
     server: Child,
     output: BufReader<ChildStdout>,
     address: Value,
 }
 
-impl S3 {
-    fn start() -> Self {
+impl Store {
+    fn start(script: &str) -> Self {
         let python = root().join("target/receivers/bin/python");
         assert!(python.is_file(), "no {}: run tests/query", python.display());
         let mut server = Command::new(python)
-            .arg(root().join("collect/tests/receivers/s3.py"))
+            .arg(root().join("collect/tests/receivers").join(script))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let output = BufReader::new(server.stdout.take().unwrap());
-        let mut s3 = Self {
+        let mut store = Self {
             server,
             output,
             address: Value::Null,
         };
-        s3.address = s3.next();
+        store.address = store.next();
         let folder = fleet().folder.path().display();
-        writeln!(s3.server.stdin.as_mut().unwrap(), "put {folder}").unwrap();
-        assert_eq!(s3.next().as_array().unwrap().len(), 12);
-        s3
+        writeln!(store.server.stdin.as_mut().unwrap(), "put {folder}").unwrap();
+        assert_eq!(store.next().as_array().unwrap().len(), 12);
+        store
     }
 
     fn next(&mut self) -> Value {
@@ -45,44 +47,56 @@ impl S3 {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Runs the program with the data set there, and this secret.
+    /// Runs the program with the store's environment, and this secret.
     fn run(&self, secret: &str, arguments: &[&str]) -> Output {
-        let endpoint = format!("http://127.0.0.1:{}", self.address["port"]);
-        let key = self.address["key"].as_str().unwrap();
         let mut program = program();
-        program
-            .env("AWS_ENDPOINT_URL", endpoint)
-            .env("AWS_ALLOW_HTTP", "true")
-            .env("AWS_REGION", "eu-west-1")
-            .env("AWS_ACCESS_KEY_ID", key)
-            .env("AWS_SECRET_ACCESS_KEY", secret)
-            .env("RUST_LOG", "kvmprof_query=debug")
-            .args(arguments);
-        program.output().unwrap()
+        for (name, value) in self.address["environment"].as_object().unwrap() {
+            let value = value.as_str().unwrap();
+            program.env(
+                name,
+                if value == self.secret() {
+                    secret
+                } else {
+                    value
+                },
+            );
+        }
+        let program = program.env("RUST_LOG", "kvmprof_query=debug");
+        program.args(arguments).output().unwrap()
+    }
+
+    fn text(&self, member: &str) -> &str {
+        self.address[member].as_str().unwrap()
+    }
+
+    fn url(&self) -> &str {
+        self.text("url")
     }
 
     fn secret(&self) -> &str {
-        self.address["secret"].as_str().unwrap()
+        self.text("secret")
     }
 }
 
-impl Drop for S3 {
+impl Drop for Store {
     fn drop(&mut self) {
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
 }
 
-#[test]
-fn a_data_set_in_a_store_gives_the_answers_of_its_folder() {
-    let s3 = S3::start();
+fn check_that_it_gives_the_answers_of_its_folder(script: &str) {
+    let store = Store::start(script);
     let sql = "SELECT host, guest, function, sum(ticks) AS ticks FROM samples WHERE host <> 'host-0' \
         GROUP BY host, guest, function ORDER BY host, guest, function";
-    let output = s3.run(s3.secret(), &["--data", URL, "--format", "json", "--", sql]);
+    let output = store.run(
+        store.secret(),
+        &["--data", store.url(), "--format", "json", "--", sql],
+    );
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert!(errors.contains("8 of 12 files"), "{errors}");
-    assert!(!errors.contains(s3.secret()), "{errors}");
+    assert!(!errors.contains(store.secret()), "{errors}");
     let text = String::from_utf8(output.stdout).unwrap();
     let found: Vec<Value> = text
         .lines()
@@ -94,33 +108,50 @@ fn a_data_set_in_a_store_gives_the_answers_of_its_folder() {
     let page = [
         "flamegraph",
         "--data",
-        URL,
+        store.url(),
         "--where",
         "host = 'host-1'",
         "--output",
         "-",
     ];
-    let output = s3.run(s3.secret(), &page);
+    let output = store.run(store.secret(), &page);
     assert!(output.status.success());
     assert!(output.stdout.starts_with(b"<?xml"));
 }
 
 #[test]
+fn a_data_set_in_s3_gives_the_answers_of_its_folder() {
+    check_that_it_gives_the_answers_of_its_folder(S3);
+}
+
+#[test]
+fn a_data_set_in_google_cloud_storage_gives_the_answers_of_its_folder() {
+    check_that_it_gives_the_answers_of_its_folder(GOOGLE);
+}
+
+#[test]
+fn a_data_set_in_azure_gives_the_answers_of_its_folder() {
+    check_that_it_gives_the_answers_of_its_folder(AZURE);
+}
+
+#[test]
 fn a_store_that_refuses_is_told_without_its_secret() {
-    let s3 = S3::start();
-    let wrong = "not-the-secret";
-    let output = s3.run(wrong, &["--data", URL, "SELECT 1 FROM samples"]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("Cannot list s3://lake/fleet/a"), "{errors}");
-    assert!(!errors.contains(wrong), "{errors}");
-    let output = s3.run(
-        s3.secret(),
-        &["--data", "s3://lake/other", "SELECT 1 FROM samples"],
-    );
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        errors.contains("There is no file DATE/HOST/GUEST"),
-        "{errors}"
-    );
+    for script in [S3, GOOGLE, AZURE] {
+        let store = Store::start(script);
+        let wrong = store.text("wrong");
+        let output = store.run(wrong, &["--data", store.url(), "SELECT 1 FROM samples"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        let expected = format!("Cannot list {}", store.url());
+        assert!(errors.contains(&expected), "{errors}");
+        assert!(!errors.contains(wrong), "{errors}");
+        let other = store.url().replace("fleet/a", "other");
+        let nothing = ["--data", &other, "SELECT 1 FROM samples"];
+        let output = store.run(store.secret(), &nothing);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            errors.contains("There is no file DATE/HOST/GUEST"),
+            "{errors}"
+        );
+    }
 }
