@@ -1,6 +1,6 @@
 # Two threads fight for a spin lock, and then:
 echo fight running
-/bin/spin
+/bin/spin_lock
 echo fight over
 # Two processes write to one file: one of them has its lock, the other one waits for it in a loop, for the owner is running.
 while :; do dd if=/dev/zero of=/shared bs=1M count=16 conv=notrunc 2>/dev/null; done &

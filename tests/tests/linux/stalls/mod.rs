@@ -11,12 +11,12 @@ use serde_json::Value;
 
 const SUCCESS: u8 = 0;
 /// Where the program that fights for a spin lock is loaded.
-const SPIN: u64 = 0x1000_0000;
+const SPIN_LOCK: u64 = 0x1000_0000;
 
 fn run() -> Finished {
     once("stalls", || {
-        let spin = guest_program("spin.c", SPIN, &[]);
-        let guest = guest_init(include_str!("init.sh"), &[("spin", &spin)]);
+        let spin = guest_program("spin_lock.c", SPIN_LOCK, &[]);
+        let guest = guest_init(include_str!("init.sh"), &[("spin_lock", &spin)]);
         Scenario::new()
             .kernel("vmlinuz", &debian("6.12"))
             .file("guest.cpio", guest)
