@@ -48,19 +48,24 @@ fn nothing_is_gathered_before_an_ioctl() {
     assert!(client.rest().is_empty());
 }
 
+/// What is output of one tick of each kind.
+fn output_of_each(client: &mut Client) -> Vec<(u8, u64)> {
+    client.feed_one_of_each();
+    kinds(&client.rest())
+}
+
 /// "PROF_KERNEL requests that sample points for the unix kernel be output."
 #[test]
 fn prof_kernel_outputs_the_kernel() {
     let mut client = Client::open(1);
     client.ioctl(PROF_KERNEL, 0).unwrap();
-    client.feed_one_of_each();
     let expected = [
         (kind::KERNEL, 1),
         (kind::KERNELI, 1),
         (kind::IDLE, 1),
         (kind::MUSER, 3),
     ];
-    assert_eq!(kinds(&client.rest()), expected);
+    assert_eq!(output_of_each(&mut client), expected);
 }
 
 /// "The third argument is unused." "Again, the third argument is unused."
@@ -81,7 +86,6 @@ fn the_third_argument_is_unused() {
 fn prof_all_outputs_every_process() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
-    client.feed_one_of_each();
     let expected = [
         (kind::USER, 1),
         (kind::USER, 1),
@@ -90,7 +94,7 @@ fn prof_all_outputs_every_process() {
         (kind::KERNELI, 1),
         (kind::IDLE, 1),
     ];
-    assert_eq!(kinds(&client.rest()), expected);
+    assert_eq!(output_of_each(&mut client), expected);
 }
 
 /// "PROF_LIST requests that sample points for the user level processes specified by the list
@@ -123,8 +127,7 @@ fn prof_list_outputs_the_listed_processes() {
 fn a_list_is_a_count_and_process_ids() {
     let mut client = Client::open(1);
     client.list(&[1, 80, 70, 71]).unwrap();
-    client.feed_one_of_each();
-    let users = kinds(&client.rest())
+    let users = output_of_each(&mut client)
         .iter()
         .filter(|(kind, _)| *kind == kind::USER)
         .count();
@@ -157,7 +160,6 @@ fn prof_group_outputs_the_group() {
     assert!(!client.pcs.wants_process_group());
     client.ioctl(PROF_GROUP, 7).unwrap();
     assert!(client.pcs.wants_process_group());
-    client.feed_one_of_each();
     let expected = [
         (kind::USER, 1),
         (kind::USER, 1),
@@ -166,7 +168,7 @@ fn prof_group_outputs_the_group() {
         (kind::MKERNELI, 1),
         (kind::MUSER, 1),
     ];
-    assert_eq!(kinds(&client.rest()), expected);
+    assert_eq!(output_of_each(&mut client), expected);
     for none in [0, -1, i64::from(i32::MIN), 1 << 32] {
         let refused = Client::open(1).ioctl(PROF_GROUP, none);
         assert_eq!(refused, Err(Errno::EINVAL), "{none}");
@@ -188,7 +190,6 @@ fn modes_add_up() {
     client.ioctl(PROF_GROUP, 8).unwrap();
     client.ioctl(PROF_KERNEL, 0).unwrap();
     assert_eq!(client.status().modes, 0o32);
-    client.feed_one_of_each();
     let expected = [
         (kind::USER, 1),
         (kind::USER, 1),
@@ -197,7 +198,7 @@ fn modes_add_up() {
         (kind::IDLE, 1),
         (kind::MUSER, 1),
     ];
-    assert_eq!(kinds(&client.rest()), expected);
+    assert_eq!(output_of_each(&mut client), expected);
 }
 
 /// "By default, DEF_BUFNO buffers are assigned to the device."

@@ -25,7 +25,7 @@ use self::parquet::ParquetSink;
 use self::pprof::{Dialect, PprofSink};
 use crate::batch::Batch;
 use crate::config::{SinkConfig, SinkKind};
-use crate::spool::{Attempt, Claim, Spool, SpoolError};
+use crate::spool::{Attempt, Claim, Counts, Progress, Spool, SpoolError};
 
 /// Waits before a sink that has failed is tried again: each twice the one before, all of them by chance up to half as long again.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -153,6 +153,9 @@ fn new_sink(kind: &SinkKind) -> anyhow::Result<Box<dyn Sink>> {
     })
 }
 
+/// What has become of a part that isn't sent again.
+type Fate = fn(&mut Progress) -> &mut Counts;
+
 struct Runner {
     name: String,
     sink: Box<dyn Sink>,
@@ -207,39 +210,29 @@ impl Runner {
         let mut wait = FIRST_WAIT;
         loop {
             self.note(part, true, |_| ())?;
-            let asked;
-            match self.sink.send(batches, part) {
-                Ok(()) => {
-                    self.last_error.clear();
-                    self.note(part + 1, false, |progress| {
-                        progress.delivered.add_part(windows, ticks);
-                    })?;
-                    return Ok(true);
-                }
-                Err(Failure::Refused(error)) => {
-                    self.tell(&error, "It is not sent again");
-                    self.note(part + 1, false, |progress| {
-                        progress.refused.add_part(windows, ticks);
-                    })?;
-                    return Ok(true);
-                }
-                Err(Failure::Partly(error)) => {
-                    self.tell(&error, "It is not sent again");
-                    self.note(part + 1, false, |progress| {
-                        progress.unsure.add_part(windows, ticks);
-                    })?;
-                    return Ok(true);
-                }
+            let (error, fate): (_, Fate) = match self.sink.send(batches, part) {
+                Ok(()) => (None, |progress| &mut progress.delivered),
+                Err(Failure::Refused(error)) => (Some(error), |progress| &mut progress.refused),
+                Err(Failure::Partly(error)) => (Some(error), |progress| &mut progress.unsure),
                 Err(Failure::Retry { error, after }) => {
-                    asked = after.unwrap_or_default().min(LONGEST_ASKED);
+                    let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
                     self.note(part, false, |progress| progress.retries += 1)?;
+                    if self.spool.wait_closed(jittered(wait).max(asked)) {
+                        return Ok(false);
+                    }
+                    wait = (2 * wait).min(LONGEST_WAIT);
+                    continue;
                 }
+            };
+            match error {
+                None => self.last_error.clear(),
+                Some(error) => self.tell(&error, "It is not sent again"),
             }
-            if self.spool.wait_closed(jittered(wait).max(asked)) {
-                return Ok(false);
-            }
-            wait = (2 * wait).min(LONGEST_WAIT);
+            self.note(part + 1, false, |progress| {
+                fate(progress).add_part(windows, ticks);
+            })?;
+            return Ok(true);
         }
     }
 
@@ -248,7 +241,7 @@ impl Runner {
         &self,
         part: usize,
         is_sent: bool,
-        change: impl FnOnce(&mut crate::spool::Progress),
+        change: impl FnOnce(&mut Progress),
     ) -> Result<(), SpoolError> {
         self.spool.change(&self.name, |progress| {
             if let Some(Attempt {

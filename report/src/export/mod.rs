@@ -7,7 +7,7 @@
 mod callgrind;
 mod error;
 mod firefox;
-mod interned;
+pub(crate) mod interned;
 mod perf_data;
 mod perf_script;
 mod pprof;

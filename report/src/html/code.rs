@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 use serde_json::{Value, json};
 
 use super::calls::Calls;
+use crate::export::interned::Interned;
 use crate::profile::Profile;
 use crate::symbolize::{Asked, Assembly, Resolved, SourceLine, SourceTexts};
 use crate::text::visible;
@@ -131,10 +132,11 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
     let places: Vec<Resolved> = (offsets.iter())
         .map(|offset| resolve(hits.file_begin.wrapping_add(*offset)))
         .collect();
-    let mut names = Names::default();
+    let mut names = Interned::new("source lines");
     let inner = places.iter().map(|place| {
         let source = place.frames.first().and_then(|frame| frame.source.as_ref());
-        names.number(source)
+        let number = source.and_then(|source| names.number(source).ok());
+        number.map_or(-1, |(number, _)| i64::from(number))
     });
     let inner: Vec<i64> = inner.collect();
     let own = places.iter().map(|place| {
@@ -152,7 +154,7 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
         "texts": instructions.iter().map(text).collect::<Vec<_>>(),
         "ticksAt": ticks,
         "places": inner,
-        "names": names.all,
+        "names": names.into_ordered().into_iter().map(shown_place).collect::<Vec<_>>(),
         "source": source,
     }))
 }
@@ -170,25 +172,8 @@ fn ticks_of(offsets: &[u64], by_offset: &BTreeMap<u64, u64>) -> Vec<u64> {
         .collect()
 }
 
-/// Names of source lines, each once.
-#[derive(Default)]
-struct Names {
-    all: Vec<String>,
-    numbers: HashMap<SourceLine, i64, RandomState>,
-}
-
-impl Names {
-    fn number(&mut self, source: Option<&SourceLine>) -> i64 {
-        let Some(source) = source else { return -1 };
-        if let Some(number) = self.numbers.get(source) {
-            return *number;
-        }
-        let number = i64::try_from(self.all.len()).unwrap_or(-1);
-        self.all
-            .push(visible(&format!("{}:{}", source.file, source.line)));
-        self.numbers.insert(source.clone(), number);
-        number
-    }
+fn shown_place(source: &SourceLine) -> String {
+    visible(&format!("{}:{}", source.file, source.line))
 }
 
 /// The source lines of a function whose instructions are of the lines `own`.
