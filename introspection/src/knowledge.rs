@@ -234,6 +234,21 @@ impl GuestKnowledge {
         (!text.is_empty()).then_some(text)
     }
 
+    /// A line for the place in a variable of the kernel's image that has this address in the guest, in the form of `/proc/kallsyms`: its name is
+    /// `VARIABLE`, or `VARIABLE+0xOFFSET`. `None` if it is in no variable, or that isn't known.
+    pub fn variable(&self, address: u64) -> Option<String> {
+        let linux = self.linux()?;
+        let linked = address.wrapping_sub(linux.slide()?);
+        let (name, offset) = (linux.symbols()).variable_at(linked)?;
+        let is_sound =
+            linux.image().contains(&linked) && name.bytes().all(|byte| byte.is_ascii_graphic());
+        let place = match offset {
+            0 => name.to_owned(),
+            _ => format!("{name}+{offset:#x}"),
+        };
+        is_sound.then(|| format!("{address:016x} d {place}\n"))
+    }
+
     /// What unwinds the stacks of a guest that isn't Linux; `None` for Linux, and for guests of whose code nothing is known.
     pub(super) fn image_unwinder(&self) -> Option<&ImageUnwinder> {
         match self.guest() {

@@ -11,6 +11,7 @@ mod layout;
 mod program;
 pub mod record;
 mod stacks;
+mod time_namespace;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct SamplingHost {
     /// `struct kvm`.
     kvm: u64,
     layout: VcpuLayout,
+    /// From the host's CLOCK_MONOTONIC to this process's.
+    time_offset: u64,
 }
 
 /// A program for one vCPU. Once it is set on an event it lives as long as that.
@@ -95,6 +98,7 @@ impl SamplingHost {
             kernel,
             pid,
             kvm,
+            time_offset: time_namespace::monotonic_offset(),
         })
     }
 
@@ -145,6 +149,7 @@ impl SamplingHost {
             pointer: places.and_then(|places| pointer(places, slots)),
             reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
             stacks,
+            time_offset: self.time_offset,
         };
         let record = bpf::create_map(plan.room()).map_err(error::refused)?;
         plan.record = record.as_raw_fd();

@@ -1,7 +1,7 @@
 //! The eBPF program that takes a sample.
 
 use super::assembly::{
-    ADD_IMMEDIATE, CONTEXT, FLAG_SET, HELPER_KTIME_GET_NS, HELPER_PERF_EVENT_OUTPUT,
+    ADD_IMMEDIATE, ADD_REGISTER, CONTEXT, FLAG_SET, HELPER_KTIME_GET_NS, HELPER_PERF_EVENT_OUTPUT,
     HELPER_PROBE_READ_USER, JUMP_IF_NOT, JUMP_IF_ZERO, OR_IMMEDIATE, Program, RECORD, Range,
     TARGET, offset16,
 };
@@ -31,6 +31,8 @@ pub struct Plan {
     pub pointer: Option<Pointer>,
     pub reads: Vec<Read>,
     pub stacks: Option<Stacks>,
+    /// What is to be added to the host's CLOCK_MONOTONIC, modulo 2^64.
+    pub time_offset: u64,
 }
 
 impl Plan {
@@ -163,6 +165,10 @@ pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
         program.zero([CODE].into_iter().chain((COPIES..STACK_BYTES).step_by(8)));
     }
     program.call(HELPER_KTIME_GET_NS);
+    if plan.time_offset != 0 {
+        program.load_immediate(1, plan.time_offset);
+        program.registers(ADD_REGISTER, 0, 1);
+    }
     program.add(STORE_64, RECORD, 0, offset16(TIME), 0);
     program.vcpu(layout, plan);
     let (in_target, at_hosts): (Vec<Read>, Vec<Read>) = plan

@@ -88,7 +88,7 @@ impl<'a> Record<'a> {
         self.u64(FLAGS) & u64::from(flag.cast_unsigned()) != 0
     }
 
-    /// When, in ns of CLOCK_MONOTONIC.
+    /// When, in ns of this process's CLOCK_MONOTONIC.
     pub fn time(&self) -> u64 {
         self.u64(TIME)
     }

@@ -190,6 +190,7 @@ fn the_kernel_accepts_the_program() {
                 .filter(|_| with_places)
                 .collect(),
             stacks,
+            time_offset: 0,
         };
         let record = bpf::create_map(plan.room()).unwrap();
         plan.record = record.as_raw_fd();

@@ -13,6 +13,11 @@ pub struct KernelSymbol<'a> {
     pub module: Option<&'a [u8]>,
 }
 
+/// Whether nm(1)'s letter for a type is one of variables: initialized, read-only, or zero at first.
+pub const fn is_variable(kind: u8) -> bool {
+    matches!(kind, b'd' | b'D' | b'r' | b'R' | b'b' | b'B')
+}
+
 impl<'a> KernelSymbol<'a> {
     /// Reads `ADDRESS TYPE NAME [MODULE]`, the address in hexadecimal; words behind that are ignored. `None` for a line of
     /// another form.

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use kvmprof_abi::kallsyms::is_variable;
 use kvmprof_recording::elf::{MAX_NAMES_BYTES, bounded_name};
 
 /// One symbol. Its name is a part of the table's text.
@@ -122,6 +123,17 @@ impl Symbols {
         Some((self.name(&symbol), address - symbol.address))
     }
 
+    /// The variable that holds link-time address `address`, and the offset of the address within it. Variables have no sizes here: the
+    /// next symbol ends one, and the last one has no end.
+    pub fn variable_at(&self, address: u64) -> Option<(&str, u64)> {
+        let after = (self.symbols).partition_point(|symbol| symbol.address <= address);
+        let begin = self.symbols.get(after.checked_sub(1)?)?.address;
+        let first = (self.symbols).partition_point(|symbol| symbol.address < begin);
+        let here = self.symbols.get(first..after)?;
+        let variable = here.iter().find(|symbol| is_variable(symbol.kind))?;
+        Some((self.name(variable), address - begin))
+    }
+
     /// The functions, by address: link-time address, type letter of nm(1), name.
     pub fn functions(&self) -> impl Iterator<Item = (u64, char, &str)> {
         self.functions.iter().map(|index| {
@@ -201,6 +213,17 @@ mod tests {
             symbols.addresses_of(["twice", "zzz", "_text"]),
             [Some(0x2400), None, Some(0x1000)]
         );
+    }
+
+    #[test]
+    fn finds_the_variable_around_an_address() {
+        let symbols = symbols();
+        assert_eq!(symbols.variable_at(0x3000), Some(("jiffies", 0)));
+        assert_eq!(symbols.variable_at(0x3018), Some(("jiffies", 0x18)));
+        assert_eq!(symbols.variable_at(0x27ff), Some(("twice", 0x3ff)));
+        // Functions, and nothing.
+        assert_eq!(symbols.variable_at(0x2800), None);
+        assert_eq!(symbols.variable_at(0xfff), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The encoder of recordings: ticks and what is known of the guest go in, blocks come out.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvmprof_abi::pcs::Ledger;
@@ -12,6 +13,9 @@ use crate::tasks::TaskLook;
 /// Bytes that may wait in a sink when samples come; those for which there is no room are lost, and counted.
 const MAX_WAITING: usize = 16 << 20;
 
+/// So many different locks get names.
+const MAX_LOCKS: usize = 256;
+
 /// Makes one recording, and keeps its account.
 #[derive(Debug)]
 pub struct Encoder<S: Sink> {
@@ -20,6 +24,10 @@ pub struct Encoder<S: Sink> {
     has_kernel: bool,
     /// How much of the text of modules' functions has been taken, in bytes.
     module_text: u64,
+    /// Addresses of locks that samples wait for.
+    locks: HashSet<u64>,
+    /// Those whose names haven't been asked for yet.
+    unnamed: Vec<u64>,
     is_over: bool,
 }
 
@@ -31,6 +39,8 @@ impl<S: Sink> Encoder<S> {
             intake: Intake::new(pids),
             has_kernel: false,
             module_text: 0,
+            locks: HashSet::new(),
+            unnamed: Vec::new(),
             is_over: false,
         }
     }
@@ -54,6 +64,12 @@ impl<S: Sink> Encoder<S> {
     pub fn feed(&mut self, ticks: &Ticks, frames: &[u64]) {
         if self.is_over {
             return;
+        }
+        if let Some(lock) = ticks.sample.and_then(|sample| sample.lock)
+            && self.locks.len() < MAX_LOCKS
+            && self.locks.insert(lock.address)
+        {
+            self.unnamed.push(lock.address);
         }
         if let Some(block) = self.intake.feed(ticks, frames) {
             self.put_samples(block);
@@ -93,6 +109,22 @@ impl<S: Sink> Encoder<S> {
     pub fn add_restart(&mut self, block: Arc<[u8]>) {
         self.add_block(block);
         self.has_kernel = false;
+        self.locks.clear();
+        self.unnamed.clear();
+    }
+
+    /// A lock that samples wait for, whose name is to be given to [`add_variables`](Self::add_variables) if it has one. Each comes once, after
+    /// the kernel's functions.
+    pub fn next_lock(&mut self) -> Option<u64> {
+        let can_take = self.has_kernel && self.is_recording();
+        can_take.then(|| self.unnamed.pop())?
+    }
+
+    /// Takes places in variables of the kernel, in the form of `/proc/kallsyms`; nothing if there are none.
+    pub fn add_variables(&mut self, lines: String) {
+        if !lines.is_empty() {
+            self.add_symbols(lines.into_bytes().into());
+        }
     }
 
     /// True until [`add_kernel`](Self::add_kernel).

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::stolen::StolenTicks;
 use super::waits::WaitKind;
+use crate::symbolize::Symbols;
 use crate::text::visible;
 
 /// Samples that are kept.
@@ -33,6 +34,8 @@ pub struct LockRow {
     /// Its guest virtual address. In JSON it is text in hexadecimal: programs there are that have no numbers of 64 bits.
     #[serde(serialize_with = "hexadecimal")]
     pub address: u64,
+    /// The variable of the kernel that it is, or that it is in with its offset, as far as that can be shown; `None` for others.
+    pub variable: Option<String>,
     /// The number of samples.
     pub samples: u64,
     /// Those of them during which the host didn't run the vCPU that its owner was on.
@@ -99,8 +102,8 @@ impl Locks {
         self.left_out
     }
 
-    /// The `top` rows with the most samples.
-    pub fn rows(self, stolen: &StolenTicks, top: usize) -> Vec<LockRow> {
+    /// The `top` rows with the most samples. `kernel` has the names of variables.
+    pub fn rows(self, stolen: &StolenTicks, kernel: &Symbols, top: usize) -> Vec<LockRow> {
         let mut held: Vec<(u32, Held)> = self
             .numbers
             .into_iter()
@@ -125,14 +128,18 @@ impl Locks {
                 *sum.owners.entry(thread).or_default() += 1;
             }
         }
-        let mut rows: Vec<LockRow> = sums.into_iter().map(row).collect();
+        let rows = sums.into_iter().map(|((kind, address), sum)| LockRow {
+            variable: kernel.variable(address).map(visible),
+            ..row(kind, address, sum)
+        });
+        let mut rows: Vec<LockRow> = rows.collect();
         rows.sort_by_key(|row| (std::cmp::Reverse(row.samples), row.kind, row.address));
         rows.truncate(top);
         rows
     }
 }
 
-fn row(((kind, address), sum): ((WaitKind, u64), Sum)) -> LockRow {
+fn row(kind: WaitKind, address: u64, sum: Sum) -> LockRow {
     let owners = sum.owners.len();
     let most = sum
         .owners
@@ -141,6 +148,7 @@ fn row(((kind, address), sum): ((WaitKind, u64), Sum)) -> LockRow {
     LockRow {
         kind,
         address,
+        variable: None,
         samples: sum.samples,
         owner_stolen: sum.stolen,
         owners,
@@ -214,10 +222,12 @@ mod tests {
         }
         locks.take(WaitKind::Mutex, &Sample::default());
         assert_eq!(locks.left_out(), 0);
-        let rows = locks.rows(&stolen, 10);
+        let kernel = Symbols::parse("40 d tasklist_\u{202e}lock+0x8\n80 t code\n");
+        let rows = locks.rows(&stolen, &kernel, 10);
         let row = |address, samples, owner_stolen, owners, tid| LockRow {
             kind: WaitKind::Mutex,
             address,
+            variable: (address == 0x40).then(|| "tasklist_\u{fffd}lock+0x8".to_owned()),
             samples,
             owner_stolen,
             owners,

@@ -101,6 +101,7 @@ impl Stalls {
     pub fn new(profile: &Profile, watcher: StallWatcher, top: usize) -> Self {
         let names = Names::new(profile);
         let StallWatcher {
+            kernel,
             stretches,
             unpreempted,
             preemption_known,
@@ -121,7 +122,7 @@ impl Stalls {
             samples_with_preemption_off,
             preemption_known,
             locks_left_out: locks.left_out(),
-            locks: locks.rows(&stolen, top),
+            locks: locks.rows(&stolen, &kernel, top),
             waits_not_compared: waits.not_compared(),
             waits: waits.rows(&stolen, &names, top),
             stolen: stolen.rows(&names, top),

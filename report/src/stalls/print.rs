@@ -162,8 +162,7 @@ fn print_locks(stalls: &Stalls, look: Look, out: &mut dyn Write) -> io::Result<(
         return Ok(());
     }
     let title = "Locks that these waited for, as far as they are known; OWNER STOLEN: the host didn't run the vCPU of the lock's owner";
-    let columns =
-        "  SAMPLES  OWNER STOLEN  WAITS FOR     ADDRESS             OWNERS  HELD MOST OFTEN BY";
+    let columns = "  SAMPLES  OWNER STOLEN  WAITS FOR     ADDRESS             OWNERS  HELD MOST OFTEN BY        VARIABLE";
     heading(look, title, columns, out)?;
     for row in &stalls.locks {
         let LockRow {
@@ -179,8 +178,9 @@ fn print_locks(stalls: &Stalls, look: Look, out: &mut dyn Write) -> io::Result<(
         );
         writeln!(
             out,
-            "  {samples:>7}  {owner_stolen:>12}  {:<12}  {address:#018x}  {owners:>6}  {owner}",
+            "  {samples:>7}  {owner_stolen:>12}  {:<12}  {address:#018x}  {owners:>6}  {owner:<24}  {}",
             row.kind.name(),
+            row.variable.as_deref().unwrap_or("-"),
         )?;
     }
     if stalls.locks_left_out > 0 {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, LazyLock};
 
-use kvmprof_abi::kallsyms::KernelSymbol;
+use kvmprof_abi::kallsyms::{KernelSymbol, is_variable};
 
 use super::shared::Shared;
 
@@ -18,6 +18,8 @@ pub const KERNEL: &str = "[kernel]";
 pub struct Symbols {
     /// Parts of that order: none begins before the one before it ends.
     parts: Vec<Part>,
+    /// Variables, and places in them.
+    variables: HashMap<u64, Box<str>>,
 }
 
 /// Functions that lie together, such as those of a module. Kernels have the same parts wherever KASLR has put them: they are in memory once.
@@ -58,7 +60,7 @@ pub struct Found<'a> {
 
 impl Symbols {
     /// Reads the form of `/proc/kallsyms`: lines of address, type letter, name, and a module's name in brackets. An
-    /// empty line ends a range of code. Other lines are ignored.
+    /// empty line ends a range of code. Other lines are ignored, and what isn't a variable by its letter is a function.
     pub fn parse(text: &str) -> Self {
         let mut symbols = Self::default();
         symbols.add(text);
@@ -68,7 +70,10 @@ impl Symbols {
     /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of
     /// an earlier one.
     pub fn add(&mut self, text: &str) {
-        let mut added = placed(text);
+        let mut added = placed(text, &mut self.variables);
+        if added.is_empty() {
+            return;
+        }
         let runs = runs(&added);
         added.sort_by_key(|(begin, _)| *begin);
         let is_among_added = |part: &Part| {
@@ -141,6 +146,11 @@ impl Symbols {
         })
     }
 
+    /// The variable at `address`, or the place in one, if the table has that very address.
+    pub fn variable(&self, address: u64) -> Option<&str> {
+        self.variables.get(&address).map(|name| &**name)
+    }
+
     /// The begin of the kernel's function `name`.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         let is_it = |function: &Function| *function.name == *name && *function.module == *KERNEL;
@@ -209,8 +219,8 @@ impl Part {
     }
 }
 
-/// The functions of `text`, range of code by range of code.
-fn placed(text: &str) -> Vec<Placed> {
+/// The functions of `text`, range of code by range of code. Variables go into `variables`.
+fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
     let kernel: Arc<str> = KERNEL.into();
     let mut modules: HashMap<String, Arc<str>> = HashMap::new();
     let (mut all, mut stretch) = (Vec::new(), Vec::new());
@@ -221,6 +231,11 @@ fn placed(text: &str) -> Vec<Placed> {
         let Some(symbol) = KernelSymbol::parse(line.as_bytes()) else {
             continue;
         };
+        if is_variable(symbol.kind) {
+            let name = String::from_utf8_lossy(symbol.name);
+            variables.insert(symbol.address, name.into());
+            continue;
+        }
         let module = symbol.module.map_or_else(
             || Arc::clone(&kernel),
             |module| {
@@ -379,7 +394,7 @@ mod tests {
                     lines += &format!("{address:x} t f{text}_{number}{module}\n{end}");
                 }
                 symbols.add(&lines);
-                let added = placed(&lines);
+                let added = placed(&lines, &mut HashMap::new());
                 let runs = runs(&added);
                 list.retain(|(begin, _)| !runs.iter().any(|run| run.contains(begin)));
                 list.extend(added);

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_recording::file::Contents;
-use kvmprof_tests::{Boot, Ran, kvmprof, on_kvm, recorded, run, until, write_kernel};
+use kvmprof_tests::{
+    Boot, Ran, is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run, until, write_kernel,
+};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
@@ -177,5 +179,38 @@ fn a_guest_that_cannot_start_leaves_an_older_recording() {
         let missing = run(["view", "/nowhere/at-all"]);
         assert_eq!(missing.status, 1);
         assert!(missing.stderr.contains("/nowhere/at-all"), "{missing:?}");
+    });
+}
+
+/// As in a container that has clocks of its own (time_namespaces(7)): the host's kernel, which takes the samples of `--clock kernel`, has others.
+#[test]
+fn samples_have_the_times_of_their_time_namespace() {
+    if !rustix::process::geteuid().is_root() {
+        return kvmprof_tests::not_run("only root can make a time namespace");
+    }
+    on_kvm(|| {
+        let mut clocks = vec!["thread"];
+        if is_kernel_clock_for_demo() {
+            clocks.push("kernel");
+        }
+        for clock in clocks {
+            let place = Place::of(Boot::Demo);
+            let record = place.command(["--console", "none", "--clock", clock, "--seconds", "1"]);
+            let mut inside = Command::new("unshare");
+            inside.current_dir(place.folder.path()).stdin(Stdio::null());
+            inside.args(["--time", "--monotonic", "100000", "--fork"]);
+            inside.arg(record.get_program()).args(record.get_args());
+            let ran = kvmprof_tests::run_command(&mut inside);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            let (samples, contents) = recorded(&place.path("out.kvmprof"));
+            let began = contents.info.began_monotonic_ns;
+            for sample in &samples {
+                let distance = sample.time.abs_diff(began);
+                assert!(
+                    distance < 50_000_000_000_000,
+                    "{clock}: {sample:?}, {began}"
+                );
+            }
+        }
     });
 }

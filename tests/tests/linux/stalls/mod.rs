@@ -197,10 +197,20 @@ fn a_spin_lock_that_is_waited_for_has_its_address() {
     let (address, most) = (by_address.iter().max_by_key(|(_, count)| **count)).unwrap();
     println!("{by_address:x?}");
     assert!(share(*most, known.len() as u64) >= 0.95, "{by_address:x?}");
-    let first = &rows_of(run, "spin.stalls.json", "locks")[0];
+    let rows = rows_of(run, "spin.stalls.json", "locks");
+    let first = &rows[0];
     assert_eq!(first["kind"], "spin-lock");
     assert_eq!(first["address"], format!("{address:#018x}"));
     assert_eq!(first["samples"], *most);
+    // It is allocated; locks in the kernel's image are variables.
+    assert_eq!(first["variable"], Value::Null);
+    for document in ["spin.stalls.json", "guest.stalls.json"] {
+        for row in rows_of(run, document, "locks") {
+            let address = row["address"].as_str().unwrap();
+            let is_in_image = ("0xffffffff80000000".."0xffffffffc0000000").contains(&address);
+            assert_eq!(row["variable"].is_string(), is_in_image, "{row}");
+        }
+    }
 }
 
 /// Who waits for a semaphore in a loop has forbidden preemption (`rwsem_optimistic_spin`), and so has who copies what is written (`kmap_atomic` in

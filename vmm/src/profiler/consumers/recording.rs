@@ -75,7 +75,7 @@ pub fn recording_info(
     }
 }
 
-/// Gives `recording` what it lacks of the kernel's functions and its modules', as far as that is known.
+/// Gives `recording` what it lacks of the kernel's functions and its modules', and of the names of locks, as far as that is known.
 pub fn add_symbols<S: Sink>(
     recording: &mut Encoder<S>,
     kernel_text: &mut KernelText,
@@ -89,6 +89,11 @@ pub fn add_symbols<S: Sink>(
         }
         recording.add_kernel(text);
     }
+    let mut variables = String::new();
+    while let Some(lock) = recording.next_lock() {
+        variables += &knowledge.variable(lock).unwrap_or_default();
+    }
+    recording.add_variables(variables);
     let Some(modules) = knowledge.modules() else {
         return;
     };
@@ -113,10 +118,51 @@ fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_introspection::testing::kernel::HOT;
+    use kvmprof_introspection::testing::kernel::{HOT, TEXT, offsets};
     use kvmprof_introspection::testing::linux_guest::LinuxGuest;
     use kvmprof_introspection::testing::modules::TestModule;
     use kvmprof_recording::file::{FileOptions, FileSink, Recording};
+    use kvmprof_recording::{LockWait, Sample, Ticks};
+
+    #[test]
+    fn locks_that_are_variables_have_their_names() {
+        let guest = LinuxGuest::new(HOT);
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let sink =
+            FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap();
+        let mut recording = Encoder::new(sink, &[]);
+        let mut kernel_text = KernelText::default();
+        let slide = guest.knowledge.slide().unwrap();
+        let variable = TEXT.wrapping_add(offsets::MODULES).wrapping_add(slide);
+        // Twice the same one, one beside the image, and one that is code.
+        for address in [
+            variable + 4,
+            0xffff_8880_0000_1000,
+            variable + 4,
+            TEXT + slide,
+        ] {
+            let lock = Some(LockWait {
+                address,
+                owner: None,
+            });
+            let ticks = Ticks {
+                sample: Some(Sample {
+                    lock,
+                    ..Sample::default()
+                }),
+                ..Ticks::default()
+            };
+            recording.feed(&ticks, &[]);
+            add_symbols(&mut recording, &mut kernel_text, &guest.knowledge);
+        }
+        recording.finish();
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        let variables = contents.symbols.lines().filter(|line| line.contains(" d "));
+        let expected = format!("{:016x} d modules+0x4", variable + 4);
+        assert_eq!(variables.collect::<Vec<_>>(), [expected]);
+    }
 
     #[test]
     fn all_modules_are_in_a_recording_once_those_that_have_gone_too() {

@@ -1,0 +1,43 @@
+//! The time namespace of this process: eBPF programs have the host's clocks.
+
+use std::fs;
+
+/// What this process's CLOCK_MONOTONIC is ahead of the host's by, in ns modulo 2^64; 0 where there are no time namespaces.
+pub fn monotonic_offset() -> u64 {
+    // It is about the namespace of children, which is that of the process as long as it makes none (time_namespaces(7)).
+    let offsets = fs::read_to_string("/proc/self/timens_offsets");
+    offsets.map_or(0, |text| parse(&text).unwrap_or(0))
+}
+
+/// Lines of the clock's name, and of seconds and ns that are added to it.
+fn parse(text: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    let mut words = lines.find_map(|mut words| (words.next()? == "monotonic").then_some(words))?;
+    let seconds: i64 = words.next()?.parse().ok()?;
+    let nanoseconds: u64 = words.next()?.parse().ok()?;
+    let offset = seconds.checked_mul(1_000_000_000)?;
+    Some(offset.cast_unsigned().wrapping_add(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_ahead_or_behind() {
+        let of = |seconds, nanoseconds| {
+            parse(&format!(
+                "boottime            7         9\nmonotonic  {seconds:>12} {nanoseconds:>9}\n"
+            ))
+        };
+        assert_eq!(of("0", "0"), Some(0));
+        assert_eq!(of("100000", "5"), Some(100_000_000_000_005));
+        assert_eq!(
+            of("-2", "500000000"),
+            Some(1_500_000_000_u64.wrapping_neg())
+        );
+        assert_eq!(of("x", "0"), None);
+        assert_eq!(of("9223372036854775807", "0"), None);
+        assert_eq!(parse("boottime 1 2\n"), None);
+    }
+}
