@@ -162,7 +162,12 @@ impl Stretches {
                     ended = close(state, sample.time).or(ended);
                     state.on = state.last;
                 }
-                let before = state.on;
+                // When a vCPU was halted is known by the grid of ticks alone, which a sample with jitter may be ahead of.
+                let before = if state.on < sample.time {
+                    state.on
+                } else {
+                    sample.time.saturating_sub(self.period)
+                };
                 let open = state.open.get_or_insert_with(|| Stretch {
                     vcpu: sample.vcpu,
                     pid: sample.pid,
@@ -366,5 +371,22 @@ mod tests {
             sample(7, 8, 0),
         ];
         assert_eq!(lengths(&ticks), [(0, 5, 0), (0, 2, 0), (0, 2, 0)]);
+    }
+
+    /// Until when a vCPU was halted is known by the grid of ticks; samples with jitter may come before.
+    #[test]
+    fn a_halt_behind_a_sample_bounds_no_stretch_with_it() {
+        let halted = Ticks {
+            idle: 5,
+            ..Ticks::default()
+        };
+        let ticks = [
+            sample(1, 7, 0),
+            halted,
+            sample(4, 7, IPL_MASKED),
+            sample(5, 7, 0),
+        ];
+        let rows = rows(&ticks);
+        assert_eq!((rows[0].seen_ns, rows[0].at_most_ns), (0, 2 * PERIOD));
     }
 }

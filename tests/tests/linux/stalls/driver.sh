@@ -1,12 +1,14 @@
-# A guest with two vCPUs, and a host that has something else to do, too.
-dd if=/dev/zero of=/dev/null 2>/dev/null & other=$!
+# A guest with two vCPUs.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
     --cmdline "console=ttyS0 quiet panic=-1 printk.devkmsg=on"
 says 'fight running'
-record spin.kvmprof -F 1000
-says 'fight over'
+record spin.kvmprof
+sampled 800
 stop_recording
+echo go >"/run/$name.input"
 says 'workload running'
+# From now on its host has something else to do, too.
+dd if=/dev/zero of=/dev/null 2>/dev/null & other=$!
 record guest.kvmprof
 sampled 1500
 stop_recording

@@ -1,7 +1,8 @@
-# Two threads fight for a spin lock, and then:
+# Two threads fight for a spin lock, until a line comes.
+/bin/spin_lock &
 echo fight running
-/bin/spin_lock
-echo fight over
+read -r _
+kill $!
 # Two processes write to one file: one of them has its lock, the other one waits for it in a loop, for the owner is running.
 while :; do dd if=/dev/zero of=/shared bs=1M count=16 conv=notrunc 2>/dev/null; done &
 while :; do dd if=/dev/zero of=/shared bs=1M count=16 conv=notrunc 2>/dev/null; done &

@@ -137,7 +137,7 @@ fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
         .collect();
     println!("{} of {} locks are known", known.len(), waiting.len());
     // On a busy host the lock often changes hands while the vCPU that waits stands still already.
-    assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
+    assert!(known.len() >= 5 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
     let mut by_address: BTreeMap<u64, u64> = BTreeMap::new();
     let (mut right, mut on_other) = (0, 0);
     for (sample, lock) in &known {
