@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::collector::system_name;
 use crate::gather::Policy;
 use crate::hash::{Hashed, Key, KeyError};
 
@@ -241,6 +242,11 @@ impl Config {
                 message: format!("line {line}: {}", error.message()),
             }
         })
+    }
+
+    /// The host's name: the configuration's, else the one that the system has.
+    pub fn host_name(&self) -> String {
+        self.host.clone().unwrap_or_else(system_name)
     }
 
     /// What windows tell apart. Patterns that aren't are left out: [`check`](Self::check) refuses them.

@@ -118,7 +118,7 @@ fn what_is_sent_twice_is_there_once() {
             let batches = batches(1);
             let work = Work::start(kind, 1 << 30);
             work.push(&batches);
-            work.spool.close();
+            work.spool.drain();
             let windows = (batches.len() * fleet::GUESTS) as u64;
             work.until(|progress, _| progress.delivered.windows == windows);
             drop(work);
