@@ -17,7 +17,7 @@ use crate::batch::{Batch, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Now, Policy, State};
 use crate::names::{BatchNames, Names};
-use crate::sockets::{Followed, News, Socket, Wanted, find, guest_name, watch};
+use crate::sockets::{Followed, News, Socket, Wanted, Watcher, find, guest_name};
 
 /// Pieces of streams that wait, at most: 16 MiB.
 const QUEUE: usize = 64;
@@ -77,6 +77,7 @@ pub struct Collector<'a> {
     policy: Policy,
     host_name: String,
     boot: String,
+    watcher: Option<Watcher>,
     sender: SyncSender<News>,
     news: Receiver<News>,
     guests: BTreeMap<u64, Guest>,
@@ -103,7 +104,8 @@ impl<'a> Collector<'a> {
     /// A collector by `config` on the host of this name; `boot` tells its run from others.
     pub fn new(config: &'a Config, host_name: String, boot: String) -> Self {
         let (sender, news) = sync_channel(QUEUE);
-        if let Err(error) = watch(&config.sockets, sender.clone()) {
+        let watcher = Watcher::start(&config.sockets, sender.clone());
+        if let Err(error) = &watcher {
             log::warn!(
                 "Cannot watch the folders of sockets, which are looked at now and then: {error}"
             );
@@ -119,6 +121,7 @@ impl<'a> Collector<'a> {
             config,
             host_name,
             boot,
+            watcher: watcher.ok(),
             sender,
             news,
             guests: BTreeMap::new(),
@@ -185,6 +188,10 @@ impl<'a> Collector<'a> {
     /// Follows guests that are new, and lets go those whose sockets have been replaced.
     fn look(&mut self, host: &mut dyn Host) {
         self.next_look = Instant::now() + LOOK;
+        // Before its sockets are looked for: none comes in between.
+        if let Some(watcher) = &self.watcher {
+            watcher.look();
+        }
         let mut sockets = find(&self.config.sockets);
         let mut left_out = 0;
         if let Some(attached) = &mut self.attached {

@@ -1,33 +1,25 @@
 //! The program's command line.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use kvmprof_recording::counters::Counters;
 use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::program::Setup;
 use kvmprof_tools::text::visible_lines;
-use signal_hook::consts::SIGHUP;
 
 use crate::batch::Batch;
-use crate::collector::{Collector, Host, new_boot, system_name};
+use crate::collector::{Collector, Host, new_boot};
 use crate::config::Config;
 use crate::demo::DemoArguments;
 use crate::export::ExportArguments;
 use crate::look;
-use crate::metrics::Metrics;
-use crate::page::Page;
-use crate::sinks::Running;
-use crate::spool::Spool;
+use crate::work::{self, Prepared, Reload};
 
 /// Collect samples of all guests of this host, always and at a low rate
 ///
@@ -114,25 +106,16 @@ pub fn main() -> ExitCode {
 
 impl Command for CollectArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let mut config = self.read_config().map_err(usage)?;
+        let config = self.read_config().map_err(usage)?;
         let interrupt = Interrupt::on_signals()?;
         if self.once {
             self.look(&config, &interrupt, console)?;
             return Ok(ExitStatus::SUCCESS);
         }
-        let reload = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(SIGHUP, Arc::clone(&reload))?;
-        loop {
-            collect(&config, &interrupt, &reload)?;
-            if interrupt.is_raised() {
-                return Ok(ExitStatus::SUCCESS);
-            }
-            reload.store(false, Ordering::Relaxed);
-            match self.read_config() {
-                Ok(read) => config = read,
-                Err(error) => log::error!("{error:#}: the former configuration stays"),
-            }
-        }
+        let prepare = || Prepared::new(self.read_config()?);
+        let reload = Reload::on_signal(&prepare)?;
+        work::run(Prepared::new(config)?, &interrupt, &reload)?;
+        Ok(ExitStatus::SUCCESS)
     }
 }
 
@@ -169,7 +152,7 @@ impl CollectArguments {
             end: Instant::now() + Duration::from_secs(config.window.into()),
             batches: Vec::new(),
         };
-        Collector::new(config, host_name(config), new_boot()?).run(&mut once);
+        Collector::new(config, config.host_name(), new_boot()?).run(&mut once);
         if self.json {
             for batch in &once.batches {
                 writeln!(console.output, "{}", serde_json::to_string(batch)?)?;
@@ -190,10 +173,6 @@ impl CollectArguments {
         look::print(&once.batches, console.output)?;
         Ok(())
     }
-}
-
-fn host_name(config: &Config) -> String {
-    config.host.clone().unwrap_or_else(system_name)
 }
 
 /// Collects for a time.
@@ -221,82 +200,4 @@ impl Host for Once<'_> {
     }
 
     fn note_counts(&mut self, _: &str, _: &Counters) {}
-}
-
-/// Collects into the spool, for the sinks.
-struct Always<'a> {
-    interrupt: &'a Interrupt,
-    reload: &'a AtomicBool,
-    spool: Arc<Spool>,
-    metrics: Arc<Metrics>,
-    left_out: Cell<usize>,
-}
-
-impl Host for Always<'_> {
-    fn is_over(&self) -> bool {
-        self.interrupt.is_raised() || self.reload.load(Ordering::Relaxed)
-    }
-
-    fn take(&mut self, batch: Batch) {
-        self.metrics.add(&batch);
-        if let Err(error) = self.spool.push(&batch) {
-            log::error!("{error:?}: windows are lost");
-        }
-    }
-
-    fn keep(&mut self, batch: &Batch) {
-        if let Err(error) = self.spool.keep(batch) {
-            log::error!("{error:?}");
-        }
-    }
-
-    fn note_open(&mut self, open: BTreeMap<u64, u64>) {
-        if let Err(error) = self.spool.note_open(open) {
-            log::error!("{error:?}");
-        }
-    }
-
-    fn note_guests(&mut self, followed: usize, left_out: usize) {
-        if left_out > 0 && self.left_out.replace(left_out) == 0 {
-            log::warn!("{left_out} guests are left out: limits.guests, attach.limit");
-        }
-        self.metrics.note_guests(followed, left_out);
-    }
-
-    fn note_counts(&mut self, guest: &str, counts: &Counters) {
-        self.metrics.note_counts(guest, counts);
-    }
-}
-
-/// Collects until a signal.
-fn collect(config: &Config, interrupt: &Interrupt, reload: &AtomicBool) -> anyhow::Result<()> {
-    let names: Vec<&str> = config.sink.iter().map(|sink| sink.name.as_str()).collect();
-    let limit = config.spool.mebibytes << 20;
-    let spool = Arc::new(Spool::open(&config.spool.folder, limit, &names)?);
-    let host = host_name(config);
-    let metrics = Arc::new(Metrics::new(config, &host, Arc::clone(&spool)));
-    let page = config.metrics.listen;
-    let page = page.map(|address| Page::start(address, Arc::clone(&metrics)));
-    let page = page.transpose()?;
-    if let Some(page) = &page {
-        log::info!("Metrics are at http://{}/metrics", page.address());
-    }
-    let mut running = Vec::with_capacity(config.sink.len());
-    for sink in &config.sink {
-        let started = Running::start(sink, Arc::clone(&spool));
-        running.push(started.with_context(|| format!("Sink {}", sink.name))?);
-    }
-    let mut always = Always {
-        interrupt,
-        reload,
-        spool: Arc::clone(&spool),
-        metrics,
-        left_out: Cell::new(0),
-    };
-    Collector::new(config, host, new_boot()?).run(&mut always);
-    spool.close();
-    for sink in running {
-        sink.join();
-    }
-    Ok(())
 }

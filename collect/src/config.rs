@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::collector::system_name;
 use crate::gather::Policy;
 use crate::hash::{Hashed, Key, KeyError};
 
@@ -238,9 +239,14 @@ impl Config {
             let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
             ConfigError::Form {
                 path: path.to_owned(),
-                message: format!("line {line}: {}", error.message()),
+                message: format!("line {line}: {}", without_value(error.message())),
             }
         })
+    }
+
+    /// The host's name: the configuration's, else the one that the system has.
+    pub fn host_name(&self) -> String {
+        self.host.clone().unwrap_or_else(system_name)
     }
 
     /// What windows tell apart. Patterns that aren't are left out: [`check`](Self::check) refuses them.
@@ -325,11 +331,39 @@ impl Config {
     }
 }
 
+/// serde's message without the value that it tells of, which may be a token or a password: `invalid type: string, expected a map`.
+fn without_value(message: &str) -> String {
+    for begin in ["invalid type: ", "invalid value: ", "unknown variant "] {
+        let Some(rest) = message.strip_prefix(begin) else {
+            continue;
+        };
+        let (found, expected) = rest.rsplit_once(", expected ").unwrap_or((rest, "another"));
+        // Its kind stands before the value.
+        let kind = found.split(['"', '`']).next().unwrap_or_default();
+        let begin = format!("{begin}{kind}");
+        return format!("{}, expected {expected}", begin.trim_end());
+    }
+    message.to_owned()
+}
+
+/// Labels that the page of metrics, the sinks and the data set have themselves.
+pub(crate) const TAKEN: [&str; 12] = [
+    "date",
+    "event",
+    "fate",
+    "guest",
+    "host",
+    "kernel",
+    "mode",
+    "process",
+    "release",
+    "service_name",
+    "sink",
+    "thread",
+];
+
 /// Labels are names of Prometheus and OpenTelemetry at once, and none of ours.
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
-    const TAKEN: [&str; 7] = [
-        "date", "guest", "host", "kernel", "mode", "process", "thread",
-    ];
     if labels.len() > MAX_LABELS {
         return Err(format!("labels: there may be {MAX_LABELS}"));
     }

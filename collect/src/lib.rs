@@ -22,3 +22,4 @@ pub mod page;
 pub mod sinks;
 pub mod sockets;
 pub mod spool;
+pub mod work;

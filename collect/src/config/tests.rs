@@ -17,6 +17,7 @@ fn the_example_has_all_and_is_sound() {
     let all = example.replace("\n#", "\n").replace("\n ", "\n# ");
     let all = config(&all).unwrap();
     assert_eq!(all.sink.len(), 6);
+    assert!(all.host.is_some());
     assert!(!all.drop.is_empty() && !all.labels.is_empty());
     assert!(!all.attach.guests.is_empty() && !all.hash.processes.is_empty());
     let plain = config(example).unwrap();
@@ -53,5 +54,60 @@ fn what_makes_no_sense_is_refused_with_its_place() {
     ] {
         let error = config(text).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");
+    }
+}
+
+#[test]
+fn labels_that_are_used_otherwise_are_refused() {
+    for name in TAKEN {
+        let error = config(&format!("labels.{name} = 'a'")).unwrap_err();
+        let words = format!("{name} has a meaning of its own");
+        assert!(error.to_string().contains(&words), "{error}");
+    }
+}
+
+/// Values of headers and options may be secrets, wherever they were put by mistake.
+#[test]
+fn errors_have_no_values() {
+    let sink = "[[sink]]\nname = 'a'\ntype = 'otlp'\nurl = 'http://x/?token=pa55'";
+    for (text, words) in [
+        (
+            format!("{sink}\nheaders = 'pa55'"),
+            "line 5: invalid type: string, expected a map",
+        ),
+        (format!("{sink}\nheaders = ['pa55']"), "line 5"),
+        (format!("{sink}\nheaders.a = ['pa55']"), "line 5"),
+        (
+            format!("{sink}\nheader_files = 'pa55, expected x'"),
+            "line 5",
+        ),
+        (format!("{sink}\noptions = 'pa55'"), "line 5"),
+        (format!("{sink}\noptions.a = 'pa55"), "line 5"),
+        (format!("{sink}\nheaders = Bearer pa55"), "line 5"),
+        (
+            format!("{sink}\nheaders = {{ Authorization = Bearer pa55 }}"),
+            "line 5",
+        ),
+        (format!("{sink}\nheaders = 'a' 'pa55'"), "line 5"),
+        (
+            format!("{sink}\nheaders = {{ a = 'x', a = 'pa55' }}"),
+            "line 5",
+        ),
+        (format!("{sink}\nseconds = 'pa55'"), "line 5"),
+        (format!("{sink}\nfolder = 'pa55'"), "folder and seconds"),
+        (
+            "attach.capture = 'pa55'".to_owned(),
+            "unknown variant, expected `ptrace`",
+        ),
+        (
+            "hz = 'pa55'".to_owned(),
+            "invalid type: string, expected u32",
+        ),
+    ] {
+        let error = config(&text).unwrap_err().to_string();
+        assert!(
+            error.contains(words) && !error.contains("pa55"),
+            "{text}: {error}"
+        );
     }
 }

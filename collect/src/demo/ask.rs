@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::batch::testing::batch;
     use crate::config::{SinkConfig, SinkKind};
-    use crate::sinks::Running;
+    use crate::sinks::Prepared;
     use crate::spool::Spool;
 
     #[test]
@@ -137,8 +137,9 @@ mod tests {
         let spool = Arc::new(spool);
         spool.push(&batch(100, &["a", "b"], 7)).unwrap();
         spool.push(&batch(110, &["a"], 9)).unwrap();
-        let running = Running::start(&sink, Arc::clone(&spool)).unwrap();
-        spool.close();
+        let running = Prepared::new(&sink).unwrap();
+        let running = running.start(Arc::clone(&spool)).unwrap();
+        spool.drain();
         running.join();
         let rows = by_reading(&folder.path().join("lake")).unwrap();
         let row = |function: &str, guest: &str, process: &str, mode: &str, ticks| Row {

@@ -16,7 +16,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Addres
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
-use super::http::{MAX_ANSWER, TIMEOUT, USER_AGENT, with_values};
+use super::http::{MAX_ANSWER, TIMEOUT, USER_AGENT, shown, with_values};
 use super::otlp::Sender;
 use super::{Failure, tls};
 use crate::config::{Endpoint, Tls};
@@ -31,6 +31,7 @@ pub struct Grpc {
 }
 
 struct Receiver {
+    /// As it is told.
     url: String,
     address: Address,
     headers: MetadataMap,
@@ -41,8 +42,8 @@ struct Receiver {
 impl Grpc {
     /// The one at `endpoint`. Files are read now.
     pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
-        let url = endpoint.url.clone();
-        let address = Address::from_shared(url.clone()).context("url")?;
+        let url = shown(&endpoint.url).to_owned();
+        let address = Address::from_shared(endpoint.url.clone()).context("url")?;
         let mut address = address.user_agent(USER_AGENT)?.connect_timeout(TIMEOUT);
         if url.starts_with("https://") {
             address = address.tls_config(client(&endpoint.tls)?)?;

@@ -78,8 +78,7 @@ impl Poster {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        // What follows may be a secret.
-        let url = self.url.split('?').next().unwrap_or_default();
+        let url = shown(&self.url);
         let mut answer = request.send(body).map_err(|error| {
             let advice = tls::advice(&error);
             anyhow!(error).context(format!("Cannot post to {url}{advice}"))
@@ -102,6 +101,11 @@ impl Poster {
             },
         })
     }
+}
+
+/// `url` as it is told: its query may be a secret.
+pub fn shown(url: &str) -> &str {
+    url.split(['?', '#']).next().unwrap_or_default()
 }
 
 /// The first bytes of an answer, as far as they come: what the sink says is worth having, but not needed.

@@ -13,7 +13,7 @@ pub mod parquet;
 mod pprof;
 mod tls;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -86,6 +86,49 @@ fn whole(batches: &[Batch]) -> (u64, u64) {
     (windows.sum(), ticks.fold(0, u64::saturating_add))
 }
 
+/// A sink that can be started: the files that its configuration names have been read.
+pub struct Prepared {
+    name: String,
+    sink: Arc<Mutex<Box<dyn Sink>>>,
+}
+
+impl Prepared {
+    /// The sink of this configuration. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// The configuration names files that can't be read, or an object store has no such options.
+    pub fn new(config: &SinkConfig) -> anyhow::Result<Self> {
+        let sink = new_sink(&config.kind).with_context(|| format!("Sink {}", config.name))?;
+        Ok(Self {
+            name: config.name.clone(),
+            sink: Arc::new(Mutex::new(sink)),
+        })
+    }
+
+    /// Starts it on `spool`. It ends when the spool is closed or drained: what it can't hand over then at once stays there. When it has
+    /// ended, it can be started again.
+    ///
+    /// # Errors
+    /// The host gives no thread.
+    pub fn start(&self, spool: Arc<Spool>) -> anyhow::Result<Running> {
+        let (name, sink) = (self.name.clone(), Arc::clone(&self.sink));
+        let thread = Builder::new().name("sink".into()).spawn(move || {
+            let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut runner = Runner {
+                name,
+                sink: sink.as_mut(),
+                spool,
+                last_error: String::new(),
+            };
+            runner.run();
+        });
+        Ok(Running {
+            name: self.name.clone(),
+            thread: thread.context("No thread")?,
+        })
+    }
+}
+
 /// A sink at work.
 pub struct Running {
     name: String,
@@ -93,26 +136,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts the sink of this configuration on `spool`. It ends when the spool is closed: what it can't hand over then at once stays
-    /// there.
-    ///
-    /// # Errors
-    /// The configuration names files that can't be read; the host gives no thread.
-    pub fn start(config: &SinkConfig, spool: Arc<Spool>) -> anyhow::Result<Self> {
-        let name = config.name.clone();
-        let sink = new_sink(&config.kind)?;
-        let mut runner = Runner {
-            name: name.clone(),
-            sink,
-            spool,
-            last_error: String::new(),
-        };
-        let thread = Builder::new().name("sink".into());
-        let thread = thread.spawn(move || runner.run()).context("No thread")?;
-        Ok(Self { name, thread })
-    }
-
-    /// Waits for its end, which comes after [`Spool::close`].
+    /// Waits for its end, which comes after [`Spool::close`] or [`Spool::drain`].
     pub fn join(self) {
         if self.thread.join().is_err() {
             log::error!("Sink {} has ended by a panic", self.name);
@@ -156,14 +180,14 @@ fn new_sink(kind: &SinkKind) -> anyhow::Result<Box<dyn Sink>> {
 /// What has become of a part that isn't sent again.
 type Fate = fn(&mut Progress) -> &mut Counts;
 
-struct Runner {
+struct Runner<'a> {
     name: String,
-    sink: Box<dyn Sink>,
+    sink: &'a mut dyn Sink,
     spool: Arc<Spool>,
     last_error: String,
 }
 
-impl Runner {
+impl Runner<'_> {
     fn run(&mut self) {
         loop {
             let done = match self.spool.claim(&self.name, self.sink.span()) {
@@ -176,7 +200,7 @@ impl Runner {
                 Ok(false) => return,
                 Err(error) => {
                     log::warn!("Sink {}: {error}", self.name);
-                    if self.spool.wait_closed(SPOOL_WAIT) {
+                    if self.spool.wait_ended(SPOOL_WAIT) {
                         return;
                     }
                 }
@@ -184,7 +208,7 @@ impl Runner {
         }
     }
 
-    /// False when the spool was closed before all of it was taken.
+    /// False when the spool was closed before all of it was taken: the next start goes on with the part after the last one that was.
     fn hand_over(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
         let batches = &claim.batches;
         let mut first = usize::try_from(claim.attempt.part).unwrap_or(usize::MAX);
@@ -197,7 +221,7 @@ impl Runner {
             })?;
         }
         for part in first..self.sink.parts(batches) {
-            if !self.hand_over_part(batches, part)? {
+            if self.spool.is_closed() || !self.hand_over_part(batches, part)? {
                 return Ok(false);
             }
         }
@@ -218,7 +242,7 @@ impl Runner {
                     let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
                     self.note(part, false, |progress| progress.retries += 1)?;
-                    if self.spool.wait_closed(jittered(wait).max(asked)) {
+                    if self.spool.wait_ended(jittered(wait).max(asked)) {
                         return Ok(false);
                     }
                     wait = (2 * wait).min(LONGEST_WAIT);
@@ -272,4 +296,58 @@ fn jittered(wait: Duration) -> Duration {
     // Without chance, all come at once: that is no failure.
     let _ = getrandom(&mut byte, GetRandomFlags::empty());
     wait + wait * u32::from(byte[0]) / 512
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::testing::batch;
+
+    /// Takes a batch in three parts, and has the spool closed while the first one is sent.
+    struct Closing(Arc<Spool>);
+
+    impl Sink for Closing {
+        fn parts(&self, _: &[Batch]) -> usize {
+            3
+        }
+
+        fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
+            (1, 10)
+        }
+
+        fn send(&mut self, _: &[Batch], part: usize) -> Result<(), Failure> {
+            if part == 0 {
+                self.0.close();
+            }
+            Ok(())
+        }
+    }
+
+    fn run(spool: &Arc<Spool>) -> (Progress, u64) {
+        let mut runner = Runner {
+            name: "a".to_owned(),
+            sink: &mut Closing(Arc::clone(spool)),
+            spool: Arc::clone(spool),
+            last_error: String::new(),
+        };
+        runner.run();
+        let (_, progress, waiting) = spool.progress().remove(0);
+        (progress, waiting)
+    }
+
+    #[test]
+    fn a_sink_that_is_to_end_finishes_the_part_that_it_sends() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
+        let spool = open().unwrap();
+        spool.push(&batch(10, &["g"], 5)).unwrap();
+        spool.push(&batch(20, &["g"], 5)).unwrap();
+        let (progress, waiting) = run(&spool);
+        assert_eq!((progress.delivered.windows, waiting), (1, 2));
+        drop(spool);
+        // The other two parts, then the next batch's first one.
+        let (progress, waiting) = run(&open().unwrap());
+        assert_eq!((progress.delivered.windows, waiting), (4, 1));
+        assert_eq!(progress.unsure.windows, 0);
+    }
 }

@@ -5,6 +5,8 @@
 use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow, bail};
 use async_trait::async_trait;
@@ -21,7 +23,7 @@ use prost::bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 use ureq::Agent;
 
-use super::parquet::{NamedWindow, Target, write_rows};
+use super::parquet::{NamedWindow, RefusedFile, Target, write_rows};
 use super::{http, tls};
 use crate::config::Bucket;
 
@@ -29,18 +31,32 @@ use crate::config::Bucket;
 const MAX_ANSWER: u64 = 1 << 20;
 const MAX_TOLD: usize = 1000;
 
+/// Codes of answers with the status 400 that are about the object. All others may be about who writes it, such as S3's `ExpiredToken`, or about where.
+const REFUSALS: [&str; 4] = [
+    "EntityTooLarge",
+    "KeyTooLong",
+    "KeyTooLongError",
+    "OutOfRangeInput",
+];
+
 /// A place in an object store.
 pub struct Objects {
     runtime: Runtime,
     store: Box<dyn ObjectStore>,
     url: String,
     prefix: String,
+    /// Whether the last answer says that the object is never going to be taken.
+    is_refused: Arc<AtomicBool>,
 }
 
 impl Objects {
     /// The one that `bucket` names. Files are read now; the environment has what it has for others, such as `AWS_REGION`.
     pub fn new(bucket: &Bucket) -> anyhow::Result<Self> {
-        let connector = Connector(http::agent(tls::client(&bucket.tls, true)?));
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let connector = Connector {
+            agent: http::agent(tls::client(&bucket.tls, true)?),
+            is_refused: Arc::clone(&is_refused),
+        };
         let (_, rest) = bucket.url.split_once("://").unwrap_or_default();
         let (_, prefix) = rest.split_once('/').unwrap_or_default();
         Ok(Self {
@@ -48,6 +64,7 @@ impl Objects {
             store: store(bucket, connector)?,
             url: bucket.url.clone(),
             prefix: prefix.trim_matches('/').to_owned(),
+            is_refused,
         })
     }
 }
@@ -63,7 +80,11 @@ impl Target for Objects {
             let advice = tls::advice(&error);
             let told = kvmprof_report::text::visible(&error.to_string());
             let told: String = told.chars().take(MAX_TOLD).collect();
-            anyhow!("Cannot write to {}{advice}: {told}", self.url)
+            let message = format!("Cannot write to {}{advice}: {told}", self.url);
+            if self.is_refused.load(Ordering::Relaxed) {
+                return RefusedFile(message).into();
+            }
+            anyhow!(message)
         })
     }
 }
@@ -117,13 +138,17 @@ fn key<K: FromStr>(name: &str) -> anyhow::Result<K> {
 
 /// Gives the store a client of HTTP.
 #[derive(Debug)]
-struct Connector(Agent);
+struct Connector {
+    agent: Agent,
+    is_refused: Arc<AtomicBool>,
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let allowed = options.get_config_value(&ClientConfigKey::AllowHttp);
         Ok(HttpClient::new(Service {
-            agent: self.0.clone(),
+            agent: self.agent.clone(),
+            is_refused: Arc::clone(&self.is_refused),
             is_plain_allowed: allowed.is_some_and(|allowed| allowed == "true"),
         }))
     }
@@ -132,6 +157,7 @@ impl HttpConnector for Connector {
 #[derive(Debug)]
 struct Service {
     agent: Agent,
+    is_refused: Arc<AtomicBool>,
     is_plain_allowed: bool,
 }
 
@@ -146,6 +172,9 @@ impl HttpService for Service {
         if request.uri().scheme_str() != Some("https") && !self.is_plain_allowed {
             return Err(HttpError::new(HttpErrorKind::Unknown, PlainHttp));
         }
+        self.is_refused.store(false, Ordering::Relaxed);
+        // Not one for a token.
+        let is_object = request.method() == "PUT" && request.uri().path().ends_with(".parquet");
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let request = ureq::http::Request::from_parts(head, body.as_ref());
@@ -155,7 +184,20 @@ impl HttpService for Service {
         let mut bytes = Vec::new();
         let read = body.as_reader().take(MAX_ANSWER).read_to_end(&mut bytes);
         read.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error))?;
+        let is_refused = is_object && is_refusal(head.status.as_u16(), &bytes);
+        self.is_refused.store(is_refused, Ordering::Relaxed);
         let body = Full::new(Bytes::from(bytes)).map_err(|never| match never {});
         Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
+    }
+}
+
+/// Whether an answer with this status is about the object, and would be the same for ever.
+fn is_refusal(status: u16, answer: &[u8]) -> bool {
+    let answer = String::from_utf8_lossy(answer);
+    let is_named = |code: &&str| answer.contains(&format!("<Code>{code}</Code>"));
+    match status {
+        413 | 415 | 422 => true,
+        400 => REFUSALS.iter().any(is_named),
+        _ => false,
     }
 }

@@ -51,7 +51,24 @@ const MAX_PART: usize = 200;
 pub trait Target: Send {
     /// Writes the file of this `name` in `folder`, a path below the target, with the rows of `windows`: whole, or not at all. It takes the
     /// place of one that has its name.
+    ///
+    /// # Errors
+    /// It can't be written now; or never, if the error is a [`RefusedFile`].
     fn write(&self, folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()>;
+}
+
+/// A file that its target is never going to take, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RefusedFile(pub String);
+
+/// What has become of the files of some batches.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// How many were written.
+    files: usize,
+    /// Why others were refused.
+    refused: Vec<anyhow::Error>,
 }
 
 /// A window, the batch that it is in, and the names of that in the form in which they are written: made once, for all files.
@@ -97,15 +114,20 @@ impl Sink for ParquetSink {
     }
 
     fn send(&mut self, batches: &[Batch], _: usize) -> Result<(), Failure> {
-        Ok(write(self.target.as_ref(), batches)?)
+        let mut written = write(self.target.as_ref(), batches)?;
+        match written.refused.pop() {
+            None => Ok(()),
+            Some(error) if written.files == 0 => Err(Failure::Refused(error)),
+            Some(error) => Err(Failure::Partly(error)),
+        }
     }
 }
 
-/// Writes all windows of `batches` to `target`, those of a guest and a day to a file.
+/// Writes all windows of `batches` to `target`, those of a guest and a day to a file. A file that is refused holds up no other one.
 ///
 /// # Errors
-/// A file can't be written; those before it are there.
-pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<()> {
+/// A file can't be written, and can be tried again; those before it are there.
+pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<Written> {
     let names = |batch: &Batch| -> Vec<ByteArray> {
         let names = batch.names.iter();
         names.map(|name| name.as_str().into()).collect()
@@ -123,13 +145,19 @@ pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<()> {
             files.entry(folder).or_default().push(named);
         }
     }
+    let mut written = Written::default();
     for (folder, windows) in files {
-        if let Some(NamedWindow { batch: first, .. }) = windows.first() {
-            let name = format!("{}-{}.parquet", first.start, part_of_path(&first.boot));
-            target.write(&folder, &name, &windows)?;
+        let Some(NamedWindow { batch: first, .. }) = windows.first() else {
+            continue;
+        };
+        let name = format!("{}-{}.parquet", first.start, part_of_path(&first.boot));
+        match target.write(&folder, &name, &windows) {
+            Ok(()) => written.files += 1,
+            Err(error) if error.is::<RefusedFile>() => written.refused.push(error),
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(written)
 }
 
 /// The folder for a window.

@@ -68,13 +68,25 @@ struct Collected {
     killed: u64,
 }
 
+/// What is to come of the spool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    /// More batches come.
+    #[default]
+    Open,
+    /// None come; the sinks take those that are there.
+    Draining,
+    /// What is there stays.
+    Closed,
+}
+
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<u64, Entry>,
     bytes: u64,
     collected: Collected,
     sinks: BTreeMap<String, Progress>,
-    is_closed: bool,
+    end: End,
 }
 
 /// How full the spool is.
@@ -274,14 +286,17 @@ impl Spool {
     }
 
     /// Waits for the next batches for `sink`: so many that they are about `span` seconds, at least one; and for no more than
-    /// there are when the spool is closed. Batches that were being handed over come again. `None`: it is closed, and there
-    /// are none.
+    /// there are when the spool is drained. Batches that were being handed over come again. `None`: the spool is closed, or it is drained and has
+    /// none.
     ///
     /// # Errors
     /// The position can't be written.
     pub fn claim(&self, sink: &str, span: u64) -> Result<Option<Claim>, SpoolError> {
         let mut state = self.lock();
         loop {
+            if state.end == End::Closed {
+                return Ok(None);
+            }
             let progress = state.sinks.entry(sink.to_owned()).or_default();
             if let Some(attempt) = progress.attempt {
                 return self.read(state, sink, attempt).map(Some);
@@ -295,7 +310,7 @@ impl Spool {
                 self.save(sink, &saved)?;
                 return self.read(state, sink, attempt).map(Some);
             }
-            if state.is_closed {
+            if state.end == End::Draining {
                 return Ok(None);
             }
             let waited = self.changed.wait(state);
@@ -348,20 +363,31 @@ impl Spool {
         self.remove_done(&mut state)
     }
 
-    /// No more batches will come.
+    /// No more batches will come, and the sinks end: what they haven't claimed stays for the next start.
     pub fn close(&self) {
-        self.lock().is_closed = true;
+        self.lock().end = End::Closed;
         self.changed.notify_all();
     }
 
-    /// Waits for `time`. True if the spool was closed before.
-    pub fn wait_closed(&self, time: Duration) -> bool {
+    /// No more batches will come, and the sinks end once they have taken all that is there, however few seconds it is.
+    pub fn drain(&self) {
+        self.lock().end = End::Draining;
+        self.changed.notify_all();
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.lock().end == End::Closed
+    }
+
+    /// Waits for `time`. True if no more batches will come.
+    pub fn wait_ended(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         let mut state = self.lock();
         loop {
             let rest = end.saturating_duration_since(Instant::now());
-            if state.is_closed || rest.is_zero() {
-                return state.is_closed;
+            if state.end != End::Open || rest.is_zero() {
+                return state.end != End::Open;
             }
             let waited = self.changed.wait_timeout(state, rest);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -424,7 +450,7 @@ fn take_kept(folder: &Folder, state: &mut State) -> Result<(), SpoolError> {
     Ok(())
 }
 
-/// The batches from `next` on that are about `span` seconds; fewer if the spool is closed. `None` if there aren't so many.
+/// The batches from `next` on that are about `span` seconds; fewer if the spool is drained. `None` if there aren't so many.
 fn enough(state: &State, next: u64, span: u64) -> Option<Attempt> {
     let mut entries = state.entries.range(next..).map(|(_, entry)| entry);
     let first = entries.next()?;
@@ -444,7 +470,7 @@ fn enough(state: &State, next: u64, span: u64) -> Option<Attempt> {
             last = entry;
         }
     }
-    (is_enough || state.is_closed).then_some(Attempt {
+    (is_enough || state.end == End::Draining).then_some(Attempt {
         first: first.number,
         last: last.number,
         part: 0,

@@ -44,7 +44,7 @@ fn each_sink_gets_each_batch_once() {
     assert_eq!(spool.fill().batches, 1);
     drop(spool);
     let spool = place.open(LARGE, &["a", "b"]);
-    spool.close();
+    spool.drain();
     assert!(spool.claim("a", 0).unwrap().is_none());
     let last = claim(&spool, "b", 0);
     assert_eq!(last.batches, [batch(20, &["g"], 5)]);
@@ -79,7 +79,7 @@ fn what_was_being_handed_over_comes_again_and_is_the_same() {
     assert_eq!(starts(&again), [10, 20, 30]);
     assert!(again.attempt.is_sent);
     spool.finish("a").unwrap();
-    spool.close();
+    spool.drain();
     assert_eq!(starts(&claim(&spool, "a", 30)), [40, 50, 60]);
 }
 
@@ -196,6 +196,29 @@ fn what_was_kept_is_not_there_twice() {
     assert_eq!(spool.fill().batches, 1);
 }
 
+/// A sink that is behind holds nobody up who ends: what waits for it is there at the next start.
+#[test]
+fn a_closed_spool_keeps_what_waits() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a"]);
+    for start in [10, 20, 30] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
+    spool.close();
+    spool.finish("a").unwrap();
+    assert!(spool.claim("a", 0).unwrap().is_none());
+    assert_eq!(spool.fill().batches, 2);
+    drop(spool);
+    let spool = place.open(LARGE, &["a"]);
+    spool.drain();
+    for start in [20, 30] {
+        assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
+        spool.finish("a").unwrap();
+    }
+    assert!(spool.claim("a", 0).unwrap().is_none());
+}
+
 #[test]
 fn a_damaged_file_is_lost_and_nothing_else() {
     let place = Place::new();
@@ -210,7 +233,7 @@ fn a_damaged_file_is_lost_and_nothing_else() {
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     std::fs::write(place.path().join("0000000000000009-1-1-1.batch.tmp"), "").unwrap();
-    spool.close();
+    spool.drain();
     assert_eq!(starts(&claim(&spool, "a", 100)), [10, 30]);
     assert_eq!(spool.progress()[0].1.lost.ticks, 8);
     drop(spool);

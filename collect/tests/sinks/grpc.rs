@@ -153,3 +153,29 @@ fn what_a_receiver_takes_in_part_is_unsure() {
     let receiver = Receiver::run("grpc_receiver.py", &answers);
     check_partly_taken(SinkKind::OtlpGrpc(endpoint(&receiver.first)));
 }
+
+#[test]
+fn a_query_of_the_url_is_not_told() {
+    said();
+    let url = "http://127.0.0.1:1/?token=pa55".to_owned();
+    let endpoint = Endpoint {
+        url,
+        ..Endpoint::default()
+    };
+    for kind in [
+        SinkKind::OtlpGrpc(endpoint.clone()),
+        SinkKind::Otlp(endpoint),
+    ] {
+        let work = Work::start(kind, 1 << 30);
+        work.push(&batches()[..1]);
+        work.until(|progress, _| progress.retries >= 1);
+        drop(work);
+    }
+    let said = said();
+    let told: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("Sink "))
+        .collect();
+    assert!(told.len() >= 2, "{said}");
+    assert!(told.iter().all(|line| !line.contains("pa55")), "{told:?}");
+}

@@ -26,7 +26,7 @@ fn duckdb_answers_every_query_as_the_fleet_is_known() {
             folder: lake.clone(),
             seconds: 30,
         };
-        // The last ones wait for more, until the spool is closed.
+        // The last ones wait for more, until the spool is drained.
         let progress = hand_over(kind, &batches, |progress| {
             progress.delivered.ticks > ticks / 2
         });

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, Once, mpsc};
 
 use kvmprof_collect::batch::Batch;
 use kvmprof_collect::config::{SinkConfig, SinkKind};
-use kvmprof_collect::sinks::Running;
+use kvmprof_collect::sinks::{Prepared, Running};
 use kvmprof_collect::spool::{Progress, Spool};
 use serde_json::Value;
 
@@ -125,7 +125,7 @@ fn said() -> String {
     SAID.lock().unwrap().clone()
 }
 
-/// A spool, and a sink that is at work on it.
+/// A spool, and a sink that is at work on it. Dropped, all that is in the spool is handed over, if it can be.
 struct Work {
     _folder: tempfile::TempDir,
     spool: Arc<Spool>,
@@ -139,7 +139,8 @@ impl Work {
         let spool = Spool::open(&folder.path().join("spool"), limit, &["sink"]).unwrap();
         let spool = Arc::new(spool);
         let name = "sink".to_owned();
-        let sink = Running::start(&SinkConfig { name, kind }, Arc::clone(&spool)).unwrap();
+        let sink = Prepared::new(&SinkConfig { name, kind }).unwrap();
+        let sink = sink.start(Arc::clone(&spool)).unwrap();
         Self {
             _folder: folder,
             spool,
@@ -167,7 +168,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.spool.close();
+        self.spool.drain();
         if let Some(sink) = self.sink.take() {
             sink.join();
         }

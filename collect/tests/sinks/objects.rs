@@ -2,7 +2,8 @@
 //! Microsoft emulates it; read back by the stores' own libraries and DuckDB.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use kvmprof_collect::batch::Batch;
@@ -118,7 +119,7 @@ fn what_is_sent_twice_is_there_once() {
             let batches = batches(1);
             let work = Work::start(kind, 1 << 30);
             work.push(&batches);
-            work.spool.close();
+            work.spool.drain();
             let windows = (batches.len() * fleet::GUESTS) as u64;
             work.until(|progress, _| progress.delivered.windows == windows);
             drop(work);
@@ -159,5 +160,89 @@ fn a_store_without_tls_has_to_be_allowed() {
         work.until(|progress, _| progress.retries >= 1);
         let said = said();
         assert!(said.contains("allow_http"), "{script}: {said}");
+    }
+}
+
+/// Takes one request of S3's, and answers that with `status` and `code` if its path has `words`; all others with success.
+fn answer_one(stream: TcpStream, words: &str, status: u16, code: &str) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
+    reader.read_line(&mut first).ok()?;
+    while line != "\r\n" {
+        line.clear();
+        reader.read_line(&mut line).ok()?;
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    reader.read_exact(&mut vec![0; length]).ok()?;
+    let body = format!("<Error><Code>{code}</Code></Error>");
+    let (status, body) = if first.contains(words) {
+        (status, body)
+    } else {
+        (200, String::new())
+    };
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status} x\r\nETag: \"x\"\r\nContent-Length: {length}\r\n");
+    let mut stream = reader.into_inner();
+    write!(stream, "{head}Connection: close\r\n\r\n{body}").ok()
+}
+
+/// A sink for a store that answers so whatever is put at a path with `words`. Its server ends with the test.
+fn refusing(words: &'static str, status: u16, code: &'static str) -> SinkKind {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            answer_one(stream.unwrap(), words, status, code);
+        }
+    });
+    let endpoint = format!("http://{address}");
+    let options = [
+        ("endpoint", endpoint.as_str()),
+        ("allow_http", "true"),
+        ("region", "r"),
+        ("access_key_id", "a"),
+        ("secret_access_key", "b"),
+    ];
+    let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let bucket = Bucket {
+        url: "s3://fleet".to_owned(),
+        options: options.into(),
+        ..Bucket::default()
+    };
+    SinkKind::Objects { bucket, seconds: 0 }
+}
+
+#[test]
+fn what_a_store_refuses_for_good_is_counted_and_holds_nothing_up() {
+    let windows = 2 * fleet::GUESTS as u64;
+    for (status, code) in [(413, "x"), (422, "x"), (400, "KeyTooLongError")] {
+        let kind = refusing("parquet", status, code);
+        let progress = hand_over(kind, &batches(0)[..2], |progress| {
+            progress.refused.windows == windows
+        });
+        assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
+    }
+    // The other guest's files are written.
+    let kind = refusing("guest%25200", 413, "x");
+    let progress = hand_over(kind, &batches(0)[..2], |progress| {
+        progress.unsure.windows == windows
+    });
+    assert_eq!((progress.refused.windows, progress.retries), (0, 0));
+}
+
+/// What is about who writes is mended one day, and until then nothing is to be lost.
+#[test]
+fn what_a_store_may_take_later_is_tried_again() {
+    for (status, code) in [
+        (400, "ExpiredToken"),
+        (403, "AccessDenied"),
+        (404, "NoSuchBucket"),
+    ] {
+        let work = Work::start(refusing("parquet", status, code), 1 << 30);
+        work.push(&batches(0)[..1]);
+        let progress = work.until(|progress, _| progress.retries >= 1);
+        assert_eq!((progress.refused.windows, progress.unsure.windows), (0, 0));
     }
 }

@@ -38,7 +38,7 @@ fn hashed_and_dropped_names_stay_on_the_host() {
                 .into_iter();
             series.all(|series| page.contains(&series)).then_some(page)
         });
-        fleet.until_delivered("lake", 2);
+        fleet.until_delivered("lake", fleet.windows());
         let said = fleet.stop(collector);
         let rows = parquet_rows(&lake);
         let written: Vec<String> = rows.iter().map(ToString::to_string).collect();
