@@ -109,7 +109,6 @@ impl Vm {
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = machine_info(&config.machine, &machine, &shared, &knowledge, monitors);
-        // After the paths are restricted: it has a thread.
         let asked = stop_request.try_clone();
         let asked = asked.map_err(VmError::host("a descriptor"))?;
         let termination = Termination::by(asked);

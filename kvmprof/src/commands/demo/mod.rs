@@ -23,7 +23,7 @@ use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
-use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals};
+use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals, catch_signals};
 
 /// Memory of the embedded guest, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -90,6 +90,7 @@ impl Command for DemoArguments {
         match &self.socket {
             Some(socket) => self.serve(socket, console),
             None => self.sample(console),
+        catch_signals().context("Cannot catch signals")?;
         }
     }
 }
