@@ -10,7 +10,7 @@ use crate::Ticks;
 use crate::tasks::TaskLook;
 
 /// Bytes that may wait in a sink when samples come; those for which there is no room are lost, and counted.
-const MAX_WAITING: usize = 16 << 20;
+pub const MAX_WAITING: usize = 16 << 20;
 
 /// Makes one recording, and keeps its account.
 #[derive(Debug)]
