@@ -115,6 +115,7 @@ impl Vm {
         let mut termination = termination.map_err(VmError::host("to catch signals"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
+        let initrd = machine.initrd().map_err(VmError::host("a descriptor"))?;
         let devices = Arc::clone(&machine.devices);
         let console = (config.console.has_input())
             .then(|| console_input(hvc.as_ref(), &devices, &stop_request))
@@ -164,7 +165,7 @@ impl Vm {
             sources: BinarySources::new(
                 Arc::new(memory.clone()),
                 Arc::clone(&knowledge),
-                config.machine.initrd,
+                initrd,
                 sysroot,
             )
             .with_disks(disks),
