@@ -287,7 +287,7 @@ impl Connection {
     /// Opens minor `minor` of `device` (see [`kvmprof_abi::wire::device`]).
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with ENODEV, ENXIO, EBUSY, EACCES or EMFILE; or what ended the
+    /// [`ClientError::Refused`] with ENODEV, ENXIO, EBUSY, EACCES, EMFILE or ENOMEM; or what ended the
     /// connection.
     pub fn open(&self, device: u16, minor: u16) -> Result<RemoteDevice, ClientError> {
         let request = Request::Open {

@@ -10,7 +10,7 @@
 //! use kvmprof_abi::wire::device;
 //! use kvmprof_client::Connection;
 //!
-//! let connection = Connection::connect(Path::new("/tmp/guest.sock"))?;
+//! let connection = Connection::connect(Path::new("/run/kvmprof/guest.sock"))?;
 //! let status = connection.snapshot(device::STATUS, 1 << 20)?;
 //! println!("{}", String::from_utf8_lossy(&status));
 //!

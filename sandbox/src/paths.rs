@@ -66,11 +66,7 @@ pub struct PathsError(#[from] RulesetError);
 /// # Errors
 /// The kernel refuses rules that it should know.
 pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
-    let mut ruleset = Ruleset::default()
-        .handle_access(AccessFs::from_all(NEWEST))?
-        .handle_access(AccessNet::from_all(NEWEST))?
-        .scope(Scope::AbstractUnixSocket)?
-        .create()?;
+    let mut ruleset = ruleset()?;
     for (path, allowed) in rules {
         ruleset = allow(ruleset, path, *allowed)?;
     }
@@ -85,6 +81,24 @@ pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
         Restricted::No => {}
     }
     Ok(restricted)
+}
+
+/// From now on this thread may use no path at all, as by [`restrict`] without rules. Other threads, and what is known of how far files are
+/// restricted, stay as they are. On a kernel without Landlock it does nothing.
+///
+/// # Errors
+/// The kernel refuses what it should know.
+pub fn restrict_to_none() -> Result<(), PathsError> {
+    ruleset()?.restrict_self()?;
+    Ok(())
+}
+
+fn ruleset() -> Result<RulesetCreated, PathsError> {
+    Ok(Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        .scope(Scope::AbstractUnixSocket)?
+        .create()?)
 }
 
 fn allow(ruleset: RulesetCreated, path: &Path, allowed: Use) -> Result<RulesetCreated, PathsError> {

@@ -2,12 +2,15 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::{self, PipeReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -22,6 +25,8 @@ const MAX_STATUS: usize = 1 << 20;
 pub struct Guest {
     child: Child,
     folder: TempDir,
+    /// The other end of its standard error, if nobody reads that.
+    unread: Option<PipeReader>,
 }
 
 impl Guest {
@@ -31,6 +36,23 @@ impl Guest {
     /// When it ends instead.
     pub fn start<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
         let mut guest = Self::launch(boot, options);
+        guest.until_it_answers();
+        guest
+    }
+
+    /// As [`Guest::start`], but whatever kvmprof writes to standard error waits for ever: that is a pipe which is full.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    pub fn start_unheard<S: AsRef<OsStr>>(
+        boot: Boot,
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (reader, full) = full_pipe();
+        let mut command = Self::command_of(boot, "64M", folder.path());
+        let mut guest = Self::spawn(&mut command, options, folder, full.into());
+        guest.unread = Some(reader);
         guest.until_it_answers();
         guest
     }
@@ -53,7 +75,8 @@ impl Guest {
                 .arg("--kernel")
                 .arg(write_kernel(boot, folder.path()));
         }
-        let mut guest = Self::spawn(&mut command, options, folder);
+        let stderr = stderr_file(folder.path());
+        let mut guest = Self::spawn(&mut command, options, folder, stderr);
         guest.until_it_answers();
         guest
     }
@@ -95,8 +118,14 @@ impl Guest {
         options: impl IntoIterator<Item = S>,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let kernel = write_kernel(boot, folder.path());
-        let console = format!("file:{}", folder.path().join("console").display());
+        let mut command = Self::command_of(boot, memory, folder.path());
+        let stderr = stderr_file(folder.path());
+        Self::spawn(&mut command, options, folder, stderr)
+    }
+
+    fn command_of(boot: Boot, memory: &str, folder: &Path) -> Command {
+        let kernel = write_kernel(boot, folder);
+        let console = format!("file:{}", folder.join("console").display());
         let mut command = Command::new(kvmprof());
         command
             .args(["run", "--memory", memory, "--cmdline"])
@@ -104,13 +133,14 @@ impl Guest {
             .args(["--console", &console])
             .arg("--kernel")
             .arg(&kernel);
-        Self::spawn(&mut command, options, folder)
+        command
     }
 
     fn spawn<S: AsRef<OsStr>>(
         command: &mut Command,
         options: impl IntoIterator<Item = S>,
         folder: TempDir,
+        stderr: Stdio,
     ) -> Self {
         let child = command
             .arg("--socket")
@@ -118,10 +148,14 @@ impl Guest {
             .args(options)
             .stdin(Stdio::null())
             .stdout(File::create(folder.path().join("stdout")).unwrap())
-            .stderr(File::create(folder.path().join("stderr")).unwrap())
+            .stderr(stderr)
             .spawn()
             .unwrap();
-        Self { child, folder }
+        Self {
+            child,
+            folder,
+            unread: None,
+        }
     }
 
     /// Its socket.
@@ -282,6 +316,21 @@ impl Drop for Guest {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn stderr_file(folder: &Path) -> Stdio {
+    File::create(folder.join("stderr")).unwrap().into()
+}
+
+/// A pipe that takes nothing any more: its ends to read and to write.
+fn full_pipe() -> (PipeReader, OwnedFd) {
+    let (reader, writer) = io::pipe().unwrap();
+    let writer = OwnedFd::from(writer);
+    fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    let mut file = File::from(writer.try_clone().unwrap());
+    while file.write(&[b'x'; 4096]).is_ok() {}
+    fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    (reader, writer)
 }
 
 /// Writes the kernel of `boot` to a file in `folder`, and returns its path.

@@ -6,16 +6,20 @@ use std::task::Poll;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
     HANG_UP, HelloReply, Kind, MAX_DATA, MAX_FRAME, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING,
-    NONBLOCKING, READABLE, Reply, Request, RequestFrame, WRITABLE,
+    Reply, Request, RequestFrame,
 };
 
 use super::action::{Action, OpenDevice, Outcome};
 use super::output::Output;
-use super::waiting::Wait;
-use super::{Backend, EndpointError, Handle, Readiness};
+use super::waiting::{Wait, events_of, nonblocking};
+use super::{Backend, EndpointError, Handle};
 
 /// Size to which the input buffer shrinks between requests, in bytes.
 const INPUT_KEPT: usize = 64 << 10;
+
+/// The number of requests that are served in a turn: an open of a text builds all of it, and thousands of opens fit into what a client
+/// may send at once.
+pub const REQUESTS_PER_TURN: usize = 64;
 
 /// The machine's properties in the reply to a hello.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,12 +44,12 @@ struct Waiting {
 ///
 /// The owner of the byte stream calls [`receive`](Self::receive) while [`wants_input`](Self::wants_input), sends
 /// [`output`](Self::output), and calls [`wake`](Self::wake) after it has sent something and after the devices have
-/// changed. After an error of either it must [`close`](Self::close) the connection, and do nothing else with it.
+/// changed. Between two calls of [`begin_turn`](Self::begin_turn), which lets others have their turn, it serves [`REQUESTS_PER_TURN`] at most. After an error of either it must [`close`](Self::close) the connection, and do nothing else with it.
 #[derive(Debug)]
 pub struct Endpoint {
     info: HelloInfo,
     greeted: bool,
-    /// At most one incomplete frame, except while the output is full.
+    /// At most one incomplete frame, except while the output is full or the turn is over.
     input: Vec<u8>,
     output: Output,
     devices: BTreeMap<u32, OpenDevice>,
@@ -54,6 +58,8 @@ pub struct Endpoint {
     waiting: Vec<Waiting>,
     /// The request that a device is working on, and its tag; later requests wait.
     in_progress: Option<(u32, Action)>,
+    /// The requests that may still be served in this turn.
+    left: usize,
 }
 
 impl Endpoint {
@@ -68,13 +74,32 @@ impl Endpoint {
             last_name: 0,
             waiting: Vec::new(),
             in_progress: None,
+            left: REQUESTS_PER_TURN,
         }
     }
 
-    /// True while the endpoint accepts input: false while the client doesn't read its replies, and while a device works
-    /// on a request.
+    /// True while the endpoint accepts input: false while the client doesn't read its replies, while a device works
+    /// on a request, and while requests wait for the next turn.
     pub fn wants_input(&self) -> bool {
+        self.can_serve() && !self.is_turn_over()
+    }
+
+    /// A turn begins: [`REQUESTS_PER_TURN`] requests may be served until the next one. [`wake`](Self::wake) goes on with those that waited for it.
+    pub fn begin_turn(&mut self) {
+        self.left = REQUESTS_PER_TURN;
+    }
+
+    /// True if requests wait for nothing but the next turn, so that the owner has to begin one.
+    pub fn waits_for_turn(&self) -> bool {
+        self.can_serve() && self.is_turn_over()
+    }
+
+    fn can_serve(&self) -> bool {
         !self.output.is_full() && self.in_progress.is_none()
+    }
+
+    fn is_turn_over(&self) -> bool {
+        self.left == 0 && !self.input.is_empty()
     }
 
     /// Bytes to send.
@@ -154,12 +179,13 @@ impl Endpoint {
         let input = std::mem::take(&mut self.input);
         let mut done = 0;
         let mut result = Ok(());
-        while self.wants_input() {
+        while self.can_serve() && self.left > 0 {
             let rest = input.get(done..).unwrap_or_default();
             match RequestFrame::decode(rest) {
                 Ok(Some((frame, length))) => {
                     result = self.request(&frame, backend);
                     done += length;
+                    self.left -= 1;
                 }
                 Ok(None) => break,
                 Err(error) => result = Err(error.into()),
@@ -468,19 +494,4 @@ impl Endpoint {
             self.waiting.push(request);
         }
     }
-}
-
-/// True if `flags` ask not to wait; EINVAL for unknown flags.
-fn nonblocking(flags: u32) -> Result<bool, Errno> {
-    if flags & !NONBLOCKING != 0 {
-        return Err(Errno::EINVAL);
-    }
-    Ok(flags & NONBLOCKING != 0)
-}
-
-fn events_of(readiness: Readiness) -> u32 {
-    let event = |is: bool, event: u32| if is { event } else { 0 };
-    event(readiness.readable, READABLE)
-        | event(readiness.writable, WRITABLE)
-        | event(readiness.hang_up, HANG_UP)
 }

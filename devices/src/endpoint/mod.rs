@@ -11,4 +11,4 @@ mod waiting;
 
 pub use backend::{Backend, Handle, IoctlReply, Readiness};
 pub use error::EndpointError;
-pub use machine::{Endpoint, HelloInfo};
+pub use machine::{Endpoint, HelloInfo, REQUESTS_PER_TURN};

@@ -1,7 +1,9 @@
 //! Requests that may wait for their device.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::wire::{HANG_UP, Kind, READABLE, WRITABLE};
+use kvmprof_abi::wire::{HANG_UP, Kind, NONBLOCKING, READABLE, WRITABLE};
+
+use super::Readiness;
 
 /// The kind of a waiting request.
 #[derive(Clone, Copy, Debug)]
@@ -33,4 +35,20 @@ impl Wait {
             _ => Ok(()),
         }
     }
+}
+
+/// True if `flags` ask not to wait; EINVAL for unknown flags.
+pub(super) fn nonblocking(flags: u32) -> Result<bool, Errno> {
+    if flags & !NONBLOCKING != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(flags & NONBLOCKING != 0)
+}
+
+/// What a poll answers for `readiness`.
+pub(super) fn events_of(readiness: Readiness) -> u32 {
+    let event = |is: bool, event: u32| if is { event } else { 0 };
+    event(readiness.readable, READABLE)
+        | event(readiness.writable, WRITABLE)
+        | event(readiness.hang_up, HANG_UP)
 }

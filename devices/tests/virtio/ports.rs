@@ -1,6 +1,7 @@
 //! Tests of the transfer on ports.
 
 use kvmprof_abi::wire::Request;
+use kvmprof_devices::endpoint::REQUESTS_PER_TURN;
 use kvmprof_devices::virtio::console::ConsoleSize;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -312,6 +313,50 @@ fn one_turn_is_bounded_and_others_have_theirs() {
     driver.serve();
     assert_eq!(driver.take(1).len(), 16);
     assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 64 << 20);
+}
+
+/// Sends the commands 0 to 199 on port 1, several to a chain.
+fn send_commands(driver: &mut ConsoleDriver) {
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    for chain in 0..10 {
+        let commands = (20 * chain..20 * chain + 20).map(|command| {
+            let ioctl = Request::Ioctl {
+                handle: 1,
+                command,
+                argument: 0,
+                limit: 0,
+                data: &[],
+            };
+            request(3 + command, ioctl)
+        });
+        driver.send(TRANSMIT_1, &commands.collect::<Vec<_>>().concat());
+    }
+}
+
+#[test]
+fn requests_beyond_a_turn_wait_until_the_other_port_has_had_its_own() {
+    let mut driver = ConsoleDriver::running();
+    send_commands(&mut driver);
+    driver.send(TRANSMIT_1 + 2, &hello());
+    assert!(driver.serve_once());
+    // Beside the hello and the open.
+    assert_eq!(driver.backend.ioctls.len(), REQUESTS_PER_TURN - 2);
+    assert_eq!(driver.received(RECEIVE_1 + 2).len(), 48);
+    driver.serve();
+    assert!(driver.backend.ioctls.iter().copied().eq(0..200));
+}
+
+#[test]
+fn requests_beyond_a_turn_are_handled_before_the_closing() {
+    let mut driver = ConsoleDriver::running();
+    send_commands(&mut driver);
+    driver.control(1, PORT_OPEN, 0);
+    assert!(driver.serve_once());
+    assert!(driver.backend.ioctls.len() < REQUESTS_PER_TURN);
+    driver.serve();
+    assert!(driver.backend.ioctls.iter().copied().eq(0..200));
+    assert!(driver.backend.open.is_empty());
 }
 
 #[test]

@@ -148,6 +148,7 @@ pub fn run(data: &[u8]) {
                 endpoint.receive(bytes, &mut devices)
             }
             5 => {
+                endpoint.begin_turn();
                 devices.feed(&ticks(&mut input));
                 endpoint.wake(&mut devices)
             }
@@ -157,6 +158,7 @@ pub fn run(data: &[u8]) {
                 endpoint.wake(&mut devices)
             }
             _ => {
+                endpoint.begin_turn();
                 take_replies(&mut endpoint);
                 endpoint.wake(&mut devices)
             }

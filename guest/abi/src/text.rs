@@ -1,7 +1,7 @@
 //! Names that a guest chose, as text that is safe to show: on a terminal, control characters are commands.
 
 /// Whether `character` has only its shape: control characters act on terminals, others change the direction of the text around
-/// them or end a line, and those of no width make two names look like one.
+/// them or end a line, and those of no width, and letters that are blank, make two names look like one.
 pub fn is_visible(character: char) -> bool {
     let changes_direction = matches!(
         character,
@@ -9,10 +9,17 @@ pub fn is_visible(character: char) -> bool {
     );
     let has_no_width = matches!(
         character,
-        '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{feff}'
+        '\u{ad}' | '\u{34f}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200d}'
+            | '\u{2060}'..='\u{2064}' | '\u{206a}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}'
     );
+    let is_blank_letter = matches!(character, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}');
     let is_noncharacter = u32::from(character) & 0xfffe == 0xfffe;
-    !(character.is_control() || changes_direction || has_no_width || is_noncharacter)
+    !(character.is_control()
+        || changes_direction
+        || has_no_width
+        || is_blank_letter
+        || is_noncharacter)
 }
 
 /// The characters of a task's name (`comm`), up to its first NUL, with `?` for what is not UTF-8 or not visible.
@@ -45,6 +52,14 @@ mod tests {
         let hidden = "\0\x07\x1b\x7f\u{85}\u{9b}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{2028}\u{2029}\
             \u{202a}\u{202e}\u{2060}\u{2066}\u{2069}\u{feff}\u{ffff}";
         for character in hidden.chars() {
+            assert!(!is_visible(character), "{character:?}");
+        }
+        let first_and_last = [
+            0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x180b, 0x180f, 0x206a, 0x206f, 0x3164, 0xfe00,
+            0xfe0f, 0xffa0, 0xfff9, 0xfffb, 0xe_0000, 0xe_0fff,
+        ];
+        for character in first_and_last {
+            let character = char::from_u32(character).unwrap();
             assert!(!is_visible(character), "{character:?}");
         }
         assert!("a é λ 名 🦀 \u{a0} ~".chars().all(is_visible));

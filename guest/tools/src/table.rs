@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::text::visible_lines;
+use crate::text::visible_cell;
 
 /// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +44,7 @@ pub fn write_rows<R: AsRef<[String]>>(
     aligns: &[Align],
     rows: &[R],
 ) -> io::Result<()> {
-    let visible = |row: &R| {
-        row.as_ref()
-            .iter()
-            .map(|cell| visible_lines(cell))
-            .collect()
-    };
+    let visible = |row: &R| row.as_ref().iter().map(|cell| visible_cell(cell)).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(visible).collect();
     let mut widths = vec![0; aligns.len()];
     for row in &rows {
@@ -120,6 +115,17 @@ mod tests {
         let aligns = [Align::Right, Align::Right];
         write_rows(&mut output, Spacing { margin, gap }, &aligns, &rows).unwrap();
         let expected = "  1 größer\n100      b\n";
+        assert_eq!(String::from_utf8(output).unwrap(), expected);
+    }
+
+    /// A symbol's name is what a guest's file says.
+    #[test]
+    fn a_name_makes_no_further_rows() {
+        let rows = [["7", "main\n  1  forged\t\u{202e}"]].map(|row| row.map(str::to_owned));
+        let mut output = Vec::new();
+        let headings = [("COUNT", Align::Right), ("NAME", Align::Left)];
+        write_table(&mut output, &headings, &rows).unwrap();
+        let expected = "  COUNT  NAME\n      7  main\u{fffd}  1  forged\u{fffd}\u{fffd}\n";
         assert_eq!(String::from_utf8(output).unwrap(), expected);
     }
 }

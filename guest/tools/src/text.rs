@@ -14,6 +14,16 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
+/// `text` with U+FFFD in place of what isn't visible, ends of lines and tabs among it: a name that has them can't look like further rows
+/// of a table.
+pub fn visible_cell(text: &str) -> String {
+    let shown = |character| match is_visible(character) {
+        true => character,
+        false => char::REPLACEMENT_CHARACTER,
+    };
+    text.chars().map(shown).collect()
+}
+
 /// The JSON text `json` with escapes in place of what isn't visible: that is in strings only.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());

@@ -14,7 +14,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Capture, attach};
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::profiler::RecordPlan;
-use kvmprof_vmm::vm::block_signals;
+use kvmprof_vmm::vm::{block_signals, catch_signals};
 
 use super::guest::pid_at;
 use super::record_limit::{RecordLimit, whole_recording};
@@ -103,6 +103,7 @@ impl Command for AttachArguments {
             );
         }
         block_signals().context("Cannot block signals")?;
+        catch_signals().context("Cannot catch signals")?;
         thread_panics::end_program();
         let pid = machine.pid;
         let failure = RecordingFailure::default();

@@ -25,7 +25,7 @@ use kvmprof_vmm::network::{NetworkConfig, PeerPlace};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::share::{ShareOptions, ShareSource};
 use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals, catch_signals};
 use kvmprof_vmm::vsock::VsockConfig;
 
 /// Longest text that is looked for on a console, in bytes.
@@ -261,6 +261,7 @@ impl GuestOptions {
             config.machine.initrd = Some(disk.path());
         }
         block_signals().context("Cannot block signals")?;
+        catch_signals().context("Cannot catch signals")?;
         thread_panics::end_program();
         let vm = Vm::start(config).map_err(start_error)?;
         let terminal = if self.console.has_input() {

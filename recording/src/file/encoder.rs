@@ -11,7 +11,7 @@ use crate::Ticks;
 use crate::tasks::TaskLook;
 
 /// Bytes that may wait in a sink when samples come; those for which there is no room are lost, and counted.
-const MAX_WAITING: usize = 16 << 20;
+pub const MAX_WAITING: usize = 16 << 20;
 
 /// So many different locks get names.
 const MAX_LOCKS: usize = 256;

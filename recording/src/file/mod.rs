@@ -25,7 +25,7 @@ mod varint;
 
 pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
 pub use budget::Budget;
-pub use encoder::Encoder;
+pub use encoder::{Encoder, MAX_WAITING};
 pub use error::{FileError, ReadError};
 pub use guest::{
     Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessMappings, ResetInfo, Segment,

@@ -75,9 +75,17 @@ extern "C" fn handle(_signal: i32, info: *const libc::siginfo_t, context: *const
     message.add(b", second argument 0x");
     message.add_number(second.cast_unsigned(), 16);
     message.add(b"), which its filter doesn't allow. kvmprof ends. See docs/sandbox.md\n");
-    // SAFETY: these write the message's bytes and end the process.
+    let mut polled = libc::pollfd {
+        fd: libc::STDERR_FILENO,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: these ask whether standard error takes the message at once, so that its reader can't keep the process from ending,
+    // write the message's bytes, and end the process.
     unsafe {
-        libc::write(2, message.bytes.as_ptr().cast(), message.length);
+        if libc::poll(&raw mut polled, 1, 0) == 1 && polled.revents == libc::POLLOUT {
+            libc::write(2, message.bytes.as_ptr().cast(), message.length);
+        }
         libc::_exit(STATUS);
     }
 }

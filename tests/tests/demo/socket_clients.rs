@@ -9,10 +9,12 @@ use std::process::Command;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
-use kvmprof_abi::wire::{HEADER_LENGTH, Request, VERSION, device};
+use kvmprof_abi::wire::{HEADER_LENGTH, MAX_HANDLES, ReplyFrame, Request, VERSION, device};
 use kvmprof_client::{ClientError, Connection, Readiness};
 use kvmprof_tests::raw_client::{LENGTH_OF_HELLO, encode, hello};
-use kvmprof_tests::{Accounts, Boot, Guest, Prf, kvmprof, on_kvm, raw_client, run_command, until};
+use kvmprof_tests::{
+    Accounts, Boot, Guest, Prf, errno_of, kvmprof, on_kvm, raw_client, run_command, until,
+};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 const HZ: u32 = 1000;
@@ -152,6 +154,68 @@ fn poll_wakes_when_there_is_a_buffer() {
         assert_eq!(pcs.device.poll(readable).unwrap(), readable);
         assert_eq!(pcs.device.try_read(BSIZE).unwrap().len(), BSIZE);
         drop(pcs);
+        guest.stop();
+    });
+}
+
+/// A turn serves only some of them: the others go on by themselves, though nothing else happens that wakes the server up.
+#[test]
+fn requests_that_come_all_at_once_are_all_answered() {
+    const PAIRS: u32 = 1000;
+    on_kvm(|| {
+        let guest = guest();
+        let mut stream = raw_client::connect(&guest.socket(), None).unwrap();
+        let open = Request::Open {
+            device: device::STATUS,
+            minor: 0,
+            flags: 0,
+        };
+        // Handles are numbered from 1 on.
+        let pairs = (1..=PAIRS).flat_map(|handle| {
+            let close = Request::Close { handle };
+            [encode(2 * handle, open), encode(2 * handle + 1, close)].concat()
+        });
+        stream.write_all(&pairs.collect::<Vec<u8>>()).unwrap();
+        assert_eq!(guest.status()["consumers"][0]["open"], false);
+        let (mut bytes, mut tags) = (Vec::new(), Vec::new());
+        while tags.len() < 2 * PAIRS as usize {
+            let mut piece = [0; 4096];
+            let count = stream.read(&mut piece).unwrap();
+            assert!(count > 0);
+            bytes.extend_from_slice(&piece[..count]);
+            while let Some((frame, length)) = ReplyFrame::decode(&bytes).unwrap() {
+                assert!(frame.result.is_ok(), "{frame:?}");
+                tags.push(frame.tag);
+                bytes.drain(..length);
+            }
+        }
+        assert!(tags.into_iter().eq(2..2 * PAIRS + 2));
+        guest.stop();
+    });
+}
+
+/// Each handle has its text for itself, until there is too much of that.
+#[test]
+fn texts_that_are_open_are_bounded_all_together() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut texts = Vec::new();
+        let refused = loop {
+            let connection = guest.connect();
+            let opens = (0..MAX_HANDLES).map(|_| connection.open(device::STATUS, 0));
+            texts.extend(opens.map_while(Result::ok));
+            match connection.open(device::STATUS, 0) {
+                Err(ClientError::Refused { errno, .. }) if errno == Errno::EMFILE => {}
+                refused => break errno_of(refused),
+            }
+        };
+        assert_eq!(refused, Errno::ENOMEM);
+        // What they had is free again when they are gone.
+        drop(texts);
+        until("there is room for a text", || {
+            let connection = guest.connect();
+            connection.snapshot(device::STATUS, 1 << 20).ok()
+        });
         guest.stop();
     });
 }

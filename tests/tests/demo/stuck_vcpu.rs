@@ -1,10 +1,11 @@
 //! A vCPU that doesn't answer: only those who need its answer wait for it.
 
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use kvmprof_tests::{Boot, Clock, Guest, Machine, StoppedThread, on_kvm, until};
+use kvmprof_tests::{Boot, Clock, Guest, Machine, StoppedThread, on_kvm, threads, until};
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 
@@ -107,5 +108,40 @@ fn a_second_signal_ends_it_whichever_thread_is_stuck() {
             drop(stuck);
             assert_eq!(guest.wait().status, 1, "{name}");
         }
+    });
+}
+
+/// Nobody reads standard error, and another thread may wait for that for ever.
+#[test]
+fn a_second_signal_ends_it_although_nobody_reads_its_messages() {
+    on_kvm(|| {
+        let mut guest = Guest::start_unheard(Boot::Demo, ["--hz", "1000"]);
+        let stuck = StoppedThread::stop(guest.pid(), "vcpu 0");
+        guest.signal(Signal::TERM);
+        guest.signal(Signal::INT);
+        until("its other threads are gone", || {
+            threads(guest.pid(), "events").is_empty().then_some(())
+        });
+        drop(stuck);
+        assert_eq!(guest.wait().status, 1);
+    });
+}
+
+/// The guest is still being started: its shared folder is served by a program that doesn't answer.
+#[test]
+fn a_second_signal_ends_a_start_that_waits_for_another_program() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("virtiofsd");
+        let silent = UnixListener::bind(&socket).unwrap();
+        let share = format!("socket={},tag=x", socket.display());
+        let mut guest = Guest::launch(Boot::Demo, ["--share", &share]);
+        let (_connection, _) = silent.accept().unwrap();
+        // Two of a kind might become one (signal(7)).
+        guest.signal(Signal::TERM);
+        guest.signal(Signal::INT);
+        let ran = guest.wait();
+        assert_eq!(ran.status, 1, "{ran:?}");
+        assert!(ran.stderr.contains("ended by force"), "{ran:?}");
     });
 }

@@ -1,8 +1,8 @@
 //! Where the contents of a file are found.
 
 use std::cell::LazyCell;
-use std::fs;
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
 use kvmprof_recording::{Sysroot, elf};
@@ -22,8 +22,8 @@ pub struct BinarySources {
     memory: SharedMemory,
     /// What is known of the kernel.
     knowledge: Arc<GuestKnowledge>,
-    /// The initial RAM disk that the guest was started with.
-    initrd: Option<PathBuf>,
+    /// The initial RAM disk that the guest was started with: what takes its file's place later is another one.
+    initrd: Option<File>,
     /// A folder on the host with the guest's files, or some of them.
     sysroot: Option<Sysroot>,
     /// The guest's disks.
@@ -46,7 +46,7 @@ impl BinarySources {
     pub fn new(
         memory: SharedMemory,
         knowledge: Arc<GuestKnowledge>,
-        initrd: Option<PathBuf>,
+        initrd: Option<File>,
         sysroot: Option<Sysroot>,
     ) -> Self {
         Self {
@@ -107,9 +107,19 @@ impl BinarySources {
     }
 
     fn initrd(&self) -> Option<&Initrd> {
-        let unpack = || Initrd::unpack(&fs::read(self.initrd.as_ref()?).ok()?);
+        let unpack = || Initrd::unpack(&read_whole(self.initrd.as_ref()?)?);
         self.unpacked.get_or_init(unpack).as_ref()
     }
+}
+
+/// All of `file`, whose position others use; `None` if it can't be read.
+fn read_whole(file: &File) -> Option<Vec<u8>> {
+    let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).ok()?;
+    bytes.resize(length, 0);
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some(bytes)
 }
 
 /// What the file in the guest is known to be.

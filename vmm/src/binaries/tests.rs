@@ -29,10 +29,20 @@ fn archive(path: &str, contents: &[u8]) -> Vec<u8> {
 
 /// What is read of `file`: the source that it names.
 fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) -> Option<String> {
+    let initrd = fs::File::open(initrd).ok();
+    source_of_opened(guest, file, initrd, sysroot)
+}
+
+fn source_of_opened(
+    guest: &LinuxGuest,
+    file: &MappedFile,
+    initrd: Option<fs::File>,
+    sysroot: &Path,
+) -> Option<String> {
     let sources = BinarySources::new(
         Arc::new(guest.memory.clone()),
         guest.knowledge.clone(),
-        Some(initrd.to_owned()),
+        initrd,
         Some(Sysroot::open(sysroot).unwrap()),
     );
     let mut loader = BinaryLoader::new(sources);
@@ -96,6 +106,12 @@ fn files_are_found_in_one_place_or_another() {
     assert_eq!(found(), None);
     fs::write(&initrd, archive("bin/tool", &program)).unwrap();
     assert_eq!(found().as_deref(), Some("initrd"));
+    // A file that takes the place of the one that the guest was started with changes nothing.
+    let opened = fs::File::open(&initrd).unwrap();
+    fs::remove_file(&initrd).unwrap();
+    fs::write(&initrd, archive("bin/tool", &other)).unwrap();
+    let still = source_of_opened(&guest, &file, Some(opened), &sysroot);
+    assert_eq!((found(), still.as_deref()), (None, Some("initrd")));
     fs::write(sysroot.join("bin/tool"), &program).unwrap();
     assert_eq!(found().as_deref(), Some("sysroot"));
 }

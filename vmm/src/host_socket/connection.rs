@@ -87,6 +87,16 @@ impl Connection {
         interest
     }
 
+    /// A turn of all clients begins.
+    pub fn begin_turn(&mut self) {
+        self.endpoint.begin_turn();
+    }
+
+    /// True if requests wait for nothing but the next turn.
+    pub fn waits_for_turn(&self) -> bool {
+        self.endpoint.waits_for_turn()
+    }
+
     /// Does what `events` make possible.
     pub fn handle(&mut self, events: EventSet, backend: &mut dyn Backend) -> Result<(), Ended> {
         if events.contains(EventSet::IN) && self.endpoint.wants_input() {

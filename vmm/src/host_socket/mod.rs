@@ -15,6 +15,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use rustix::io::Errno;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use connection::{Connection, Ended, Kind};
 pub use error::HostSocketError;
@@ -34,6 +35,8 @@ const BATCH: usize = 32;
 
 /// Names the listener among the sources of events; connections count from 1.
 const LISTENER: u64 = 0;
+/// Names the event that says that a client's requests wait for the next turn.
+const NEXT_TURN: u64 = u64::MAX;
 
 /// Listener and clients: one subscriber of the event manager.
 ///
@@ -47,6 +50,7 @@ pub struct HostSocket {
     epoll: Epoll,
     connections: BTreeMap<u64, (Connection, EventSet)>,
     last_name: u64,
+    next_turn: EventFd,
     info: HelloInfo,
     backend: Rc<RefCell<dyn Backend>>,
     turned_away: LogLimit,
@@ -69,11 +73,17 @@ impl HostSocket {
         epoll
             .ctl(ControlOperation::Add, listener.as_fd().as_raw_fd(), event)
             .map_err(failed)?;
+        let next_turn = EventFd::new(EFD_NONBLOCK).map_err(failed)?;
+        let event = EpollEvent::new(EventSet::IN, NEXT_TURN);
+        epoll
+            .ctl(ControlOperation::Add, next_turn.as_raw_fd(), event)
+            .map_err(failed)?;
         Ok(Self {
             listener,
             epoll,
             connections: BTreeMap::new(),
             last_name: LISTENER,
+            next_turn,
             info,
             backend,
             turned_away: LogLimit::default(),
@@ -94,7 +104,7 @@ impl HostSocket {
         self.wake_with(&mut *backend.borrow_mut());
     }
 
-    /// Handles what is ready.
+    /// Handles what is ready: a turn of each client.
     fn handle_events(&mut self) {
         let mut events = [EpollEvent::default(); BATCH];
         let count = match self.epoll.wait(0, &mut events) {
@@ -106,11 +116,18 @@ impl HostSocket {
                 return;
             }
         };
+        // Nothing in it is no error: no client has waited.
+        let _ = self.next_turn.read();
+        for (connection, _) in self.connections.values_mut() {
+            connection.begin_turn();
+        }
         let backend = Rc::clone(&self.backend);
         let backend = &mut *backend.borrow_mut();
         for event in events.iter().take(count) {
             match event.data() {
                 LISTENER => self.accept(backend),
+                // Whoever waited for it goes on below.
+                NEXT_TURN => {}
                 name => self.with_connection(name, backend, |connection, backend| {
                     connection.handle(event.event_set(), backend)
                 }),
@@ -124,6 +141,11 @@ impl HostSocket {
         let names: Vec<u64> = self.connections.keys().copied().collect();
         for name in names {
             self.with_connection(name, backend, Connection::advance);
+        }
+        let mut connections = self.connections.values();
+        if connections.any(|(connection, _)| connection.waits_for_turn()) {
+            // A full counter says the same.
+            let _ = self.next_turn.write(1);
         }
     }
 

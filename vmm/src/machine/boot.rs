@@ -1,6 +1,7 @@
 //! What guest memory has before the first instruction, kept so that it can be put there again.
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 
 use super::error::MachineError;
@@ -48,6 +49,15 @@ impl Boot {
     /// The kernel.
     pub fn image(&self) -> &Image {
         &self.image
+    }
+
+    /// The initial RAM disk, opened once more. Its position is the same: read it by offsets.
+    ///
+    /// # Errors
+    /// The host has no descriptor left.
+    pub fn initrd(&self) -> io::Result<Option<File>> {
+        let initrd = self.initrd.as_ref();
+        initrd.map(|(_, file)| file.try_clone()).transpose()
     }
 
     /// How the kernel is entered.

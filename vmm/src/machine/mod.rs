@@ -18,6 +18,8 @@ mod registers;
 mod slots;
 
 use std::fmt::Write;
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -161,6 +163,14 @@ impl Machine {
     #[must_use]
     pub fn hears_power_button(&self) -> bool {
         initial_state::lets_through(&self.vm, layout::POWER_BUTTON_GSI)
+    }
+
+    /// The initial RAM disk that the machine starts with, opened once more. Who else has it moves its position: read it by offsets.
+    ///
+    /// # Errors
+    /// The host has no descriptor left.
+    pub fn initrd(&self) -> io::Result<Option<File>> {
+        self.boot.initrd()
     }
 
     /// Presses the power button.

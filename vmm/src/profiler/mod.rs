@@ -16,6 +16,7 @@ mod processes;
 mod server;
 mod status;
 mod task_looks;
+mod texts;
 
 use std::cell::RefCell;
 use std::rc::Rc;

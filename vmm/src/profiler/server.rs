@@ -5,7 +5,6 @@
 //! its answer, and those not for ever.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
 use super::Profiler;
 use super::clocks::Flush;
 use super::consumers::{Client, Preparation, Reply, Request, TicksBefore};
+use super::texts::{Text, TextRoom};
 
 /// How long the end of a recording may wait for the files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(1);
@@ -79,8 +79,7 @@ struct Open {
     /// An open, an ioctl or a close.
     action: Stage,
     read: Stage,
-    /// The text, and how much of it has been read.
-    text: Option<(Arc<[u8]>, usize)>,
+    text: Option<Text>,
 }
 
 /// The handles of all endpoints.
@@ -88,6 +87,7 @@ struct Open {
 pub struct Handles {
     open: BTreeMap<Handle, Open>,
     last: u32,
+    texts: TextRoom,
 }
 
 impl Handles {
@@ -122,6 +122,12 @@ impl Handles {
         }
     }
 
+    fn remove(&mut self, handle: Handle) {
+        if let Some(text) = self.open.remove(&handle).and_then(|open| open.text) {
+            self.texts.give_back(&text);
+        }
+    }
+
     /// Those whose endpoints have gone, and which aren't closed yet.
     fn closing(&self) -> Vec<Handle> {
         let closing = self.open.iter().filter(|(_, open)| open.is_closing);
@@ -144,7 +150,7 @@ impl Backend for Profiler {
         opened.map(|result| match result {
             Ok(_) => Ok(()),
             Err(errno) => {
-                self.handles.open.remove(&handle);
+                self.handles.remove(handle);
                 Err(errno)
             }
         })
@@ -152,11 +158,8 @@ impl Backend for Profiler {
 
     fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
         let open = self.handles.open.get_mut(&handle);
-        if let Some((text, read)) = open.and_then(|open| open.text.as_mut()) {
-            let rest = text.get(*read..).unwrap_or_default();
-            let bytes = rest[..limit.min(rest.len())].to_vec();
-            *read += bytes.len();
-            return Poll::Ready(Ok(bytes));
+        if let Some(text) = open.and_then(|open| open.text.as_mut()) {
+            return Poll::Ready(Ok(text.read(limit)));
         }
         let result = self.proceed(handle, &Request::Read { limit });
         result.map(|result| match result? {
@@ -227,7 +230,7 @@ impl Backend for Profiler {
         if open.is_open && self.proceed(handle, &Request::Close).is_pending() {
             return Poll::Pending;
         }
-        self.handles.open.remove(&handle);
+        self.handles.remove(handle);
         Poll::Ready(())
     }
 }
@@ -439,9 +442,9 @@ impl Profiler {
             Target::Control => self.carry_out_control(request)?,
             Target::Text(number) => {
                 let text = self.text(number)?;
-                if let Some(open) = self.handles.open.get_mut(&handle) {
-                    open.text = Some((text, 0));
-                }
+                let Handles { open, texts, .. } = &mut self.handles;
+                let open = open.get_mut(&handle).ok_or(Errno::EBADF)?;
+                open.text = Some(texts.keep(number, text)?);
                 Reply::Done
             }
         };
@@ -449,23 +452,5 @@ impl Profiler {
             open.is_open = true;
         }
         Ok(reply)
-    }
-
-    /// What a text device gives.
-    fn text(&mut self, number: u16) -> Result<Arc<[u8]>, Errno> {
-        match number {
-            device::STATUS => {
-                let document = serde_json::to_vec(&self.status());
-                document.map(Arc::from).map_err(|_| Errno::EIO)
-            }
-            device::PROCESSES => {
-                self.drain();
-                Ok(self.names.table().into_bytes().into())
-            }
-            _ => {
-                let text = self.kernel_text.whole(&self.info.knowledge);
-                text.ok_or(Errno::ENXIO)
-            }
-        }
     }
 }

@@ -1,105 +1,114 @@
 //! An end that waits for nobody: a second request to end ends the process, whatever its other threads do.
 
 use std::io::{self, Read};
-use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::termination::{SIGNALS, SignalBytes, take_signals_here};
 use crate::console::restore_terminal;
+use crate::lock::lock;
 
 /// How long an end in order may still take after the second request.
 const GRACE: Duration = Duration::from_millis(500);
 /// The process's exit status then: that of an error.
 const STATUS: i32 = 1;
 
-/// The thread that sees to it. Dropped, it ends, and signals end nothing by force.
-#[derive(Debug)]
-pub(super) struct ForcedEnd {
-    signals: SignalBytes,
-    /// Requests that didn't ask for the program's end after all.
-    forgiven: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<()>>,
+/// Whether the thread runs that sees to it.
+static IS_STARTED: Mutex<bool> = Mutex::new(false);
+/// Requests that didn't ask for the program's end after all.
+static FORGIVEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts requests to end from now on until the process ends. Does nothing if that has been started already.
+///
+/// # Errors
+/// When the host gives no socket or thread.
+pub(super) fn start() -> io::Result<()> {
+    let mut is_started = lock(&IS_STARTED);
+    if *is_started {
+        return Ok(());
+    }
+    let mut requests = SignalBytes::of(&SIGNALS)?;
+    let builder = thread::Builder::new().name("forced end".into());
+    builder.spawn(move || {
+        enter_sandbox();
+        await_second(&mut requests.stream);
+    })?;
+    *is_started = true;
+    Ok(())
 }
 
-impl ForcedEnd {
-    /// Counts requests to end from now on.
-    ///
-    /// # Errors
-    /// When the host gives no socket or thread.
-    pub fn new() -> io::Result<Self> {
-        let signals = SignalBytes::of(&SIGNALS)?;
-        let requests = signals.stream.try_clone()?;
-        let forgiven = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&forgiven);
-        let builder = thread::Builder::new().name("forced end".into());
-        Ok(Self {
-            signals,
-            forgiven,
-            thread: Some(builder.spawn(move || {
-                kvmprof_sandbox::enter(kvmprof_sandbox::Thread::End);
-                await_second(requests, &counted);
-            })?),
-        })
+/// Contains a thread that ends the process if nothing else does, if threads are contained. Such a thread is there before files are
+/// restricted, and needs none.
+pub fn enter_sandbox() {
+    if kvmprof_sandbox::filters::is_prepared()
+        && let Err(error) = kvmprof_sandbox::paths::restrict_to_none()
+    {
+        log::warn!("The sandbox lacks restrictions of files for the program's end: {error}");
     }
-
-    /// One of the requests didn't ask for the program's end after all: it counts no more.
-    pub fn forgive_one(&self) {
-        self.forgiven.fetch_add(1, Ordering::SeqCst);
-    }
+    kvmprof_sandbox::enter(kvmprof_sandbox::Thread::End);
 }
 
-impl Drop for ForcedEnd {
-    fn drop(&mut self) {
-        self.signals.stop();
-        // That can only fail if it is over already.
-        let _ = self.signals.stream.shutdown(Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been reported already.
-            let _ = thread.join();
-        }
+/// One of the requests didn't ask for the program's end after all: it counts no more.
+pub(super) fn forgive_one() {
+    FORGIVEN.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Ends the process with `status`, whatever its other threads do or hold. The terminal gets its settings back, and standard error
+/// gets `message`, if it takes that at once.
+pub fn end_at_once(status: i32, message: &str) -> ! {
+    restore_terminal();
+    say_without_waiting(message.as_bytes());
+    // SAFETY: it doesn't return, and what other threads are in the middle of is no matter any more.
+    unsafe { libc::_exit(status) }
+}
+
+/// Writes to standard error, if it has room. `eprintln!` would wait: for who reads a full pipe, or for the lock that another
+/// thread holds while it waits for that.
+fn say_without_waiting(message: &[u8]) {
+    let stderr = rustix::stdio::stderr();
+    let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
+    // A pipe that nobody can read any more has room, and an error, too.
+    if poll(&mut polled, Some(&Timespec::default())) == Ok(1)
+        && polled.iter().all(|it| it.revents() == PollFlags::OUT)
+    {
+        // There is nobody else to tell.
+        let _ = rustix::io::write(stderr, message);
     }
 }
 
 /// Waits for the second request that wasn't forgiven. There is a byte for each.
-fn await_second(mut requests: UnixStream, forgiven: &AtomicUsize) {
+fn await_second(requests: &mut UnixStream) {
     // A handler runs on any thread that takes the signal: not only on the event thread, which may be stuck.
     if let Err(error) = take_signals_here() {
         log::warn!("A second signal ends nothing by force: {error}");
         return;
     }
     let mut made = 0_usize;
-    let are_two = |made: usize| made.saturating_sub(forgiven.load(Ordering::SeqCst)) >= 2;
+    let are_two = |made: usize| made.saturating_sub(FORGIVEN.load(Ordering::SeqCst)) >= 2;
     let mut request = [0; 1];
-    loop {
-        if requests.read_exact(&mut request).is_err() {
-            return;
-        }
+    while requests.read_exact(&mut request).is_ok() {
         made += 1;
         if !are_two(made) {
             continue;
         }
-        match more_within(&mut requests, GRACE) {
-            None => return,
-            Some(more) => made += more,
-        }
+        made += more_within(requests, GRACE);
         // The event thread may have seen to one of them meanwhile.
         if are_two(made) {
-            restore_terminal();
-            eprintln!(
-                "kvmprof: ended by force, because a second signal came before an end in order"
+            end_at_once(
+                STATUS,
+                "kvmprof: ended by force, because a second signal came before an end in order\n",
             );
-            // SAFETY: it doesn't return, and what other threads are in the middle of is no matter any more.
-            unsafe { libc::_exit(STATUS) };
         }
     }
 }
 
-/// How many further requests come before `time` has passed; `None` if the other end is closed before that.
-fn more_within(requests: &mut UnixStream, time: Duration) -> Option<usize> {
+/// How many further requests come before `time` has passed.
+fn more_within(requests: &mut UnixStream, time: Duration) -> usize {
     let deadline = Instant::now() + time;
     let mut more = 0;
     loop {
@@ -108,13 +117,11 @@ fn more_within(requests: &mut UnixStream, time: Duration) -> Option<usize> {
         if left.is_zero() || requests.set_read_timeout(Some(left)).is_err() {
             // A socket that waits with a limit gives up before the next request.
             let _ = requests.set_read_timeout(None);
-            return Some(more);
+            return more;
         }
         // Otherwise the time is over.
-        match requests.read(&mut [0; 16]) {
-            Ok(0) => return None,
-            Ok(count) => more += count,
-            Err(_) => {}
+        if let Ok(count) = requests.read(&mut [0; 16]) {
+            more += count;
         }
     }
 }

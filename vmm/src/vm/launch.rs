@@ -109,13 +109,13 @@ impl Vm {
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = machine_info(&config.machine, &machine, &shared, &knowledge, monitors);
-        // After the paths are restricted: it has a thread.
         let asked = stop_request.try_clone();
         let asked = asked.map_err(VmError::host("a descriptor"))?;
         let termination = Termination::by(asked);
         let mut termination = termination.map_err(VmError::host("to catch signals"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
+        let initrd = machine.initrd().map_err(VmError::host("a descriptor"))?;
         let devices = Arc::clone(&machine.devices);
         let console = (config.console.has_input())
             .then(|| console_input(hvc.as_ref(), &devices, &stop_request))
@@ -165,7 +165,7 @@ impl Vm {
             sources: BinarySources::new(
                 Arc::new(memory.clone()),
                 Arc::clone(&knowledge),
-                config.machine.initrd,
+                initrd,
                 sysroot,
             )
             .with_disks(disks),

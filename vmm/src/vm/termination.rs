@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use signal_hook::SigId;
@@ -15,8 +15,9 @@ use signal_hook::low_level::{pipe, unregister};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::event_loop::add;
-use super::forced_end::ForcedEnd;
+use super::forced_end;
 use super::power_button::PowerButton;
+use crate::lock::lock;
 
 /// The signals that ask for the end.
 pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -39,6 +40,25 @@ pub fn block_signals() -> io::Result<()> {
 /// What pthread_sigmask(3) says.
 pub fn take_signals_here() -> io::Result<()> {
     change_mask(libc::SIG_UNBLOCK)
+}
+
+/// The signals that [`catch_signals`] has caught, for the guest that is being started.
+static CAUGHT: Mutex<Option<Caught>> = Mutex::new(None);
+
+/// Catches the signals that end the program, which [`block_signals`] has blocked: from now on a second one ends the process within
+/// a second, whatever its other threads do, also while the guest is being started and when it has ended. The first one is kept for
+/// the guest that is started next in this process.
+///
+/// It makes a thread, which [`enter_sandbox`](super::enter_sandbox) contains.
+///
+/// # Errors
+/// When the host gives no socket or thread.
+pub fn catch_signals() -> io::Result<()> {
+    let mut caught = lock(&CAUGHT);
+    if caught.is_none() {
+        *caught = Some(Caught::new()?);
+    }
+    forced_end::start()
 }
 
 fn change_mask(how: i32) -> io::Result<()> {
@@ -83,40 +103,52 @@ impl SignalBytes {
         }
         Ok(bytes)
     }
+}
 
-    /// Catches no more: for who closes the stream.
-    pub fn stop(&mut self) {
+impl Drop for SignalBytes {
+    fn drop(&mut self) {
         for handler in self.handlers.drain(..) {
             unregister(handler);
         }
     }
 }
 
-impl Drop for SignalBytes {
-    fn drop(&mut self) {
-        self.stop();
+/// The signals that ask for the end, where the event thread hears of them.
+#[derive(Debug)]
+struct Caught {
+    signals: SignalBytes,
+    // SIGTERM, which may press the guest's power button instead.
+    terminations: SignalBytes,
+}
+
+impl Caught {
+    fn new() -> io::Result<Self> {
+        let caught = Self {
+            signals: SignalBytes::of(&[libc::SIGINT, libc::SIGHUP])?,
+            terminations: SignalBytes::of(&[libc::SIGTERM])?,
+        };
+        for bytes in [&caught.signals, &caught.terminations] {
+            bytes.stream.set_nonblocking(true)?;
+        }
+        Ok(caught)
     }
 }
 
 /// Waits for one of those signals, and for a request of the program itself.
 pub struct Termination {
-    signals: SignalBytes,
-    // SIGTERM, which may press the guest's power button instead.
-    terminations: SignalBytes,
+    caught: Caught,
     stop_request: EventFd,
     power_button: Option<Arc<PowerButton>>,
     // SIGTERM has come, and nobody has decided yet what it does.
     is_undecided: bool,
     requested: bool,
-    /// In case that nobody hears them here.
-    forced_end: ForcedEnd,
 }
 
 impl Termination {
-    /// Catches the signals from now on.
+    /// Takes the signals over that [`catch_signals`] has caught, or catches them from now on.
     ///
     /// # Errors
-    /// When the host gives no socket or eventfd.
+    /// When the host gives no socket, thread or eventfd.
     pub fn new() -> io::Result<Self> {
         Self::by(EventFd::new(EFD_NONBLOCK)?)
     }
@@ -124,22 +156,18 @@ impl Termination {
     /// The same, by writing to `stop_request`, too.
     ///
     /// # Errors
-    /// When the host gives no socket.
+    /// When the host gives no socket or thread.
     pub fn by(stop_request: EventFd) -> io::Result<Self> {
-        let [signals, terminations] =
-            [&[libc::SIGINT, libc::SIGHUP][..], &[libc::SIGTERM]].map(SignalBytes::of);
-        let (signals, terminations) = (signals?, terminations?);
-        for bytes in [&signals, &terminations] {
-            bytes.stream.set_nonblocking(true)?;
-        }
+        let caught = lock(&CAUGHT).take();
+        let caught = caught.map_or_else(Caught::new, Ok)?;
+        // In case that nobody hears them here.
+        forced_end::start()?;
         Ok(Self {
-            signals,
-            terminations,
+            caught,
             stop_request,
             power_button: None,
             is_undecided: false,
             requested: false,
-            forced_end: ForcedEnd::new()?,
         })
     }
 
@@ -159,7 +187,7 @@ impl Termination {
         self.is_undecided = false;
         let button = self.power_button.as_ref();
         if button.is_some_and(|button| button.press_once()) {
-            self.forced_end.forgive_one();
+            forced_end::forgive_one();
             log::warn!(
                 "SIGTERM has pressed the guest's power button; a second one ends the guest at once"
             );
@@ -194,10 +222,10 @@ impl MutEventSubscriber for Termination {
         if self.stop_request.read().is_ok() {
             self.requested = true;
         }
-        while matches!(self.signals.stream.read(&mut [0; 16]), Ok(1..)) {
+        while matches!(self.caught.signals.stream.read(&mut [0; 16]), Ok(1..)) {
             self.requested = true;
         }
-        while matches!(self.terminations.stream.read(&mut [0; 1]), Ok(1..)) {
+        while matches!(self.caught.terminations.stream.read(&mut [0; 1]), Ok(1..)) {
             // A second one before the first was decided on, or one without a button, isn't about that.
             self.requested |= self.is_undecided || self.power_button.is_none();
             self.is_undecided = true;
@@ -205,8 +233,11 @@ impl MutEventSubscriber for Termination {
     }
 
     fn init(&mut self, ops: &mut EventOps) {
-        add(ops, Events::new(&self.signals.stream, EventSet::IN));
-        add(ops, Events::new(&self.terminations.stream, EventSet::IN));
+        add(ops, Events::new(&self.caught.signals.stream, EventSet::IN));
+        add(
+            ops,
+            Events::new(&self.caught.terminations.stream, EventSet::IN),
+        );
         add(ops, Events::new(&self.stop_request, EventSet::IN));
     }
 }

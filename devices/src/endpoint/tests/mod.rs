@@ -188,6 +188,7 @@ impl Talk {
     }
 
     fn try_say(&mut self, tag: u32, request: Request<'_>) -> Result<Vec<Got>, EndpointError> {
+        self.endpoint.begin_turn();
         self.endpoint
             .receive(&encode(tag, request), &mut self.bench)?;
         Ok(replies(&mut self.endpoint))

@@ -369,3 +369,37 @@ fn a_connection_that_ends_gives_up_what_is_in_progress() {
         "{other} is closed, {handle} by itself"
     );
 }
+
+/// What is beyond a turn waits for the next one, in its order; another client is answered in between.
+#[test]
+fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
+    let mut talk = Talk::new();
+    let open = Request::Open {
+        device: COMMON,
+        minor: 0,
+        flags: 0,
+    };
+    let turn = u32::try_from(REQUESTS_PER_TURN).unwrap();
+    let opens: Vec<u8> = (1..=3 * turn).flat_map(|tag| encode(tag, open)).collect();
+    talk.endpoint.begin_turn();
+    talk.endpoint.receive(&opens, &mut talk.bench).unwrap();
+    let mut tags = Vec::new();
+    for _ in 0..3 {
+        let answered = replies(&mut talk.endpoint);
+        assert_eq!(answered.len(), REQUESTS_PER_TURN);
+        tags.extend(answered.iter().map(|reply| reply.tag));
+        // A wake-up is no turn.
+        talk.endpoint.wake(&mut talk.bench).unwrap();
+        assert_eq!(replies(&mut talk.endpoint), []);
+        let waits = tags.last() != Some(&(3 * turn));
+        assert_eq!(talk.endpoint.waits_for_turn(), waits);
+        assert_eq!(talk.endpoint.wants_input(), !waits);
+        let mut other = Endpoint::new(HelloInfo::default());
+        let request = [encode(1, HELLO), encode(2, open)].concat();
+        other.receive(&request, &mut talk.bench).unwrap();
+        assert_eq!(replies(&mut other).len(), 2);
+        talk.endpoint.begin_turn();
+        talk.endpoint.wake(&mut talk.bench).unwrap();
+    }
+    assert!(tags.into_iter().eq(1..=3 * turn));
+}

@@ -153,6 +153,7 @@ impl Line {
     pub fn serve(&mut self, queues: &mut PortQueues<'_>, backend: &mut dyn Backend) -> Progress {
         let mut progress = Progress::Done;
         let mut left = BUDGET;
+        self.port.begin_turn();
         // While the port is being closed, `close` reads its data within a limit.
         while self.state == State::Open && self.draining.is_none() {
             if let Err(error) = self.port.wake(backend) {
@@ -163,7 +164,12 @@ impl Line {
                 .transmit(queues, backend)
                 .and_then(|sent| Ok(sent + self.receive(queues)?));
             match moved {
-                Ok(0) => break,
+                Ok(0) => {
+                    if self.port.waits_for_turn() {
+                        progress = Progress::More;
+                    }
+                    break;
+                }
                 Ok(moved) => left = left.saturating_sub(moved.max(STEP_COST)),
                 Err(error) => self.break_off(error, backend),
             }
@@ -245,8 +251,18 @@ impl Line {
         // A driver that goes on sending must not be able to keep it open.
         let mut chains = self.draining.unwrap_or(queues.transmit.size());
         let mut left = BUDGET;
-        while chains > 0 && !self.broken {
-            if left == 0 {
+        self.port.begin_turn();
+        if self.state == State::Open
+            && let Err(error) = self.port.wake(backend)
+        {
+            self.hang_up(&error, backend);
+        }
+        while !self.broken {
+            let waits = self.state == State::Open && self.port.waits_for_turn();
+            if !waits && chains == 0 {
+                break;
+            }
+            if waits || left == 0 {
                 self.draining = Some(chains);
                 return Progress::More;
             }

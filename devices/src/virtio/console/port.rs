@@ -16,6 +16,14 @@ pub trait Port: Send {
     /// True while the port accepts bytes.
     fn wants_input(&self) -> bool;
 
+    /// A turn begins, after others have had theirs.
+    fn begin_turn(&mut self) {}
+
+    /// True if what the guest has sent waits for nothing but the next turn.
+    fn waits_for_turn(&self) -> bool {
+        false
+    }
+
     /// Takes bytes from the guest, in any pieces.
     ///
     /// # Errors
@@ -70,6 +78,16 @@ impl Port for EndpointPort {
 
     fn wants_input(&self) -> bool {
         self.endpoint.as_ref().is_some_and(Endpoint::wants_input)
+    }
+
+    fn begin_turn(&mut self) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.begin_turn();
+        }
+    }
+
+    fn waits_for_turn(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(Endpoint::waits_for_turn)
     }
 
     fn receive(&mut self, bytes: &[u8], backend: &mut dyn Backend) -> Result<(), PortError> {

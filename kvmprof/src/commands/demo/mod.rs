@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::pcs::Status;
-use kvmprof_client::Connection;
+use kvmprof_client::{Connection, named_socket};
 use kvmprof_demo_guest::{ROWS, Truth};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
 use vm_memory::{Bytes, GuestAddress};
@@ -23,7 +23,7 @@ use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
-use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals};
+use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals, catch_signals};
 
 /// Memory of the embedded guest, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -33,8 +33,8 @@ const MEMORY_BYTES: u64 = 64 << 20;
 #[command(
     after_help = "Exit status: 0; 1 for an error; 2 for wrong options, or where there is no KVM that can be \
     used.\n\n\
-    Examples:\n  kvmprof demo --seconds 10 --cpus 2\n  kvmprof demo --socket /tmp/demo.sock --hz 1000 &\n  \
-    kvmprof top --socket /tmp/demo.sock"
+    Examples:\n  kvmprof demo --seconds 10 --cpus 2\n  kvmprof demo --name demo --hz 1000 &\n  \
+    kvmprof top"
 )]
 pub struct DemoArguments {
     /// How long to sample, in seconds
@@ -59,10 +59,14 @@ pub struct DemoArguments {
     flamegraph: Option<PathBuf>,
     /// Don't sample the guest, but run it for clients that connect to this path, such as getpc, top and record, until
     /// Ctrl-C
-    #[arg(long, short, value_name = "PATH", conflicts_with_all = ["seconds", "json", "flamegraph"])]
+    #[arg(long, short, value_name = "PATH", group = "served", conflicts_with_all = ["seconds", "json", "flamegraph"])]
     socket: Option<PathBuf>,
-    /// With --socket: hold the guest until somebody samples it, and write what it has counted of its own time to this file (JSON) at the end
-    #[arg(long, value_name = "FILE", requires = "socket")]
+    /// The same, for clients that connect to a socket of this name in /run/kvmprof, or for other users than root in
+    /// $XDG_RUNTIME_DIR/kvmprof. They find it without --socket if it is the only one
+    #[arg(long, value_name = "NAME", group = "served", conflicts_with_all = ["seconds", "json", "flamegraph"])]
+    name: Option<String>,
+    /// With --socket or --name: hold the guest until somebody samples it, and write what it has counted of its own time to this file (JSON) at the end
+    #[arg(long, value_name = "FILE", requires = "served")]
     truth: Option<PathBuf>,
 }
 
@@ -86,8 +90,10 @@ impl Command for DemoArguments {
         self.sandbox.start(&[], &[], None)?;
         open_kvm().map_err(machine_error)?;
         block_signals().context("Cannot block signals")?;
+        catch_signals().context("Cannot catch signals")?;
         thread_panics::end_program();
-        match &self.socket {
+        let named = self.name.as_deref().map(named_socket).transpose()?;
+        match self.socket.as_ref().or(named.as_ref()) {
             Some(socket) => self.serve(socket, console),
             None => self.sample(console),
         }

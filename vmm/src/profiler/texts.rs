@@ -1,0 +1,138 @@
+//! The texts that clients open, and the memory that they take meanwhile.
+
+use std::sync::Arc;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::device;
+
+use super::Profiler;
+
+/// The bytes of all texts that handles of `status` and `processes` keep at most: each handle has its own, as it was at the open.
+pub const MAX_TEXT_BYTES: usize = 32 << 20;
+
+/// A text that is being read.
+#[derive(Debug)]
+pub(super) struct Text {
+    bytes: Arc<[u8]>,
+    /// How much of it has been read.
+    read: usize,
+    /// How much of it only this handle keeps.
+    own_bytes: usize,
+}
+
+impl Text {
+    /// The next bytes, `limit` at most; none at the end.
+    pub fn read(&mut self, limit: usize) -> Vec<u8> {
+        let rest = self.bytes.get(self.read..).unwrap_or_default();
+        let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
+        self.read += bytes.len();
+        bytes
+    }
+}
+
+/// What all texts take together that only one handle keeps.
+#[derive(Debug, Default)]
+pub(super) struct TextRoom {
+    used: usize,
+}
+
+impl TextRoom {
+    /// The text of a handle of device `number`. [`give_back`](Self::give_back) is due when the handle is closed.
+    ///
+    /// # Errors
+    /// ENOMEM if it would be more than [`MAX_TEXT_BYTES`].
+    pub fn keep(&mut self, number: u16, bytes: Arc<[u8]>) -> Result<Text, Errno> {
+        let own_bytes = match number {
+            // The symbols' text is the same one for all.
+            device::KALLSYMS => 0,
+            _ => bytes.len(),
+        };
+        let used = self.used.saturating_add(own_bytes);
+        if used > MAX_TEXT_BYTES {
+            return Err(Errno::ENOMEM);
+        }
+        self.used = used;
+        Ok(Text {
+            bytes,
+            read: 0,
+            own_bytes,
+        })
+    }
+
+    /// The handle of `text` is closed.
+    pub fn give_back(&mut self, text: &Text) {
+        self.used = self.used.saturating_sub(text.own_bytes);
+    }
+}
+
+impl Profiler {
+    /// What the text device `number` gives now.
+    pub(super) fn text(&mut self, number: u16) -> Result<Arc<[u8]>, Errno> {
+        match number {
+            device::STATUS => {
+                let document = serde_json::to_vec(&self.status());
+                document.map(Arc::from).map_err(|_| Errno::EIO)
+            }
+            device::PROCESSES => {
+                self.drain();
+                Ok(self.names.table().into_bytes().into())
+            }
+            _ => {
+                let text = self.kernel_text.whole(&self.info.knowledge);
+                text.ok_or(Errno::ENXIO)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::file::{ClientSink, Sink};
+
+    use super::*;
+
+    const WIRE: &str = include_str!("../../../guest/abi/WIRE.md");
+
+    #[test]
+    fn texts_have_room_up_to_the_limit_and_get_it_back() {
+        let mut room = TextRoom::default();
+        let half: Arc<[u8]> = vec![0; MAX_TEXT_BYTES / 2].into();
+        let mut keep = || room.keep(device::STATUS, Arc::clone(&half));
+        let (first, _second) = (keep().unwrap(), keep().unwrap());
+        let one: Arc<[u8]> = [0].into();
+        let refused = room.keep(device::PROCESSES, Arc::clone(&one));
+        assert_eq!(refused.map(drop), Err(Errno::ENOMEM));
+        // All have the same symbols.
+        room.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
+        room.give_back(&first);
+        room.keep(device::PROCESSES, one).unwrap();
+    }
+
+    /// What clients are told of the limits is what holds.
+    #[test]
+    fn the_page_has_the_limits() {
+        let limits = WIRE.split("## Limits and pace").nth(1).unwrap();
+        let limits = limits.split("\n## ").next().unwrap();
+        let clients = crate::host_socket::MAX_CONNECTIONS;
+        let recordings = kvmprof_abi::recorder::MAX_RECORDINGS;
+        let samples = kvmprof_recording::file::MAX_WAITING >> 20;
+        let all = <ClientSink as Sink>::CAPACITY >> 20;
+        let turn = kvmprof_devices::endpoint::REQUESTS_PER_TURN;
+        let texts = MAX_TEXT_BYTES >> 20;
+        for row in [
+            format!("| clients of the socket | {clients} |"),
+            format!("| recordings at once | {recordings} |"),
+            format!(
+                "| bytes that wait for a client that records | {samples} MiB of samples, {all} MiB in all |"
+            ),
+            format!(
+                "| texts of `status` and `processes` that are open, all together | {texts} MiB |"
+            ),
+            format!(
+                "| requests of a client that are served before others have their turn | {turn} |"
+            ),
+        ] {
+            assert!(limits.contains(&row), "{row} isn't in {limits}");
+        }
+    }
+}
