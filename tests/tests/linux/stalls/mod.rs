@@ -137,7 +137,7 @@ fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
         .collect();
     println!("{} of {} locks are known", known.len(), waiting.len());
     // On a busy host the lock often changes hands while the vCPU that waits stands still already.
-    assert!(known.len() >= 5 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
+    assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
     let mut by_address: BTreeMap<u64, u64> = BTreeMap::new();
     let (mut right, mut on_other) = (0, 0);
     for (sample, lock) in &known {
@@ -170,7 +170,7 @@ fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
     assert_eq!(rows[0]["owner"]["name"], "dd");
 }
 
-/// Both threads take the one lock of their process's signals, and nobody else does so often.
+/// Both threads take the one lock of a file's record locks, and nobody else does.
 #[test]
 fn a_spin_lock_that_is_waited_for_has_its_address() {
     let run = &run();
@@ -180,7 +180,7 @@ fn a_spin_lock_that_is_waited_for_has_its_address() {
     let is_waiting = |(sample, stack): &&(Sample, Vec<u64>)| {
         sample.mode == Mode::Kernel
             && names(&sample.pc).ends_with("queued_spin_lock_slowpath")
-            && (stack.iter().map(names)).any(|name| name == "__x64_sys_rt_sigpending")
+            && (stack.iter().map(names)).any(|name| name == "fcntl_getlk")
     };
     let waiting: Vec<&Sample> = (samples.iter().filter(is_waiting))
         .map(|(sample, _)| sample)
@@ -188,7 +188,7 @@ fn a_spin_lock_that_is_waited_for_has_its_address() {
     let known: Vec<_> = (waiting.iter()).filter_map(|sample| sample.lock).collect();
     println!("{} of {} locks are known", known.len(), waiting.len());
     // The lock is often free again by the time that the waiting vCPU has stood still.
-    assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.1);
+    assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
     assert!(known.iter().all(|lock| lock.owner.is_none()));
     let mut by_address: BTreeMap<u64, u64> = BTreeMap::new();
     for lock in &known {
