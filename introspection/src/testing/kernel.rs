@@ -101,20 +101,10 @@ pub mod offsets {
     pub const FRAMED: u64 = 0x2200;
     /// The end of the scheduler's code, which begins with the former.
     pub const SCHEDULER_END: u64 = 0x2280;
-    /// `mutex_spin_on_owner`, and `rwsem_spin_on_owner` behind it.
-    pub const MUTEX_LOOP: u64 = 0x2400;
-    /// See [`MUTEX_LOOP`].
-    pub const RWSEM_LOOP: u64 = 0x2440;
-    /// The end of the latter: `preempt_schedule`.
-    pub const RWSEM_LOOP_END: u64 = 0x2480;
-    /// `native_queued_spin_lock_slowpath`, and those of locks for readers and writers behind it.
-    pub const SPIN_LOOP: u64 = 0x24c0;
-    /// See [`SPIN_LOOP`].
-    pub const READ_LOOP: u64 = 0x2500;
-    /// See [`SPIN_LOOP`].
-    pub const WRITE_LOOP: u64 = 0x2540;
-    /// The end of the latter: `schedule_idle`.
-    pub const WRITE_LOOP_END: u64 = 0x2580;
+    /// `mutex_spin_on_owner`, `rwsem_spin_on_owner`, and the end of that: `preempt_schedule`.
+    pub const OWNER_LOOPS: [u64; 3] = [0x2400, 0x2440, 0x2480];
+    /// `native_queued_spin_lock_slowpath`, `queued_read_lock_slowpath`, `queued_write_lock_slowpath`, and the end of that: `schedule_idle`.
+    pub const SPIN_LOOPS: [u64; 4] = [0x24c0, 0x2500, 0x2540, 0x2580];
     /// Kernel code with the stack pointer at the registers that an interrupt or a system call saved.
     pub const ENTRY: u64 = 0x2700;
     /// Kernel code where stacks end.
@@ -347,13 +337,17 @@ impl Kernel {
             (offsets::INIT_TASK, 'D', "init_task"),
             (offsets::FRAMED, 'T', "__sched_text_start"),
             (offsets::SCHEDULER_END, 'T', "__sched_text_end"),
-            (offsets::MUTEX_LOOP, 't', "mutex_spin_on_owner.isra.0"),
-            (offsets::RWSEM_LOOP, 't', "rwsem_spin_on_owner"),
-            (offsets::RWSEM_LOOP_END, 'T', "preempt_schedule"),
-            (offsets::SPIN_LOOP, 'T', "native_queued_spin_lock_slowpath"),
-            (offsets::READ_LOOP, 'T', "queued_read_lock_slowpath"),
-            (offsets::WRITE_LOOP, 'T', "queued_write_lock_slowpath"),
-            (offsets::WRITE_LOOP_END, 'T', "schedule_idle"),
+            (offsets::OWNER_LOOPS[0], 't', "mutex_spin_on_owner.isra.0"),
+            (offsets::OWNER_LOOPS[1], 't', "rwsem_spin_on_owner"),
+            (offsets::OWNER_LOOPS[2], 'T', "preempt_schedule"),
+            (
+                offsets::SPIN_LOOPS[0],
+                'T',
+                "native_queued_spin_lock_slowpath",
+            ),
+            (offsets::SPIN_LOOPS[1], 'T', "queued_read_lock_slowpath"),
+            (offsets::SPIN_LOOPS[2], 'T', "queued_write_lock_slowpath"),
+            (offsets::SPIN_LOOPS[3], 'T', "schedule_idle"),
             (offsets::MODULE_TREE, 'd', "mod_tree"),
             (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
             (offsets::ORC[0], 'r', "__start_orc_unwind_ip"),

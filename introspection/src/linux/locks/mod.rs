@@ -61,3 +61,16 @@ impl LinuxKnowledge {
         self.lock_by_word(waits, memory, registers)
     }
 }
+
+/// What CPU 0 of `guest` waits for with `registers`, once `change` has changed them.
+#[cfg(test)]
+fn lock_wait(
+    guest: &crate::testing::linux_guest::LinuxGuest,
+    mut registers: Registers,
+    change: impl Fn(&mut Registers),
+) -> Option<LockWait> {
+    change(&mut registers);
+    let mut vcpu = guest.introspector(0);
+    vcpu.identify(&guest.memory, &registers, false, false);
+    vcpu.lock_wait(&guest.memory, &registers)
+}

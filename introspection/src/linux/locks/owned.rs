@@ -110,6 +110,7 @@ impl LinuxKnowledge {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lock_wait;
     use super::*;
     use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, lock, offsets, task};
     use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TASKS};
@@ -132,17 +133,14 @@ mod tests {
     }
 
     fn look(guest: &LinuxGuest, change: impl Fn(&mut Registers)) -> Option<LockWait> {
-        let mut registers = Registers {
-            rip: TEXT + SLIDE + offsets::MUTEX_LOOP,
+        let registers = Registers {
+            rip: TEXT + SLIDE + offsets::OWNER_LOOPS[0],
             rbx: DIRECT_MAP + LOCK,
             r12: address(2),
             rax: address(1),
             ..guest.kernel(0)
         };
-        change(&mut registers);
-        let mut vcpu = guest.introspector(0);
-        vcpu.identify(&guest.memory, &registers, false, false);
-        vcpu.lock_wait(&guest.memory, &registers)
+        lock_wait(guest, registers, change)
     }
 
     #[test]
@@ -162,7 +160,7 @@ mod tests {
     #[test]
     fn a_semaphore_of_readers_has_no_owner() {
         let rwsem = |registers: &mut Registers| {
-            registers.rip = TEXT + SLIDE + offsets::RWSEM_LOOP;
+            registers.rip = TEXT + SLIDE + offsets::OWNER_LOOPS[1];
         };
         let found = |flags| look(&guest(HOT, lock::RWSEM_OWNER, address(2) | flags), rwsem);
         assert!(found(0).is_some() && found(2).is_some());

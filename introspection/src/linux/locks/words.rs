@@ -122,24 +122,25 @@ impl LinuxKnowledge {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lock_wait;
     use super::*;
     use crate::testing::kernel::{HOT, NEW, OLD, TEXT, offsets};
     use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE};
 
+    const SPIN_LOOP: u64 = offsets::SPIN_LOOPS[0];
+    const READ_LOOP: u64 = offsets::SPIN_LOOPS[1];
+    const WRITE_LOOP: u64 = offsets::SPIN_LOOPS[2];
     /// Physical addresses of two locks.
     const LOCKS: [u64; 2] = [0x90_0000, 0x90_0104];
 
     fn look(guest: &LinuxGuest, code: u64, change: impl Fn(&mut Registers)) -> Option<LockWait> {
-        let mut registers = Registers {
+        let registers = Registers {
             rip: TEXT + SLIDE + code,
             rdi: DIRECT_MAP + LOCKS[0],
             r12: DIRECT_MAP + LOCKS[1],
             ..guest.kernel(0)
         };
-        change(&mut registers);
-        let mut vcpu = guest.introspector(0);
-        vcpu.identify(&guest.memory, &registers, false, false);
-        vcpu.lock_wait(&guest.memory, &registers)
+        lock_wait(guest, registers, change)
     }
 
     #[test]
@@ -149,14 +150,14 @@ mod tests {
             // Held and one CPU pending; held and CPU 1 queueing, on its second node; both; held by one that wakes its waiter.
             for word in [0x101, 0x9_0001, 0x9_0101, 0x4_0003_u32] {
                 guest.write(LOCKS[0], &word.to_le_bytes());
-                let found = look(&guest, offsets::SPIN_LOOP, |_| {}).unwrap();
+                let found = look(&guest, SPIN_LOOP, |_| {}).unwrap();
                 assert_eq!(found.address, DIRECT_MAP + LOCKS[0], "{word:#x}");
                 assert_eq!(found.owner, None);
             }
             // Free; held and nobody waits; free by now; no such CPU; a node of no CPU; other numbers.
             for word in [0, 1, 0x4_0000, 0xffff_0001, 0x1_0101, 0x201, 0x102_u32] {
                 guest.write(LOCKS[0], &word.to_le_bytes());
-                assert_eq!(look(&guest, offsets::SPIN_LOOP, |_| {}), None, "{word:#x}");
+                assert_eq!(look(&guest, SPIN_LOOP, |_| {}), None, "{word:#x}");
             }
         }
     }
@@ -184,8 +185,8 @@ mod tests {
             (queued | 0xffff_ffff, false, false),
         ];
         for (bytes, readers, writers) in cases {
-            assert_eq!(found(offsets::READ_LOOP, bytes), readers, "{bytes:#x}");
-            assert_eq!(found(offsets::WRITE_LOOP, bytes), writers, "{bytes:#x}");
+            assert_eq!(found(READ_LOOP, bytes), readers, "{bytes:#x}");
+            assert_eq!(found(WRITE_LOOP, bytes), writers, "{bytes:#x}");
         }
     }
 
@@ -193,7 +194,7 @@ mod tests {
     fn a_lock_in_doubt_is_unknown() {
         let guest = LinuxGuest::new(HOT);
         guest.write(LOCKS[0], &0x101_u32.to_le_bytes());
-        let spin = |change: &dyn Fn(&mut Registers)| look(&guest, offsets::SPIN_LOOP, change);
+        let spin = |change: &dyn Fn(&mut Registers)| look(&guest, SPIN_LOOP, change);
         assert!(spin(&|_| {}).is_some());
         // The same address twice is no doubt.
         assert!(spin(&|it| it.rbx = it.rdi).is_some());

@@ -117,6 +117,8 @@ fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use kvmprof_introspection::testing::kernel::{HOT, TEXT, offsets};
     use kvmprof_introspection::testing::linux_guest::LinuxGuest;
@@ -124,15 +126,18 @@ mod tests {
     use kvmprof_recording::file::{FileOptions, FileSink, Recording};
     use kvmprof_recording::{LockWait, Sample, Ticks};
 
+    fn begin(path: &Path) -> Encoder<FileSink> {
+        let sink = FileSink::create(path, &RecordingInfo::default(), FileOptions::default());
+        Encoder::new(sink.unwrap(), &[])
+    }
+
     #[test]
     fn locks_that_are_variables_have_their_names() {
         let guest = LinuxGuest::new(HOT);
         guest.knowledge.locate(&guest.memory, &guest.user());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let sink =
-            FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap();
-        let mut recording = Encoder::new(sink, &[]);
+        let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
         let slide = guest.knowledge.slide().unwrap();
         let variable = TEXT.wrapping_add(offsets::MODULES).wrapping_add(slide);
@@ -169,9 +174,7 @@ mod tests {
         let guest = LinuxGuest::new(HOT);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let sink =
-            FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap();
-        let mut recording = Encoder::new(sink, &[]);
+        let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
         // Nobody knows yet where the kernel is.
         add_symbols(&mut recording, &mut kernel_text, &guest.knowledge);
