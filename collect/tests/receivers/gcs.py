@@ -13,7 +13,7 @@ from google.auth import jwt
 from moto.server import DomainDispatcherApplication, ThreadedMotoServer, create_backend_app
 from werkzeug.serving import make_server
 
-from stores import serve
+from stores import bucket, serve
 
 ACCOUNT = "collect@lake.iam.gserviceaccount.com"
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -70,11 +70,6 @@ def account(pem):
     )
 
 
-def keys():
-    for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):
-        yield from (one["Key"] for one in page.get("Contents", []))
-
-
 serve(
     {
         "url": "gs://lake/fleet/a",
@@ -89,7 +84,5 @@ serve(
             "GOOGLE_SERVICE_ACCOUNT_KEY": account(pem),
         },
     },
-    put=lambda path, key: s3.upload_file(str(path), "lake", key),
-    keys=keys,
-    get=lambda key, path: s3.download_file("lake", key, str(path)),
+    **bucket(s3),
 )

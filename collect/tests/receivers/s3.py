@@ -7,7 +7,7 @@ import boto3
 from moto import settings
 from moto.server import ThreadedMotoServer
 
-from stores import serve
+from stores import bucket, serve
 
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -28,11 +28,6 @@ s3.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint":
 settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
 
 
-def keys():
-    for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):
-        yield from (one["Key"] for one in page.get("Contents", []))
-
-
 serve(
     {
         "url": "s3://lake/fleet/a",
@@ -49,7 +44,5 @@ serve(
             "AWS_SECRET_ACCESS_KEY": secret,
         },
     },
-    put=lambda path, key: s3.upload_file(str(path), "lake", key),
-    keys=keys,
-    get=lambda key, path: s3.download_file("lake", key, str(path)),
+    **bucket(s3),
 )

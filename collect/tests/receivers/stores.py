@@ -29,3 +29,17 @@ def serve(address, put, keys, get):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 get(key, path)
         print(json.dumps(sorted(found)), flush=True)
+
+
+def bucket(s3):
+    """What `serve` does with the bucket `lake` of a client of boto3."""
+
+    def keys():
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):
+            yield from (one["Key"] for one in page.get("Contents", []))
+
+    return {
+        "put": lambda path, key: s3.upload_file(str(path), "lake", key),
+        "keys": keys,
+        "get": lambda key, path: s3.download_file("lake", key, str(path)),
+    }
