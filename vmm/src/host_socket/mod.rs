@@ -116,8 +116,6 @@ impl HostSocket {
                 return;
             }
         };
-        // Nothing in it is no error: no client has waited.
-        let _ = self.next_turn.read();
         for (connection, _) in self.connections.values_mut() {
             connection.begin_turn();
         }
@@ -126,8 +124,8 @@ impl HostSocket {
         for event in events.iter().take(count) {
             match event.data() {
                 LISTENER => self.accept(backend),
-                // Whoever waited for it goes on below.
-                NEXT_TURN => {}
+                // Whoever waited for it goes on below. It can be read: that is the event.
+                NEXT_TURN => drop(self.next_turn.read()),
                 name => self.with_connection(name, backend, |connection, backend| {
                     connection.handle(event.event_set(), backend)
                 }),
