@@ -10,10 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{HelloReply, Kind, Reply, ReplyFrame, Request, RequestFrame, VERSION};
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 
-use super::{ClientError, RemoteDevice};
+use super::{ClientError, RemoteDevice, stranger};
 
 /// Bytes received at a time.
 const CHUNK: usize = 64 << 10;
@@ -329,19 +327,14 @@ impl Connection {
 }
 
 /// Checks that the program that made the socket at `path` is root's, of this program's user or of `owner`, as the server checks
-/// its clients: in a folder that all can write to, anybody can listen in kvmprof's place. Its user is that of its call of listen(2)
-/// (`SO_PEERCRED`, unix(7)).
+/// its clients: in a folder that all can write to, anybody can listen in kvmprof's place.
 fn check_server(stream: &UnixStream, path: &Path, owner: Option<u32>) -> Result<(), ClientError> {
-    // rustix has no answer for a process of another PID namespace, which has no pid in this one.
-    let peer = getsockopt(stream, PeerCredentials)
-        .map_err(|errno| ClientError::connect(path, errno.into()))?
-        .uid();
-    let is_own = peer == rustix::process::geteuid().as_raw();
-    if peer == 0 || is_own || owner == Some(peer) {
-        return Ok(());
+    let stranger = stranger(stream).map_err(|error| ClientError::connect(path, error))?;
+    match stranger.filter(|user| owner != Some(*user)) {
+        None => Ok(()),
+        Some(user) => Err(ClientError::WrongServer {
+            path: path.into(),
+            user,
+        }),
     }
-    Err(ClientError::WrongServer {
-        path: path.into(),
-        user: peer,
-    })
 }

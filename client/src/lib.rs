@@ -26,9 +26,11 @@
 mod connection;
 mod device;
 mod error;
+mod peer;
 mod runtime_folder;
 
 pub use connection::Connection;
 pub use device::{PendingRead, Readiness, RemoteDevice};
 pub use error::ClientError;
+pub use peer::stranger;
 pub use runtime_folder::{RuntimeFolderError, live_sockets, named_socket, runtime_folder};

@@ -6,8 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -97,19 +95,13 @@ impl HostListener {
 /// # Errors
 /// Why it is to be turned away.
 pub(crate) fn check_user(client: &OwnedFd) -> Result<(), String> {
-    let peer = user_of(client).map_err(|error| format!("its user is unknown: {error}"))?;
-    if peer == 0 || peer == rustix::process::geteuid().as_raw() {
-        return Ok(());
+    let stranger = kvmprof_client::stranger(client);
+    match stranger.map_err(|error| format!("its user is unknown: {error}"))? {
+        None => Ok(()),
+        Some(user) => Err(format!(
+            "user {user} is neither root nor the user of kvmprof"
+        )),
     }
-    Err(format!(
-        "user {peer} is neither root nor the user of kvmprof"
-    ))
-}
-
-/// Which user was at the other end when it connected: unix(7), `SO_PEERCRED`. rustix has no answer for a process of another pid
-/// namespace, which has no pid in this one.
-fn user_of(client: &OwnedFd) -> io::Result<u32> {
-    Ok(getsockopt(client, PeerCredentials)?.uid())
 }
 
 fn spare() -> Option<File> {

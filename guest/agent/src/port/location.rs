@@ -7,6 +7,8 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use kvmprof_client::stranger;
+
 /// The name that kvmprof gives its port.
 pub const PORT_NAME: &str = "kvmprof.0";
 
@@ -33,6 +35,14 @@ pub enum PortLocationError {
         /// What the system said.
         source: io::Error,
     },
+    /// The program that listens at the socket is of a user whom pcsd has no reason to trust.
+    #[error("{} is served by user {user}, who is neither root nor the user of pcsd", path.display())]
+    Stranger {
+        /// Where it is.
+        path: PathBuf,
+        /// The user's number.
+        user: u32,
+    },
 }
 
 /// Where to look for the port.
@@ -45,7 +55,8 @@ pub enum PortLocation {
 }
 
 impl PortLocation {
-    /// Opens it for reading and writing without waiting.
+    /// Opens it for reading and writing without waiting. A socket has to be root's or of this program's own user: in a folder that all
+    /// can write to, anybody can listen in kvmprof's place.
     ///
     /// # Errors
     /// [`PortLocationError`].
@@ -56,21 +67,33 @@ impl PortLocation {
                 named(Path::new(LISTED), Path::new(LINKS)).ok_or(PortLocationError::NoPort)?
             }
         };
-        open(&path).map_err(|source| PortLocationError::Open { path, source })
+        open(&path)
     }
 }
 
-fn open(path: &Path) -> io::Result<OwnedFd> {
-    if fs::metadata(path)?.file_type().is_socket() {
-        let stream = UnixStream::connect(path)?;
-        stream.set_nonblocking(true)?;
+fn open(path: &Path) -> Result<OwnedFd, PortLocationError> {
+    let failed = |source| PortLocationError::Open {
+        path: path.into(),
+        source,
+    };
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if metadata.file_type().is_socket() {
+        let stream = UnixStream::connect(path).map_err(failed)?;
+        if let Some(user) = stranger(&stream).map_err(failed)? {
+            return Err(PortLocationError::Stranger {
+                path: path.into(),
+                user,
+            });
+        }
+        stream.set_nonblocking(true).map_err(failed)?;
         return Ok(stream.into());
     }
     let port: File = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)
-        .open(path)?;
+        .open(path)
+        .map_err(failed)?;
     Ok(port.into())
 }
 
@@ -89,7 +112,47 @@ fn named(listed: &Path, links: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use rustix::process::Uid;
+
     use super::*;
+
+    /// Nothing is sent to a stranger who listens in kvmprof's place.
+    #[test]
+    fn a_socket_of_another_user_is_refused_before_anything_is_sent() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("not run: only root can become another user");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let path = folder.path().join("socket");
+        let listen_as = |user: Uid| {
+            let path = path.clone();
+            let listen = thread::spawn(move || {
+                // The credentials of this thread alone.
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                UnixListener::bind(path).unwrap()
+            });
+            listen.join().unwrap()
+        };
+        let location = PortLocation::Path(path.clone());
+        let listener = listen_as(Uid::from_raw(65534));
+        let error = location.open().unwrap_err();
+        let is_stranger = matches!(error, PortLocationError::Stranger { user: 65534, .. });
+        assert!(is_stranger, "{error}");
+        let (mut client, _) = listener.accept().unwrap();
+        let mut sent = Vec::new();
+        client.read_to_end(&mut sent).unwrap();
+        assert!(sent.is_empty(), "{sent:?}");
+        fs::remove_file(&path).unwrap();
+        let _listener = listen_as(Uid::ROOT);
+        location.open().unwrap();
+    }
 
     #[test]
     fn a_port_is_found_by_its_name() {
