@@ -16,6 +16,8 @@
 #![forbid(unsafe_code)]
 #![no_std]
 
+extern crate alloc;
+
 pub mod control;
 mod encoded;
 pub mod errno;

@@ -1,5 +1,7 @@
 //! Names that a guest chose, as text that is safe to show: on a terminal, control characters are commands.
 
+use alloc::string::String;
+
 /// Whether `character` has only its shape: control characters act on terminals, others change the direction of the text around
 /// them or end a line, and those of no width, and letters that are blank, make two names look like one.
 pub fn is_visible(character: char) -> bool {
@@ -20,6 +22,16 @@ pub fn is_visible(character: char) -> bool {
         || has_no_width
         || is_blank_letter
         || is_noncharacter)
+}
+
+/// `text` with U+FFFD in place of what isn't visible ([`is_visible`]), ends of lines and tabs among it: a name that has them can't look
+/// like further lines.
+pub fn visible(text: &str) -> String {
+    let shown = |character| match is_visible(character) {
+        true => character,
+        false => char::REPLACEMENT_CHARACTER,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The characters of a task's name (`comm`), up to its first NUL, with `?` for what is not UTF-8 or not visible.
@@ -63,6 +75,14 @@ mod tests {
             assert!(!is_visible(character), "{character:?}");
         }
         assert!("a é λ 名 🦀 \u{a0} ~".chars().all(is_visible));
+    }
+
+    #[test]
+    fn nothing_that_acts_is_left() {
+        assert_eq!(
+            visible("é a\x1b[31m\n\t\u{202e}\u{ffff}b"),
+            "é a\u{fffd}[31m\u{fffd}\u{fffd}\u{fffd}\u{fffd}b"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::text::visible_cell;
+use kvmprof_abi::text::visible;
 
 /// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub fn write_rows<R: AsRef<[String]>>(
     aligns: &[Align],
     rows: &[R],
 ) -> io::Result<()> {
-    let visible = |row: &R| row.as_ref().iter().map(|cell| visible_cell(cell)).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(visible).collect();
+    let cells = |row: &R| row.as_ref().iter().map(|cell| visible(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let mut widths = vec![0; aligns.len()];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {

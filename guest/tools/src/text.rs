@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use kvmprof_abi::text::is_visible;
+use kvmprof_abi::text::{is_visible, visible};
 
 /// `text` with U+FFFD in place of what isn't visible ([`is_visible`]); lines and tabs stay.
 pub fn visible_lines(text: &str) -> String {
@@ -14,14 +14,10 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// `text` with U+FFFD in place of what isn't visible, ends of lines and tabs among it: a name that has them can't look like further rows
-/// of a table.
-pub fn visible_cell(text: &str) -> String {
-    let shown = |character| match is_visible(character) {
-        true => character,
-        false => char::REPLACEMENT_CHARACTER,
-    };
-    text.chars().map(shown).collect()
+/// `rows`, a line each, with U+FFFD in place of what isn't visible ([`visible`]): a name in one can't look like a further row.
+pub fn visible_rows(rows: &[String]) -> String {
+    let line = |row: &String| visible(row) + "\n";
+    rows.iter().map(line).collect()
 }
 
 /// The JSON text `json` with escapes in place of what isn't visible: that is in strings only.
@@ -56,6 +52,13 @@ mod tests {
             visible_lines("one\ttwo\nthree\r"),
             "one\ttwo\nthree\u{fffd}"
         );
+    }
+
+    #[test]
+    fn a_row_is_a_line() {
+        let rows = ["name  a\nname  b\t".to_owned(), "c".to_owned()];
+        assert_eq!(visible_rows(&rows), "name  a\u{fffd}name  b\u{fffd}\nc\n");
+        assert_eq!(visible_rows(&[]), "");
     }
 
     #[test]

@@ -7,14 +7,17 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use clap::{Args, FromArgMatches};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES};
 use kvmprof_devices::profiling::Prf;
 use kvmprof_recording::{Mode, Sample, Ticks};
+use kvmprof_tools::command_line::{Command, Console};
 use kvmprof_tools::device::{self, DeviceError, DeviceKind};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::prf::{
-    Appended, Log, LogError, PrfError, Profiler, record_periodically, set_and_show, snap,
+    Appended, Log, LogError, PrfError, PrfprArguments, Profiler, record_periodically, set_and_show,
+    snap,
 };
 
 const TABLE: [u64; 3] = [0, 0x1000, 0x2000];
@@ -272,4 +275,36 @@ fn prfdc_ends_with_a_record_of_its_hour_and_wants_a_new_file() {
         Err(PrfError::Log(LogError::Exists { .. }))
     ));
     assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+/// Who brings the namelist chooses the names in it.
+#[test]
+fn hostile_names_do_nothing_to_the_terminal() {
+    let device = Device::loaded();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    snap(&Profiler::new(&device), Path::new(&path("log"))).unwrap();
+    device.feed(TABLE[1], 3);
+    device.feed(TABLE[2], 1);
+    snap(&Profiler::new(&device), Path::new(&path("log"))).unwrap();
+    let names =
+        "0000000000001000 T one\x1b[2J\u{9b}\r\u{202e}\n0000000000002000 T two\u{200b}\x07\n";
+    fs::write(path("System.map"), names).unwrap();
+    let program = PrfprArguments::augment_args(clap::Command::new("prfpr"));
+    let words = ["prfpr", &path("log"), "0", &path("System.map")];
+    let matches = program.clone().try_get_matches_from(words).unwrap();
+    let prfpr = PrfprArguments::from_arg_matches(&matches).unwrap();
+    let (mut output, mut messages) = (Vec::new(), Vec::new());
+    let mut console = Console::new("prfpr", &program, &mut output, &mut messages);
+    prfpr.execute(&mut console).unwrap();
+    assert_eq!(String::from_utf8_lossy(&messages), "");
+    let output = String::from_utf8(output).unwrap();
+    let rows: Vec<&str> = output.lines().skip(3).collect();
+    assert_eq!(
+        rows,
+        [
+            "one\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd} 75.00",
+            "two\u{fffd}\u{fffd}     25.00"
+        ]
+    );
 }

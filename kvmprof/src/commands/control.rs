@@ -10,7 +10,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
-use kvmprof_tools::text::{visible_json, visible_lines};
+use kvmprof_tools::text::{visible_json, visible_rows};
 
 use super::status::{balloon_words, machine_state, read_status};
 use super::units::{format_memory, parse_memory};
@@ -92,7 +92,7 @@ impl ControlArguments {
     fn info(&self, connection: &Connection) -> anyhow::Result<String> {
         let (document, status) = read_status(connection)?;
         if !self.json {
-            return Ok(visible_lines(&text(&status.machine)));
+            return Ok(text(&status.machine));
         }
         let machine = document.get("machine").cloned().unwrap_or_default();
         Ok(visible_json(&format!("{machine}\n")))
@@ -156,5 +156,24 @@ fn text(machine: &MachineStatus) -> String {
         lines.push(format!("balloon       {held}"));
         lines.push(format!("its memory    {guest}"));
     }
-    lines.join("\n") + "\n"
+    visible_rows(&lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_makes_no_further_lines() {
+        let machine = MachineStatus {
+            kernel: "x\nstate         ended".to_owned(),
+            ..MachineStatus::default()
+        };
+        let shown = text(&machine);
+        assert_eq!(shown.lines().count(), 6, "{shown}");
+        assert!(
+            shown.contains("kernel        x\u{fffd}state         ended\n"),
+            "{shown}"
+        );
+    }
 }

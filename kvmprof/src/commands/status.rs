@@ -11,7 +11,7 @@ use kvmprof_recording::status::{
     VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
-use kvmprof_tools::text::{visible_json, visible_lines};
+use kvmprof_tools::text::{visible_json, visible_rows};
 
 use super::units::format_memory;
 
@@ -39,7 +39,7 @@ impl Command for StatusArguments {
         let text = if self.json {
             visible_json(&format!("{document}\n"))
         } else {
-            visible_lines(&text(&status))
+            text(&status)
         };
         let written = console.output.write_all(text.as_bytes());
         written.context("Cannot write the status")?;
@@ -83,7 +83,7 @@ fn text(status: &Status) -> String {
             equation(consumer.ledger().fields())
         ));
     }
-    lines.join("\n") + "\n"
+    visible_rows(&lines)
 }
 
 /// What the machine does, in words.
@@ -366,6 +366,26 @@ mod tests {
     use kvmprof_recording::status::OtherStatus;
 
     use super::*;
+
+    /// Names come from the command line, from guests of other VMMs, and from whoever serves the socket.
+    #[test]
+    fn a_name_makes_no_further_lines() {
+        let forged = "x\nclock      0 Hz\t\u{1b}[2J";
+        let machine = MachineStatus {
+            kernel: forged.to_owned(),
+            ..MachineStatus::default()
+        };
+        let plain = text(&Status::default());
+        let shown = text(&Status {
+            machine,
+            ..Status::default()
+        });
+        assert_eq!(shown.lines().count(), plain.lines().count(), "{shown}");
+        assert!(
+            shown.contains("x\u{fffd}clock      0 Hz\u{fffd}\u{fffd}[2J"),
+            "{shown}"
+        );
+    }
 
     #[test]
     fn every_consumer_is_shown_with_its_ledger() {

@@ -5,9 +5,10 @@ use std::io::Write;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_recording::counters::{Counters, Event};
+use kvmprof_report::text::visible;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 use kvmprof_tools::table::{Align, write_table};
-use kvmprof_tools::text::{visible_json, visible_lines};
+use kvmprof_tools::text::visible_json;
 
 use super::read_counters;
 
@@ -69,7 +70,7 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
         (counters.events.iter()).partition(|event| event.missing.is_none());
     if !there.is_empty() {
         let names: Vec<&str> = there.iter().map(|event| event.name.as_str()).collect();
-        let names = visible_lines(&names.join(", "));
+        let names = visible(&names.join(", "));
         writeln!(
             output,
             "\nEvents that record --event takes samples by: {names}"
@@ -100,7 +101,7 @@ impl<'a> Missing<'a> {
     fn write(&self, heading: &str, output: &mut dyn Write) -> std::io::Result<()> {
         for (why, names) in &self.0 {
             let line = format!("{heading}: {}: {why}", names.join(", "));
-            writeln!(output, "\n{}", visible_lines(&line))?;
+            writeln!(output, "\n{}", visible(&line))?;
         }
         Ok(())
     }
