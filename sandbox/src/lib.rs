@@ -17,6 +17,7 @@ mod mode;
 pub mod paths;
 pub mod process;
 pub mod state;
+pub mod stderr;
 pub mod user;
 
 pub use filters::{Thread, enter};

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::OnceLock;
 
 use super::calls;
+use crate::stderr::write_at_once;
 
 /// The process's exit status then: that of a shell for a program that SIGSYS has ended.
 pub const STATUS: i32 = 128 + libc::SIGSYS;
@@ -75,19 +76,10 @@ extern "C" fn handle(_signal: i32, info: *const libc::siginfo_t, context: *const
     message.add(b", second argument 0x");
     message.add_number(second.cast_unsigned(), 16);
     message.add(b"), which its filter doesn't allow. kvmprof ends. See docs/sandbox.md\n");
-    let mut polled = libc::pollfd {
-        fd: libc::STDERR_FILENO,
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: these ask whether standard error takes the message at once, so that its reader can't keep the process from ending,
-    // write the message's bytes, and end the process.
-    unsafe {
-        if libc::poll(&raw mut polled, 1, 0) == 1 && polled.revents == libc::POLLOUT {
-            libc::write(2, message.bytes.as_ptr().cast(), message.length);
-        }
-        libc::_exit(STATUS);
-    }
+    // Its reader can't keep the process from ending.
+    write_at_once(message.text());
+    // SAFETY: it doesn't return, and what other threads are in the middle of is no matter any more.
+    unsafe { libc::_exit(STATUS) }
 }
 
 /// A text that needs no memory of the heap.
@@ -106,6 +98,10 @@ impl Default for Message {
 }
 
 impl Message {
+    fn text(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
     /// Adds as much of `text` as there is room for.
     fn add(&mut self, text: &[u8]) {
         for (place, byte) in self.bytes.iter_mut().skip(self.length).zip(text) {
@@ -136,7 +132,7 @@ mod tests {
     fn text(build: impl FnOnce(&mut Message)) -> String {
         let mut message = Message::default();
         build(&mut message);
-        String::from_utf8(message.bytes[..message.length].to_vec()).unwrap()
+        String::from_utf8(message.text().to_vec()).unwrap()
     }
 
     #[test]

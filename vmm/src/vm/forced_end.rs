@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use super::termination::{SIGNALS, SignalBytes, take_signals_here};
 use crate::console::restore_terminal;
 use crate::lock::lock;
@@ -62,23 +60,9 @@ pub(super) fn forgive_one() {
 /// gets `message`, if it takes that at once.
 pub fn end_at_once(status: i32, message: &str) -> ! {
     restore_terminal();
-    say_without_waiting(message.as_bytes());
+    kvmprof_sandbox::stderr::write_at_once(message.as_bytes());
     // SAFETY: it doesn't return, and what other threads are in the middle of is no matter any more.
     unsafe { libc::_exit(status) }
-}
-
-/// Writes to standard error, if it has room. `eprintln!` would wait: for who reads a full pipe, or for the lock that another
-/// thread holds while it waits for that.
-fn say_without_waiting(message: &[u8]) {
-    let stderr = rustix::stdio::stderr();
-    let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
-    // A pipe that nobody can read any more has room, and an error, too.
-    if poll(&mut polled, Some(&Timespec::default())) == Ok(1)
-        && polled.iter().all(|it| it.revents() == PollFlags::OUT)
-    {
-        // There is nobody else to tell.
-        let _ = rustix::io::write(stderr, message);
-    }
 }
 
 /// Waits for the second request that wasn't forgiven. There is a byte for each.
