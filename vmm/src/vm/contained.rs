@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvmprof_sandbox::paths::{self, Restricted, Use};
-use kvmprof_sandbox::user;
+use kvmprof_sandbox::{process, user};
 
+use super::file_sizes::longest_file;
 use super::{VmConfig, VmError};
 use crate::console::Console;
 use crate::machine::{KernelSource, MemoryBacking};
@@ -18,6 +19,14 @@ pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
         );
     }
     Ok(())
+}
+
+/// Has the process write no file that is longer than its options say, if they say how long each may become. The guest's memory is there.
+pub(super) fn limit_files(config: &VmConfig) -> Result<(), VmError> {
+    match longest_file(config) {
+        Some(bytes) => process::limit_files(bytes).map_err(VmError::host("to limit files")),
+        None => Ok(()),
+    }
 }
 
 /// Does something as the user that kvmprof is to become, if it is ([`user::choose`]): what is made so belongs to that user.

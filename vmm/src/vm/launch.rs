@@ -14,7 +14,7 @@ use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::contained::{as_user, restrict_paths};
+use super::contained::{as_user, limit_files, restrict_paths};
 use super::devices::virtio_devices;
 use super::event_loop::{EventLoop, Services};
 use super::power_button::PowerButton;
@@ -84,6 +84,9 @@ impl Vm {
             restrict_paths(&config)?;
         }
         let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
+        if config.restrict_paths {
+            limit_files(&config)?;
+        }
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
         let sampling = (config.clock_source == ClockSource::Kernel)

@@ -7,6 +7,7 @@ mod devices;
 mod end;
 mod error;
 mod event_loop;
+mod file_sizes;
 mod forced_end;
 mod guest_control;
 mod launch;

@@ -1,0 +1,134 @@
+//! How long the files can become that a guest's process writes.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, fstat};
+
+use super::VmConfig;
+use crate::console::Console;
+use crate::disk::{DiskFormat, DiskOptions};
+use crate::machine::MemoryBacking;
+
+/// What a file may be longer than it is: a write to the end of a disk's last sector makes it so.
+const ALIGNMENT: u64 = 4096;
+
+/// Bytes of the longest file that this guest's process can have to write, once its memory is there; `None` where nobody has said how long one
+/// may become.
+pub(super) fn longest_file(config: &VmConfig) -> Option<u64> {
+    if is_file(&rustix::stdio::stdout()) || is_file(&rustix::stdio::stderr()) {
+        return None;
+    }
+    let console = match &config.console {
+        Console::File(path) if can_grow(path) => config.console_limit?,
+        _ => 0,
+    };
+    let recording = match &config.record {
+        Some(record) if can_grow(&record.path) => record.file.limit?,
+        _ => 0,
+    };
+    let memory = match &config.machine.memory.backing {
+        MemoryBacking::Private => 0,
+        _ => config.machine.memory.bytes,
+    };
+    let longest = console.max(recording).max(memory);
+    let mut disks = config.disks.iter().filter(|disk| !disk.readonly);
+    disks.try_fold(longest, |longest, disk| {
+        Some(longest.max(disk_bytes(disk)?))
+    })
+}
+
+/// How long the image of a disk can become. One that doesn't contain the whole disk grows by what the guest writes.
+fn disk_bytes(disk: &DiskOptions) -> Option<u64> {
+    let metadata = fs::metadata(&disk.path).ok()?;
+    let is_whole = disk.format != Some(DiskFormat::Qcow2) && metadata.is_file();
+    is_whole
+        .then(|| metadata.len().checked_next_multiple_of(ALIGNMENT))
+        .flatten()
+}
+
+/// Whether it is a file that has a length, or will be one.
+fn can_grow(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |metadata| metadata.is_file())
+}
+
+fn is_file(file: &impl AsFd) -> bool {
+    fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::StackParts;
+    use kvmprof_recording::file::FileOptions;
+
+    use super::*;
+    use crate::machine::{KernelSource, MachineConfig, MemoryOptions};
+    use crate::profiler::RecordPlan;
+
+    fn disk(path: &Path, readonly: bool, format: Option<DiskFormat>) -> DiskOptions {
+        let words = path.to_str().unwrap();
+        DiskOptions {
+            readonly,
+            format,
+            ..words.parse().unwrap()
+        }
+    }
+
+    #[test]
+    fn an_image_is_as_long_as_its_disk_or_without_a_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        fs::write(&path, [0; 5000]).unwrap();
+        assert_eq!(disk_bytes(&disk(&path, false, None)), Some(8192));
+        let qcow2 = Some(DiskFormat::Qcow2);
+        assert_eq!(disk_bytes(&disk(&path, false, qcow2)), None);
+        assert_eq!(disk_bytes(&disk(Path::new("/dev/null"), false, None)), None);
+    }
+
+    /// Those that the process has already are looked at first, and a test's may be files.
+    #[test]
+    fn what_has_no_limit_has_no_bound() {
+        if is_file(&rustix::stdio::stdout()) || is_file(&rustix::stdio::stderr()) {
+            eprintln!("not run: standard output or error is a file");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("disk");
+        fs::write(&image, [0; 1 << 13]).unwrap();
+        let machine = MachineConfig {
+            kernel: KernelSource::Path("/nowhere".into()),
+            initrd: None,
+            command_line: String::new(),
+            memory: MemoryOptions::private(64 << 20),
+            cpus: 1,
+        };
+        let mut config = VmConfig::new(machine);
+        config.console = Console::None;
+        assert_eq!(longest_file(&config), Some(0));
+        config.console = Console::File(folder.path().join("console"));
+        assert_eq!(longest_file(&config), None);
+        config.console_limit = Some(1 << 10);
+        assert_eq!(longest_file(&config), Some(1 << 10));
+        config.disks = vec![disk(&image, true, None)];
+        assert_eq!(longest_file(&config), Some(1 << 10));
+        config.disks = vec![disk(&image, false, None)];
+        assert_eq!(longest_file(&config), Some(1 << 13));
+        config.record = Some(RecordPlan {
+            path: folder.path().join("recording"),
+            stacks: StackParts::default(),
+            tasks: None,
+            event: None,
+            file: FileOptions::default(),
+        });
+        assert_eq!(longest_file(&config), None);
+        config.machine.memory.backing = MemoryBacking::Shared;
+        if let Some(record) = &mut config.record {
+            record.file.limit = Some(1 << 20);
+        }
+        assert_eq!(longest_file(&config), Some(64 << 20));
+        config.console = Console::File("/dev/null".into());
+        config.console_limit = None;
+        assert_eq!(longest_file(&config), Some(64 << 20));
+    }
+}
