@@ -55,23 +55,50 @@ pub fn as_root_with(command: &mut Command, capabilities: &'static [Capability]) 
 /// Has `command` run with a seccomp filter, which allows everything.
 pub fn with_seccomp_filter(command: &mut Command) {
     // SAFETY: the closure only makes system calls, which may be made between fork and exec.
-    unsafe { command.pre_exec(filter_nothing) };
+    unsafe { command.pre_exec(|| filter(&mut [ALLOW])) };
 }
 
-fn filter_nothing() -> io::Result<()> {
-    // `return SECCOMP_RET_ALLOW` (`include/uapi/linux/filter.h`).
-    let mut allow = libc::sock_filter {
-        code: 6,
-        jt: 0,
-        jf: 0,
-        k: libc::SECCOMP_RET_ALLOW,
+/// Has `command` run as on a kernel that doesn't have the system call with this number: it is answered with ENOSYS.
+pub fn without_system_call(command: &mut Command, number: i64) {
+    let number = u32::try_from(number).unwrap();
+    let refuse = move || {
+        filter(&mut [
+            // The number is what the program begins with (`struct seccomp_data`).
+            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, number),
+            ALLOW,
+            instruction(
+                libc::BPF_RET | libc::BPF_K,
+                0,
+                libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned(),
+            ),
+        ])
     };
+    // SAFETY: the closure only makes system calls, which may be made between fork and exec.
+    unsafe { command.pre_exec(refuse) };
+}
+
+/// Ends a filter; the call is made.
+const ALLOW: libc::sock_filter =
+    instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW);
+
+/// An instruction of a filter (`include/uapi/linux/filter.h`) with its number `k`. A comparison that holds skips the next `skipped` ones.
+const fn instruction(code: u32, skipped: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter {
+        code: code as u16,
+        jt: skipped,
+        jf: 0,
+        k,
+    }
+}
+
+fn filter<const N: usize>(instructions: &mut [libc::sock_filter; N]) -> io::Result<()> {
     let program = libc::sock_fprog {
-        len: 1,
-        filter: &raw mut allow,
+        len: u16::try_from(N).unwrap_or(u16::MAX),
+        filter: instructions.as_mut_ptr(),
     };
     let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the kernel copies the program, whose one instruction is alive.
+    // SAFETY: the kernel copies the program, whose instructions are alive.
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into())
 }
 

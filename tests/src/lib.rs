@@ -32,7 +32,9 @@ mod wait;
 
 pub use accounts::{Accounts, ClockAccount, ledger_of};
 pub use boot::Boot;
-pub use capabilities::{Capability, NOBODY, as_nobody_with, as_root_with, with_seccomp_filter};
+pub use capabilities::{
+    Capability, NOBODY, as_nobody_with, as_root_with, with_seccomp_filter, without_system_call,
+};
 pub use disks::{DiskImage, disk_content, fill_qcow2, make_qcow2, make_raw};
 pub use guest::{Guest, python_client, write_kernel};
 pub use long_mode::registers_in_long_mode;

@@ -1,8 +1,15 @@
 //! The threads of a process: what the host's scheduler says of them, and how one is stopped.
 
-use std::fs;
+use std::ffi::CStr;
+use std::fs::{self, File};
 use std::io;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// One thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +51,19 @@ fn ids(pid: u32) -> Vec<u32> {
     ids
 }
 
+/// The instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// Bytes below a stack that the code which runs on it may use (System V ABI, the red zone).
+const RED_ZONE: u64 = 128;
+/// The arguments of socket(2) for a TCP socket.
+const INTERNET: [u64; 3] = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0];
+/// A stop at the beginning or the end of a system call, with PTRACE_O_TRACESYSGOOD.
+const AT_CALL: i32 = libc::SIGTRAP | 0x80;
+
 /// One thread of another process, which stands still until this is dropped (ptrace(2)).
 #[derive(Debug)]
 pub struct StoppedThread {
+    pid: u32,
     tid: libc::pid_t,
     /// Only the thread that has stopped it can let it go.
     _not_send: PhantomData<*const ()>,
@@ -65,6 +82,7 @@ impl StoppedThread {
         let tid = ids(pid).into_iter().find(is_it);
         let tid = tid.and_then(|tid| tid.try_into().ok());
         let stopped = Self {
+            pid,
             tid: tid.unwrap_or_else(|| panic!("there is no thread {name}")),
             _not_send: PhantomData,
         };
@@ -74,6 +92,112 @@ impl StoppedThread {
         let waited = unsafe { libc::waitpid(stopped.tid, std::ptr::null_mut(), libc::__WALL) };
         assert_eq!(waited, stopped.tid, "{}", io::Error::last_os_error());
         stopped
+    }
+
+    /// Has the thread open the file `path` to read it, as one would that something has taken over. What it was about to do is lost: its process
+    /// is good for nothing but more of this.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn open(&self, path: &CStr) -> Result<(), Errno> {
+        let place = self.registers().rsp - RED_ZONE - path.to_bytes_with_nul().len() as u64;
+        let memory = File::options().write(true).open(self.memory()).unwrap();
+        memory
+            .write_all_at(path.to_bytes_with_nul(), place)
+            .unwrap();
+        let flags = u64::from(OFlags::CLOEXEC.bits());
+        // AT_FDCWD matters to a relative path only.
+        self.call(libc::SYS_openat, [0, place, flags])
+    }
+
+    /// Has the thread make an Internet socket, in the same way.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn make_socket(&self) -> Result<(), Errno> {
+        self.call(libc::SYS_socket, INTERNET)
+    }
+
+    /// As [`make_socket`](Self::make_socket), but lets the thread go, and doesn't wait for an answer.
+    pub fn let_go_to_make_socket(self) {
+        self.prepare(libc::SYS_socket, INTERNET);
+    }
+
+    fn call(&self, number: i64, arguments: [u64; 3]) -> Result<(), Errno> {
+        self.prepare(number, arguments);
+        // SAFETY: the data are the options.
+        let set = unsafe {
+            libc::ptrace(
+                libc::PTRACE_SETOPTIONS,
+                self.tid,
+                0,
+                libc::PTRACE_O_TRACESYSGOOD,
+            )
+        };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        // Its beginning, and its end.
+        for _ in 0..2 {
+            self.request(libc::PTRACE_SYSCALL);
+            let mut status = 0;
+            // SAFETY: waitpid(2) writes the status.
+            let waited = unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL) };
+            assert_eq!(waited, self.tid, "{}", io::Error::last_os_error());
+            assert!(libc::WIFSTOPPED(status), "{status:#x}");
+            assert_eq!(libc::WSTOPSIG(status), AT_CALL, "{status:#x}");
+        }
+        match i32::try_from(self.registers().rax.cast_signed()) {
+            Ok(answer @ ..0) => Err(Errno::from_raw_os_error(-answer)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets the registers so that the thread makes a system call next.
+    fn prepare(&self, number: i64, [first, second, third]: [u64; 3]) {
+        let registers = libc::user_regs_struct {
+            rip: self.syscall_instruction(),
+            rax: number.cast_unsigned(),
+            // The kernel doesn't repeat a call that the thread was in the middle of.
+            orig_rax: u64::MAX,
+            rdi: first,
+            rsi: second,
+            rdx: third,
+            ..self.registers()
+        };
+        // SAFETY: the request reads the registers, and takes no address.
+        let set = unsafe {
+            let none = ptr::null_mut::<libc::c_void>();
+            libc::ptrace(libc::PTRACE_SETREGS, self.tid, none, &raw const registers)
+        };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    }
+
+    fn registers(&self) -> libc::user_regs_struct {
+        let mut registers = MaybeUninit::uninit();
+        // SAFETY: the request writes the registers, and takes no address; it is seen to have done so.
+        unsafe {
+            let none = ptr::null_mut::<libc::c_void>();
+            let got = libc::ptrace(libc::PTRACE_GETREGS, self.tid, none, registers.as_mut_ptr());
+            assert_eq!(got, 0, "{}", io::Error::last_os_error());
+            registers.assume_init()
+        }
+    }
+
+    /// Where the process's code has the instruction.
+    fn syscall_instruction(&self) -> u64 {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap();
+        let code = maps.lines().find(|line| line.contains(" r-xp ")).unwrap();
+        let (range, _) = code.split_once(' ').unwrap();
+        let (begin, end) = range.split_once('-').unwrap();
+        let [begin, end] = [begin, end].map(|it| u64::from_str_radix(it, 16).unwrap());
+        let mut bytes = vec![0; usize::try_from(end - begin).unwrap()];
+        let memory = File::open(self.memory()).unwrap();
+        memory.read_exact_at(&mut bytes, begin).unwrap();
+        let mut pairs = bytes.windows(SYSCALL.len());
+        begin + pairs.position(|pair| pair == SYSCALL).unwrap() as u64
+    }
+
+    fn memory(&self) -> String {
+        format!("/proc/{}/mem", self.pid)
     }
 
     fn request(&self, request: libc::c_uint) {

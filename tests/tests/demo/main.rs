@@ -44,6 +44,7 @@ mod record_command;
 mod record_started;
 mod reset;
 mod sandbox;
+mod sandbox_taken_over;
 mod soak;
 mod socket;
 mod socket_clients;

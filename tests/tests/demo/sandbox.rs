@@ -1,7 +1,7 @@
 //! What a running guest's kvmprof may still do, as the host's kernel tells it of each thread, and the user that it becomes.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_client::Connection;
 use kvmprof_tests::{
     Capability, NOBODY, as_nobody_with, kvmprof, on_kvm, recorded, run, run_command, until,
+    without_system_call,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -62,7 +63,7 @@ impl Place {
 }
 
 /// The fields of a `status` of proc(5).
-type Fields = BTreeMap<String, String>;
+pub(super) type Fields = BTreeMap<String, String>;
 
 /// Those of all threads, by their names, once each has its filter.
 fn contained_threads(pid: u32) -> BTreeMap<String, Fields> {
@@ -73,7 +74,7 @@ fn contained_threads(pid: u32) -> BTreeMap<String, Fields> {
     })
 }
 
-fn threads(pid: u32) -> BTreeMap<String, Fields> {
+pub(super) fn threads(pid: u32) -> BTreeMap<String, Fields> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
     let fields = |text: String| -> Fields {
@@ -147,6 +148,51 @@ fn a_guest_is_contained_without_being_asked() {
         assert!(off.stdout.contains("seccomp on"), "{off:?}");
         assert!(off.stdout.contains("capabilities on"), "{off:?}");
         end(child);
+    });
+}
+
+/// On kernels that don't have a part of it, all else is on.
+#[test]
+fn what_the_host_lacks_is_named() {
+    on_kvm(|| {
+        for (call, named, parts) in [
+            (
+                libc::SYS_landlock_create_ruleset,
+                "restrictions of files (Landlock)",
+                "landlock off, no new privileges on, seccomp on",
+            ),
+            (
+                libc::SYS_seccomp,
+                "filters of system calls (seccomp)",
+                "no new privileges on, seccomp off",
+            ),
+            (
+                libc::SYS_close_range,
+                "the closing of inherited files",
+                "no new privileges on, seccomp on",
+            ),
+        ] {
+            let place = Place::new();
+            let mut command = place.command(&[]);
+            without_system_call(&mut command, call);
+            let said = File::create(place.file("stderr")).unwrap();
+            let guest = command.stderr(said).spawn().unwrap();
+            let status = until("the guest's socket answers", || {
+                let status = ["status", "--socket"].map(Path::new);
+                let socket = place.file("socket");
+                let ran = run(status.into_iter().chain([socket.as_path()]));
+                (ran.status == 0).then_some(ran.stdout)
+            });
+            assert!(status.contains(parts), "{status}");
+            end(guest);
+            let said = fs::read_to_string(place.file("stderr")).unwrap();
+            assert!(
+                said.contains(&format!("The sandbox lacks {named}")),
+                "{said}"
+            );
+            assert_eq!(said.matches("The sandbox lacks").count(), 1, "{said}");
+            assert!(!recorded(&place.file("recording")).0.is_empty());
+        }
     });
 }
 
@@ -331,6 +377,37 @@ fn nothing_is_inherited_and_nothing_is_left_for_others() {
         let kept = kept_from_dumps(pid);
         assert!(kept >= 64 << 10, "{kept} KiB");
         end(guest);
+    });
+}
+
+/// Files that it writes become no longer than its options say, where they do.
+#[test]
+fn files_become_no_longer_than_options_say() {
+    on_kvm(|| {
+        let bytes = |mebibytes: u64| (mebibytes << 20).to_string();
+        for (options, longest) in [
+            (
+                &["--console-limit", "1M", "--record-limit", "2M"][..],
+                bytes(2),
+            ),
+            (&["--console-limit", "3M", "--record-limit", "2M"], bytes(3)),
+            (&["--console-limit", "1M"], "unlimited".to_owned()),
+            (&["--sandbox", "off"], "unlimited".to_owned()),
+        ] {
+            let place = Place::new();
+            let mut command = place.command(options);
+            let guest = command.stderr(Stdio::null()).spawn().unwrap();
+            until("the guest's socket is there", || {
+                place.file("socket").exists().then_some(())
+            });
+            if !options.contains(&"off") {
+                contained_threads(guest.id());
+            }
+            let (now, most) = limit(guest.id(), "Max file size");
+            assert_eq!((&now, &most), (&longest, &longest), "{options:?}");
+            end(guest);
+            assert!(!recorded(&place.file("recording")).0.is_empty());
+        }
     });
 }
 

@@ -1,0 +1,123 @@
+//! A guest's kvmprof, one of whose threads does what it never does by itself, as if a guest had found a fault and taken the thread over.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+
+use kvmprof_sandbox::filters::STATUS;
+use kvmprof_tests::{Boot, Guest, StoppedThread, not_run, on_kvm, until};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use super::sandbox::threads;
+
+/// Kinds of threads that a recorded guest has, with the process's first at the end: its end is seen after that of the others.
+const THREADS: [&str; 5] = ["vcpu 0", "events", "recorder", "entropy", "kvmprof"];
+/// The thread that ends the process if nothing else does. It needs no file.
+const FORCED_END: &str = "forced end";
+
+/// A file that kvmprof has nothing to do with.
+fn secret() -> (TempDir, CString) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret");
+    fs::write(&path, "secret").unwrap();
+    (folder, c_path(&path))
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+/// A guest that is recorded, once these of its threads have their filters.
+fn start(sandbox: &str, folder: &TempDir) -> Guest {
+    let recording = folder.path().join("recording");
+    let options = ["--sandbox", sandbox, "--record"].map(Path::new);
+    let guest = Guest::start(Boot::Demo, options.into_iter().chain([recording.as_path()]));
+    until("the threads have their filters", || {
+        let all = threads(guest.pid());
+        let has_filter = |name: &str| all.get(name).is_some_and(|fields| fields["Seccomp"] == "2");
+        let mut wanted = THREADS.iter().chain([&FORCED_END]);
+        wanted.all(|name| has_filter(name)).then_some(())
+    });
+    guest
+}
+
+/// Whether this host's kernel has Landlock.
+fn has_landlock() -> bool {
+    const VERSION: u32 = 1;
+    let none = ptr::null::<libc::c_void>();
+    // SAFETY: the call gets no attributes, and answers with a number.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) > 0 }
+}
+
+/// Stops one thread after the other and has each open the kernel's file and the secret one.
+fn open_both(guest: Guest, secret: &CStr) -> Vec<(&'static str, [Result<(), Errno>; 2])> {
+    let kernel = c_path(&guest.folder().join(Boot::Demo.file_name()));
+    let names = [FORCED_END].into_iter().chain(THREADS);
+    let stopped: Vec<_> = names
+        .map(|name| (name, StoppedThread::stop(guest.pid(), name)))
+        .collect();
+    let opened = stopped
+        .iter()
+        .map(|(name, thread)| (*name, [thread.open(&kernel), thread.open(secret)]))
+        .collect();
+    // None of them is to go on from where it is.
+    guest.signal(Signal::KILL);
+    drop(stopped);
+    opened
+}
+
+#[test]
+fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
+    on_kvm(|| {
+        if !has_landlock() {
+            not_run("this host's kernel has no Landlock");
+            return;
+        }
+        let (folder, secret) = secret();
+        for (name, opened) in open_both(start("on", &folder), &secret) {
+            let expected = match name {
+                FORCED_END => [Err(Errno::ACCESS); 2],
+                _ => [Ok(()), Err(Errno::ACCESS)],
+            };
+            assert_eq!(opened, expected, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_thread_that_makes_another_call_ends_kvmprof() {
+    on_kvm(|| {
+        let (folder, _) = secret();
+        let mut guest = start("on", &folder);
+        StoppedThread::stop(guest.pid(), "vcpu 0").let_go_to_make_socket();
+        let ran = guest.wait();
+        ran.assert_refused(STATUS, &["thread vcpu 0", "41 (socket,", "doesn't allow"]);
+    });
+}
+
+/// Nothing is refused there, and what would be is said.
+#[test]
+fn calls_are_reported_and_made_when_that_is_asked_for() {
+    on_kvm(|| {
+        let (folder, secret) = secret();
+        let guest = start("log", &folder);
+        let status = guest.command("status", &[]).stdout;
+        assert!(status.contains("seccomp log"), "{status}");
+        assert!(status.contains("landlock off"), "{status}");
+        let thread = StoppedThread::stop(guest.pid(), "vcpu 0");
+        assert_eq!(thread.open(&secret), Ok(()));
+        assert_eq!(thread.make_socket(), Ok(()));
+        let said = until("the call is reported", || {
+            let said = guest.stderr();
+            said.contains("sandbox").then_some(said)
+        });
+        let words = "Not allowed by the sandbox: thread vcpu, call 41 (socket), first argument 2";
+        assert!(said.contains(words), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        guest.signal(Signal::KILL);
+    });
+}
