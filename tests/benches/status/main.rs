@@ -22,12 +22,20 @@ const MAX_STATUS: usize = 8 << 20;
 /// A case: what it is, and what has the answers measured meanwhile.
 type Case = (&'static str, fn(usize) -> Times);
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 18] = [
     ("nobody disturbs", guests::at_rest),
     ("guest: hostile memory, recorded", guests::hostile_memory),
     ("guest: floods its port", guests::port_flood),
     ("guest: exits without an end", guests::exits),
     ("guest: 8 vCPUs, interrupts off", guests::interrupts_off),
+    ("guest: attacks the console", guests::console_queues),
+    ("guest: attacks network and entropy", guests::network_queues),
+    ("guest: attacks a disk", guests::disk_queues),
+    ("guest: sends frames without an end", guests::frames),
+    ("guest: reads a disk without an end", guests::disk_load),
+    ("guest: its sockets are flooded", guests::socket_device),
+    ("guest: its balloon goes up and down", guests::balloon),
+    ("guest: resets itself in a loop", guests::resets),
     (
         "clients: all recorders, none read",
         clients::stalled_recorders,
