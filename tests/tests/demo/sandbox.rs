@@ -184,6 +184,7 @@ fn what_the_host_lacks_is_named() {
                 (ran.status == 0).then_some(ran.stdout)
             });
             assert!(status.contains(parts), "{status}");
+            until_sampled(&place.file("socket"));
             end(guest);
             let said = fs::read_to_string(place.file("stderr")).unwrap();
             assert!(
@@ -405,6 +406,7 @@ fn files_become_no_longer_than_options_say() {
             }
             let (now, most) = limit(guest.id(), "Max file size");
             assert_eq!((&now, &most), (&longest, &longest), "{options:?}");
+            until_sampled(&place.file("socket"));
             end(guest);
             assert!(!recorded(&place.file("recording")).0.is_empty());
         }

@@ -31,8 +31,9 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// A guest that is recorded, once these of its threads have their filters.
-fn start(sandbox: &str, folder: &TempDir) -> Guest {
+/// A guest that is recorded into a folder, once these of its threads have their filters.
+fn start(sandbox: &str) -> (Guest, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("recording");
     let options = ["--sandbox", sandbox, "--record"].map(Path::new);
     let guest = Guest::start(Boot::Demo, options.into_iter().chain([recording.as_path()]));
@@ -42,7 +43,7 @@ fn start(sandbox: &str, folder: &TempDir) -> Guest {
         let mut wanted = THREADS.iter().chain([&FORCED_END]);
         wanted.all(|name| has_filter(name)).then_some(())
     });
-    guest
+    (guest, folder)
 }
 
 /// Whether this host's kernel has Landlock.
@@ -77,8 +78,9 @@ fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
             not_run("this host's kernel has no Landlock");
             return;
         }
-        let (folder, secret) = secret();
-        for (name, opened) in open_both(start("on", &folder), &secret) {
+        let (_folder, secret) = secret();
+        let (guest, _recording) = start("on");
+        for (name, opened) in open_both(guest, &secret) {
             let expected = match name {
                 FORCED_END => [Err(Errno::ACCESS); 2],
                 _ => [Ok(()), Err(Errno::ACCESS)],
@@ -91,8 +93,7 @@ fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
 #[test]
 fn a_thread_that_makes_another_call_ends_kvmprof() {
     on_kvm(|| {
-        let (folder, _) = secret();
-        let mut guest = start("on", &folder);
+        let (mut guest, _recording) = start("on");
         StoppedThread::stop(guest.pid(), "vcpu 0").let_go_to_make_socket();
         let ran = guest.wait();
         ran.assert_refused(STATUS, &["thread vcpu 0", "41 (socket,", "doesn't allow"]);
@@ -103,8 +104,8 @@ fn a_thread_that_makes_another_call_ends_kvmprof() {
 #[test]
 fn calls_are_reported_and_made_when_that_is_asked_for() {
     on_kvm(|| {
-        let (folder, secret) = secret();
-        let guest = start("log", &folder);
+        let (_folder, secret) = secret();
+        let (guest, _recording) = start("log");
         let status = guest.command("status", &[]).stdout;
         assert!(status.contains("seccomp log"), "{status}");
         assert!(status.contains("landlock off"), "{status}");
