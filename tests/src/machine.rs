@@ -40,13 +40,13 @@ pub struct Clock {
     pub jitter: bool,
 }
 
-/// Gives the threads of guests in this process their filters, if `KVMPROF_TESTS_SANDBOX` says `on` or `log`: what the tests have them do is what has to
-/// be allowed.
+/// Gives the threads of guests in this process their filters, unless `KVMPROF_TESTS_SANDBOX` says `log` or `off`: what the tests have them do is
+/// what has to be allowed.
 fn contain_threads() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let mode =
-            std::env::var("KVMPROF_TESTS_SANDBOX").map_or(Mode::Off, |mode| mode.parse().unwrap());
+            std::env::var("KVMPROF_TESTS_SANDBOX").map_or(Mode::On, |mode| mode.parse().unwrap());
         kvmprof_sandbox::filters::prepare(mode, || {}).unwrap();
     });
 }
