@@ -284,16 +284,49 @@ mod tests {
         assert!(Initrd::unpack(b"070701 nonsense").is_none());
     }
 
-    /// Both took minutes: the one in one piece, the other in many.
+    /// Both took minutes, by the square of their number: the one in one piece, the other in many. Each name is looked up once now.
     #[test]
     fn long_links_and_many_hard_links_cost_no_more_than_others() {
         let link = "a/".repeat(80 << 10);
-        let names = (0..20_000).map(|name| entry(&name.to_string(), FILE, 5, 2, b"x"));
-        let mut entries: Vec<Vec<u8>> = vec![entry("link", 0o120_777, 1, 1, link.as_bytes())];
-        entries.extend(names);
-        let initrd = Initrd::unpack(&archive(&entries)).unwrap();
-        assert_eq!(initrd.read("link/b"), None);
-        assert_eq!(initrd.read("19999"), Some(&b"x"[..]));
+        let make = |count: usize| {
+            let names = (0..count).map(|name| entry(&name.to_string(), FILE, 5, 2, b"x"));
+            let mut entries = vec![entry("link", 0o120_777, 1, 1, link.as_bytes())];
+            // A file behind the link, and one behind a link to it.
+            entries.push(entry("other", 0o120_777, 2, 1, b"link"));
+            entries.push(entry("other/file", FILE, 3, 1, b"y"));
+            entries.extend(names);
+            Initrd::unpack(&archive(&entries)).unwrap()
+        };
+        for count in [10_000, 20_000] {
+            let initrd = make(count);
+            assert_eq!(initrd.read("link/b"), None);
+            let last = (count - 1).to_string();
+            assert_eq!(initrd.read(&last), Some(&b"x"[..]));
+            let lookups = initrd.files.lookups();
+            assert!(lookups < count + 10, "{lookups} of {count}");
+        }
+    }
+
+    /// The longest link that there may be is followed for each name behind it, as the kernel does, up to a number of lookups in all.
+    #[test]
+    fn files_behind_long_links_cost_their_names() {
+        let link = "a/../".repeat(MAX_NAME / 5);
+        let lookups = |count: usize| {
+            let mut entries = vec![
+                entry("a", FOLDER, 1, 1, b""),
+                entry("link", 0o120_777, 2, 1, link.as_bytes()),
+            ];
+            let names = (0..count).map(|name| format!("link/{name}"));
+            entries.extend(names.map(|name| entry(&name, FILE, 3, 1, b"x")));
+            let initrd = Initrd::unpack(&archive(&entries)).unwrap();
+            initrd.files.lookups()
+        };
+        let names_of_link = 2 * (MAX_NAME / 5);
+        for count in [100, 200] {
+            let most = count * (names_of_link + 2) + 10;
+            let made = lookups(count);
+            assert!(made <= most, "{made} of {most}");
+        }
     }
 
     proptest! {

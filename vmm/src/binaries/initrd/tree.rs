@@ -71,6 +71,12 @@ impl FileTree {
         self.nodes.len() >= MAX_NODES || self.lookups_left == 0
     }
 
+    /// Names that were looked up while it was made: all work that isn't the archive's own length.
+    #[cfg(test)]
+    pub fn lookups(&self) -> usize {
+        MAX_LOOKUPS - self.lookups_left
+    }
+
     /// Where the contents of the file are that `path` leads to.
     pub fn file(&self, path: &str) -> Option<Range<usize>> {
         let walk = self.walk(path, true)?;
