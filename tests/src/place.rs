@@ -34,6 +34,19 @@ pub fn on_kvm<F: FnOnce()>(body: F) {
     run_test(&test_name(type_name::<F>()), body, Lab::new());
 }
 
+/// As [`on_kvm`], but always in the lab: for what would disturb others on this host.
+///
+/// # Panics
+/// As [`on_kvm`].
+pub fn on_kvm_of_lab<F: FnOnce()>(body: F) {
+    let name = test_name(type_name::<F>());
+    if in_lab() {
+        return run_test(&name, body, Lab::new());
+    }
+    println!("{name}: in the lab, because it would disturb others on this host");
+    run_in_lab(&name, Lab::new());
+}
+
 /// As [`on_kvm`], also in the lab where this host doesn't count one of the events `kinds`.
 ///
 /// # Panics

@@ -1,18 +1,20 @@
 //! What disturbs a guest that goes on.
 
+use std::cell::Cell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL};
 use kvmprof_client::Connection;
 use kvmprof_recording::file::Recording;
-use kvmprof_tests::{Pcs, Ran, kvmprof, recorded, until};
+use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Ran, kvmprof, recorded, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::Soak;
+use super::cgroup::Cgroup;
 use crate::kills::{KINDS, Victims};
 
 /// Longest random time, in ms.
@@ -156,20 +158,72 @@ pub fn stop(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// Signals that say nothing come all the time.
+/// Signals that say nothing come all the time, to the process and as kicks to each vCPU's thread, as fast as they can be sent.
 pub fn signals(soak: &mut Soak) -> Option<&'static str> {
     let mut pcs = gathering(soak);
+    let kicked = Kicked::new(soak.guest.pid());
+    let (begin, mut sent) = (Instant::now(), 0_u32);
     for _ in 0..20 {
         for _ in 0..50 {
             for signal in [Signal::WINCH, Signal::URG, Signal::CONT] {
                 soak.guest.signal(signal);
+                sent += 1;
             }
+        }
+        for _ in 0..250 {
+            sent += u32::from(kicked.kick());
         }
         pcs.read_available();
     }
+    let rate = f64::from(sent) / begin.elapsed().as_secs_f64();
+    soak.signal_rate = soak.signal_rate.min(rate);
     soak.accounts();
     finish(soak, pcs);
     None
+}
+
+/// The threads of vCPUs, which are kicked in turn.
+struct Kicked {
+    process: libc::pid_t,
+    threads: Vec<libc::pid_t>,
+    next: Cell<usize>,
+}
+
+impl Kicked {
+    fn new(pid: u32) -> Self {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let is_vcpu = |folder: &Path| {
+            let name = fs::read_to_string(folder.join("comm"));
+            name.is_ok_and(|name| name.starts_with("vcpu "))
+        };
+        let threads = tasks
+            .map(|task| task.unwrap().path())
+            .filter(|folder| is_vcpu(folder))
+            .map(|folder| {
+                folder
+                    .file_name()
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            });
+        Self {
+            process: pid.try_into().unwrap(),
+            threads: threads.collect(),
+            next: Cell::new(0),
+        }
+    }
+
+    /// Kicks the next one; false if as many signals wait as may.
+    fn kick(&self) -> bool {
+        let next = self.next.get();
+        self.next.set(next + 1);
+        let thread = self.threads[next % self.threads.len()];
+        let kick = libc::SIGRTMIN();
+        // SAFETY: it sends a signal, to a process that takes it.
+        unsafe { libc::syscall(libc::SYS_tgkill, self.process, thread, kick) == 0 }
+    }
 }
 
 /// kvmprof gets no more descriptors while clients come.
@@ -209,48 +263,6 @@ pub fn kills(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// A group of processes with little memory.
-struct Cgroup {
-    folder: PathBuf,
-    parent: PathBuf,
-}
-
-impl Cgroup {
-    /// `None` where groups can't be made.
-    fn new(bytes: u64) -> Option<Self> {
-        let root = Path::new("/sys/fs/cgroup");
-        let name = format!("kvmprof-soak-{}", std::process::id());
-        for (parent, limit) in [
-            (root.to_owned(), "memory.max"),
-            (root.join("memory"), "memory.limit_in_bytes"),
-        ] {
-            if !parent.join("cgroup.procs").exists() {
-                continue;
-            }
-            let folder = parent.join(&name);
-            if fs::create_dir(&folder).is_err() {
-                continue;
-            }
-            let group = Self { folder, parent };
-            if fs::write(group.folder.join(limit), bytes.to_string()).is_ok() {
-                return Some(group);
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // Whoever is in it goes back first. If that fails, the group stays.
-        let inside = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
-        for pid in inside.lines() {
-            let _ = fs::write(self.parent.join("cgroup.procs"), pid);
-        }
-        let _ = fs::remove_dir(&self.folder);
-    }
-}
-
 /// A recorder has little memory for its file's pages and for what it keeps.
 pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
     let Some(group) = Cgroup::new(24 << 20) else {
@@ -258,8 +270,7 @@ pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
     };
     let output = soak.guest.folder().join("recording");
     let record = start(soak, &["record"], &output);
-    let joined = fs::write(group.folder.join("cgroup.procs"), record.id().to_string());
-    if joined.is_err() {
+    if !group.take(record.id()) {
         kill(record);
         return Some("no process can be put into a cgroup");
     }
@@ -274,4 +285,45 @@ pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
     fs::remove_file(&output).unwrap();
     without_recorders(soak);
     None
+}
+
+/// kvmprof itself has little memory beside a program that fills what there is with a file's pages. Its guest's memory can't be taken from it,
+/// all else of it can, and it goes on.
+pub fn little_memory_for_all(soak: &mut Soak) -> Option<&'static str> {
+    let Some(group) = Cgroup::new(96 << 20) else {
+        return Some("no cgroup can be made");
+    };
+    let folder = soak.guest.folder().join("pressure");
+    fs::create_dir_all(&folder).unwrap();
+    let recording = folder.join("recording");
+    let options = ["--cpus", "2", "--hz", "1000", "--record"].map(Path::new);
+    let options = options.into_iter().chain([recording.as_path()]);
+    // Before it has its guest's memory.
+    let mut guest = Guest::launch(Boot::Demo, options);
+    if !group.take(guest.pid()) {
+        return Some("no process can be put into a cgroup");
+    }
+    let filled = folder.join("filled");
+    let mut filler = Command::new("dd")
+        .args(["if=/dev/zero", "bs=1M", "count=128"])
+        .arg(format!("of={}", filled.display()))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_inside = group.take(filler.id());
+    let connection = until("the guest's socket answers", || {
+        assert!(!guest.has_ended(), "{}", guest.stderr());
+        Connection::connect(&guest.socket()).ok()
+    });
+    filler.wait().unwrap();
+    until("the guest is sampled under pressure", || {
+        let accounts = Accounts::of(&connection);
+        accounts.check();
+        (accounts.clock.sampled > 1000).then_some(())
+    });
+    drop(connection);
+    guest.stop();
+    recorded(&recording);
+    fs::remove_dir_all(&folder).unwrap();
+    (!is_inside).then_some("no second process can be put into a cgroup")
 }

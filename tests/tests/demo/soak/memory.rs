@@ -1,6 +1,7 @@
 //! Memory that doesn't grow.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use kvmprof_tests::Guest;
 
@@ -8,50 +9,145 @@ use kvmprof_tests::Guest;
 const NOISE: u64 = 8 << 20;
 /// Looks from which on a slope can be told.
 const ENOUGH: usize = 8;
+/// Time from which on it is judged: before that the noise is more than what is looked for.
+const LONG: Duration = Duration::from_secs(3600);
+/// The slope that is none, in bytes an hour.
+const MAX_SLOPE: f64 = 1e6;
 
-/// What kvmprof had after each round, in bytes.
-#[derive(Default)]
-pub struct Memory(Vec<u64>);
+/// What kvmprof had after each round.
+pub struct Memory {
+    begin: Instant,
+    /// When, since the begin, and how many bytes.
+    looks: Vec<(Duration, u64)>,
+}
+
+/// A line through the looks, but for the first quarter, which warms up.
+struct Slope {
+    /// Bytes an hour.
+    bytes: f64,
+    /// Its standard error.
+    error: f64,
+}
 
 impl Memory {
+    /// Nobody has looked yet.
+    pub fn new() -> Self {
+        Self {
+            begin: Instant::now(),
+            looks: Vec::new(),
+        }
+    }
+
     /// After a round.
     pub fn look(&mut self, guest: &Guest) {
-        self.0.push(guest.resident_bytes());
+        let time = self.begin.elapsed();
+        self.looks.push((time, guest.resident_bytes()));
     }
 
     /// The most of the second and of the last quarter. The first warms up.
     fn quarters(&self) -> Option<(u64, u64)> {
-        let quarter = self.0.len() / 4;
-        let most = |part: &[u64]| part.iter().copied().max();
-        if self.0.len() < ENOUGH {
+        let quarter = self.looks.len() / 4;
+        let most = |part: &[(Duration, u64)]| part.iter().map(|(_, bytes)| *bytes).max();
+        if self.looks.len() < ENOUGH {
             return None;
         }
-        let second = most(&self.0[quarter..2 * quarter])?;
-        Some((second, most(&self.0[self.0.len() - quarter..])?))
+        let second = most(&self.looks[quarter..2 * quarter])?;
+        Some((second, most(&self.looks[self.looks.len() - quarter..])?))
     }
 
-    /// It hasn't grown. After a few rounds nobody can tell.
+    /// By the least squares.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "memory has far fewer than 2^53 bytes"
+    )]
+    fn slope(&self) -> Option<Slope> {
+        if self.looks.len() < ENOUGH {
+            return None;
+        }
+        let looks = &self.looks[self.looks.len() / 4..];
+        let points: Vec<(f64, f64)> = looks
+            .iter()
+            .map(|(time, bytes)| (time.as_secs_f64() / 3600.0, *bytes as f64))
+            .collect();
+        let count = points.len() as f64;
+        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+        let (time, bytes) = (mean(|point| point.0), mean(|point| point.1));
+        let spread: f64 = points.iter().map(|point| (point.0 - time).powi(2)).sum();
+        let product: f64 = points
+            .iter()
+            .map(|point| (point.0 - time) * (point.1 - bytes))
+            .sum();
+        if spread == 0.0 {
+            return None;
+        }
+        let slope = product / spread;
+        let rest: f64 = points
+            .iter()
+            .map(|point| (point.1 - bytes - slope * (point.0 - time)).powi(2))
+            .sum();
+        Some(Slope {
+            bytes: slope,
+            error: (rest / (count - 2.0) / spread).sqrt(),
+        })
+    }
+
+    /// It hasn't grown. After a few rounds nobody can tell, and how much it grows in an hour only after an hour.
     ///
     /// # Panics
     /// It has.
     pub fn check(&self) {
         if let Some((second, last)) = self.quarters() {
-            assert!(last <= second + NOISE, "memory grows: {:?}", self.0);
+            assert!(last <= second + NOISE, "memory grows: {:?}", self.looks);
         }
+        let is_long = self.looks.last().is_some_and(|(time, _)| *time >= LONG);
+        if let Some(slope) = self.slope().filter(|_| is_long) {
+            let least = slope.bytes - 2.0 * slope.error;
+            assert!(
+                least <= MAX_SLOPE,
+                "memory grows: {slope}, {:?}",
+                self.looks
+            );
+        }
+    }
+}
+
+impl fmt::Display for Slope {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [bytes, error] = [self.bytes, self.error].map(|bytes| bytes / 1e6);
+        write!(
+            formatter,
+            "{bytes:+.3} MB an hour (standard error {error:.3})"
+        )
     }
 }
 
 impl fmt::Display for Memory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.quarters() {
-            Some((second, last)) => {
-                let [second, last] = [second, last].map(|bytes| bytes >> 10);
-                write!(
-                    formatter,
-                    "resident memory with the guest's: {second} KiB in the second quarter, {last} KiB in the last"
-                )
-            }
-            None => write!(formatter, "too few rounds for a slope of memory"),
-        }
+        let (Some((second, last)), Some(slope)) = (self.quarters(), self.slope()) else {
+            return write!(formatter, "too few rounds for a slope of memory");
+        };
+        let [second, last] = [second, last].map(|bytes| bytes >> 10);
+        write!(
+            formatter,
+            "resident memory with the guest's: {second} KiB in the second quarter, {last} KiB in the last, {slope}"
+        )
     }
+}
+
+#[test]
+fn a_line_has_its_slope() {
+    let looks = |bytes: fn(u64) -> u64| Memory {
+        begin: Instant::now(),
+        looks: (0..100)
+            .map(|minute| (Duration::from_secs(60 * minute), bytes(minute)))
+            .collect(),
+    };
+    let flat = looks(|minute| 30_000_000 + minute % 2 * 100_000);
+    assert!(flat.slope().unwrap().bytes.abs() < 10_000.0);
+    flat.check();
+    let steep = looks(|minute| 30_000_000 + minute * 50_000 + minute % 2 * 100_000);
+    let slope = steep.slope().unwrap();
+    assert!((slope.bytes - 3e6).abs() < 10_000.0, "{slope}");
+    let checked = std::panic::catch_unwind(|| steep.check());
+    assert!(checked.is_err());
 }

@@ -1,18 +1,21 @@
 //! Everything that can go wrong beside a guest, again and again: readers that stall, are slow or are killed, full disks, stops,
-//! signals, no descriptors, little memory, and the sudden end of kvmprof itself. The ledgers are exact all the time, memory doesn't
+//! signals, no descriptors, little memory, steps of the wall clock, and the sudden end of kvmprof itself. The ledgers are exact all the time, memory doesn't
 //! grow, and nothing hangs.
 //!
 //! The test is two rounds of it. `tests/soak MINUTES` has it go on for so long, by `KVMPROF_SOAK_MINUTES`.
 
+mod cgroup;
 mod disturbances;
 mod memory;
 
 use std::env;
 use std::time::{Duration, Instant};
 
+use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_client::Connection;
-use kvmprof_tests::{Accounts, Boot, Guest, Random, in_lab, on_kvm};
+use kvmprof_tests::{Accounts, Boot, Guest, Random, in_lab, not_run, on_kvm, on_kvm_of_lab, until};
 use rustix::process::Signal;
+use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 
 use memory::Memory;
 
@@ -22,7 +25,7 @@ const ROUNDS: u32 = 2;
 /// A disturbance: what it is, and what does it. `Some` says why it can't be had here.
 type Disturbance = (&'static str, fn(&mut Soak) -> Option<&'static str>);
 
-const DISTURBANCES: [Disturbance; 10] = [
+const DISTURBANCES: [Disturbance; 11] = [
     ("a reader stalls", disturbances::stalled_reader),
     ("a reader is slow", disturbances::slow_reader),
     ("a reader is killed", disturbances::killed_reader),
@@ -31,7 +34,8 @@ const DISTURBANCES: [Disturbance; 10] = [
     ("kvmprof is stopped", disturbances::stop),
     ("a storm of signals", disturbances::signals),
     ("no descriptors", disturbances::no_descriptors),
-    ("little memory", disturbances::little_memory),
+    ("a recorder has little memory", disturbances::little_memory),
+    ("little memory for all", disturbances::little_memory_for_all),
     ("VMMs and clients are killed", disturbances::kills),
 ];
 
@@ -40,6 +44,8 @@ struct Soak {
     guest: Guest,
     witness: Connection,
     random: Random,
+    /// Signals that were sent each second of the slowest storm of them.
+    signal_rate: f64,
 }
 
 /// What became of a disturbance.
@@ -66,6 +72,7 @@ impl Soak {
             guest,
             witness,
             random: Random(1),
+            signal_rate: f64::INFINITY,
         }
     }
 
@@ -106,7 +113,7 @@ fn nothing_is_lost_but_what_is_counted() {
         let (begin, limit) = (Instant::now(), minutes());
         let mut soak = Soak::new();
         let mut rows = DISTURBANCES.map(|_| Row::default());
-        let mut memory = Memory::default();
+        let mut memory = Memory::new();
         let mut round = 0;
         while limit.map_or(round < ROUNDS, |limit| begin.elapsed() < limit) {
             for ((_, disturb), row) in DISTURBANCES.iter().zip(&mut rows) {
@@ -116,8 +123,56 @@ fn nothing_is_lost_but_what_is_counted() {
             round += 1;
         }
         print(&rows, &memory, round, begin.elapsed());
+        println!(
+            "storms of signals: {:.0} a second at least",
+            soak.signal_rate
+        );
         memory.check();
         end(soak.guest);
+        for ((what, _), row) in DISTURBANCES.iter().zip(&rows) {
+            if let Some(why) = row.not_tried {
+                not_run(&format!("{what}: {why}"));
+            }
+        }
+    });
+}
+
+/// The wall clock is stepped back and forth by hours, in the lab, where it is nobody else's. What tells time by it is wrong then; the
+/// profiling clock isn't moved by it.
+#[test]
+fn steps_of_the_wall_clock_move_no_tick() {
+    on_kvm_of_lab(|| {
+        const STEPS: u32 = 8;
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let mut pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let connection = guest.connect();
+        let ticks = || Accounts::of(&connection).clock.ticks;
+        for step in 0..STEPS {
+            let before = ticks();
+            let now = clock_gettime(ClockId::Realtime);
+            let hours = if step % 2 == 0 { 5 } else { -7 };
+            clock_settime(
+                ClockId::Realtime,
+                Timespec {
+                    tv_sec: now.tv_sec + hours * 3600,
+                    ..now
+                },
+            )
+            .unwrap();
+            until("the clock goes on", || {
+                pcs.read_available();
+                (ticks() > before + 50).then_some(())
+            });
+            let accounts = Accounts::of(&connection);
+            accounts.check();
+            // An hour has 3.6 million ticks.
+            let passed = accounts.clock.ticks - before;
+            assert!(passed < 1_000_000, "{passed} ticks at a step");
+        }
+        pcs.stop();
+        guest.until_closed().check();
+        guest.stop();
     });
 }
 
