@@ -11,9 +11,8 @@ use kvmprof_abi::wire::{HEADER_LENGTH, MAX_DATA, Request, device};
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_tests::raw_client::{connect, encode};
 use kvmprof_tests::{Boot, Guest};
-use rustix::process::Signal;
 
-use super::{MAX_STATUS, Times};
+use super::{MAX_STATUS, Times, end};
 
 /// Clients that do the same.
 const CLIENTS: usize = 8;
@@ -127,7 +126,7 @@ fn ask_without_reading(guest: &Guest) -> std::io::Result<()> {
 
 /// Connections that break the protocol at once.
 pub fn rubbish(answers: usize) -> Times {
-    let mut guest = guest();
+    let guest = guest();
     let times = beside(&guest, answers, |guest| {
         let Ok(mut stream) = UnixStream::connect(guest.socket()) else {
             return;
@@ -136,10 +135,7 @@ pub fn rubbish(answers: usize) -> Times {
         stream.write_all(&[0xa5; 4096]).ok();
         stream.read_to_end(&mut Vec::new()).ok();
     });
-    // It may have said on stderr why it dropped them.
-    guest.signal(Signal::TERM);
-    let ran = guest.wait();
-    assert_eq!(ran.status, 0, "{ran:?}");
+    end(guest);
     times
 }
 

@@ -12,14 +12,14 @@ use kvmprof_abi::wire::device;
 use kvmprof_tests::{Boot, Guest, make_raw};
 use tempfile::TempDir;
 
-use super::Times;
+use super::{Times, end};
 
 /// How long a guest is left alone whose attacks are over at some time, before it is reset to begin them anew.
 const ATTACKS: Duration = Duration::from_secs(2);
 
 fn measure(guest: Guest, answers: usize) -> Times {
     let times = Times::of(&guest, answers);
-    guest.stop();
+    end(guest);
     times
 }
 
@@ -81,7 +81,7 @@ fn measure_again(guest: Guest, answers: usize) -> Times {
         is_over.store(true, Ordering::Relaxed);
         times
     });
-    guest.stop();
+    end(guest);
     times
 }
 
@@ -205,7 +205,7 @@ pub fn balloon(answers: usize) -> Times {
         is_over.store(true, Ordering::Relaxed);
         times
     });
-    guest.stop();
+    end(guest);
     times
 }
 
@@ -231,7 +231,7 @@ pub fn socket_device(answers: usize) -> Times {
         is_over.store(true, Ordering::Relaxed);
         times
     });
-    guest.stop();
+    end(guest);
     times
 }
 

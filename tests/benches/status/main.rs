@@ -4,11 +4,13 @@
 mod clients;
 mod guests;
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_tests::Guest;
+use rustix::process::Signal;
 
 /// What the 99th percentile has to keep to.
 const LIMIT: Duration = Duration::from_millis(100);
@@ -16,6 +18,8 @@ const LIMIT: Duration = Duration::from_millis(100);
 const ANSWERS: usize = 2000;
 /// Overrides [`ANSWERS`].
 const ANSWERS_VARIABLE: &str = "KVMPROF_BENCH_ANSWERS";
+/// Time between an answer and the next question: many attacks are over at some time, and others have to be met.
+const PAUSE: Duration = Duration::from_millis(1);
 /// More than the document has with all clients that can be.
 const MAX_STATUS: usize = 8 << 20;
 
@@ -57,6 +61,7 @@ impl Times {
 
     fn over(connection: &Connection, answers: usize) -> Self {
         let ask = || {
+            sleep(PAUSE);
             let begun = Instant::now();
             connection
                 .snapshot(device::STATUS, MAX_STATUS)
@@ -73,6 +78,13 @@ impl Times {
         let last = self.0.len() - 1;
         self.0[last * percent / 100]
     }
+}
+
+/// Ends a guest well. It may have said on standard error what it thought of whoever disturbed it.
+fn end(mut guest: Guest) {
+    guest.signal(Signal::TERM);
+    let ran = guest.wait();
+    assert_eq!(ran.status, 0, "{ran:?}");
 }
 
 fn main() {
