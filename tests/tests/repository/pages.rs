@@ -101,6 +101,31 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// A link whose text is the name of a test leads to the file that has the test.
+#[test]
+fn tests_that_a_page_names_are_there() {
+    let page = root().join("SECURITY.md");
+    let text = prose(&fs::read_to_string(page).unwrap());
+    let is_name = |text: &str| {
+        text.contains('_')
+            && text
+                .bytes()
+                .all(|it| it == b'_' || it.is_ascii_alphanumeric())
+    };
+    let mut named = 0;
+    for (before, behind) in text.match_indices("](").map(|(at, _)| text.split_at(at)) {
+        let name = before.rsplit('[').next().unwrap_or_default();
+        let target = behind[2..].split(')').next().unwrap_or_default();
+        if !is_name(name) || !target.ends_with(".rs") {
+            continue;
+        }
+        named += 1;
+        let source = fs::read_to_string(root().join(target)).unwrap();
+        assert!(source.contains(&format!("fn {name}(")), "{target}: {name}");
+    }
+    assert!(named > 50, "{named}");
+}
+
 #[test]
 fn the_readme_is_short() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
