@@ -234,7 +234,12 @@ impl Config {
         file.take(MAX_FILE)
             .read_to_string(&mut text)
             .map_err(failed)?;
-        toml::from_str(&text).map_err(|error| {
+        Self::parse(&text, path)
+    }
+
+    /// The configuration that `text` is, of the file at `path`.
+    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start);
             let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
             ConfigError::Form {

@@ -1,4 +1,11 @@
 use super::*;
+use mutator::Mutator;
+
+#[path = "../../../fuzz/src/mutator.rs"]
+mod mutator;
+
+/// Changed examples of [`damaged_configurations_are_refused_or_read`].
+const DAMAGED: u32 = 5000;
 
 fn config(text: &str) -> Result<Config, ConfigError> {
     let folder = tempfile::tempdir().unwrap();
@@ -10,12 +17,42 @@ fn config(text: &str) -> Result<Config, ConfigError> {
 }
 
 /// The example that is installed, and the page shows.
+const EXAMPLE: &str = include_str!("../../../packaging/kvmprof-collect/collect.toml");
+
+/// With what is commented out in it.
+fn whole_example() -> String {
+    EXAMPLE.replace("\n#", "\n").replace("\n ", "\n# ")
+}
+
+/// Nothing that can be in the file is more than an error. The fuzz targets can't have it: this crate's dependencies would be built with
+/// them.
+#[test]
+fn damaged_configurations_are_refused_or_read() {
+    let inputs = [whole_example(), EXAMPLE.to_owned()];
+    let mut mutator = Mutator::new(1);
+    let mut read = 0;
+    for _ in 0..DAMAGED {
+        let text = mutator.mutate(&inputs);
+        let text = String::from_utf8_lossy(&text);
+        match Config::parse(&text, Path::new("collect.toml")) {
+            Ok(config) => {
+                read += 1;
+                config.policy();
+                if let Err(error) = config.check() {
+                    assert!(!error.to_string().is_empty());
+                }
+            }
+            Err(error) => assert!(error.to_string().contains("collect.toml"), "{error}"),
+        }
+    }
+    assert!(read > 0 && read < DAMAGED, "{read}");
+}
+
 #[test]
 fn the_example_has_all_and_is_sound() {
-    let example = include_str!("../../../packaging/kvmprof-collect/collect.toml");
+    let example = EXAMPLE;
     // What is commented out has to be right, too.
-    let all = example.replace("\n#", "\n").replace("\n ", "\n# ");
-    let all = config(&all).unwrap();
+    let all = config(&whole_example()).unwrap();
     assert_eq!(all.sink.len(), 6);
     assert!(all.host.is_some());
     assert!(!all.drop.is_empty() && !all.labels.is_empty());
