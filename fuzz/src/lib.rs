@@ -41,7 +41,7 @@ macro_rules! for_each_target {
         $action! {
             wire 4_000_000,
             endpoint 600_000,
-            console 40_000,
+            console 20_000,
             block 40_000,
             net 40_000,
             vsock 40_000,
@@ -56,6 +56,14 @@ macro_rules! for_each_target {
             symbols 5_000,
             streams 150_000,
             options 30_000,
+            profiler 3_000,
+            profil 2_000_000,
+            pmc 2_000_000,
+            qcow2 1_000,
+            loader 100_000,
+            vhost_user 60_000,
+            symbol_server 500_000,
+            merge 1_500,
         }
     };
 }

@@ -1,13 +1,20 @@
-//! The virtio-mmio transport, its queues, and the console with ports of the wire protocol: what a driver writes to
+//! The virtio-mmio transport, its queues, and the console with `hvc0` and ports of the wire protocol: what a driver writes to
 //! registers and to memory.
+
+use std::sync::{Arc, LazyLock};
 
 use kvmprof_devices::endpoint::HelloInfo;
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port};
+use kvmprof_vmm::console::{ConsoleOutput, HvcConsole, InputTarget};
 
 use super::endpoint::Devices;
 use crate::driver::Driver;
 use crate::driver_steps::{self, STEPS, step};
 use crate::input::Input;
+
+/// The console, with a thread of its own, which throws away what the guest says. It is the same for all inputs.
+static HVC: LazyLock<Arc<HvcConsole>> =
+    LazyLock::new(|| Arc::new(HvcConsole::new(ConsoleOutput::discard()).unwrap()));
 
 /// What a driver does, one after the other. A reset mends everything.
 pub fn run(data: &[u8]) {
@@ -18,7 +25,7 @@ pub fn run(data: &[u8]) {
             Box::new(EndpointPort::new(info)),
         )
     };
-    let mut driver = Driver::new(Console::new(None, vec![port(0), port(1)]));
+    let mut driver = Driver::new(Console::new(Some(HVC.port()), vec![port(0), port(1)]));
     let mut devices = Devices::new();
     let mut input = Input::new(data);
     for _ in 0..STEPS {
@@ -26,6 +33,8 @@ pub fn run(data: &[u8]) {
             break;
         }
         step(&mut driver, &mut input);
+        // Somebody types.
+        HVC.enqueue(b"x", false);
         let Driver { device, memory, .. } = &mut driver;
         device.serve(memory, &mut devices);
         device.take_interrupt();

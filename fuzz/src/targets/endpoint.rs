@@ -18,6 +18,8 @@ use crate::input::Input;
 const MAX_STEPS: usize = 400;
 const VCPUS: u16 = 2;
 const HZ: u32 = 100;
+/// A command of each device.
+const FAMILIES: [u32; 2] = [PROF_LIST, PRF_SETSTATE];
 
 /// The profiling devices pcs and prf, and which handle is which.
 pub struct Devices {
@@ -142,7 +144,7 @@ pub fn run(data: &[u8]) {
         }
         let result = match input.u8() % 8 {
             // Mostly sound requests, and any bytes.
-            0..=3 => endpoint.receive(&request(&mut input), &mut devices),
+            0..=3 => endpoint.receive(&request(&mut input, 4, &FAMILIES), &mut devices),
             4 => {
                 let bytes = input.block();
                 endpoint.receive(bytes, &mut devices)
@@ -175,7 +177,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// All that the endpoint says is whole frames, or the rest of one that was taken in part before.
-fn take_replies(endpoint: &mut Endpoint) {
+pub fn take_replies(endpoint: &mut Endpoint) {
     let mut rest = endpoint.output();
     while let Ok(Some((_, length))) = ReplyFrame::decode(rest) {
         rest = &rest[length..];
@@ -183,7 +185,8 @@ fn take_replies(endpoint: &mut Endpoint) {
     endpoint.consume(endpoint.output().len());
 }
 
-fn request(input: &mut Input<'_>) -> Vec<u8> {
+/// A request of one of so many devices, whose commands are close to those of these families, or any.
+pub fn request(input: &mut Input<'_>, devices: u8, families: &[u32]) -> Vec<u8> {
     let tag = u32::from(input.u8() % 8);
     let kind = input.u8();
     // Names of open devices are small numbers.
@@ -194,7 +197,7 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
             highest: VERSION,
         },
         1 => Request::Open {
-            device: u16::from(input.u8() % 4),
+            device: u16::from(input.u8() % devices),
             minor: u16::from(input.u8()),
             flags: u32::from(input.u8() % 3),
         },
@@ -210,7 +213,7 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
         },
         4 => Request::Ioctl {
             handle,
-            command: command(input),
+            command: command(input, families),
             argument: input.u64().cast_signed(),
             limit: input.u16().into(),
             data: input.block(),
@@ -233,18 +236,18 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A command of pcs or prf, or any.
-fn command(input: &mut Input<'_>) -> u32 {
-    let number = input.u8();
-    match number % 3 {
+/// A command close to that of one of the families, or any.
+fn command(input: &mut Input<'_>, families: &[u32]) -> u32 {
+    let number = usize::from(input.u8()) % (families.len() + 1);
+    match families.get(number) {
         // The commands lie close together.
-        0 => (PROF_LIST & !0xff) + input.u32() % 0x100,
-        1 => (PRF_SETSTATE & !0xff) + input.u32() % 0x100,
-        _ => input.u32(),
+        Some(family) => (family & !0xff) + input.u32() % 0x100,
+        None => input.u32(),
     }
 }
 
-fn ticks(input: &mut Input<'_>) -> Ticks {
+/// Ticks of one of two vCPUs.
+pub fn ticks(input: &mut Input<'_>) -> Ticks {
     let flags = input.u8();
     let vcpu = u16::from(flags & 1);
     // Clocks don't tick for longer than 2^48 ticks.

@@ -31,7 +31,7 @@ use kvmprof_report::top::Model;
 use crate::input::{Input, block};
 
 #[path = "../../../report/tests/exports/recording.rs"]
-mod example;
+pub mod example;
 
 const KINDS: [Kind; 11] = [
     Kind::Info,
@@ -48,7 +48,7 @@ const KINDS: [Kind; 11] = [
 ];
 
 /// The file that an input stands for.
-fn file(data: &[u8]) -> Vec<u8> {
+pub fn file(data: &[u8]) -> Vec<u8> {
     let mut input = Input::new(data);
     if input.u8() % 2 == 1 {
         return input.rest().to_vec();
@@ -119,7 +119,8 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
     serde_json::to_vec(&stalls).unwrap();
 }
 
-fn report(profile: &Profile) {
+/// All tables of it.
+pub fn report(profile: &Profile) {
     let layout = Layout {
         sections: Section::value_variants().to_vec(),
         sort: SortBy::Total,

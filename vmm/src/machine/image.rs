@@ -108,7 +108,11 @@ impl Image {
         Self::parse(source.name(), bytes)
     }
 
-    fn parse(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
+    /// The same of the `bytes` of a file with this name.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), but for what can't be read.
+    pub fn parse(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
         if bytes.starts_with(&object::elf::ELFMAG) {
             Self::parse_elf(name, bytes)
         } else if let Some(header) = read_setup_header(&bytes) {

@@ -31,7 +31,7 @@ pub use backing::{HugePages, MemoryBacking, MemoryOptions};
 pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
-pub use image::{ImageKind, KernelSource};
+pub use image::{Image, ImageKind, KernelSource, LoadedKernel};
 pub use initial_state::VcpuState;
 pub use kvmprof_devices::legacy::power::PowerRequest;
 pub use memory::GuestMemory;

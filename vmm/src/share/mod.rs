@@ -17,6 +17,7 @@ pub use error::ShareError;
 pub use helper::ShareHelper;
 pub use monitor::ShareMonitor;
 pub use options::{InvalidShare, SHARES_MAX, ShareOptions, ShareSource};
+pub use session::{Events, Session};
 
 use program::{Program, Starter};
 

@@ -28,7 +28,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 const VERSION_1: u64 = 1 << 32;
 
 /// A program that serves the folder, and the connection to it.
-pub(super) struct Session {
+pub struct Session {
     frontend: Frontend,
     stream: UnixStream,
     daemon: Option<Daemon>,
@@ -36,7 +36,8 @@ pub(super) struct Session {
 }
 
 /// What wakes the program, and what it wakes the guest by.
-pub(super) struct Events<'a> {
+#[derive(Debug)]
+pub struct Events<'a> {
     /// By queue.
     pub notifications: [&'a EventFd; QUEUES],
     /// For all queues.
@@ -48,7 +49,10 @@ impl Session {
     ///
     /// # Errors
     /// There is none, or it doesn't keep to the protocol.
-    pub fn open(source: &ShareSource, starter: Option<&Starter>) -> Result<Self, ShareError> {
+    pub(super) fn open(
+        source: &ShareSource,
+        starter: Option<&Starter>,
+    ) -> Result<Self, ShareError> {
         let (daemon, stream) = match (source, starter) {
             (ShareSource::Folder { path, readonly }, Some(starter)) => {
                 let (daemon, stream) = starter.start(path, *readonly)?;
@@ -64,6 +68,18 @@ impl Session {
                 (None, connected.map_err(failed)?)
             }
         };
+        Self::with(stream, daemon)
+    }
+
+    /// Agrees with the program at the other end of this connection.
+    ///
+    /// # Errors
+    /// It doesn't keep to the protocol.
+    pub fn over(stream: UnixStream) -> Result<Self, ShareError> {
+        Self::with(stream, None)
+    }
+
+    fn with(stream: UnixStream, daemon: Option<Daemon>) -> Result<Self, ShareError> {
         let own = stream.try_clone().map_err(|source| ShareError::Host {
             what: "a descriptor",
             source,
