@@ -45,6 +45,55 @@ impl Prepared {
         let sinks = sinks.collect::<anyhow::Result<_>>()?;
         Ok(Self { config, sinks })
     }
+
+    /// Hands over what waits in the spool, and collects nothing. What the sinks don't take at once stays there.
+    ///
+    /// # Errors
+    /// The spool can't be opened, or the host gives no thread.
+    pub fn hand_over(&self) -> anyhow::Result<()> {
+        let mut sinks = Sinks::open(self)?;
+        sinks.start(self)?;
+        sinks.spool.drain();
+        sinks.join();
+        Ok(())
+    }
+}
+
+/// The spool, and the sinks at work on it. Dropped, they end, and what waits for them stays in the spool.
+struct Sinks {
+    spool: Arc<Spool>,
+    running: Vec<Running>,
+}
+
+impl Sinks {
+    /// Opens the spool. No sink is at work yet.
+    fn open(prepared: &Prepared) -> anyhow::Result<Self> {
+        let config = &prepared.config;
+        let names: Vec<&str> = config.sink.iter().map(|sink| sink.name.as_str()).collect();
+        let limit = config.spool.mebibytes << 20;
+        Ok(Self {
+            spool: Arc::new(Spool::open(&config.spool.folder, limit, &names)?),
+            running: Vec::with_capacity(prepared.sinks.len()),
+        })
+    }
+
+    fn start(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
+        for sink in &prepared.sinks {
+            self.running.push(sink.start(Arc::clone(&self.spool))?);
+        }
+        Ok(())
+    }
+
+    fn join(&mut self) {
+        self.running.drain(..).for_each(Running::join);
+    }
+}
+
+impl Drop for Sinks {
+    fn drop(&mut self) {
+        self.spool.close();
+        self.join();
+    }
 }
 
 /// SIGHUP, and the configuration that it asks for.
@@ -128,21 +177,18 @@ fn start_again(present: &mut Prepared, interrupt: &Interrupt, reload: &Reload<'_
 
 /// What is there while it is collected.
 struct Work {
-    spool: Arc<Spool>,
+    sinks: Sinks,
     metrics: Arc<Metrics>,
     /// Only held: it ends with this.
     _page: Option<Page>,
-    sinks: Vec<Running>,
     boot: String,
 }
 
 impl Work {
     fn start(prepared: &Prepared) -> anyhow::Result<Self> {
         let config = &prepared.config;
-        let names: Vec<&str> = config.sink.iter().map(|sink| sink.name.as_str()).collect();
-        let limit = config.spool.mebibytes << 20;
-        let spool = Arc::new(Spool::open(&config.spool.folder, limit, &names)?);
-        let metrics = Metrics::new(config, &config.host_name(), Arc::clone(&spool));
+        let mut sinks = Sinks::open(prepared)?;
+        let metrics = Metrics::new(config, &config.host_name(), Arc::clone(&sinks.spool));
         let metrics = Arc::new(metrics);
         let page = config.metrics.listen;
         let page = page.map(|address| Page::start(address, Arc::clone(&metrics)));
@@ -150,17 +196,13 @@ impl Work {
         if let Some(page) = &page {
             log::info!("Metrics are at http://{}/metrics", page.address());
         }
-        let mut work = Self {
-            spool,
+        sinks.start(prepared)?;
+        Ok(Self {
+            sinks,
             metrics,
             _page: page,
-            sinks: Vec::with_capacity(prepared.sinks.len()),
             boot: new_boot()?,
-        };
-        for sink in &prepared.sinks {
-            work.sinks.push(sink.start(Arc::clone(&work.spool))?);
-        }
-        Ok(work)
+        })
     }
 
     /// Collects until a signal. Then the sinks end, and what waits for them stays in the spool.
@@ -168,20 +210,11 @@ impl Work {
         let mut always = Always {
             interrupt,
             reload,
-            spool: &self.spool,
+            spool: &self.sinks.spool,
             metrics: &self.metrics,
             left_out: Cell::new(0),
         };
         Collector::new(config, config.host_name(), self.boot.clone()).run(&mut always);
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        self.spool.close();
-        for sink in self.sinks.drain(..) {
-            sink.join();
-        }
     }
 }
 

@@ -9,7 +9,6 @@ use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,7 @@ use kvmprof_tools::interrupt::Interrupt;
 
 use crate::child::{Child, program};
 use crate::config::Config;
-use crate::sinks::{Prepared, Running};
-use crate::spool::Spool;
+use crate::work::Prepared;
 use prometheus::Prometheus;
 use tables::Truth;
 
@@ -108,7 +106,8 @@ impl Command for DemoArguments {
             Err(_) => Vec::new(),
         };
         end("The collector", collector)?;
-        hand_over(&config)?;
+        // What still waited in the spool when the collector ended.
+        Prepared::new(Config::read(&config)?)?.hand_over()?;
         let ledgers = GUESTS.map(|name| ledger(&place, name));
         for (name, guest) in GUESTS.into_iter().zip(guests) {
             end(&format!("Guest {name}"), guest)?;
@@ -119,20 +118,6 @@ impl Command for DemoArguments {
         }
         Ok(ExitStatus::SUCCESS)
     }
-}
-
-/// Hands over what still waited in the spool when the collector ended.
-fn hand_over(config: &Path) -> anyhow::Result<()> {
-    let config = Config::read(config)?;
-    let names: Vec<&str> = config.sink.iter().map(|sink| sink.name.as_str()).collect();
-    let limit = config.spool.mebibytes << 20;
-    let spool = Arc::new(Spool::open(&config.spool.folder, limit, &names)?);
-    let start = |sink| Prepared::new(sink)?.start(Arc::clone(&spool));
-    let sinks = config.sink.iter().map(start);
-    let sinks = sinks.collect::<anyhow::Result<Vec<Running>>>()?;
-    spool.drain();
-    sinks.into_iter().for_each(Running::join);
-    Ok(())
 }
 
 /// Asks the Parquet files, and prints the answer beside what the guests have counted.
