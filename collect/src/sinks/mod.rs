@@ -242,10 +242,10 @@ impl Runner<'_> {
                     let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
                     self.note(part, false, |progress| progress.retries += 1)?;
-                    if self.spool.wait_ended(jittered(wait).max(asked)) {
+                    if self.spool.wait_ended(jittered(wait, chance()).max(asked)) {
                         return Ok(false);
                     }
-                    wait = (2 * wait).min(LONGEST_WAIT);
+                    wait = longer(wait);
                     continue;
                 }
             };
@@ -290,18 +290,51 @@ impl Runner<'_> {
     }
 }
 
-/// `wait`, or up to half as long again.
-fn jittered(wait: Duration) -> Duration {
+/// The wait behind `wait`.
+fn longer(wait: Duration) -> Duration {
+    (2 * wait).min(LONGEST_WAIT)
+}
+
+/// `wait`, or up to half as long again, by `chance`.
+fn jittered(wait: Duration, chance: u8) -> Duration {
+    wait + wait * u32::from(chance) / 512
+}
+
+/// A random number.
+fn chance() -> u8 {
     let mut byte = [0];
     // Without chance, all come at once: that is no failure.
     let _ = getrandom(&mut byte, GetRandomFlags::empty());
-    wait + wait * u32::from(byte[0]) / 512
+    byte[0]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::batch::testing::batch;
+
+    #[test]
+    fn waits_grow_up_to_a_bound_and_are_spread() {
+        let mut wait = FIRST_WAIT;
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            waits.push(wait.as_millis());
+            wait = longer(wait);
+        }
+        let expected = [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000];
+        assert_eq!(waits, expected);
+        for wait in [FIRST_WAIT, LONGEST_WAIT] {
+            assert_eq!(jittered(wait, 0), wait);
+            assert_eq!(jittered(wait, 128), wait + wait / 4);
+            let longest = jittered(wait, u8::MAX);
+            assert!(longest < wait + wait / 2 && longest > wait * 149 / 100);
+            let all = (0..=u8::MAX).map(|chance| jittered(wait, chance));
+            assert!(all.is_sorted_by(|one, other| one < other));
+        }
+        // Not the same one for all collectors.
+        let chances: std::collections::BTreeSet<u8> = (0..1000).map(|_| chance()).collect();
+        assert!(chances.len() > 100, "{chances:?}");
+    }
 
     /// Takes a batch in three parts, and has the spool closed while the first one is sent.
     struct Closing(Arc<Spool>);

@@ -86,6 +86,8 @@ struct State {
     bytes: u64,
     collected: Collected,
     sinks: BTreeMap<String, Progress>,
+    /// Sinks whose progress couldn't be written, as on a full disk.
+    unsaved: BTreeSet<String>,
     end: End,
 }
 
@@ -147,16 +149,17 @@ impl Spool {
         let last = state.entries.last_key_value();
         let after = last.map_or(0, |(number, _)| number + 1);
         collected.next = after.max(collected.next);
+        for sink in sinks {
+            let found: Option<Progress> = folder.read_json(&progress_file(sink))?;
+            let progress = found.unwrap_or_default();
+            // The sink's file was written, and the state wasn't: a number is given once.
+            collected.next = collected.next.max(progress.next);
+            state.sinks.insert((*sink).to_owned(), progress);
+        }
         state.collected = collected;
         take_kept(&folder, &mut state)?;
         let open = std::mem::take(&mut state.collected.open);
         state.collected.killed += open.values().sum::<u64>();
-        for sink in sinks {
-            let found = folder.read_json(&progress_file(sink))?;
-            state
-                .sinks
-                .insert((*sink).to_owned(), found.unwrap_or_default());
-        }
         let spool = Self {
             folder,
             limit,
@@ -179,8 +182,21 @@ impl Spool {
         self.folder.write_json(STATE, &state.collected)
     }
 
-    fn save(&self, sink: &str, progress: &Progress) -> Result<(), SpoolError> {
-        self.folder.write_json(&progress_file(sink), progress)
+    /// Writes a sink's progress. What can't be written is [tried again](Self::save_rest).
+    fn save(&self, state: &mut State, sink: &str) -> Result<(), SpoolError> {
+        let progress = state.sinks.get(sink).copied().unwrap_or_default();
+        let written = self.folder.write_json(&progress_file(sink), &progress);
+        match written {
+            Ok(()) => state.unsaved.remove(sink),
+            Err(_) => state.unsaved.insert(sink.to_owned()),
+        };
+        written
+    }
+
+    /// Writes what couldn't be written before.
+    fn save_rest(&self, state: &mut State) -> Result<(), SpoolError> {
+        let sinks = state.unsaved.clone();
+        sinks.iter().try_for_each(|sink| self.save(state, sink))
     }
 
     /// Notes which windows are open: their starts, and how many guests have one.
@@ -213,7 +229,7 @@ impl Spool {
     /// Adds a batch, whose windows aren't open any more.
     ///
     /// # Errors
-    /// It can't be written, and counts as lost.
+    /// It can't be written, and counts as lost. Counts that can't be written either are written with a later batch, or at the end ([`Self::close`]).
     pub fn push(&self, batch: &Batch) -> Result<(), SpoolError> {
         let mut state = self.lock();
         let mut entry = Entry::new(state.collected.next, batch);
@@ -224,16 +240,19 @@ impl Spool {
         let was_kept = state.collected.kept.remove(&batch.start);
         state.bytes += entry.bytes;
         state.entries.insert(entry.number, entry);
-        if written.is_err() {
-            self.lose(&mut state, entry)?;
-        }
+        // Each is done whatever became of those before it.
+        let lost = match &written {
+            Ok(_) => Ok(()),
+            Err(_) => self.lose(&mut state, entry),
+        };
         let mut saved = self.save_state(&state);
         if was_kept {
             saved = saved.and_then(|()| self.folder.remove_kept(batch.start));
         }
         let made = self.make_room(&mut state);
+        let rest = self.save_rest(&mut state);
         self.changed.notify_all();
-        written.map(drop).and(saved).and(made)
+        written.map(drop).and(lost).and(saved).and(made).and(rest)
     }
 
     /// Removes the oldest batches until the others have room. Those that are being handed over stay.
@@ -251,16 +270,24 @@ impl Spool {
         Ok(())
     }
 
-    /// Removes a batch, which is lost for those who don't have it. It is counted before it goes.
+    /// Removes a batch, which is lost for those who don't have it. It is counted before it goes, and goes though the count can't be written now: it
+    /// makes room for that.
     fn lose(&self, state: &mut State, entry: Entry) -> Result<(), SpoolError> {
-        for (sink, progress) in &mut state.sinks {
+        let sinks: Vec<String> = state.sinks.keys().cloned().collect();
+        let mut saved = Ok(());
+        for sink in sinks {
+            let progress = state.sinks.entry(sink.clone()).or_default();
             if progress.next <= entry.number {
                 progress.lost.add(&entry);
-                progress.next = entry.number + 1;
-                self.save(sink, progress)?;
+                // Those before it that the sink hasn't claimed stay its next ones: this one may be the newest, or others' may be in flight.
+                let mut before = state.entries.range(progress.next..entry.number);
+                if before.next().is_none() {
+                    progress.next = entry.number + 1;
+                }
+                saved = saved.and(self.save(state, &sink));
             }
         }
-        self.forget(state, entry)
+        self.forget(state, entry).and(saved)
     }
 
     fn forget(&self, state: &mut State, entry: Entry) -> Result<(), SpoolError> {
@@ -306,8 +333,7 @@ impl Spool {
                 let progress = state.sinks.entry(sink.to_owned()).or_default();
                 progress.attempt = Some(attempt);
                 progress.next = attempt.last + 1;
-                let saved = *progress;
-                self.save(sink, &saved)?;
+                self.save(&mut state, sink)?;
                 return self.read(state, sink, attempt).map(Some);
             }
             if state.end == End::Draining {
@@ -347,10 +373,8 @@ impl Spool {
     /// It can't be written.
     pub fn change(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         let mut state = self.lock();
-        let progress = state.sinks.entry(sink.to_owned()).or_default();
-        change(progress);
-        let saved = *progress;
-        self.save(sink, &saved)
+        change(state.sinks.entry(sink.to_owned()).or_default());
+        self.save(&mut state, sink)
     }
 
     /// The sink is through with what it has claimed.
@@ -365,7 +389,12 @@ impl Spool {
 
     /// No more batches will come, and the sinks end: what they haven't claimed stays for the next start.
     pub fn close(&self) {
-        self.lock().end = End::Closed;
+        let mut state = self.lock();
+        state.end = End::Closed;
+        if let Err(error) = self.save_rest(&mut state) {
+            log::error!("{error}: what the sinks have lost isn't known after the next start");
+        }
+        drop(state);
         self.changed.notify_all();
     }
 

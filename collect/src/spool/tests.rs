@@ -118,6 +118,32 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
     assert_eq!(starts(&claim(&spool, "a", 0)), [kept[0]]);
 }
 
+/// What one sink has in flight stays, and what goes in its place is not the next one of another sink.
+#[test]
+fn a_sink_that_has_claimed_nothing_loses_only_what_goes() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a", "b"]);
+    spool.push(&batch(0, &["g"], 5)).unwrap();
+    let each = spool.fill().bytes;
+    drop(spool);
+    let spool = place.open(2 * each + each / 2, &["a", "b"]);
+    assert_eq!(starts(&claim(&spool, "a", 0)), [0]);
+    for start in [10, 20, 30] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    let lost = |sink: usize| spool.progress()[sink].1.lost.batches;
+    assert_eq!((lost(0), lost(1), spool.fill().batches), (2, 2, 2));
+    spool.finish("a").unwrap();
+    spool.drain();
+    for start in [0, 30] {
+        assert_eq!(starts(&claim(&spool, "b", 0)), [start]);
+        spool.finish("b").unwrap();
+    }
+    assert!(spool.claim("b", 0).unwrap().is_none());
+    assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
+    assert_eq!((lost(0), lost(1)), (2, 2));
+}
+
 #[test]
 fn windows_of_a_killed_collector_are_counted_once() {
     let place = Place::new();
@@ -264,6 +290,92 @@ fn the_folder_is_ones_own_and_used_once() {
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
     let others = Spool::open(&place.path(), LARGE, &[]);
     assert!(matches!(others, Err(SpoolError::NotOwn(_))), "{others:?}");
+}
+
+/// Where [`a_full_disk_loses_what_is_counted`] finds its small file system.
+const SMALL: &str = "KVMPROF_TEST_SMALL_FOLDER";
+
+/// The test runs itself in a mount namespace, in which a folder is a file system of 256 KiB.
+#[test]
+fn a_full_disk_loses_what_is_counted() {
+    if let Some(folder) = std::env::var_os(SMALL) {
+        return fill_the_disk(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let unshared = |script: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "sh", "-c"]);
+        command
+            .arg(format!(
+                "mount -t tmpfs -o size=256k none \"$0\" && {script}"
+            ))
+            .arg(folder.path())
+            .arg(std::env::current_exe().unwrap())
+            .env(SMALL, folder.path());
+        command.output().unwrap()
+    };
+    if !unshared("true").status.success() {
+        println!("not run: this host gives no mount namespace");
+        return;
+    }
+    let name = "spool::tests::a_full_disk_loses_what_is_counted";
+    let ran = unshared(&format!("exec \"$1\" --exact {name} --nocapture"));
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}{ran:?}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+fn fill_the_disk(folder: &Path) {
+    use std::io::Write as _;
+
+    let open = || Spool::open(&folder.join("spool"), LARGE, &["a", "b"]).unwrap();
+    let filler = folder.join("filler");
+    let fill = || {
+        let mut file = std::fs::File::create(&filler).unwrap();
+        let full = (0..1 << 10).find_map(|_| file.write_all(&[7; 1 << 10]).err());
+        assert_eq!(full.unwrap().kind(), io::ErrorKind::StorageFull);
+    };
+    let lost = |spool: &Spool| -> Vec<(u64, u64, u64)> {
+        let all = spool.progress().into_iter();
+        all.map(|(_, progress, _)| progress.lost)
+            .map(|lost| (lost.batches, lost.windows, lost.ticks))
+            .collect()
+    };
+    let spool = open();
+    spool.push(&batch(10, &["g"], 5)).unwrap();
+    fill();
+    for start in (20..60).step_by(10) {
+        let refused = spool.push(&batch(start, &["g", "h"], 5));
+        assert!(
+            matches!(refused, Err(SpoolError::Folder { .. })),
+            "{refused:?}"
+        );
+    }
+    // Neither batches nor counts could be written.
+    assert_eq!(lost(&spool), [(4, 8, 64); 2]);
+    assert_eq!(spool.fill().batches, 1);
+    std::fs::remove_file(&filler).unwrap();
+    spool.push(&batch(60, &["g"], 5)).unwrap();
+    drop(spool);
+    let spool = open();
+    assert_eq!(lost(&spool), [(4, 8, 64); 2]);
+    // The collector ends before there is another batch.
+    fill();
+    spool.push(&batch(70, &["g"], 5)).unwrap_err();
+    std::fs::remove_file(&filler).unwrap();
+    spool.close();
+    drop(spool);
+    let spool = open();
+    assert_eq!(lost(&spool), [(5, 9, 72); 2]);
+    // What came after that has a number of its own, and everything that isn't lost is handed over.
+    spool.push(&batch(80, &["g"], 5)).unwrap();
+    for start in [10, 60, 80] {
+        assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
+        spool.finish("a").unwrap();
+    }
+    spool.drain();
+    assert!(spool.claim("a", 0).unwrap().is_none());
+    assert_eq!(lost(&spool), [(5, 9, 72); 2]);
 }
 
 #[test]
