@@ -59,6 +59,8 @@ pub struct Window {
     pub kernel: String,
     /// Ticks a second on each vCPU.
     pub hz: u32,
+    /// Whether they have a random phase; `None` in batches of a former release.
+    pub jitter: Option<bool>,
     /// Where its ticks went.
     pub account: Account,
     /// Its samples and idle ticks, summed up.
@@ -78,6 +80,10 @@ pub struct Row {
     pub stack: Option<u32>,
     /// How many ticks.
     pub ticks: u64,
+    /// How many of them had interrupts off; `None` if that isn't known of its window: the host's kernel has taken the samples, or a former release
+    /// has made the batch.
+    #[serde(default)]
+    pub interrupts_off: Option<u64>,
 }
 
 impl Row {
@@ -193,11 +199,13 @@ pub(crate) mod testing {
             mode: mode as u8,
             stack,
             ticks,
+            interrupts_off: Some(ticks / 3),
         };
         let window = |guest: &&str| Window {
             guest: (*guest).to_owned(),
             kernel: "6.12.1".to_owned(),
             hz: 20,
+            jitter: Some(true),
             account: Account {
                 ticks: ticks + 3,
                 samples: ticks,
@@ -239,6 +247,27 @@ mod tests {
         assert_eq!(functions, ["work", "main"]);
         assert_eq!(batch.name(row.process), "worker");
         assert_eq!(batch.frames(&batch.windows[0].rows[1]).count(), 0);
+    }
+
+    /// What a former release has put into the spool is read.
+    #[test]
+    fn what_a_batch_does_not_tell_is_unknown() {
+        let batch = batch(100, &["a"], 7);
+        let mut document = serde_json::to_value(&batch).unwrap();
+        let window = document["windows"][0].as_object_mut().unwrap();
+        assert_eq!(window.remove("jitter"), Some(true.into()));
+        for row in window["rows"].as_array_mut().unwrap() {
+            assert!(
+                row.as_object_mut()
+                    .unwrap()
+                    .remove("interrupts_off")
+                    .is_some()
+            );
+        }
+        let old: Batch = serde_json::from_value(document).unwrap();
+        let (old, new) = (&old.windows[0], &batch.windows[0]);
+        assert_eq!((old.jitter, old.ticks()), (None, new.ticks()));
+        assert!(old.rows.iter().all(|row| row.interrupts_off.is_none()));
     }
 
     #[test]

@@ -355,7 +355,17 @@ impl<'a> Collector<'a> {
             return;
         }
         let before = guest.gather.open().count();
+        let was_known = guest.gather.info().hz > 0;
         let result = guest.gather.feed(bytes, now);
+        let info = guest.gather.info();
+        if info.hz > 0 && !was_known {
+            let phase = if info.jitter {
+                "a random phase"
+            } else {
+                "a fixed phase: its owner gives it a random one by --jitter"
+            };
+            log::info!("Guest {}: ticks of {} Hz with {phase}", guest.name, info.hz);
+        }
         self.is_open_changed |= guest.gather.open().count() != before;
         match result {
             Ok(State::Live) => {

@@ -75,9 +75,9 @@ pub struct Config {
     pub spool: SpoolConfig,
     /// The page for Prometheus.
     pub metrics: MetricsConfig,
-    /// Patterns of names of processes that are kept to this program: their ticks count as those of `other`.
+    /// Patterns of names of processes and threads that are kept to this program: their ticks count as those of `other`.
     pub drop: Vec<String>,
-    /// Names of processes that leave this program as a hash.
+    /// Names of processes and threads that leave this program as a hash.
     pub hash: HashConfig,
     /// Guests of other VMMs.
     pub attach: AttachConfig,
@@ -89,11 +89,11 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HashConfig {
-    /// Patterns of names of processes.
+    /// Patterns of names of processes, and of threads.
     pub processes: Vec<String>,
     /// The file with the key.
     pub key_file: Option<PathBuf>,
-    /// Whether the processes' stacks are kept.
+    /// Whether their stacks are kept.
     pub stacks: bool,
     /// The key, once it has been read.
     #[serde(skip)]

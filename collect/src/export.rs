@@ -105,8 +105,9 @@ impl ExportArguments {
                         .map(|kernel| kernel.release.clone())
                         .unwrap_or_default(),
                     hz: info.hz,
+                    jitter: Some(info.jitter),
                     account: part.account,
-                    rows: part.rows.into_values().collect(),
+                    rows: part.rows(info.knows_interrupts()),
                 }],
                 ..Batch::default()
             };
@@ -172,9 +173,24 @@ impl Part {
             mode: event.mode as u8,
             stack,
             ticks: 0,
+            interrupts_off: Some(0),
         });
         row.ticks = row.ticks.saturating_add(event.ticks);
+        if event.has_interrupts_off {
+            let off = row.interrupts_off.unwrap_or_default();
+            row.interrupts_off = Some(off.saturating_add(event.ticks));
+        }
         Ok(())
+    }
+
+    /// Its rows, of which it is told how many ticks had interrupts off if the recording `knows_interrupts`.
+    fn rows(&self, knows_interrupts: bool) -> Vec<Row> {
+        let rows = self.rows.values();
+        rows.map(|row| Row {
+            interrupts_off: row.interrupts_off.filter(|_| knows_interrupts),
+            ..*row
+        })
+        .collect()
     }
 
     fn stack(&mut self, source: &Source, pid: i32, stack: &Stack) -> Result<u32, ExportError> {

@@ -9,7 +9,7 @@ use glob::Pattern;
 use kvmprof_recording::file::{
     Account, Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
 };
-use kvmprof_recording::{COMM_LENGTH, Mode, Ticks};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
 use kvmprof_report::profile::{ProcessNames, Profile, StackView};
 use kvmprof_report::symbolize::Resolver;
 
@@ -33,19 +33,30 @@ pub struct Policy {
     pub processes: usize,
     /// How many names of threads.
     pub threads: usize,
-    /// Names of processes that are nobody's business: their stacks aren't kept either.
+    /// Names of processes and of threads that are nobody's business: their stacks aren't kept either.
     pub drop: Vec<Pattern>,
-    /// Names of processes that others see as a hash.
+    /// Names of processes and of threads that others see as a hash.
     pub hash: Option<Hashed>,
 }
 
 impl Policy {
-    fn drops(&self, process: &str) -> bool {
-        self.drop.iter().any(|pattern| pattern.matches(process))
+    /// Whether a thread of this name is nobody's business, by its own name or its process's.
+    fn drops(&self, process: &str, thread: &str) -> bool {
+        let mut patterns = self.drop.iter();
+        patterns.any(|pattern| pattern.matches(process) || pattern.matches(thread))
     }
 
-    fn hashed(&self, process: &str) -> Option<&Hashed> {
-        self.hash.as_ref().filter(|hash| hash.covers(process))
+    /// The names as others see them, and whether they see the stacks. The rule for a process covers its threads; that for a thread's name
+    /// leaves the process's as it is, which other threads have too.
+    fn shown(&self, process: String, thread: String) -> (String, String, bool) {
+        let Some(hash) = &self.hash else {
+            return (process, thread, true);
+        };
+        match (hash.covers(&process), hash.covers(&thread)) {
+            (true, _) => (hash.of(&process), hash.of(&thread), hash.keeps_stacks),
+            (false, true) => (process, hash.of(&thread), hash.keeps_stacks),
+            (false, false) => (process, thread, true),
+        }
     }
 }
 
@@ -91,15 +102,36 @@ impl Now {
     }
 }
 
+/// Samples, and how many of them had interrupts off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    ticks: u64,
+    interrupts_off: u64,
+}
+
+impl Count {
+    fn of(sample: &Sample) -> Self {
+        Self {
+            ticks: 1,
+            interrupts_off: sample.has_interrupts_off().into(),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.ticks = self.ticks.saturating_add(other.ticks);
+        self.interrupts_off = self.interrupts_off.saturating_add(other.interrupts_off);
+    }
+}
+
 /// The ticks of one guest in one window.
 #[derive(Debug, Default)]
 struct Part {
     account: Account,
     /// By the number of the stack, and the thread's name.
-    rows: HashMap<(u32, [u8; COMM_LENGTH]), u64, RandomState>,
+    rows: HashMap<(u32, [u8; COMM_LENGTH]), Count, RandomState>,
     names: HashMap<i32, ProcessNames, RandomState>,
     /// Samples beyond the limits, by mode.
-    elsewhere: [u64; Mode::ALL.len()],
+    elsewhere: [Count; Mode::ALL.len()],
 }
 
 /// A guest whose stream is read.
@@ -252,12 +284,19 @@ impl Gather {
         names: &mut BatchNames<'_>,
     ) -> Option<Window> {
         let part = self.open.get(&start)?;
+        let mut rows = part.rows(&self.profile, &mut self.stacks, policy, names);
+        if !self.info.knows_interrupts() {
+            for row in &mut rows {
+                row.interrupts_off = None;
+            }
+        }
         Some(Window {
             guest: guest.to_owned(),
             kernel: self.kernel.clone(),
             hz: self.info.hz,
+            jitter: Some(self.info.jitter),
             account: part.account,
-            rows: part.rows(&self.profile, &mut self.stacks, policy, names),
+            rows,
         })
     }
 
@@ -271,9 +310,9 @@ impl Gather {
         for part in self.open.values_mut() {
             let rows = std::mem::take(&mut part.rows).into_iter();
             part.rows = rows
-                .filter_map(|((number, comm), ticks)| {
+                .filter_map(|((number, comm), count)| {
                     let number = new.get(number as usize).copied().flatten()?;
-                    Some(((number, comm), ticks))
+                    Some(((number, comm), count))
                 })
                 .collect();
         }
@@ -310,10 +349,11 @@ impl Part {
         // A thread can call itself anything, as often as it likes.
         let key = number.map(|number| (number, sample.comm));
         let key = key.filter(|key| self.rows.len() < MAX_STACKS || self.rows.contains_key(key));
-        match key {
-            Some(key) => *self.rows.entry(key).or_default() += 1,
-            None => self.elsewhere[sample.mode.index()] += 1,
-        }
+        let sum = match key {
+            Some(key) => self.rows.entry(key).or_default(),
+            None => &mut self.elsewhere[sample.mode.index()],
+        };
+        sum.add(Count::of(sample));
     }
 
     /// The rows, the most frequent first.
@@ -327,7 +367,7 @@ impl Part {
         let mut sums = Sums::default();
         let mut elsewhere = self.elsewhere;
         let named = self.named(profile, stacks, policy, &mut elsewhere);
-        let ticks = |row: &Named| row.ticks;
+        let ticks = |row: &Named| row.count.ticks;
         let processes = most(
             policy.processes,
             named.iter().map(|row| (row.process.as_str(), ticks(row))),
@@ -350,54 +390,48 @@ impl Part {
                         OTHER
                     }
                 });
-            sums.add(&mut names.tables, shown, row.mode, stack, row.ticks);
+            sums.add(&mut names.tables, shown, row.mode, stack, row.count);
         }
-        for (mode, ticks) in Mode::ALL.into_iter().zip(elsewhere) {
-            sums.add(&mut names.tables, [OTHER; 2], mode, None, ticks);
+        for (mode, count) in Mode::ALL.into_iter().zip(elsewhere) {
+            sums.add(&mut names.tables, [OTHER; 2], mode, None, count);
         }
-        sums.add(
-            &mut names.tables,
-            [IDLE; 2],
-            Mode::Idle,
-            None,
-            self.account.idle,
-        );
+        let idle = Count {
+            ticks: self.account.idle,
+            interrupts_off: 0,
+        };
+        sums.add(&mut names.tables, [IDLE; 2], Mode::Idle, None, idle);
         sums.into_rows()
     }
 
-    /// The samples with the names of their processes and threads. Those of processes that are dropped are added to `elsewhere`.
+    /// The samples with the names of their processes and threads, as others see them. Those that are dropped are added to `elsewhere`.
     fn named(
         &self,
         profile: &Profile,
         stacks: &GuestStacks,
         policy: &Policy,
-        elsewhere: &mut [u64; Mode::ALL.len()],
+        elsewhere: &mut [Count; Mode::ALL.len()],
     ) -> Vec<Named> {
         let mut named = Vec::with_capacity(self.rows.len());
-        for ((number, comm), ticks) in &self.rows {
+        for ((number, comm), count) in &self.rows {
             let Some((pid, stack)) = stacks.get(*number) else {
                 continue;
             };
             let names = self.names.get(pid);
             let process = names.map(|names| names.text(profile.resolver.process_name(*pid)));
             let process = known(process.unwrap_or_default());
-            if policy.drops(&process) {
-                elsewhere[stack.mode.index()] += ticks;
+            let thread = known(kvmprof_abi::text::task_name(comm).collect());
+            if policy.drops(&process, &thread) {
+                elsewhere[stack.mode.index()].add(*count);
                 continue;
             }
-            let thread = known(kvmprof_abi::text::task_name(comm).collect());
-            let hashed = policy.hashed(&process);
-            let shown = |name: String| match hashed {
-                Some(hash) => hash.of(&name),
-                None => name,
-            };
+            let (process, thread, has_stack) = policy.shown(process, thread);
             named.push(Named {
-                thread: shown(thread),
-                has_stack: hashed.is_none_or(|hash| hash.keeps_stacks),
-                process: shown(process),
+                process,
+                thread,
+                has_stack,
                 stack: *number,
                 mode: stack.mode,
-                ticks: *ticks,
+                count: *count,
             });
         }
         named
@@ -413,12 +447,12 @@ struct Named {
     mode: Mode,
     /// Whether others see it.
     has_stack: bool,
-    ticks: u64,
+    count: Count,
 }
 
 /// Ticks by process, thread, mode and stack.
 #[derive(Default)]
-struct Sums(HashMap<(u32, u32, u8, Option<u32>), u64>);
+struct Sums(HashMap<(u32, u32, u8, Option<u32>), Count>);
 
 impl Sums {
     fn add(
@@ -427,24 +461,24 @@ impl Sums {
         [process, thread]: [&str; 2],
         mode: Mode,
         stack: Option<u32>,
-        ticks: u64,
+        count: Count,
     ) {
-        if ticks > 0 {
+        if count.ticks > 0 {
             let key = (tables.name(process), tables.name(thread), mode as u8, stack);
-            let sum = self.0.entry(key).or_default();
-            *sum = sum.saturating_add(ticks);
+            self.0.entry(key).or_default().add(count);
         }
     }
 
     fn into_rows(self) -> Vec<Row> {
         let rows = self.0.into_iter();
         let mut rows: Vec<Row> = rows
-            .map(|((process, thread, mode, stack), ticks)| Row {
+            .map(|((process, thread, mode, stack), count)| Row {
                 process,
                 thread,
                 mode,
                 stack,
-                ticks,
+                ticks: count.ticks,
+                interrupts_off: Some(count.interrupts_off),
             })
             .collect();
         rows.sort_by_key(|row| {

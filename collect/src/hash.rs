@@ -77,20 +77,18 @@ impl Key {
 /// Which names are hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashed {
-    /// Patterns of names of processes; those of their threads are hashed with them.
+    /// Patterns of names of processes, whose threads' names are hashed with them, and of threads.
     pub processes: Vec<Pattern>,
     /// The key.
     pub key: Key,
-    /// Whether the processes' stacks are kept, whose functions and modules may tell what they are.
+    /// Whether their stacks are kept, whose functions and modules may tell what they are.
     pub keeps_stacks: bool,
 }
 
 impl Hashed {
-    /// Whether the names of `process` and its threads are hashed.
-    pub fn covers(&self, process: &str) -> bool {
-        self.processes
-            .iter()
-            .any(|pattern| pattern.matches(process))
+    /// Whether this name, of a process or of a thread, is one that is hashed.
+    pub fn covers(&self, name: &str) -> bool {
+        self.processes.iter().any(|pattern| pattern.matches(name))
     }
 
     /// What stands for `name`: the begin of its HMAC-SHA-256 (RFC 2104), in hexadecimal.

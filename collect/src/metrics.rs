@@ -62,6 +62,7 @@ pub struct Metrics {
     windows: Counters<1>,
     events: Counters<2>,
     rates: Family<Labels<1>, Gauge>,
+    jitter: Family<Labels<1>, Gauge>,
     kernels: Family<Labels<2>, Gauge>,
     guests: Gauge,
     left_out: Gauge,
@@ -82,6 +83,7 @@ impl Metrics {
             windows: Family::default(),
             events: Family::default(),
             rates: Family::default(),
+            jitter: Family::default(),
             kernels: Family::default(),
             guests: Gauge::default(),
             left_out: Gauge::default(),
@@ -100,6 +102,7 @@ impl Metrics {
             windows,
             events,
             rates,
+            jitter,
             kernels,
             guests,
             left_out,
@@ -122,6 +125,11 @@ impl Metrics {
             events.clone(),
         );
         registry.register("rate_hertz", "Ticks a second on each vCPU", rates.clone());
+        registry.register(
+            "jitter",
+            "1 if the guest's ticks have a random phase, else 0",
+            jitter.clone(),
+        );
         registry.register(
             "guest_kernel",
             "The release of the guest's kernel",
@@ -179,6 +187,9 @@ impl Metrics {
         }
         self.windows.get_or_create(&[name()]).inc();
         self.rates.get_or_create(&[name()]).set(window.hz.into());
+        if let Some(jitter) = window.jitter {
+            self.jitter.get_or_create(&[name()]).set(jitter.into());
+        }
         if guest.kernel != window.kernel {
             self.kernels
                 .remove(&[name(), ("release", guest.kernel.clone())]);
@@ -225,6 +236,7 @@ impl Metrics {
         }
         self.windows.remove(&[label()]);
         self.rates.remove(&[label()]);
+        self.jitter.remove(&[label()]);
         self.kernels
             .remove(&[label(), ("release", guest.kernel.clone())]);
     }
@@ -370,6 +382,7 @@ mod tests {
             r#"kvmprof_samples_total{host="host \"1\"",zone="north",guest="a",process="worker",mode="user"} 14"#,
             r#"kvmprof_samples_total{host="host \"1\"",zone="north",guest="a",process="idle",mode="idle"} 6"#,
             r#"kvmprof_guest_kernel{host="host \"1\"",zone="north",guest="b",release="6.12.1"} 1"#,
+            r#"kvmprof_jitter{host="host \"1\"",zone="north",guest="a"} 1"#,
             r#"kvmprof_guests{host="host \"1\"",zone="north"} 2"#,
             r#"kvmprof_spool_batches{host="host \"1\"",zone="north"} 2"#,
             r#"kvmprof_sink_waiting_batches{host="host \"1\"",zone="north",sink="lake"} 2"#,

@@ -25,7 +25,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 use crate::data::{DataFile, DataSet, PARTITIONS};
 
 /// The columns that a data set has in its files, by what they have.
-const COLUMNS: [(&str, Column); 15] = [
+const COLUMNS: [(&str, Column); 16] = [
     ("time", Column::Time),
     ("seconds", Column::Number),
     ("boot", Column::Text),
@@ -36,12 +36,16 @@ const COLUMNS: [(&str, Column); 15] = [
     ("mode", Column::Text),
     ("ticks", Column::Number),
     ("nanoseconds", Column::Number),
+    (LATER, Column::Number),
     ("function", Column::Text),
     ("module", Column::Text),
     ("stack", Column::Texts),
     ("modules", Column::Texts),
     ("labels", Column::Labels),
 ];
+
+/// The column that a file of a former release hasn't got, as it is read then: nothing is known.
+const LATER: &str = "interrupts_off";
 
 /// What a column has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +92,7 @@ impl fmt::Debug for Samples {
 }
 
 impl Samples {
-    /// The table of the files of `set`, which have the columns of the first one.
+    /// The table of the files of `set`, which have the columns of the first one. [`LATER`] may be missing in any of them.
     ///
     /// # Errors
     /// That can't be read, or isn't a file of a data set.
@@ -110,7 +114,7 @@ impl Samples {
         let object = located(first).object_meta;
         let format = ParquetFormat::default();
         let inferred = format.infer_schema(&state, &store, &[object]).await;
-        let file_schema = inferred.with_context(read)?;
+        let file_schema = with_later(&inferred.with_context(read)?);
         for (name, column) in COLUMNS {
             let found = file_schema.field_with_name(name).ok();
             if !found.is_some_and(|field| column.is(field.data_type())) {
@@ -155,6 +159,15 @@ impl Samples {
             .map(|(_, file)| file)
             .collect())
     }
+}
+
+/// The columns of a file, and [`LATER`] if it isn't among them: the engine has no value for what a file hasn't got.
+fn with_later(found: &SchemaRef) -> SchemaRef {
+    let mut fields: Vec<FieldRef> = found.fields().iter().cloned().collect();
+    if found.field_with_name(LATER).is_err() {
+        fields.push(Arc::new(Field::new(LATER, DataType::Int64, true)));
+    }
+    Arc::new(Schema::new(fields))
 }
 
 /// The folders' columns.

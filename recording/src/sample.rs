@@ -196,6 +196,14 @@ pub struct Sample {
     pub lock: Option<LockWait>,
 }
 
+impl Sample {
+    /// Whether no interrupt could have reached the vCPU. A halted one waits for interrupts, whatever its flags are. In recordings that
+    /// don't [know it](crate::file::RecordingInfo::knows_interrupts) it is never true.
+    pub fn has_interrupts_off(&self) -> bool {
+        self.ipl == IPL_MASKED && self.mode != Mode::Idle
+    }
+}
+
 /// A run of one vCPU's clock ticks: some that took no sample, then at most one that did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
@@ -243,6 +251,20 @@ mod tests {
         for (index, preemption) in Preemption::ALL.into_iter().enumerate() {
             assert_eq!(preemption as usize, index);
         }
+    }
+
+    #[test]
+    fn interrupts_are_off_by_the_level_where_the_vcpu_runs() {
+        let is_off = |ipl, mode| {
+            let sample = Sample {
+                ipl,
+                mode,
+                ..Sample::default()
+            };
+            sample.has_interrupts_off()
+        };
+        assert!(is_off(IPL_MASKED, Mode::Kernel) && is_off(IPL_MASKED, Mode::Interrupt));
+        assert!(!is_off(IPL_MASKED, Mode::Idle) && !is_off(14, Mode::Kernel));
     }
 
     #[test]

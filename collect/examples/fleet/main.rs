@@ -48,7 +48,7 @@ pub struct Arguments {
     /// By how many percent copy_page is slower in 6.12.2 than in 6.12.1
     #[arg(long, default_value_t = 60)]
     regression: u64,
-    /// By how many percent interrupts grow on some hosts on the second date
+    /// By how many percent interrupts grow on some hosts on the second date, and waits for a lock with interrupts off on others
     #[arg(long, default_value_t = 200)]
     interrupts: u64,
     /// Threads that write

@@ -5,7 +5,7 @@ use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 
 use super::Arguments;
-use super::names::{INTERRUPTS, PATHS, REGRESSED, ROLES};
+use super::names::{INTERRUPTS, LOCK, OFF_PERCENT, PATHS, REGRESSED, ROLES};
 use super::truth::Known;
 
 /// Noon of 2026-03-01, in s since 1970: a day's length from there on is on two dates.
@@ -15,8 +15,12 @@ const MIDNIGHT: u64 = 1_772_409_600;
 /// Ticks a second on each of a guest's vCPUs.
 pub const HZ: u32 = 19;
 const VCPUS: u64 = 2;
-/// Of so many hosts one has more interrupts on the second date.
+/// Of so many hosts one has more interrupts on the second date, and another one waits longer for a lock with interrupts off.
 const GROWN: usize = 50;
+const MORE_INTERRUPTS: usize = 7;
+const LONGER_WAITS: usize = 13;
+/// Of so many hosts one has guests that the host's kernel samples: when they have interrupts off isn't known.
+const UNKNOWN: usize = 10;
 
 /// What is counted together: a program's thread with a stack.
 pub struct Kind {
@@ -115,6 +119,23 @@ fn mixed(one: u64, other: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// What a guest did on a date.
+#[derive(Clone)]
+struct Sums {
+    /// By kind: ticks, and how many of them had interrupts off.
+    kinds: Vec<(u64, u64)>,
+    idle: u64,
+}
+
+impl Sums {
+    fn new(kinds: usize) -> Self {
+        Self {
+            kinds: vec![(0, 0); kinds],
+            idle: 0,
+        }
+    }
+}
+
 /// A host's day.
 pub struct Host<'a> {
     pub arguments: &'a Arguments,
@@ -150,7 +171,12 @@ impl Host<'_> {
                 if kind.path == Some(REGRESSED) && self.kernel(day) == "6.12.2" {
                     weight += kind.weight * self.arguments.regression;
                 }
-                if kind.path >= Some(INTERRUPTS) && day == 1 && self.number % GROWN == 7 {
+                let grows = match kind.path {
+                    Some(LOCK) => self.number % GROWN == LONGER_WAITS,
+                    Some(path) => path >= INTERRUPTS && self.number % GROWN == MORE_INTERRUPTS,
+                    None => false,
+                };
+                if grows && day == 1 {
                     weight += kind.weight * self.arguments.interrupts;
                 }
                 let ticks = all * load * weight / (weights * 100 * 100)
@@ -163,6 +189,16 @@ impl Host<'_> {
         (ticks, left)
     }
 
+    /// How many of the ticks of a kind had interrupts off.
+    fn interrupts_off(&self, kind: &Kind, ticks: u64) -> Option<u64> {
+        let percent = kind.path.map_or(0, |path| OFF_PERCENT[path]);
+        self.knows_interrupts().then_some(ticks * percent / 100)
+    }
+
+    fn knows_interrupts(&self) -> bool {
+        self.number % UNKNOWN != UNKNOWN - 1
+    }
+
     fn role(&self, guest: usize) -> usize {
         (self.number + guest) % ROLES.len()
     }
@@ -171,7 +207,7 @@ impl Host<'_> {
     pub fn batches(&self) -> (Vec<Batch>, Vec<Known>) {
         let window = u64::from(self.arguments.window);
         let guests = self.arguments.guests;
-        let mut sums: Vec<Vec<u64>> = vec![vec![0; self.kinds[0].len() + 1]; guests * 2];
+        let mut sums: Vec<Sums> = vec![Sums::new(self.kinds[0].len()); guests * 2];
         let starts =
             (BEGIN..BEGIN + self.arguments.seconds).step_by(self.arguments.window as usize);
         let batches = starts
@@ -181,8 +217,11 @@ impl Host<'_> {
                     .map(|guest| {
                         let (ticks, idle) = self.ticks(guest, start);
                         let sums = &mut sums[guest * 2 + day(start)];
-                        for (sum, ticks) in sums.iter_mut().zip(ticks.iter().chain([&idle])) {
-                            *sum += ticks;
+                        sums.idle += idle;
+                        let kinds = self.kinds[self.role(guest)].iter().zip(&ticks);
+                        for ((kind, ticks), sum) in kinds.zip(&mut sums.kinds) {
+                            sum.0 += ticks;
+                            sum.1 += self.interrupts_off(kind, *ticks).unwrap_or_default();
                         }
                         self.window(guest, start, (&ticks, idle), &mut tables)
                     })
@@ -222,6 +261,7 @@ impl Host<'_> {
                     mode: kind.mode as u8,
                     stack: Some(tables.stack(stack)),
                     ticks: *ticks,
+                    interrupts_off: self.interrupts_off(kind, *ticks),
                 }
             })
             .collect();
@@ -231,6 +271,7 @@ impl Host<'_> {
             mode: Mode::Idle as u8,
             stack: None,
             ticks: idle,
+            interrupts_off: self.knows_interrupts().then_some(0),
         });
         // As windows come: in no order.
         rows.sort_by_cached_key(|row| {
@@ -248,6 +289,7 @@ impl Host<'_> {
             ),
             kernel: self.kernel(day(start)).to_owned(),
             hz: HZ,
+            jitter: Some(true),
             account: Account {
                 ticks: samples + idle,
                 samples,
@@ -258,11 +300,11 @@ impl Host<'_> {
         }
     }
 
-    fn known(&self, sums: &[Vec<u64>]) -> Vec<Known> {
+    fn known(&self, sums: &[Sums]) -> Vec<Known> {
         let mut known = Vec::new();
         for (sums, number) in sums.iter().zip(0..) {
             let (guest, day) = (number / 2, number % 2);
-            let one = |process, mode, stack, ticks| Known {
+            let one = |process, mode, stack, (ticks, off)| Known {
                 day,
                 host: self.number,
                 kernel: self.kernel(day),
@@ -270,15 +312,16 @@ impl Host<'_> {
                 mode,
                 stack,
                 ticks,
+                interrupts_off: self.knows_interrupts().then_some(off),
             };
             let kinds = &self.kinds[self.role(guest)];
             known.extend(
                 kinds
                     .iter()
-                    .zip(sums)
+                    .zip(&sums.kinds)
                     .map(|(kind, ticks)| one(kind.process, kind.mode, kind.stack, *ticks)),
             );
-            known.push(one(IDLE, Mode::Idle, &[], sums[kinds.len()]));
+            known.push(one(IDLE, Mode::Idle, &[], (sums.idle, 0)));
         }
         known.retain(|known| known.ticks > 0);
         known

@@ -1,8 +1,9 @@
-use kvmprof_recording::file::{ResetInfo, SamplesEncoder, header};
-use kvmprof_recording::{Sample, StackEnd, StackSummary};
+use kvmprof_recording::file::{KERNEL_CLOCK, ResetInfo, SamplesEncoder, header};
+use kvmprof_recording::{IPL_MASKED, Sample, StackEnd, StackSummary};
 
 use super::*;
 use crate::batch::Batch;
+use crate::hash::{Hashed, Key};
 use crate::names::Names;
 
 const SECOND: u64 = 1_000_000_000;
@@ -215,20 +216,23 @@ fn a_restart_makes_the_recording_stale_and_nonsense_ends_it() {
     assert!(Gather::default().feed(&[7; 100], at(5, 0)).is_err());
 }
 
-#[test]
-fn hashed_names_stay_on_the_host() {
-    use crate::hash::{Hashed, Key};
-
+/// A rule for names that begin with `secret`.
+fn hash(keeps_stacks: bool) -> Hashed {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
     std::fs::write(&path, [0x0b; 20]).unwrap();
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    Hashed {
+        processes: vec![Pattern::new("secret*").unwrap()],
+        key: Key::read(&path).unwrap(),
+        keeps_stacks,
+    }
+}
+
+#[test]
+fn hashed_names_stay_on_the_host() {
     for keeps_stacks in [false, true] {
-        let hash = Hashed {
-            processes: vec![Pattern::new("secret*").unwrap()],
-            key: Key::read(&path).unwrap(),
-            keeps_stacks,
-        };
+        let hash = hash(keeps_stacks);
         let hashed = hash.of("secret-1");
         let policy = Policy {
             hash: Some(hash),
@@ -252,6 +256,96 @@ fn hashed_names_stay_on_the_host() {
         assert!(!text.contains("secret"), "{text}");
         assert_eq!(text.contains("work"), keeps_stacks, "{text}");
         assert_eq!(batch.windows[0].ticks(), 4);
+    }
+}
+
+/// A rule covers threads by their own names, too: those that a process has had before, and those that its threads give themselves.
+#[test]
+fn rules_cover_names_of_threads() {
+    let of_thread = |pid, comm: &str| {
+        let mut ticks = ticks(1, pid, comm);
+        if let Some(sample) = &mut ticks.sample {
+            // Not the process's first one, whose name would be the process's.
+            sample.tid = pid + 1000;
+        }
+        ticks
+    };
+    let all = [ticks(1, 7, "open"), of_thread(7, "secret-thread")];
+    for (drop, hash) in [(&["secret*"][..], None), (&[], Some(hash(false)))] {
+        let hashed = hash.as_ref().map(|hash| hash.of("secret-thread"));
+        let policy = Policy {
+            hash,
+            ..policy(10, 10, drop)
+        };
+        let mut gather = Gather::default();
+        gather.feed(&begin(), at(1, 0)).unwrap();
+        gather.feed(&block(&all), at(3, 0)).unwrap();
+        let batch = close(&mut gather, 0, &policy);
+        let text = serde_json::to_string(&batch).unwrap();
+        assert!(!text.contains("secret"), "{text}");
+        let hidden = match &hashed {
+            Some(hashed) => ("open", hashed.as_str(), 1),
+            None => (OTHER, OTHER, 1),
+        };
+        let mut found = rows(&batch);
+        found.sort_unstable();
+        let mut expected = [hidden, (IDLE, IDLE, 2), ("open", "open", 1)];
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        let names: Vec<&str> = (batch.windows[0].rows.iter())
+            .filter(|row| row.stack.is_some())
+            .map(|row| batch.name(row.thread))
+            .collect();
+        assert_eq!(names, ["open"], "{batch:?}");
+    }
+}
+
+/// Of each row, and of what is beyond the limits; not where the host's kernel took the samples.
+#[test]
+fn ticks_with_interrupts_off_are_counted() {
+    let masked = |second, pid, comm: &str, mode| {
+        let mut ticks = ticks(second, pid, comm);
+        if let Some(sample) = &mut ticks.sample {
+            (sample.ipl, sample.mode) = (IPL_MASKED, mode);
+        }
+        ticks
+    };
+    let all = [
+        ticks(1, 7, "one"),
+        masked(2, 7, "one", Mode::Kernel),
+        masked(3, 7, "one", Mode::Kernel),
+        masked(4, 8, "secret", Mode::Kernel),
+        // Just behind its HLT.
+        masked(5, 0, "swapper", Mode::Idle),
+    ];
+    for clock in ["thread", "ptrace", KERNEL_CLOCK] {
+        let info = RecordingInfo {
+            hz: 20,
+            jitter: true,
+            clock: clock.to_owned(),
+            ..RecordingInfo::default()
+        };
+        let info = serde_json::to_vec(&info).unwrap();
+        let mut gather = Gather::default();
+        gather.feed(&begin(), at(1, 0)).unwrap();
+        let info = Block::encode(Kind::Info, &info).unwrap();
+        gather.feed(&info, at(1, 0)).unwrap();
+        gather.feed(&block(&all), at(6, 0)).unwrap();
+        let batch = close(&mut gather, 0, &policy(9, 9, &["secret"]));
+        let window = &batch.windows[0];
+        assert_eq!(window.jitter, Some(true));
+        let mut found: Vec<_> = (window.rows.iter())
+            .map(|row| (batch.name(row.process), row.ticks, row.interrupts_off))
+            .collect();
+        found.sort_unstable();
+        let off = |count| (clock != KERNEL_CLOCK).then_some(count);
+        let expected = [
+            (IDLE, 5, off(0)),
+            ("one", 3, off(2)),
+            (OTHER, 1, off(1)),
+            ("swapper", 1, off(0)),
+        ];
+        assert_eq!(found, expected, "{clock}");
     }
 }
 

@@ -34,6 +34,7 @@ message kvmprof {
     required binary mode (UTF8);
     required int64 ticks;
     required int64 nanoseconds;
+    optional int64 interrupts_off;
     required binary function (UTF8);
     required binary module (UTF8);
     required group stack (LIST) { repeated group list { required binary element (UTF8); } }
@@ -41,6 +42,8 @@ message kvmprof {
     required group labels (MAP) { repeated group key_value { required binary key (UTF8); required binary value (UTF8); } }
 }";
 
+/// The number of the column that has no value where it isn't known.
+const INTERRUPTS_OFF: usize = 10;
 /// Rows that are written at a time.
 const GROUP: usize = 1 << 18;
 const FOLDER_MODE: u32 = 0o750;
@@ -314,6 +317,12 @@ fn write_column(
         stack.next().unwrap_or_else(|| "".into())
     };
     match writer {
+        ColumnWriter::Int64ColumnWriter(writer) if column == INTERRUPTS_OFF => {
+            let known = rows.iter().map(|line| line.row.interrupts_off);
+            let present: Vec<i16> = known.clone().map(|off| off.is_some().into()).collect();
+            let values: Vec<i64> = known.flatten().map(number).collect();
+            writer.write_batch(&values, Some(&present), None)?;
+        }
         ColumnWriter::Int64ColumnWriter(writer) => {
             let value = |line: &Line<'_>| match column {
                 0 => number(line.named.batch.start.saturating_mul(1000)),
@@ -338,10 +347,10 @@ fn write_column(
                 5 => line.name(line.row.process),
                 6 => line.name(line.row.thread),
                 7 => line.row.mode().name().into(),
-                10 => innermost(line, false),
+                11 => innermost(line, false),
                 _ => innermost(line, true),
             };
-            if column <= 11 {
+            if column <= 12 {
                 let values: Vec<ByteArray> = rows.iter().map(value).collect();
                 writer.write_batch(&values, None, None)?;
             } else {
@@ -367,9 +376,9 @@ impl Lists {
         let mut lists = Self::default();
         for line in rows {
             match column {
-                12 => lists.add(line.stack(false)),
-                13 => lists.add(line.stack(true)),
-                14 => lists.add(line.labels(false)),
+                13 => lists.add(line.stack(false)),
+                14 => lists.add(line.stack(true)),
+                15 => lists.add(line.labels(false)),
                 _ => lists.add(line.labels(true)),
             }
         }
@@ -393,7 +402,11 @@ impl Lists {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use parquet::basic::{Encoding, PageType};
     use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
 
     use super::*;
     use crate::batch::testing::batch;
@@ -451,5 +464,80 @@ mod tests {
             assert_eq!(files.count(), 1);
         }
         assert_eq!(ticks, 10 + 10 + 12);
+    }
+
+    /// A file with the rows of `batch`.
+    fn read(folder: &Path, batch: &Batch) -> SerializedFileReader<File> {
+        write(&Folder(folder.to_owned()), std::slice::from_ref(batch)).unwrap();
+        let place = folder.join(place(batch, &batch.windows[0]));
+        let file = fs::read_dir(place).unwrap().next().unwrap().unwrap();
+        SerializedFileReader::new(File::open(file.path()).unwrap()).unwrap()
+    }
+
+    /// Each name is in a column once, and its values are numbers of places.
+    #[test]
+    fn texts_are_written_by_dictionaries() {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = read(folder.path(), &batch(1_709_251_190, &["a"], 7));
+        let group = reader.metadata().row_group(0);
+        let texts: Vec<usize> = (0..group.num_columns())
+            .filter(|place| group.column(*place).column_type() == parquet::basic::Type::BYTE_ARRAY)
+            .collect();
+        let names: Vec<String> = (texts.iter())
+            .map(|place| group.column(*place).column_path().string())
+            .collect();
+        let expected = [
+            "boot",
+            "kernel",
+            "process",
+            "thread",
+            "mode",
+            "function",
+            "module",
+            "stack.list.element",
+            "modules.list.element",
+            "labels.key_value.key",
+            "labels.key_value.value",
+        ];
+        assert_eq!(names, expected);
+        let group = reader.get_row_group(0).unwrap();
+        for place in texts {
+            let pages = group.get_column_page_reader(place).unwrap();
+            for (number, page) in pages.map(Result::unwrap).enumerate() {
+                let expected = match number {
+                    0 => (PageType::DICTIONARY_PAGE, Encoding::PLAIN),
+                    _ => (PageType::DATA_PAGE, Encoding::RLE_DICTIONARY),
+                };
+                assert_eq!((page.page_type(), page.encoding()), expected, "{place}");
+            }
+        }
+    }
+
+    #[test]
+    fn ticks_with_interrupts_off_are_there_or_unknown() {
+        let found = |batch: &Batch| -> BTreeMap<String, Field> {
+            let folder = tempfile::tempdir().unwrap();
+            let reader = read(folder.path(), batch);
+            let rows = reader.get_row_iter(None).unwrap();
+            let rows = rows.map(|row| {
+                let row = row.unwrap();
+                let column = |wanted| {
+                    let mut columns = row.get_column_iter();
+                    columns.find(|(name, _)| *name == wanted).unwrap().1.clone()
+                };
+                (column("process").to_string(), column("interrupts_off"))
+            });
+            rows.collect()
+        };
+        let mut batch = batch(1_709_251_190, &["a"], 7);
+        let of = |worker, idle| {
+            BTreeMap::from([
+                ("\"worker\"".to_owned(), worker),
+                ("\"idle\"".to_owned(), idle),
+            ])
+        };
+        assert_eq!(found(&batch), of(Field::Long(2), Field::Long(1)));
+        batch.windows[0].rows[0].interrupts_off = None;
+        assert_eq!(found(&batch), of(Field::Null, Field::Long(1)));
     }
 }

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header};
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::file::{Block, KERNEL_CLOCK, Kind, RecordingInfo, SamplesEncoder, header};
+use kvmprof_recording::{COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackSummary, Ticks};
 use serde_json::{Value, json};
 
 use super::python;
@@ -30,6 +30,11 @@ fn ticks(number: u64) -> Ticks {
         tid: pid,
         comm,
         mode: [Mode::Kernel, Mode::Interrupt][usize::try_from(number / 3 % 2).unwrap()],
+        ipl: if number.is_multiple_of(7) {
+            IPL_MASKED
+        } else {
+            0
+        },
         stack: StackSummary {
             kernel: 2,
             kernel_end: StackEnd::Complete,
@@ -46,8 +51,13 @@ fn ticks(number: u64) -> Ticks {
 }
 
 fn write_recording(path: &Path) {
+    write_recording_of_clock(path, "thread");
+}
+
+fn write_recording_of_clock(path: &Path, clock: &str) {
     let info = RecordingInfo {
         hz: 20,
+        clock: clock.to_owned(),
         vcpus: 2,
         began_ns: BEGAN * SECOND,
         began_monotonic_ns: 7 * SECOND,
@@ -187,6 +197,33 @@ fn duckdb_counts_what_is_reported() {
     // Again: it takes its own place.
     check(&recording, &lake, &[]);
     assert_eq!(files(&lake), before);
+}
+
+/// As `kvmprof stalls` counts them; where the host's kernel took the samples nobody knows.
+#[test]
+fn duckdb_counts_ticks_with_interrupts_off_as_they_are_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let query = "SELECT sum(interrupts_off)::BIGINT, count(*) - count(interrupts_off) FROM samples";
+    for clock in ["thread", KERNEL_CLOCK] {
+        let recording = folder.path().join(format!("{clock}.kvmprof"));
+        write_recording_of_clock(&recording, clock);
+        let lake = folder.path().join(clock);
+        check(&recording, &lake, &[]);
+        let rows = ask(&lake, "SELECT count(*) FROM samples")
+            .remove(0)
+            .remove(0);
+        let found = ask(&lake, query).remove(0);
+        if clock == KERNEL_CLOCK {
+            assert_eq!(found, [Value::Null, rows]);
+            continue;
+        }
+        let mut stalls = program("kvmprof");
+        stalls.args(["stalls", "--json"]).arg(&recording);
+        let stalls: Value = serde_json::from_slice(&succeeded(stalls.output().unwrap())).unwrap();
+        let off = &stalls["stalls"]["samples_with_interrupts_off"];
+        assert_eq!(*off, 200_u64.div_ceil(7));
+        assert_eq!(found, [off.clone(), json!(0)]);
+    }
 }
 
 #[test]

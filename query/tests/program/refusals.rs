@@ -102,6 +102,65 @@ fn what_is_no_data_set_is_refused() {
     assert_eq!(nothing.status.code(), Some(2));
 }
 
+/// Writes the file of Parquet at `from` to `to`, without this column.
+fn write_without(from: &Path, to: &Path, column: &str) {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(from).unwrap()).unwrap();
+    let kept: Vec<usize> = (reader.schema().fields().iter().enumerate())
+        .filter(|(_, field)| field.name() != column)
+        .map(|(place, _)| place)
+        .collect();
+    let schema = Arc::new(reader.schema().project(&kept).unwrap());
+    let mut writer = ArrowWriter::try_new(File::create(to).unwrap(), schema, None).unwrap();
+    for batch in reader.build().unwrap() {
+        writer.write(&batch.unwrap().project(&kept).unwrap()).unwrap();
+    }
+    writer.close().unwrap();
+}
+
+/// Of files of a release that had no column `interrupts_off` it isn't known, whether they come before others or after them; no other column may be missing.
+#[test]
+fn what_a_former_release_has_not_written_is_unknown() {
+    let of_host = |host: usize| {
+        let place = format!("date=2026-03-01/host=host-{host}");
+        fleet().folder.path().join(place)
+    };
+    let file_of = |host| {
+        let guest = fs::read_dir(of_host(host)).unwrap().next().unwrap().unwrap();
+        let file = fs::read_dir(guest.path()).unwrap().next().unwrap().unwrap();
+        file.path()
+    };
+    let sql = "SELECT host, sum(ticks) > 0 AS ticks, count(interrupts_off) > 0 AS known FROM samples GROUP BY host ORDER BY host";
+    for old in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        for host in [0, 1] {
+            let place = format!("date=2026-03-01/host=host-{host}/guest=g");
+            let place = folder.path().join(place);
+            fs::create_dir_all(&place).unwrap();
+            let path = place.join("1-x.parquet");
+            if host == old {
+                write_without(&file_of(host), &path, "interrupts_off");
+            } else {
+                fs::copy(file_of(host), path).unwrap();
+            }
+        }
+        let mut program = program();
+        program.arg("--data").arg(folder.path());
+        let output = program.args(["--format", "csv", sql]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let known = [old != 0, old != 1];
+        let expected = format!(
+            "host,ticks,known\r\nhost-0,true,{}\r\nhost-1,true,{}\r\n",
+            known[0], known[1]
+        );
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("date=2026-03-01/host=a/guest=b");
+    fs::create_dir_all(&place).unwrap();
+    write_without(&file_of(0), &place.join("1-x.parquet"), "nanoseconds");
+    assert!(opened(folder.path()).contains("it has no column nanoseconds"));
+}
+
 /// Writes the file of Parquet at `from` to `to`, with another rate.
 fn write_with_rate(from: &Path, to: &Path, hz: u32) {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(from).unwrap()).unwrap();

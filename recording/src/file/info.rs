@@ -6,6 +6,9 @@ use super::SampleBlock;
 use crate::{SamplingEvent, StackParts, Ticks};
 use serde::{Deserialize, Serialize};
 
+/// What [`RecordingInfo::clock`] is where the host's kernel takes the samples.
+pub const KERNEL_CLOCK: &str = "kernel";
+
 /// What a recording is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -47,6 +50,12 @@ impl RecordingInfo {
             None => format!("{} Hz", self.hz),
             Some(event) => format!("sampled: {}", event.describe()),
         }
+    }
+
+    /// Whether its samples know whether interrupts were on ([`Sample::has_interrupts_off`](crate::Sample::has_interrupts_off)). Those that the host's
+    /// kernel takes don't: it doesn't hand RFLAGS over, and they look as if interrupts had always been on.
+    pub fn knows_interrupts(&self) -> bool {
+        self.clock != KERNEL_CLOCK
     }
 }
 

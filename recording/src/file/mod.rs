@@ -31,7 +31,7 @@ pub use guest::{
     Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessMappings, ResetInfo, Segment,
     address_space_key,
 };
-pub use info::{Account, RecordingInfo};
+pub use info::{Account, KERNEL_CLOCK, RecordingInfo};
 pub use new_file::{NewFile, RefusedOutput, create_in_place, open_in_place, open_to_append};
 pub use observer::{Observer, Unobserved};
 pub use piece::{Details, Looks, Piece, Samples};

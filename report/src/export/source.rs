@@ -51,6 +51,8 @@ pub struct Event {
     pub comm: String,
     /// Its stack; `None` for a halted vCPU.
     pub stack: Option<Stack>,
+    /// Whether it is a sample with interrupts off ([`Sample::has_interrupts_off`]).
+    pub has_interrupts_off: bool,
 }
 
 impl Event {
@@ -69,6 +71,7 @@ impl Event {
                 comm
             },
             stack: Some(StackView::new(sample, frames, mappings).to_stack()),
+            has_interrupts_off: sample.has_interrupts_off(),
         }
     }
 
@@ -83,6 +86,7 @@ impl Event {
             tid: 0,
             comm: name.to_owned(),
             stack: None,
+            has_interrupts_off: false,
         }
     }
 }

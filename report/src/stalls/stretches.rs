@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kvmprof_recording::{IPL_MASKED, Mode, Preemption, Sample};
+use kvmprof_recording::{Mode, Preemption, Sample};
 use serde::Serialize;
 
 use super::running::{Names, Running};
@@ -27,11 +27,10 @@ pub(super) enum Switch {
 impl Switch {
     /// Whether it was off at `sample`. A halted vCPU waits for interrupts.
     fn is_off(self, sample: &Sample) -> bool {
-        let is_off = match self {
-            Self::Interrupts => sample.ipl == IPL_MASKED,
-            Self::Preemption => sample.preemption == Preemption::Off,
-        };
-        is_off && sample.mode != Mode::Idle
+        match self {
+            Self::Interrupts => sample.has_interrupts_off(),
+            Self::Preemption => sample.preemption == Preemption::Off && sample.mode != Mode::Idle,
+        }
     }
 }
 
@@ -270,6 +269,7 @@ mod tests {
 
     use super::*;
     use crate::profile::{Profile, Selection, Selector};
+    use kvmprof_recording::IPL_MASKED;
 
     const PERIOD: u64 = 1_000_000;
 

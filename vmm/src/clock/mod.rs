@@ -35,6 +35,8 @@ pub use vcpu_clock::VcpuClock;
 
 use std::str::FromStr;
 
+use kvmprof_recording::file::KERNEL_CLOCK;
+
 /// The slowest clock, in Hz.
 pub const MINIMUM_HZ: u32 = 1;
 /// The fastest clock, in Hz.
@@ -63,7 +65,7 @@ impl ClockSource {
             Self::Thread => "thread",
             Self::Ticker => "ticker",
             Self::Ptrace => "ptrace",
-            Self::Kernel => "kernel",
+            Self::Kernel => KERNEL_CLOCK,
         }
     }
 }

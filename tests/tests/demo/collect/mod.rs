@@ -19,6 +19,7 @@ use kvmprof_collect::batch::Batch;
 use kvmprof_collect::spool::{Progress, Spool};
 use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::Mode as SampleMode;
+use kvmprof_test_guest::EXIT_ROUNDS;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, kvmprof,
     on_kvm_with_collector, recorded, run, sampling_rate, share, until,
@@ -131,6 +132,23 @@ fn demo_row(batch: &Batch, row: &kvmprof_collect::batch::Row) -> usize {
     }
 }
 
+/// The ticks of a row that had interrupts off: all or none of them, where the guest's image says so.
+fn check_interrupts_off(batch: &Batch, row: &kvmprof_collect::batch::Row) -> u64 {
+    let off = row.interrupts_off.unwrap();
+    let function = batch.frames(row).next();
+    let function = function.map_or("", |(_, frame)| batch.name(frame.function));
+    match (row.mode(), function) {
+        (SampleMode::User | SampleMode::Idle, _) | (SampleMode::Kernel, "compute") => {
+            assert_eq!(off, 0, "{row:?}");
+        }
+        (_, "stretch_with_interrupts_off" | "service_interrupt") => {
+            assert_eq!(off, row.ticks, "{row:?}");
+        }
+        _ => assert!(off <= row.ticks, "{row:?}"),
+    }
+    off
+}
+
 #[test]
 fn a_look_agrees_with_what_each_guest_counted() {
     on_kvm_with_collector(|| {
@@ -160,7 +178,7 @@ fn a_look_agrees_with_what_each_guest_counted() {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
         for (guest, own) in ["one", "two"].into_iter().zip(cycles) {
-            let (mut counts, mut stolen, mut lost) = ([0; ROWS], 0, 0);
+            let (mut counts, mut stolen, mut lost, mut off) = ([0; ROWS], 0, 0, 0);
             for batch in &batches {
                 let windows = batch.windows.iter();
                 for window in windows.filter(|window| window.guest == guest) {
@@ -168,13 +186,15 @@ fn a_look_agrees_with_what_each_guest_counted() {
                     assert_eq!(window.ticks(), window.account.samples + window.account.idle);
                     stolen += window.account.stolen;
                     lost += window.account.lost;
+                    assert_eq!(window.jitter, Some(true));
                     for row in &window.rows {
                         counts[demo_row(batch, row)] += row.ticks;
+                        off += check_interrupts_off(batch, row);
                     }
                 }
             }
             let whole: u64 = counts.iter().sum();
-            assert!(whole > 0, "{batches:?}");
+            assert!(whole > 0 && off > 0, "{batches:?}");
             let sampled = Sampled::new(whole, stolen, lost, &pressure);
             for ((row, count), own) in rows().iter().zip(counts).zip(own) {
                 let shares = (share(count, whole), share(own, own_sum(&cycles, guest)));
@@ -299,6 +319,58 @@ fn guests_come_and_go_and_the_configuration_is_read_anew() {
         let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["lake"]).unwrap();
         assert_eq!(spool.fill().killed, 0);
         second.stop();
+    });
+}
+
+/// The guest knows how many exits of each kind it has made, and so does the page.
+#[test]
+fn exits_of_a_guest_are_on_the_page_of_metrics() {
+    on_kvm_with_collector(|| {
+        let boot = Boot::Test("workload=exits");
+        let machine = Machine::start(boot, 2, CLOCK);
+        let fleet = Fleet::new(&[("first", machine.socket())]);
+        let address = free_port();
+        fleet.configure(&format!("metrics.listen = '{address}'\n"));
+        let collector = fleet.start();
+        let exits = until("the guest is done", || {
+            let counters = machine.counters();
+            let all = counters.iter().all(|one| one.rounds == EXIT_ROUNDS);
+            all.then(|| {
+                counters
+                    .into_iter()
+                    .map(|one| one.exits)
+                    .collect::<Vec<_>>()
+            })
+        });
+        let own = [
+            (
+                "port-reads",
+                exits.iter().map(|vcpu| vcpu.port_reads).sum::<u64>(),
+            ),
+            ("mmio-reads", exits.iter().map(|vcpu| vcpu.mmio_reads).sum()),
+            (
+                "mmio-writes",
+                exits.iter().map(|vcpu| vcpu.mmio_writes).sum(),
+            ),
+        ];
+        let series = |event: &str| {
+            format!("kvmprof_guest_events_total{{host=\"h\",guest=\"first\",event=\"{event}\"}}")
+        };
+        let page = until("the page has them", || {
+            let page = get(&address)?;
+            own.iter()
+                .all(|(event, own)| count(&page, &series(event)) >= *own)
+                .then_some(page)
+        });
+        for (event, own) in own {
+            assert!(own > 0);
+            assert_eq!(count(&page, &series(event)), own, "{event}");
+        }
+        // KVM has counted those, and more.
+        let all = own.iter().map(|(_, own)| own).sum();
+        assert!(count(&page, &series("exits")) >= all, "{page}");
+        fleet.stop(collector);
+        machine.stop();
     });
 }
 
