@@ -44,6 +44,7 @@ def otlp(body):
     for resource in request.resource_profiles:
         attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
         for scope in resource.scope_profiles:
+            by = [scope.scope.name, scope.scope.version]
             for profile in scope.profiles:
                 samples = []
                 for sample in profile.samples:
@@ -60,13 +61,15 @@ def otlp(body):
                         "stack": stack,
                         "values": list(sample.values),
                     })
-                kind = profile.sample_type
+                kind, period = profile.sample_type, profile.period_type
                 profiles.append({
                     "id": profile.profile_id.hex(),
                     "attributes": attributes,
                     "time": profile.time_unix_nano,
                     "duration": profile.duration_nano,
                     "period": profile.period,
+                    "period_type": [strings[period.type_strindex], strings[period.unit_strindex]],
+                    "scope": by,
                     "type": [strings[kind.type_strindex], strings[kind.unit_strindex]],
                     "samples": samples,
                 })

@@ -1,7 +1,10 @@
 //! Receivers that are killed, and come back.
 
+use std::io::Read;
+use std::net::TcpListener;
+
 use kvmprof_collect::batch::Batch;
-use kvmprof_collect::config::SinkKind;
+use kvmprof_collect::config::{Endpoint, SinkKind};
 use kvmprof_collect::spool::{Progress, Spool};
 
 use super::fleet::{self, GUESTS};
@@ -74,6 +77,56 @@ fn a_receiver_that_was_killed_loses_nothing() {
     assert_eq!(progress.delivered.windows, windows);
     let others = [progress.lost, progress.refused, progress.unsure];
     assert_eq!(others.map(|counts| counts.windows), [0; 3]);
+}
+
+/// A receiver takes the connection, and never answers; another one takes its place.
+#[test]
+fn a_receiver_that_hangs_loses_nothing_and_holds_nothing_up() {
+    let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = hanging.local_addr().unwrap().port().to_string();
+    let at_it = Endpoint {
+        url: format!("http://127.0.0.1:{port}{PATH}"),
+        ..Endpoint::default()
+    };
+    let work = Work::start(SinkKind::Otlp(at_it), 1 << 30);
+    work.push(&batches(0, 1));
+    let (mut stream, _) = hanging.accept().unwrap();
+    // All of the request is there, and no answer.
+    let mut request = Vec::new();
+    let mut piece = [0; 4096];
+    while !is_whole(&request) {
+        let length = stream.read(&mut piece).unwrap();
+        assert!(length > 0, "{request:?}");
+        request.extend_from_slice(&piece[..length]);
+    }
+    // Whoever collects isn't held up.
+    work.push(&batches(1, BATCHES));
+    let before = work.until(|_, waiting| waiting == 1 + BATCHES);
+    assert_eq!((before.delivered.windows, before.retries), (0, 0));
+    assert!(before.attempt.unwrap().is_sent);
+    drop((stream, hanging));
+    let mut receiver = Receiver::run("receiver.py", &[&port]);
+    let progress = work.until(|_, waiting| waiting == 0);
+    let expected = batches(0, 1 + BATCHES);
+    let (starts, ticks) = take(&mut receiver, 1 + BATCHES);
+    let all: Vec<u64> = expected.iter().map(|batch| batch.start).collect();
+    assert_eq!((starts, ticks), (all, sum(&expected)));
+    assert_eq!(progress.delivered.ticks, ticks);
+    assert!(progress.retries >= 1);
+    let others = [progress.lost, progress.refused, progress.unsure];
+    assert_eq!(others.map(|counts| counts.windows), [0; 3]);
+}
+
+/// Whether a request of HTTP has all of its body.
+fn is_whole(request: &[u8]) -> bool {
+    let Some(head) = request.windows(4).position(|end| end == b"\r\n\r\n") else {
+        return false;
+    };
+    let text = String::from_utf8_lossy(&request[..head]).to_lowercase();
+    let length = text
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
+    request.len() >= head + 4 + length.unwrap().trim().parse::<usize>().unwrap()
 }
 
 /// The spool has room for five batches: what goes is what is counted, and all else arrives.

@@ -6,7 +6,7 @@ use kvmprof_collect::batch::Batch;
 use kvmprof_collect::config::{Endpoint, SinkKind};
 use serde_json::Value;
 
-use super::fleet::{self, GUESTS, HZ, LENGTH};
+use super::fleet::{self, DAYS, GUESTS, HZ, LENGTH};
 use super::{Receiver, hand_over, said};
 
 /// The endpoint of a receiver that runs.
@@ -56,6 +56,10 @@ pub fn check_profiles(receiver: &mut Receiver) -> Vec<Value> {
             assert_eq!(profile["duration"], u64::from(LENGTH) * 1_000_000_000);
             assert_eq!(profile["period"], 1_000_000_000 / HZ);
             assert_eq!(profile["type"], serde_json::json!(["samples", "count"]));
+            let period = serde_json::json!(["cpu", "nanoseconds"]);
+            assert_eq!(profile["period_type"], period);
+            let scope = serde_json::json!(["kvmprof-collect", env!("CARGO_PKG_VERSION")]);
+            assert_eq!(profile["scope"], scope);
             check_samples(profile["samples"].as_array().unwrap());
         }
         requests.push(request);
@@ -115,11 +119,17 @@ fn pprof_sums(raw: &str) -> [u64; 2] {
     sums
 }
 
-fn check_pprof(found: &Value) {
+fn check_pprof(found: &Value, batch: &Batch) {
     let raw = found["pprof"].as_str().unwrap();
     let time = ticks() * 1_000_000_000 / u64::from(HZ);
     assert_eq!(pprof_sums(raw), [ticks(), time], "{raw}");
+    let start = batch.start - DAYS[1];
+    assert!(start < 60, "the format below has seconds only");
     for words in [
+        "PeriodType: cpu nanoseconds",
+        &format!("Period: {}\n", 1_000_000_000 / HZ),
+        &format!("Time: 2026-03-02 00:00:{start:02} +0000 UTC\n"),
+        &format!("Duration: {LENGTH}"),
         "samples/count cpu/nanoseconds",
         "process:[copier]",
         "mode:[interrupt]",
@@ -163,7 +173,7 @@ fn pprof_reads_what_pyroscope_gets_after_it_was_busy() {
                 (&found["tenant"], &found["secret"]),
                 (&"team-a".into(), &"Bearer abc".into())
             );
-            check_pprof(&found);
+            check_pprof(&found, &batch);
         }
     }
 }
@@ -184,7 +194,8 @@ fn pprof_reads_what_parca_gets() {
             "zone": "south",
         });
         assert_eq!(found["labels"], labels);
-        check_pprof(&found);
+        let window = usize::try_from(number).unwrap() / GUESTS;
+        check_pprof(&found, &batches()[window]);
     }
 }
 

@@ -39,70 +39,113 @@ fn attachers() -> Vec<PathBuf> {
 #[test]
 fn a_look_agrees_with_what_a_guest_of_another_vmm_counted() {
     on_kvm_with_collector(|| {
-        let machine = machine();
-        let fleet = Fleet::new(&[]);
-        let (pattern, pid) = (fleet.pattern(), process::id().to_string());
-        let hz = sampling_rate(150).to_string();
-        let pressure = CpuPressure::begin();
-        let before = machine.truth();
-        let words = [
-            "collect",
-            "--once",
-            "--json",
-            "--window",
-            "12",
-            "--hz",
-            &hz,
-            "--sockets",
-            &pattern,
-            "--attach",
-            &pid,
-        ];
-        let ran = run(words);
-        let cycles = machine.truth().cycles_since(&before);
-        assert_eq!(ran.status, 0, "{ran:?}");
-        assert_eq!(attachers(), [] as [PathBuf; 0]);
-        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        let (mut stolen, mut lost) = (0, 0);
-        for line in ran.stdout.lines() {
-            let batch: Batch = serde_json::from_str(line).unwrap();
-            for window in &batch.windows {
-                // Of this program's name, and its pid.
-                assert!(
-                    window.guest.ends_with(&format!("-{pid}")),
-                    "{}",
-                    window.guest
-                );
-                assert!(window.account.balances(), "{window:?}");
-                stolen += window.account.stolen;
-                lost += window.account.lost;
-                for row in &window.rows {
-                    let what = match row.mode() {
-                        SampleMode::User => "user",
-                        SampleMode::Idle => "idle",
-                        SampleMode::Kernel | SampleMode::Interrupt => "kernel",
-                    };
-                    *counts.entry(what).or_default() += row.ticks;
-                }
+        let shares = ["user", "idle", "kernel"];
+        look_agrees(
+            "ptrace",
+            &shares,
+            Known {
+                jitter: true,
+                interrupts: true,
+            },
+        );
+    });
+}
+
+/// The host's kernel takes the samples: user mode is seen as the guest counted it, and what RFLAGS says isn't.
+#[test]
+fn a_look_by_the_hosts_kernel_agrees_with_what_a_guest_counted() {
+    on_kvm_with_collector(|| {
+        look_agrees(
+            "kernel",
+            &["user"],
+            Known {
+                jitter: false,
+                interrupts: false,
+            },
+        );
+    });
+}
+
+/// What windows know by a way to take samples.
+struct Known {
+    jitter: bool,
+    interrupts: bool,
+}
+
+/// Compares the ticks in these modes with what the guest counted.
+fn look_agrees(capture: &str, compared: &[&str], known: Known) {
+    let machine = machine();
+    let fleet = Fleet::new(&[]);
+    fleet.configure(&format!("attach.capture = '{capture}'\n"));
+    let config = fleet.path("collect.toml");
+    let (pattern, pid) = (fleet.pattern(), process::id().to_string());
+    let hz = sampling_rate(150).to_string();
+    let pressure = CpuPressure::begin();
+    let before = machine.truth();
+    let words = [
+        "collect",
+        "--config",
+        config.to_str().unwrap(),
+        "--once",
+        "--json",
+        "--window",
+        "12",
+        "--hz",
+        &hz,
+        "--sockets",
+        &pattern,
+        "--attach",
+        &pid,
+    ];
+    let ran = run(words);
+    let cycles = machine.truth().cycles_since(&before);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    assert_eq!(attachers(), [] as [PathBuf; 0]);
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut stolen, mut lost) = (0, 0);
+    for line in ran.stdout.lines() {
+        let batch: Batch = serde_json::from_str(line).unwrap();
+        for window in &batch.windows {
+            // Of this program's name, and its pid.
+            assert!(
+                window.guest.ends_with(&format!("-{pid}")),
+                "{}",
+                window.guest
+            );
+            assert!(window.account.balances(), "{window:?}");
+            assert_eq!(window.jitter, Some(known.jitter));
+            stolen += window.account.stolen;
+            lost += window.account.lost;
+            for row in &window.rows {
+                assert_eq!(row.interrupts_off.is_some(), known.interrupts);
+                let what = match row.mode() {
+                    SampleMode::User => "user",
+                    SampleMode::Idle => "idle",
+                    SampleMode::Kernel | SampleMode::Interrupt => "kernel",
+                };
+                *counts.entry(what).or_default() += row.ticks;
             }
         }
-        let whole: u64 = counts.values().sum();
-        assert!(whole > 0, "{ran:?}");
-        let sampled = Sampled::new(whole, stolen, lost, &pressure);
-        for (what, modes) in [
-            ("user", &[Mode::User][..]),
-            ("idle", &[Mode::Idle]),
-            ("kernel", &[Mode::Kernel, Mode::Interrupt]),
-        ] {
-            let own = rows().iter().zip(cycles);
-            let own = own.filter(|(row, _)| modes.contains(&row.mode));
-            let own: u64 = own.map(|(_, cycles)| cycles).sum();
-            let count = counts.get(what).copied().unwrap_or_default();
-            let shares = (share(count, whole), share(own, cycles.iter().sum()));
-            assert_share(what, shares, sampled);
+    }
+    let whole: u64 = counts.values().sum();
+    assert!(whole > 0, "{ran:?}");
+    let sampled = Sampled::new(whole, stolen, lost, &pressure);
+    for (what, modes) in [
+        ("user", &[Mode::User][..]),
+        ("idle", &[Mode::Idle]),
+        ("kernel", &[Mode::Kernel, Mode::Interrupt]),
+    ] {
+        if !compared.contains(&what) {
+            continue;
         }
-        machine.stop();
-    });
+        let own = rows().iter().zip(cycles);
+        let own = own.filter(|(row, _)| modes.contains(&row.mode));
+        let own: u64 = own.map(|(_, cycles)| cycles).sum();
+        let count = counts.get(what).copied().unwrap_or_default();
+        let shares = (share(count, whole), share(own, cycles.iter().sum()));
+        assert_share(what, shares, sampled);
+    }
+    machine.stop();
 }
 
 /// One process attaches to it at a time, which is started again if it is killed, and ends with the collector however that ends.

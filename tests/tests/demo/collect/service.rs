@@ -69,11 +69,15 @@ impl Host {
         })
     }
 
-    /// Runs systemctl there.
-    fn systemctl(&self, words: &[&str]) -> Ran {
+    /// Runs a program there, outside of the service's sandbox.
+    fn run(&self, words: &[&str]) -> Ran {
         let mut command = Command::new("nsenter");
-        command.args(["--target", &self.systemd, "--all", "systemctl"]);
-        run_command(command.args(words).arg("kvmprof-collect"))
+        command.args(["--target", &self.systemd, "--all"]);
+        run_command(command.args(words))
+    }
+
+    fn systemctl(&self, words: &[&str]) -> Ran {
+        self.run(&[&["systemctl"], words, &["kvmprof-collect"]].concat())
     }
 }
 
@@ -81,6 +85,30 @@ impl Drop for Host {
     fn drop(&mut self) {
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
+    }
+}
+
+/// Sinks that are to write where the unit's sandbox lets nobody write: to users' folders (ProtectHome), and to the system's (ProtectSystem).
+const FORBIDDEN: [(&str, &str); 3] = [
+    ("home", "/home/lake"),
+    ("root", "/root/lake"),
+    ("system", "/etc/lake"),
+];
+
+/// The sandbox refuses what root could do without it, and the sink says so; other sinks have all.
+fn check_forbidden(host: &Host, state: &Path) {
+    for (sink, folder) in FORBIDDEN {
+        let path = state.join(format!("kvmprof-collect/sink-{sink}.json"));
+        let progress = until("the sink has tried it", || {
+            let progress: Progress = serde_json::from_slice(&fs::read(&path).ok()?).unwrap();
+            (progress.retries + progress.delivered.windows > 0).then_some(progress)
+        });
+        assert_eq!(progress.delivered.windows, 0, "{folder}");
+        assert_ne!(host.run(&["test", "-e", folder]).status, 0, "{folder}");
+        // It is there, and root's.
+        let parent = Path::new(folder).parent().unwrap().to_str().unwrap();
+        let made = format!("{parent}/made");
+        assert_eq!(host.run(&["mkdir", &made]).status, 0, "{made}");
     }
 }
 
@@ -100,7 +128,13 @@ fn the_unit_does_its_work_under_systemd() {
         let [sockets, state, root] = &folders;
         fs::hard_link(guest.socket(), sockets.join("one.sock")).unwrap();
         let configuration = sockets.join("collect.toml");
-        fs::write(&configuration, CONFIGURATION).unwrap();
+        let forbidden = FORBIDDEN.map(|(sink, folder)| {
+            format!(
+                "[[sink]]\nname = '{sink}'\ntype = 'parquet'\nfolder = '{folder}'\nseconds = 1\n"
+            )
+        });
+        let with_forbidden = format!("{CONFIGURATION}{}", forbidden.concat());
+        fs::write(&configuration, with_forbidden).unwrap();
         let host = match Host::start(sockets, state, root) {
             Ok(host) => host,
             Err(why) => return not_run(&format!("no systemd in namespaces: {why}")),
@@ -118,6 +152,7 @@ fn the_unit_does_its_work_under_systemd() {
             });
         };
         until_there("weave");
+        check_forbidden(&host, state);
         let labelled = format!("{CONFIGURATION}[labels]\nzone = 'north'\n");
         fs::write(&configuration, labelled).unwrap();
         let ran = host.systemctl(&["reload"]);

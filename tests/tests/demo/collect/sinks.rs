@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use kvmprof_collect::spool::Spool;
 use kvmprof_tests::{Boot, Guest, on_kvm_with_collector, until};
@@ -36,8 +37,12 @@ impl Receiver {
         receiver
     }
 
+    fn listener(&self) -> TcpListener {
+        until("the port is free", || TcpListener::bind(&self.address).ok())
+    }
+
     fn open(&mut self) {
-        let listener = until("the port is free", || TcpListener::bind(&self.address).ok());
+        let listener = self.listener();
         let profiles = Arc::clone(&self.profiles);
         self.running = Some(thread::spawn(move || {
             for stream in listener.incoming() {
@@ -122,32 +127,77 @@ fn a_sink_that_is_down_loses_nothing() {
         let collector = fleet.start();
         fleet.until_delivered("otlp", 2);
         receiver.close();
+        let closed = Instant::now();
         until("the sink is tried again", || {
-            (fleet.progress("otlp").retries >= 4).then_some(())
+            let is_over = closed.elapsed() >= outage();
+            (is_over && fleet.progress("otlp").retries >= 4).then_some(())
         });
         let before = fleet.progress("otlp").delivered.windows;
         receiver.open();
         fleet.until_delivered("otlp", before + 3);
         let said = fleet.stop(collector);
         assert!(said.contains("Sink otlp: Cannot post to"), "{said}");
-        let progress = fleet.progress("otlp");
-        let profiles = receiver.profiles.lock().unwrap().clone();
-        assert_eq!(profiles.len() as u64, progress.delivered.windows);
-        let ticks: u64 = profiles.iter().map(|(.., ticks)| ticks).sum();
-        assert_eq!(ticks, progress.delivered.ticks);
-        // In their order, each once, and all that were collected.
-        assert!(
-            profiles.is_sorted_by(|one, other| one.1 < other.1),
-            "{profiles:?}"
-        );
-        let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["otlp"]).unwrap();
-        // Those that the collector's end left over wait.
-        let (.., waiting) = spool.progress().remove(0);
-        assert_eq!(fleet.windows(), progress.delivered.windows + waiting);
-        assert_eq!((progress.lost.windows, progress.unsure.windows), (0, 0));
+        check_nothing_is_lost(&fleet, &receiver);
         receiver.close();
         guest.stop();
     });
+}
+
+/// All windows that were collected have arrived, in their order and each once, or wait.
+fn check_nothing_is_lost(fleet: &Fleet, receiver: &Receiver) {
+    let progress = fleet.progress("otlp");
+    let profiles = receiver.profiles.lock().unwrap().clone();
+    assert_eq!(profiles.len() as u64, progress.delivered.windows);
+    let ticks: u64 = profiles.iter().map(|(.., ticks)| ticks).sum();
+    assert_eq!(ticks, progress.delivered.ticks);
+    assert!(
+        profiles.is_sorted_by(|one, other| one.1 < other.1),
+        "{profiles:?}"
+    );
+    let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["otlp"]).unwrap();
+    // Those that the collector's end left over.
+    let (.., waiting) = spool.progress().remove(0);
+    assert_eq!(fleet.windows(), progress.delivered.windows + waiting);
+    assert_eq!((progress.lost.windows, progress.unsure.windows), (0, 0));
+}
+
+/// A receiver takes requests and never answers, until another one takes its place. The guest runs on, and is collected from.
+#[test]
+fn a_sink_that_hangs_loses_nothing_and_holds_no_guest_up() {
+    on_kvm_with_collector(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let fleet = Fleet::new(&[("first", guest.socket())]);
+        let mut receiver = Receiver::start();
+        receiver.close();
+        let hanging = receiver.listener();
+        fleet.configure(&otlp(&receiver.address));
+        let collector = fleet.start();
+        let (stream, _) = hanging.accept().unwrap();
+        let ticks = || {
+            let ticks = &guest.status()["clock"]["ledger"]["ticks"];
+            ticks.as_u64().unwrap()
+        };
+        let (windows, before) = (fleet.windows(), ticks());
+        until("windows are collected", || {
+            (fleet.windows() >= windows + 3).then_some(())
+        });
+        until("the guest ticks", || (ticks() > before + 100).then_some(()));
+        let progress = fleet.progress("otlp");
+        assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
+        drop((stream, hanging));
+        receiver.open();
+        fleet.until_delivered("otlp", windows + 5);
+        fleet.stop(collector);
+        check_nothing_is_lost(&fleet, &receiver);
+        receiver.close();
+        guest.stop();
+    });
+}
+
+/// How long the sink is down at least: `KVMPROF_TEST_OUTAGE`, in s.
+fn outage() -> Duration {
+    let seconds = std::env::var("KVMPROF_TEST_OUTAGE");
+    Duration::from_secs(seconds.map_or(0, |seconds| seconds.parse().unwrap()))
 }
 
 /// No window comes twice, and what was open or on its way is counted.
