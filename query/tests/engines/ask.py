@@ -143,9 +143,9 @@ for engine in engines:
             print(f"WRONG: {engine} {name}: {found}, not {answers[name]}")
 
 print(f"\n{known['rows']} rows, {known['ticks']} ticks, {CORES} cores: seconds of each query, and of processors for it\n")
-print(f"{'query':<28}" + "".join(f"{engine:>16}" for engine in engines))
+print(f"{'query':<38}" + "".join(f"{engine:>16}" for engine in engines))
 for name in ["(start)", *asked]:
-    print(f"{name:<28}" + "".join("{:>9.1f}{:>7.1f}".format(*times[name, engine]) for engine in engines))
+    print(f"{name:<38}" + "".join("{:>9.1f}{:>7.1f}".format(*times[name, engine]) for engine in engines))
 print(f"\n{len(engines) * len(asked) - wrong} answers are as the generator knows them, {wrong} are wrong")
 is_fast = check_limit(times)
 sys.exit(1 if wrong or (is_limited and not is_fast) else 0)
