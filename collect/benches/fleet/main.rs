@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p kvmprof-collect --bench fleet -- 10 200 1000` measures with so many guests, each of one vCPU at 19 Hz. Half of the ticks are
 //! idle; the others have one of 200 stacks of 16 frames. All run one kernel with 70,000 functions, each at another address. With `real=4` there are so many guests of `kvmprof demo` beside them, which need a
-//! KVM. What is collected goes to Parquet files of 20 s each, of which there are two of each guest in the time that is measured. It prints the collector's
+//! KVM. What is collected goes to Parquet files of 20 s each (`file=20`), of which there are two of each guest in the 40 s that are measured. It prints the collector's
 //! processor time, as a share of one core, the part of it that the sink's thread takes, and its memory, beside the budgets. Its exit status tells nothing of them:
 //! other programs on the host take part in the processor's caches.
 
@@ -21,7 +21,7 @@ const TIME: Duration = Duration::from_secs(40);
 const WARM_UP: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_secs(5);
 const MAX_STEPS: u32 = 40;
-/// Seconds of a Parquet file: shorter than by default, so that what files cost is in the time.
+/// Seconds of a Parquet file, unless said otherwise: shorter than by default, so that what files cost is in the time.
 const FILE: u64 = 20;
 /// Budgets by numbers of guests, in per cent of a core and MiB.
 const BUDGETS: [(usize, f64, Option<f64>); 2] = [(20, 1.0, None), (200, 3.0, Some(150.0))];
@@ -47,9 +47,13 @@ fn main() {
     } else {
         counts
     };
-    let real = std::env::args().find_map(|word| word.strip_prefix("real=")?.parse().ok());
+    let named = |name: &str| -> Option<u64> {
+        std::env::args().find_map(|word| word.strip_prefix(name)?.parse().ok())
+    };
+    let real = named("real=").and_then(|real| usize::try_from(real).ok());
+    let file = named("file=").unwrap_or(FILE);
     for count in counts {
-        measure(count, real.unwrap_or_default());
+        measure(count, real.unwrap_or_default(), file);
     }
 }
 
@@ -76,11 +80,11 @@ fn program(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-fn start(folder: &Path) -> Child {
+fn start(folder: &Path, file: u64) -> Child {
     let pattern = folder.join("*.sock");
     let spool = folder.join("spool");
     let config = format!(
-        "sockets = ['{}']\nspool.folder = '{}'\nmetrics.listen = '127.0.0.1:0'\n[[sink]]\nname = 'lake'\ntype = 'parquet'\nfolder = '{}'\nseconds = {FILE}\n",
+        "sockets = ['{}']\nspool.folder = '{}'\nmetrics.listen = '127.0.0.1:0'\n[[sink]]\nname = 'lake'\ntype = 'parquet'\nfolder = '{}'\nseconds = {file}\n",
         pattern.display(),
         spool.display(),
         folder.join("lake").display()
@@ -162,11 +166,11 @@ fn warm_up(guests: &guest::Guests, count: usize) {
     }
 }
 
-fn measure(count: usize, real: usize) {
+fn measure(count: usize, real: usize, file: u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let guests = guest::start(folder.path(), count);
     let demos = start_real(folder.path(), real);
-    let mut collector = start(folder.path());
+    let mut collector = start(folder.path(), file);
     warm_up(&guests, count);
     let process = PathBuf::from(format!("/proc/{}", collector.id()));
     let sink = sink_thread(&process);
@@ -178,7 +182,7 @@ fn measure(count: usize, real: usize) {
     let share = |after, before| (after - before) / seconds * 100.0;
     let budget = BUDGETS.iter().find(|(guests, ..)| *guests == count);
     println!(
-        "{count} guests and {real} real ones, {:.0} ticks a second of the former, {} Parquet files of {FILE} s:",
+        "{count} guests and {real} real ones, {:.0} ticks a second of the former, {} Parquet files of {file} s:",
         (after.2 - before.2) / seconds,
         after.3 - before.3
     );
