@@ -43,6 +43,12 @@ fn forms_of<'a>(symbols: &'a Symbols, name: &'a str) -> impl Iterator<Item = Ran
     forms.filter_map(|(address, ..)| Some(address..symbols.address_after(address)?))
 }
 
+/// The one value that all of `found` are; `None` if there is none, or if they differ.
+fn only<T: PartialEq>(mut found: impl Iterator<Item = T>) -> Option<T> {
+    let first = found.next()?;
+    found.all(|other| other == first).then_some(first)
+}
+
 impl LinuxKnowledge {
     /// The lock for which a vCPU waits in a loop that stands still with `registers`. `None` if it does something else, or that isn't
     /// known.

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use kvmprof_recording::{LockOwner, LockWait};
 
-use super::forms_of;
+use super::{forms_of, only};
 use crate::image::Symbols;
 use crate::image::btf::Btf;
 use crate::linux::LinuxKnowledge;
@@ -72,24 +72,15 @@ impl LinuxKnowledge {
         let tasks = self.task_list.as_ref()?;
         let view = self.view(memory, registers)?;
         let values = registers.general();
-        let mut found: Option<(u64, u64)> = None;
-        for address in values.into_iter().filter_map(kernel_pointer) {
-            let Some(word) = view.u64(address.wrapping_add(waits.owner)) else {
-                continue;
-            };
+        let pointers = values.into_iter().filter_map(kernel_pointer);
+        let (address, owner) = only(pointers.filter_map(|address| {
+            let word = view.u64(address.wrapping_add(waits.owner))?;
             let owner = word & !OWNER_FLAGS;
             // Tasks have pointers to themselves.
             let can_own = owner != 0 && owner != address && word & waits.shared == 0;
             let is_owner = can_own && values.contains(&owner);
-            if !is_owner || task_at(self, &view, owner).is_none() {
-                continue;
-            }
-            if found.is_some_and(|(lock, _)| lock != address) {
-                return None;
-            }
-            found = Some((address, owner));
-        }
-        let (address, owner) = found?;
+            (is_owner && task_at(self, &view, owner).is_some()).then_some((address, owner))
+        }))?;
         let task = task_at(self, &view, owner)?;
         let number = |offset: u64| view.i32(owner.wrapping_add(offset));
         let vcpu = match number(tasks.on_cpu)? {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use kvmprof_recording::LockWait;
 
-use super::forms_of;
+use super::{forms_of, only};
 use crate::image::Symbols;
 use crate::linux::LinuxKnowledge;
 use crate::{PhysicalMemory, Registers};
@@ -100,21 +100,15 @@ impl LinuxKnowledge {
         registers: &Registers,
     ) -> Option<LockWait> {
         let view = self.view(memory, registers)?;
-        let mut found = None;
         // Unlike structures with pointers, such locks lie at multiples of 4.
         let can_be_lock = |address: &u64| address >> 63 == 1 && address.is_multiple_of(4);
-        for address in registers.general().into_iter().filter(can_be_lock) {
-            let bytes = view.u64(address);
-            if !bytes.is_some_and(|bytes| waits.word.is_waited_for(bytes)) {
-                continue;
-            }
-            if found.is_some_and(|lock| lock != address) {
-                return None;
-            }
-            found = Some(address);
-        }
+        let is_lock = |address: &u64| {
+            let bytes = view.u64(*address);
+            bytes.is_some_and(|bytes| waits.word.is_waited_for(bytes))
+        };
+        let values = registers.general().into_iter();
         Some(LockWait {
-            address: found?,
+            address: only(values.filter(can_be_lock).filter(is_lock))?,
             owner: None,
         })
     }
