@@ -47,7 +47,7 @@ pub use linux::{
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};
 pub use places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
-pub use unwind::{OrcTable, Stack, StackCopy, UnwindTable, UserUnwinder};
+pub use unwind::{OrcTable, Stack, StackCopy, UnwindCache, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 
 use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};

@@ -87,6 +87,10 @@ pub struct LockWait {
 /// Most frames of a [`Sample`]'s call stack.
 pub const MAX_STACK_FRAMES: usize = 128;
 
+/// The first address of the host's functions in call stacks, each of which has one: no guest has anything there, since no processor
+/// takes it for an address (SDM volume 1, section 3.3.7.1).
+pub const HOST_FRAMES: u64 = 0xfe00_0000_0000_0000;
+
 /// How a part of a call stack ends, the kernel's or the user's. The numbers are those of the recording's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StackEnd {
@@ -124,6 +128,9 @@ pub struct StackSummary {
     pub kernel: u8,
     /// Frames in user mode.
     pub user: u8,
+    /// Frames of the host below the guest's, the outermost ones: what its kernel and the VMM did for the vCPU. Their addresses are
+    /// numbers from [`HOST_FRAMES`] on.
+    pub host: u8,
     /// How the kernel's part ends.
     pub kernel_end: StackEnd,
     /// How the user's part ends.
@@ -133,7 +140,7 @@ pub struct StackSummary {
 impl StackSummary {
     /// How many frames there are.
     pub fn frames(&self) -> usize {
-        usize::from(self.kernel) + usize::from(self.user)
+        usize::from(self.kernel) + usize::from(self.user) + usize::from(self.host)
     }
 
     /// The same stack with its frames gone.
@@ -146,6 +153,7 @@ impl StackSummary {
         Self {
             kernel: 0,
             user: 0,
+            host: 0,
             kernel_end: end(self.kernel_end),
             user_end: end(self.user_end),
         }

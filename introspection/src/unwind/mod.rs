@@ -31,8 +31,7 @@ pub use orc::OrcTable;
 pub use stack_memory::StackCopy;
 pub(super) use stack_memory::{PagedMemory, StackMemory};
 pub use unwind_table::UnwindTable;
-pub(super) use user::UnwindCache;
-pub use user::UserUnwinder;
+pub use user::{UnwindCache, UserUnwinder};
 
 /// Maximum number of frames of the kernel part.
 const MAX_KERNEL_FRAMES: usize = MAX_STACK_FRAMES / 2;
@@ -59,7 +58,7 @@ impl Stack {
         self.summary
     }
 
-    /// The frames, innermost first: the kernel's, then the user's. The first is the program counter. Each is an address
+    /// The frames, innermost first: the kernel's, the user's, then the host's. The first is the program counter. Each is an address
     /// inside the instruction that is being executed: a caller's last byte of its call (the return address less one),
     /// an interrupted instruction's first byte.
     pub fn frames(&self) -> &[u64] {
@@ -92,6 +91,19 @@ impl Stack {
         *slot = address;
         self.summary.user += 1;
         true
+    }
+
+    /// Adds frames of the host, as far as there is room, if the stack has any of the guest's.
+    pub fn push_host(&mut self, frames: &[u64]) {
+        let begin = self.summary.frames();
+        if begin == 0 {
+            return;
+        }
+        let room = self.frames.get_mut(begin..).unwrap_or_default();
+        for (place, frame) in room.iter_mut().zip(frames) {
+            *place = *frame;
+            self.summary.host += 1;
+        }
     }
 
     /// Sets how the kernel part ends.

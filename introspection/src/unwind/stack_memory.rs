@@ -37,6 +37,29 @@ pub trait StackMemory {
     }
 }
 
+/// A copy of one stack, and the code of the program that it is of.
+pub struct CopiedMemory<'a, C> {
+    pub copy: StackCopy<'a>,
+    /// Reads the 8 bytes of code that end right before an address.
+    pub code_before: C,
+    /// Whether a word was asked for that wasn't copied.
+    pub has_left_copy: bool,
+}
+
+impl<C: FnMut(u64) -> Option<[u8; 8]>> StackMemory for CopiedMemory<'_, C> {
+    fn word(&mut self, address: u64) -> Option<u64> {
+        // The words of a stack are aligned.
+        address.is_multiple_of(8).then_some(())?;
+        let word = self.copy.word(address);
+        self.has_left_copy |= word.is_none();
+        word
+    }
+
+    fn code_before(&mut self, address: u64) -> Option<[u8; 8]> {
+        (self.code_before)(address)
+    }
+}
+
 /// Guest memory, read through `translate`, which turns a virtual address into a physical one. The words of a stack are
 /// close together, so the last word's page is cached. Of a vCPU that runs again there are only copies of its stacks; its code
 /// is still where it was.

@@ -8,7 +8,7 @@ use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use kvmprof_recording::StackEnd;
 
 use super::frame_pointer::{self, Caller, follows_call};
-use super::stack_memory::StackMemory;
+use super::stack_memory::{CopiedMemory, StackCopy, StackMemory};
 use super::{UnwindTable, UserRegisters};
 
 /// Maximum number of words that are read for one stack.
@@ -107,6 +107,34 @@ impl UserUnwinder {
             .and_then(|index| self.spans.get(index))
             .filter(|span| address < span.end)
             .is_some_and(|span| span.table.covers(address.wrapping_sub(span.bias)))
+    }
+
+    /// Unwinds the copied stack of a program of the host's, from where it was with these registers: RIP, RSP and RBP. `code_before` reads
+    /// the 8 bytes of its code that end right before an address. Passes each frame to `push`, innermost first, which returns whether it had room:
+    /// an address inside the instruction that is being executed.
+    pub fn unwind_copied(
+        &self,
+        [ip, sp, bp]: [u64; 3],
+        copy: StackCopy<'_>,
+        code_before: impl FnMut(u64) -> Option<[u8; 8]>,
+        cache: &mut UnwindCache,
+        push: impl FnMut(u64) -> bool,
+    ) -> StackEnd {
+        let start = UserRegisters {
+            ip,
+            sp,
+            bp,
+            is_64_bit: true,
+        };
+        let mut memory = CopiedMemory {
+            copy,
+            code_before,
+            has_left_copy: false,
+        };
+        match self.walk(&start, cache, &mut memory, push) {
+            StackEnd::Broken if memory.has_left_copy => StackEnd::Truncated,
+            end => end,
+        }
     }
 
     /// Unwinds the stack from `start` and passes each frame to `push`, which returns whether it had room.

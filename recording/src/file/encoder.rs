@@ -24,6 +24,8 @@ pub struct Encoder<S: Sink> {
     has_kernel: bool,
     /// How much of the text of modules' functions has been taken, in bytes.
     module_text: u64,
+    /// How much of the text of the host's functions has been taken, in bytes.
+    host_text: u64,
     /// Addresses of locks that samples wait for.
     locks: HashSet<u64>,
     /// Those whose names haven't been asked for yet.
@@ -39,6 +41,7 @@ impl<S: Sink> Encoder<S> {
             intake: Intake::new(pids),
             has_kernel: false,
             module_text: 0,
+            host_text: 0,
             locks: HashSet::new(),
             unnamed: Vec::new(),
             is_over: false,
@@ -141,8 +144,22 @@ impl<S: Sink> Encoder<S> {
     /// How many bytes of the text of modules' functions it has. `None` while it can't take more: the kernel's come
     /// before them, and where much waits for a reader they wait too.
     pub fn module_text(&self) -> Option<u64> {
-        let has_room = self.sink.waiting() <= MAX_WAITING / 2;
-        (self.has_kernel && self.is_recording() && has_room).then_some(self.module_text)
+        (self.has_kernel && self.takes_symbols()).then_some(self.module_text)
+    }
+
+    /// How many bytes of the text of the host's functions it has. `None` while it can't take more.
+    pub fn host_text(&self) -> Option<u64> {
+        self.takes_symbols().then_some(self.host_text)
+    }
+
+    /// Takes functions of the host, and how many bytes of their text it has now.
+    pub fn add_host_functions(&mut self, symbols: Arc<[u8]>, host_text: u64) {
+        self.host_text = host_text;
+        self.add_symbols(symbols);
+    }
+
+    fn takes_symbols(&self) -> bool {
+        self.is_recording() && self.sink.waiting() <= MAX_WAITING / 2
     }
 
     /// Takes functions of modules, and how many bytes of their text it has now.

@@ -25,6 +25,8 @@ mod record {
     pub const SAMPLE: u8 = 3;
     /// Ticks of processes that weren't asked for: vCPU, how many.
     pub const UNGATHERED: u8 = 4;
+    /// The next stack, as [`STACK`], with the number of the host's frames before them.
+    pub const STACK_WITH_HOST: u8 = 5;
 }
 
 /// One block of samples, still unpacked, and the ticks that it accounts for.
@@ -148,14 +150,21 @@ impl SamplesEncoder {
             summary.user_end as u8,
         ];
         self.key.clear();
-        self.key.push(u32::from_le_bytes(head).into());
+        self.key
+            .push(u64::from(u32::from_le_bytes(head)) | u64::from(summary.host) << 32);
         self.key.extend(frames);
         if let Some(index) = self.stacks.get(&self.key) {
             return *index;
         }
         let bytes = &mut self.block.bytes;
-        bytes.push(record::STACK);
-        bytes.extend(head);
+        if summary.host == 0 {
+            bytes.push(record::STACK);
+            bytes.extend(head);
+        } else {
+            bytes.push(record::STACK_WITH_HOST);
+            bytes.extend(head);
+            bytes.push(summary.host);
+        }
         let mut last = 0_u64;
         for frame in frames {
             push_signed(bytes, frame.wrapping_sub(last).cast_signed());
@@ -226,7 +235,8 @@ pub fn decode_with(
                 each(&ticks, &[]);
             }
             record::THREAD => threads.push(decode_thread(&mut numbers)?),
-            record::STACK => stacks.push(decode_stack(&mut numbers)?),
+            record::STACK => stacks.push(decode_stack(&mut numbers, false)?),
+            record::STACK_WITH_HOST => stacks.push(decode_stack(&mut numbers, true)?),
             record::SAMPLE => {
                 let (mut sample, thread, stack) = decode_sample(&mut numbers)?;
                 time = time.wrapping_add(sample.time);
@@ -271,13 +281,17 @@ fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
     })
 }
 
-fn decode_stack(numbers: &mut Numbers<'_>) -> Option<(StackSummary, Vec<u64>)> {
-    let summary = StackSummary {
+fn decode_stack(numbers: &mut Numbers<'_>, has_host: bool) -> Option<(StackSummary, Vec<u64>)> {
+    let mut summary = StackSummary {
         kernel: numbers.byte()?,
         user: numbers.byte()?,
         kernel_end: end(numbers.byte()?)?,
         user_end: end(numbers.byte()?)?,
+        ..StackSummary::default()
     };
+    if has_host {
+        summary.host = numbers.byte()?;
+    }
     if summary.frames() > MAX_STACK_FRAMES {
         return None;
     }
@@ -341,6 +355,7 @@ mod tests {
             let sample = sample.map(
                 |((time, pc, pid, tid, address_space), mode_of, end_of, frames, name)| {
                     let kernel = frames.len() / 2;
+                    let host = (frames.len() - kernel) / 3;
                     let mut comm = [0; COMM_LENGTH];
                     comm[..usize::from(name)].fill(b'n');
                     Sample {
@@ -357,7 +372,8 @@ mod tests {
                         mode: mode(mode_of).unwrap(),
                         stack: StackSummary {
                             kernel: u8::try_from(kernel).unwrap(),
-                            user: u8::try_from(frames.len() - kernel).unwrap(),
+                            user: u8::try_from(frames.len() - kernel - host).unwrap(),
+                            host: u8::try_from(host).unwrap(),
                             kernel_end: end(end_of).unwrap(),
                             user_end: StackEnd::Complete,
                         },

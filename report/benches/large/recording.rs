@@ -68,6 +68,7 @@ impl Template {
             stack: StackSummary {
                 kernel: u8::try_from(kernel).unwrap_or_default(),
                 user: u8::try_from(user).unwrap_or_default(),
+                host: 0,
                 kernel_end: if kernel == 0 {
                     StackEnd::Absent
                 } else {

@@ -9,7 +9,7 @@ use kvmprof_recording::{Mode, Sample};
 use super::{ExportError, Library};
 use crate::profile::{
     CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, StackView, Weight,
-    task_name,
+    outermost_of_guest, task_name,
 };
 use crate::room::Room;
 use crate::symbolize::MappingSet;
@@ -134,6 +134,7 @@ impl Frame<'_> {
             offset,
             file_address,
             is_kernel,
+            is_host: _,
         } = stack_frame;
         let source = frame.source.as_ref();
         Self {
@@ -147,6 +148,11 @@ impl Frame<'_> {
             is_inlined: frame.is_inlined,
         }
     }
+}
+
+/// The index of the frame of `stack` behind which some were cut off, if any were.
+fn cut_behind(stack: &Stack, frames: &[StackFrame]) -> Option<usize> {
+    outermost_of_guest(frames).filter(|_| stack.is_cut_short())
 }
 
 impl Source {
@@ -235,19 +241,18 @@ impl Source {
         result
     }
 
-    /// The frames of `event`, innermost first. A stack that is cut short ends with a frame that says so.
+    /// The frames of `event`, innermost first. A stack that is cut short has a frame that says so behind the guest's.
     pub fn frames<'a>(&'a self, event: &Event) -> Vec<Frame<'a>> {
         let Some(stack) = &event.stack else {
             return vec![Frame::note(HALTED, HALTED_MODULE, true)];
         };
-        let frames = self.profile.frames(event.pid, stack).into_iter();
-        let mut frames: Vec<Frame<'a>> = frames.map(Frame::new).collect();
-        if stack.is_cut_short()
-            && let Some(last) = frames.last()
-        {
+        let frames = self.profile.frames(event.pid, stack);
+        let cut = cut_behind(stack, &frames);
+        let mut frames: Vec<Frame<'a>> = frames.into_iter().map(Frame::new).collect();
+        if let Some((index, last)) = cut.and_then(|index| Some((index, frames.get(index)?))) {
             let mut note = Frame::note(CUT_SHORT, "", last.is_kernel);
             note.module = last.module.clone();
-            frames.push(note);
+            frames.insert(index + 1, note);
         }
         frames
     }
@@ -257,13 +262,17 @@ impl Source {
         let Some(stack) = &event.stack else {
             return Vec::new();
         };
-        let frames = self.profile.frames(event.pid, stack).into_iter();
-        let libraries = frames.map(|frame| {
-            let library = Library::of(&self.profile, stack, &frame)?;
-            let address = library.relative(&frame)?;
+        let frames = self.profile.frames(event.pid, stack);
+        let library = |frame: &StackFrame| {
+            let library = Library::of(&self.profile, stack, frame)?;
+            let address = library.relative(frame)?;
             Some((library, address))
-        });
-        libraries.collect()
+        };
+        let mut libraries: Vec<_> = frames.iter().map(library).collect();
+        if let Some(index) = cut_behind(stack, &frames) {
+            libraries.insert(index + 1, None);
+        }
+        libraries
     }
 
     /// The frames of `event`, for tables that are kept in memory until all events are known.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use foldhash::fast::RandomState;
 use kvmprof_recording::Mode;
 
-use crate::profile::{FRAME, HALTED, Profile, mark, plain, root};
+use crate::profile::{FRAME, HALTED, Profile, mark, outermost_of_guest, plain, root};
 use crate::room::{Room, TooMuch};
 
 /// Marks in names, which are taken out of the picture again: characters for private use.
@@ -118,10 +118,12 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
         for ((pid, stack), count) in &recording.stacks {
             let process = tree.child(0, (root(recording, number, *pid), ""), false);
             let mut at = process;
-            for frame in recording.frames(*pid, stack).iter().rev() {
+            let frames = recording.frames(*pid, stack);
+            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
+            for (index, frame) in frames.iter().enumerate().rev() {
                 let name = (plain(&frame.frame.function), mark(frame));
                 room.take(FRAME.saturating_add(name.0.len()))?;
-                at = tree.child(at, name, at == process && stack.is_cut_short());
+                at = tree.child(at, name, outermost == Some(index));
             }
             tree.count(at, *count, stack.mode);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use crate::diff::comparable_name;
-use crate::profile::{HALTED, HALTED_MODULE, Profile, StackFrame};
+use crate::profile::{HALTED, HALTED_MODULE, Profile, StackFrame, outermost_of_guest};
 use crate::symbolize::SourceLine;
 
 /// Maximum number of nodes.
@@ -110,8 +110,9 @@ impl Calls {
 
     /// The node of a stack with these functions, innermost first; `None` if there is no room.
     fn node_of(&mut self, frames: &[StackFrame], is_cut_short: bool) -> Option<u32> {
+        let outermost = outermost_of_guest(frames).filter(|_| is_cut_short);
         let mut parent = 0;
-        for frame in frames.iter().rev() {
+        for (index, frame) in frames.iter().enumerate().rev() {
             if self.nodes.len() >= MAX_NODES || self.name_bytes >= MAX_NAMES {
                 return None;
             }
@@ -119,7 +120,7 @@ impl Calls {
             parent = self.add_node(Node {
                 parent,
                 function,
-                is_cut_short: parent == 0 && is_cut_short,
+                is_cut_short: outermost == Some(index),
                 is_inlined: frame.frame.is_inlined,
             });
         }

@@ -90,9 +90,17 @@ impl Stack {
         is_missing(self.summary.user_end) || is_missing(self.summary.kernel_end)
     }
 
-    /// Whether frame number `index` is a kernel frame.
+    /// Whether frame number `index` is a kernel frame. Frames of the host count as such.
     pub fn is_kernel(&self, index: usize) -> bool {
-        self.mode != Mode::User && (index == 0 || index < usize::from(self.summary.kernel))
+        let is_guests =
+            self.mode != Mode::User && (index == 0 || index < usize::from(self.summary.kernel));
+        is_guests || self.is_host(index)
+    }
+
+    /// Whether frame number `index` is one of the host's.
+    pub fn is_host(&self, index: usize) -> bool {
+        let first = self.frames.len().checked_sub(self.summary.host.into());
+        self.summary.host > 0 && first.is_some_and(|first| index >= first)
     }
 }
 
@@ -107,8 +115,15 @@ pub struct StackFrame {
     pub offset: Option<u64>,
     /// The address within its file; without a file, the address itself.
     pub file_address: u64,
-    /// Whether it is a kernel frame.
+    /// Whether it is a kernel frame. Frames of the host count as such.
     pub is_kernel: bool,
+    /// Whether it is one of the host's, below the guest's.
+    pub is_host: bool,
+}
+
+/// The index of the outermost one of the guest's `frames`, behind which those that were cut off would be.
+pub fn outermost_of_guest(frames: &[StackFrame]) -> Option<usize> {
+    frames.iter().rposition(|frame| !frame.is_host)
 }
 
 /// What was selected of a run of ticks.
@@ -270,7 +285,7 @@ impl Profile {
     /// The functions of `stack` of process `pid`, innermost first.
     pub fn frames(&self, pid: i32, stack: &Stack) -> Vec<StackFrame> {
         let mut all = Vec::with_capacity(stack.frames.len());
-        for asked in stack.asked_all(pid) {
+        for (index, asked) in stack.asked_all(pid).enumerate() {
             let resolved = self.resolver.resolve(asked);
             for frame in resolved.frames.iter() {
                 all.push(StackFrame {
@@ -279,6 +294,7 @@ impl Profile {
                     offset: resolved.offset.filter(|_| !frame.is_inlined),
                     file_address: resolved.file_address,
                     is_kernel: asked.is_kernel,
+                    is_host: stack.is_host(index),
                 });
             }
         }
@@ -367,6 +383,7 @@ pub(crate) mod testing {
             stack: StackSummary {
                 kernel: 3,
                 user: 1,
+                host: 0,
                 kernel_end: StackEnd::Complete,
                 user_end: StackEnd::Broken,
             },

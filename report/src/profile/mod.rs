@@ -22,6 +22,7 @@ mod weight;
 pub use crate::symbolize::Symbols;
 pub(crate) use accounts::{loss, print as print_accounts};
 pub use arguments::{SelectionArguments, SeveralTimes};
+pub(crate) use collect::outermost_of_guest;
 #[cfg(test)]
 pub(crate) use collect::testing;
 pub use collect::{Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};

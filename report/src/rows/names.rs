@@ -315,6 +315,7 @@ fn summary(kernel: usize, user: usize, is_cut: bool) -> StackSummary {
     StackSummary {
         kernel: number(kernel),
         user: number(user),
+        host: 0,
         kernel_end: end(kernel, is_cut && user == 0),
         user_end: end(user, is_cut),
     }

@@ -243,7 +243,9 @@ fn wanted_by(frames: &[StackFrame]) -> (String, String) {
         let name = frame.frame.function.as_ref();
         WaitKind::of_function(name).is_some() || TAKERS.iter().any(|begin| name.starts_with(begin))
     };
-    let kernel = frames.iter().take_while(|frame| frame.is_kernel);
+    let kernel = frames
+        .iter()
+        .take_while(|frame| frame.is_kernel && !frame.is_host);
     let wanted = kernel.clone().find(|frame| !is_taker(frame));
     match wanted.or(kernel.last()) {
         Some(StackFrame { frame, .. }) => (

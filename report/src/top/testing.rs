@@ -56,6 +56,7 @@ fn sample(pid: i32, name: &str, mode: Mode, vcpu: u16, frames: &[u64]) -> (Ticks
     let stack = StackSummary {
         kernel: u8::try_from(kernel).unwrap(),
         user: u8::try_from(frames.len() - kernel).unwrap(),
+        host: 0,
         kernel_end: StackEnd::Complete,
         user_end: StackEnd::Complete,
     };

@@ -38,6 +38,7 @@ fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
         |((pid, tid, comm, vcpu), time, mode, end, frames, kernel)| {
             let length = u8::try_from(frames.len()).unwrap();
             let kernel = kernel.min(length);
+            let host = (length - kernel) / 2;
             let sample = Sample {
                 time,
                 pc: time,
@@ -48,7 +49,8 @@ fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
                 mode,
                 stack: StackSummary {
                     kernel,
-                    user: length - kernel,
+                    user: length - kernel - host,
+                    host,
                     kernel_end: StackEnd::Complete,
                     user_end: end,
                 },

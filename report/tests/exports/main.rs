@@ -8,6 +8,7 @@ mod browser;
 mod data;
 mod events;
 mod golden;
+mod host_frames;
 mod hostile;
 mod readers;
 mod recording;

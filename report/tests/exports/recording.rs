@@ -160,6 +160,7 @@ impl SampleKind {
             stack: StackSummary {
                 kernel: u8::try_from(self.kernel.len()).unwrap(),
                 user: u8::try_from(self.user.len()).unwrap(),
+                host: 0,
                 kernel_end,
                 user_end: self.user_end,
             },

@@ -133,6 +133,7 @@ impl Guest {
                 stack: StackSummary {
                     kernel: u8::try_from(kernel.len()).unwrap(),
                     user: u8::try_from(user.len()).unwrap(),
+                    host: 0,
                     kernel_end: StackEnd::Complete,
                     user_end: StackEnd::Complete,
                 },

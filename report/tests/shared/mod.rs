@@ -62,6 +62,7 @@ impl Written {
                 stack: StackSummary {
                     kernel: u8::try_from(kernel.len()).unwrap(),
                     user: u8::try_from(user.len()).unwrap(),
+                    host: 0,
                     kernel_end: end(kernel),
                     user_end: end(user),
                 },

@@ -157,6 +157,7 @@ fn sample(random: &mut Random, vcpu: u16, time: u64) -> (Sample, Vec<u64>) {
     let stack = StackSummary {
         kernel: u8::try_from(kernel).unwrap(),
         user: u8::try_from(user).unwrap(),
+        host: 0,
         kernel_end: if kernel == 0 {
             StackEnd::Absent
         } else {

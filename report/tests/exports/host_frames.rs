@@ -1,0 +1,78 @@
+//! Stacks with the host's frames below the guest's.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use kvmprof_recording::file::{Block, Kind};
+use kvmprof_recording::{HOST_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::export::Format;
+
+use crate::export;
+use crate::recording::{info, write};
+
+const FUNCTIONS: &str = "fe00000000000002 t kvm_vcpu_ioctl\t[host:kvm]\n\
+                         fe00000000000003 t main\t[host:qemu-system-x86_64]\n";
+/// Innermost first: in the guest's kernel, in its program, in the host's kernel, in the VMM.
+const FRAMES: [u64; 4] = [
+    0xffff_ffff_8100_0b10,
+    0x40_2080,
+    HOST_FRAMES + 2,
+    HOST_FRAMES + 3,
+];
+
+/// One sample whose guest's part ends so, in `format`.
+fn exported(user_end: StackEnd, format: Format) -> String {
+    let sample = Sample {
+        pc: FRAMES[0],
+        pid: 230,
+        tid: 230,
+        mode: Mode::Kernel,
+        stack: StackSummary {
+            kernel: 1,
+            user: 1,
+            host: 2,
+            kernel_end: StackEnd::Complete,
+            user_end,
+        },
+        ..Sample::default()
+    };
+    let ticks = Ticks {
+        sample: Some(sample),
+        ..Ticks::default()
+    };
+    let (_folder, path) = write(&info(), &[(ticks, FRAMES.to_vec())]);
+    let block = Block::encode(Kind::Symbols, FUNCTIONS.as_bytes()).unwrap();
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(&block).unwrap();
+    String::from_utf8(export(&path, &[], format)).unwrap()
+}
+
+#[test]
+fn they_are_called_by_nothing_of_the_guest() {
+    let folded = exported(StackEnd::Complete, Format::Folded);
+    let line = folded.lines().find(|line| line.contains("main")).unwrap();
+    let (frames, _) = line.rsplit_once(' ').unwrap();
+    let frames: Vec<&str> = frames.split(';').collect();
+    assert_eq!(frames.len(), 5, "{line}");
+    assert_eq!(frames[1..3], ["main_[k]", "kvm_vcpu_ioctl_[k]"], "{line}");
+}
+
+/// What was cut off is between the guest's outermost frame and the host's.
+#[test]
+fn a_guests_stack_that_is_cut_short_is_marked_where_it_ends() {
+    let text = exported(StackEnd::Truncated, Format::PerfScript);
+    let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('\t')).collect();
+    let place = |name: &str| {
+        let found = frames.iter().position(|line| line.contains(name));
+        found.unwrap_or_else(|| panic!("no {name} in {text}"))
+    };
+    assert_eq!(frames.len(), 5, "{text}");
+    assert_eq!(place("cut short"), 2, "{text}");
+    assert_eq!(
+        (place("kvm_vcpu_ioctl+0x0 ([host:kvm])"), place("main+0x0")),
+        (3, 4),
+        "{text}"
+    );
+    let whole = exported(StackEnd::Complete, Format::PerfScript);
+    assert!(!whole.contains("cut short"), "{whole}");
+}
