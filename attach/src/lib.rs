@@ -10,6 +10,7 @@
 
 mod capabilities;
 mod host_kernel;
+mod host_stacks;
 mod kernel_memory;
 mod machines;
 mod memory;
@@ -18,6 +19,7 @@ mod slots;
 pub mod tracer;
 
 pub use host_kernel::{HostKernel, HostKernelError};
+pub use host_stacks::{HostStacks, HostStacksError, NewHostFunctions};
 pub use kernel_memory::{KernelMemory, KernelMemoryError};
 pub use machines::{Found, Machine, Obstacle, Vcpu, find_machines, missing_to_look_into};
 pub use memory::{AttachError, AttachedMemory};

@@ -7,6 +7,7 @@
 
 mod assembly;
 mod error;
+pub(crate) mod host;
 mod layout;
 mod program;
 pub mod record;
@@ -17,13 +18,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub use error::SamplingError;
+pub use host::HostRecord;
 pub use record::{RECORD_BYTES, Record};
 
 use kvmprof_introspection::{ProcessPlaces, ValueAt};
 use kvmprof_recording::StackParts;
 
 use crate::kernel_memory::bpf;
-use crate::{AttachedMemory, HostKernel, Slots};
+use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
 use assembly::Range;
 pub(crate) use layout::VcpuLayout;
 use layout::{State, vmcb};
@@ -40,8 +42,8 @@ const STACK_BYTES: i32 = 4096;
 /// CR4.LA57: 5 levels of page tables.
 const LA57: u64 = 1 << 12;
 
-/// The longest record.
-pub const MAX_RECORD_BYTES: usize = record::STACK_BYTES + stacks::MOST * STACK_BYTES as usize;
+/// The longest record of a sample.
+pub const MAX_SAMPLE_BYTES: usize = record::STACK_BYTES + stacks::MOST * STACK_BYTES as usize;
 
 /// Makes programs for the vCPUs of one guest.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub struct SamplingHost {
     layout: VcpuLayout,
     /// From the host's CLOCK_MONOTONIC to this process's.
     time_offset: u64,
+    /// Where stacks are wanted, the host's are taken, too.
+    host_stacks: Option<Arc<HostStacks>>,
 }
 
 /// A program for one vCPU. Once it is set on an event it lives as long as that.
@@ -64,6 +68,7 @@ pub struct SamplingProgram {
     _outputs: OwnedFd,
     /// Where it puts a record together.
     _record: OwnedFd,
+    _host_record: Option<OwnedFd>,
 }
 
 impl SamplingHost {
@@ -99,7 +104,32 @@ impl SamplingHost {
             pid,
             kvm,
             time_offset: time_namespace::monotonic_offset(),
+            host_stacks: None,
         })
+    }
+
+    /// Has records of the host's stacks precede samples, where those have stacks and the tick didn't interrupt the guest. `stacks` are those of
+    /// the guest's VMM.
+    #[must_use]
+    pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
+        Self {
+            host_stacks: stacks,
+            ..self
+        }
+    }
+
+    /// What reads the records of the host's stacks, if there are any.
+    pub fn host_stacks(&self) -> Option<&HostStacks> {
+        self.host_stacks.as_deref()
+    }
+
+    /// Most bytes that the records of one tick have, with stacks or without.
+    pub fn max_record_bytes(&self, stacks: StackParts) -> usize {
+        if stacks == StackParts::default() {
+            return RECORD_BYTES;
+        }
+        let host = self.host_stacks.as_ref();
+        MAX_SAMPLE_BYTES + host.map_or(0, |_| host::MAX_HOST_RECORD_BYTES)
     }
 
     /// Whether a vCPU's privilege level is in every record. Without it a guest's mode is told by its addresses, which only
@@ -129,6 +159,7 @@ impl SamplingHost {
         output: BorrowedFd<'_>,
     ) -> Result<SamplingProgram, SamplingError> {
         let vcpu = self.vcpu(descriptor)?;
+        let takes_host_stacks = self.host_stacks.is_some() && stacks != StackParts::default();
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
         let linux = places.filter(|places| places.is_linux);
@@ -149,15 +180,21 @@ impl SamplingHost {
             pointer: places.and_then(|places| pointer(places, slots)),
             reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
             stacks,
+            host_record: None,
             time_offset: self.time_offset,
         };
         let record = bpf::create_map(plan.room()).map_err(error::refused)?;
         plan.record = record.as_raw_fd();
+        let host_record = takes_host_stacks
+            .then(|| bpf::create_map(host::MAX_HOST_RECORD_BYTES).map_err(error::refused))
+            .transpose()?;
+        plan.host_record = host_record.as_ref().map(AsRawFd::as_raw_fd);
         let program = bpf::load_for_event(&program::instructions(&self.layout, &plan))?;
         Ok(SamplingProgram {
             program,
             _outputs: outputs,
             _record: record,
+            _host_record: host_record,
         })
     }
 

@@ -31,6 +31,8 @@ pub struct Plan {
     pub pointer: Option<Pointer>,
     pub reads: Vec<Read>,
     pub stacks: Option<Stacks>,
+    /// The descriptor of the map whose value has room for a record of the host's stack, where that is wanted.
+    pub host_record: Option<i32>,
     /// What is to be added to the host's CLOCK_MONOTONIC, modulo 2^64.
     pub time_offset: u64,
 }
@@ -158,6 +160,9 @@ impl Program {
 pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);
+    if let Some(host_record) = plan.host_record {
+        program.host_stack(host_record, plan.outputs);
+    }
     program.immediate(MOVE_IMMEDIATE, FLAG_SET, 0);
     program.load_record(plan.record);
     program.zero((0..RECORD_BYTES).step_by(8));

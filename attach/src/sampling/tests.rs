@@ -176,7 +176,12 @@ fn the_kernel_accepts_the_program() {
         (software, true, copied(4096, true, 4, 3)),
         (svm, true, copied(8192, true, 5, MAX_RANGES as u64)),
     ];
-    for (state, with_places, stacks) in programs {
+    let host_record = bpf::create_map(host::MAX_HOST_RECORD_BYTES).unwrap();
+    let host_record = host_record.as_raw_fd();
+    let programs = programs.iter().flat_map(|(state, with_places, stacks)| {
+        [None, Some(host_record)].map(|host| (*state, *with_places, stacks.clone(), host))
+    });
+    for (state, with_places, stacks, host_record) in programs {
         layout.state = state;
         let mut plan = Plan {
             vcpu: 0xffff_8880_0000_1000,
@@ -190,6 +195,7 @@ fn the_kernel_accepts_the_program() {
                 .filter(|_| with_places)
                 .collect(),
             stacks,
+            host_record,
             time_offset: 0,
         };
         let record = bpf::create_map(plan.room()).unwrap();

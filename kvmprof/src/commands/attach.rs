@@ -58,6 +58,10 @@ pub struct AttachArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackParts,
+    /// Take the call stacks of the host's kernel and of the VMM, too, where a tick comes while the vCPU isn't in the guest: recordings have them
+    /// below the guest's; only with --capture kernel
+    #[arg(long)]
+    host_stacks: bool,
     /// Ticks of the profiling clock a second on each vCPU
     #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate)]
     hz: u32,
@@ -90,6 +94,9 @@ impl Command for AttachArguments {
                 "--jitter needs --capture ptrace: the host's kernel has no clock with a random phase",
             ));
         }
+        if self.host_stacks && self.capture != CaptureWay::Kernel {
+            return Err(usage("--host-stacks needs --capture kernel"));
+        }
         let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
         let knowledge = knowledge.map_err(usage)?;
         let host = HostKernel::open()
@@ -116,6 +123,7 @@ impl Command for AttachArguments {
                 CaptureWay::Ptrace => Capture::Ptrace,
                 CaptureWay::Kernel => Capture::Kernel,
             },
+            host_stacks: self.host_stacks,
             hz: self.hz,
             jitter: self.jitter,
             socket: self.socket.clone(),

@@ -16,6 +16,10 @@ pub struct ClockOptions {
     /// --clock thread
     #[arg(long)]
     pub jitter: bool,
+    /// Take the call stacks of the host's kernel and of kvmprof itself, too, where a tick comes while the vCPU isn't in the guest: recordings have
+    /// them below the guest's; only with --clock kernel
+    #[arg(long)]
+    pub host_stacks: bool,
 }
 
 impl ClockOptions {
@@ -24,6 +28,9 @@ impl ClockOptions {
     /// # Errors
     /// [`UsageError`](kvmprof_tools::command_line::UsageError).
     pub fn check(&self) -> anyhow::Result<()> {
+        if self.host_stacks && self.source != ClockSource::Kernel {
+            return Err(usage("--host-stacks needs --clock kernel"));
+        }
         let why = match self.source {
             ClockSource::Ticker => "the ticker kicks all vCPUs at once",
             ClockSource::Kernel => "the host's kernel has no clock with a random phase",

@@ -169,6 +169,7 @@ impl GuestOptions {
             hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
+            host_stacks: self.clock.host_stacks,
             prf_addresses: self.prf_addresses,
             record,
             sysroot: self.sysroot().map(Path::to_owned),

@@ -16,6 +16,7 @@ mod errors;
 mod event_consumers;
 mod events;
 mod folders;
+mod host_stacks;
 mod hostile;
 mod hostile_queues;
 mod jail;

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use kvmprof_attach::AttachError;
 use kvmprof_attach::tracer::{CodeError, TraceError};
+use kvmprof_attach::{AttachError, HostStacksError};
 use kvmprof_introspection::IntrospectionError;
 
 use crate::host_socket::HostSocketError;
@@ -31,6 +31,9 @@ pub enum AttachedError {
     /// The host's kernel takes no samples of it.
     #[error("{0}; use --capture ptrace")]
     Capture(KernelCaptureError),
+    /// The stacks of the host can't be had.
+    #[error("{0}; or leave --host-stacks out")]
+    HostStacks(HostStacksError),
     /// No vCPU has a thread.
     #[error(
         "No vCPU of the guest of process {0} has run yet, or their threads can't be found: try again later"

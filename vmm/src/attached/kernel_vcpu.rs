@@ -151,6 +151,7 @@ impl Sampler {
             long_mask: self.vcpu.host.long_mask(),
             setting: self.setting,
             is_in_doubt: self.vcpu.common.in_doubt.load(Ordering::Relaxed),
+            host: self.vcpu.host.host_stacks(),
         };
         let schedstat = &self.schedstat;
         let times = || ThreadTimes::read(schedstat);

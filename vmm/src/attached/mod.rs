@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, ThreadCode, TraceError, TracedVcpu};
-use kvmprof_attach::{AttachedMemory, HostKernel, Machine};
+use kvmprof_attach::{AttachedMemory, HostKernel, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::GuestKnowledge;
 
@@ -78,6 +78,8 @@ pub struct AttachConfig {
     pub knowledge: Option<GuestKnowledge>,
     /// Who takes samples.
     pub capture: Capture,
+    /// Whether the stacks of the host's kernel and of the VMM are taken below the guest's; with [`Capture::Ptrace`] they never are.
+    pub host_stacks: bool,
     /// Ticks a second on each vCPU.
     pub hz: u32,
     /// Whether ticks have a random phase; with [`Capture::Kernel`] they never have.
@@ -129,8 +131,18 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     if let Err(error) = learner.look_apart(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
     }
-    let sampling = sampling_host(config.capture, &memory, &knowledge, &vcpus)
-        .map_err(AttachedError::Capture)?;
+    let host_stacks = (config.host_stacks && config.capture == Capture::Kernel)
+        .then(|| HostStacks::read(pid).map(Arc::new))
+        .transpose()
+        .map_err(AttachedError::HostStacks)?;
+    let sampling = sampling_host(
+        config.capture,
+        &memory,
+        &knowledge,
+        &vcpus,
+        host_stacks.clone(),
+    )
+    .map_err(AttachedError::Capture)?;
     let plan = ClockPlan {
         hz: config.hz,
         source: config.capture.clock_source(),
@@ -146,6 +158,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         devices: None,
         counters: MachineCounters::default(),
         knowledge: Arc::clone(&knowledge),
+        host_stacks,
         halted_ticks: Some(HaltedTicks::AtWakeUp),
     };
     let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
@@ -214,11 +227,12 @@ fn sampling_host(
     memory: &AttachedMemory,
     knowledge: &GuestKnowledge,
     vcpus: &[(i32, i32)],
+    host_stacks: Option<Arc<HostStacks>>,
 ) -> Result<Option<Arc<SamplingHost>>, KernelCaptureError> {
     if capture == Capture::Ptrace {
         return Ok(None);
     }
-    let host = SamplingHost::attached(memory)?;
+    let host = SamplingHost::attached(memory)?.with_host_stacks(host_stacks);
     kernel_capture::check(&host, &memory.slots(), vcpus, knowledge)?;
     Ok(Some(Arc::new(host)))
 }

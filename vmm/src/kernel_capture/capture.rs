@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use kvmprof_attach::Slots;
-use kvmprof_attach::sampling::{MAX_RECORD_BYTES, RECORD_BYTES, SamplingHost, SamplingProgram};
+use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, RECORD_BYTES, SamplingHost, SamplingProgram};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
 
 use super::error::KernelCaptureError;
-use super::ring::{Entry, LARGE_RING_BYTES, PerfRing, RING_BYTES};
+use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES};
 use crate::perf_event::{Attributes, DISABLED, SOFTWARE};
 
 /// Events and their attributes (`include/uapi/linux/perf_event.h`).
@@ -65,14 +65,15 @@ impl Capture {
         period: u64,
     ) -> Result<Self, KernelCaptureError> {
         let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
-        let ring = map_ring(&output, contents.stacks).map_err(KernelCaptureError::Ring)?;
+        let ring = map_ring(&output, host.max_record_bytes(contents.stacks));
+        let ring = ring.map_err(KernelCaptureError::Ring)?;
         let Contents { places, stacks } = contents;
         let program = host.program(slots, thread.descriptor, places, stacks, output.as_fd())?;
         let clock = start_clock(thread.tid, period, &program).map_err(KernelCaptureError::Event)?;
         Ok(Self {
             _clock: clock,
             _program: program,
-            room: room(&ring, stacks),
+            room: (ring.bytes() / host.max_record_bytes(stacks)) as u64,
             ring,
             _output: output,
         })
@@ -115,20 +116,18 @@ pub fn check(
     Ok(())
 }
 
-/// A large ring takes more memory than everybody may lock: then a small one has to do.
-fn map_ring(output: &File, stacks: StackParts) -> io::Result<PerfRing> {
-    if stacks == StackParts::default() {
-        return PerfRing::map(output, RING_BYTES);
-    }
-    PerfRing::map(output, LARGE_RING_BYTES).or_else(|_| PerfRing::map(output, RING_BYTES))
-}
-
-fn room(ring: &PerfRing, stacks: StackParts) -> u64 {
-    let longest = match stacks == StackParts::default() {
-        true => RECORD_BYTES,
-        false => MAX_RECORD_BYTES,
+/// A ring for records of at most so many bytes. A large one takes more memory than everybody may lock: then a small one has to do.
+fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
+    let larger: &[usize] = if record_bytes <= RECORD_BYTES {
+        &[]
+    } else if record_bytes <= MAX_SAMPLE_BYTES {
+        &[LARGE_RING_BYTES]
+    } else {
+        &[LARGEST_RING_BYTES, LARGE_RING_BYTES]
     };
-    (ring.bytes() / longest) as u64
+    let mut larger = larger.iter();
+    let mapped = larger.find_map(|bytes| PerfRing::map(output, *bytes).ok());
+    mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
 }
 
 fn open_output(tid: i32) -> io::Result<File> {

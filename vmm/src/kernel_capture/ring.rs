@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvmprof_attach::sampling::Record;
+use kvmprof_attach::sampling::{HostRecord, Record};
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 
 const PAGE: usize = 4096;
@@ -15,6 +15,8 @@ const PAGE: usize = 4096;
 pub const RING_BYTES: usize = 32 * PAGE;
 /// The same for records with stacks, of up to 8 KiB each.
 pub const LARGE_RING_BYTES: usize = 256 * PAGE;
+/// The same where records of the host's stacks, of up to 13 KiB each, precede them.
+pub const LARGEST_RING_BYTES: usize = 1024 * PAGE;
 /// Offsets in the first page.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
@@ -46,6 +48,8 @@ pub enum Interrupted {
 pub enum Entry<'a> {
     /// A sample.
     Sample(Interrupted, Record<'a>),
+    /// The host's stack at the tick whose sample follows.
+    Host(HostRecord<'a>),
     /// So many samples found no room, or can't be read.
     Lost(u64),
 }
@@ -64,7 +68,7 @@ pub struct PerfRing {
 unsafe impl Send for PerfRing {}
 
 impl PerfRing {
-    /// Maps the ring of `event`, of [`RING_BYTES`] or [`LARGE_RING_BYTES`].
+    /// Maps the ring of `event`, of [`RING_BYTES`], [`LARGE_RING_BYTES`] or [`LARGEST_RING_BYTES`].
     ///
     /// # Errors
     /// What mmap(2) says: EPERM beyond kernel.perf_event_mlock_kb.
@@ -164,7 +168,11 @@ fn parse(bytes: &[u8]) -> Option<Entry<'_>> {
 fn sample(bytes: &[u8]) -> Option<Entry<'_>> {
     let misc = u16::from_le_bytes(array_at(bytes, 4)?);
     let address = u64_at(bytes, HEADER_BYTES)?;
-    let record = Record::parse(bytes.get(SAMPLE_BYTES..)?)?;
+    let written = bytes.get(SAMPLE_BYTES..)?;
+    if let Some(host) = HostRecord::parse(written) {
+        return Some(Entry::Host(host));
+    }
+    let record = Record::parse(written)?;
     let interrupted = match misc & CPU_MODE {
         GUEST_KERNEL => Interrupted::GuestKernel(address),
         GUEST_USER => Interrupted::GuestUser(address),

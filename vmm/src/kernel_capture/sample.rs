@@ -1,6 +1,7 @@
 //! What a record of the host's kernel says of the guest.
 
 use kvm_bindings::KVM_MP_STATE_HALTED;
+use kvmprof_attach::HostStacks;
 use kvmprof_attach::sampling::Record;
 use kvmprof_introspection::{Identity, PhysicalMemory, ProcessPlaces, Registers};
 use kvmprof_recording::Sample;
@@ -22,16 +23,19 @@ pub struct Reader<'a> {
     pub setting: ClockSetting,
     /// Whether the guest may run another kernel by now than the one that is known: then there are no samples.
     pub is_in_doubt: bool,
+    /// What unwinds the host's stacks, if they are taken.
+    pub host: Option<&'a HostStacks>,
 }
 
 impl Reader<'_> {
-    /// The sample of a record, whose stack goes to [`VcpuView::send`]. The process's mappings go into `ticks` when they
+    /// The sample of a record, with `host_frames` below its stack, which goes to [`VcpuView::send`]. The process's mappings go into `ticks` when they
     /// have changed. `None` if the host's kernel didn't have the program counter, or the vCPU has gone.
     pub fn sample<M: PhysicalMemory>(
         &self,
         view: &mut VcpuView<M>,
         interrupted: Interrupted,
         record: &Record<'_>,
+        host_frames: &[u64],
         ticks: &mut TickSender,
     ) -> Option<Sample> {
         view.clear();
@@ -71,7 +75,8 @@ impl Reader<'_> {
             time: sample.time,
             copies: (record.fill_general(&mut registers)).map(|()| &copies[..]),
         };
-        sample.stack = view.capture_copied(&registers, &copied, ticks);
+        view.capture_copied(&registers, &copied, ticks);
+        sample.stack = view.add_host_frames(host_frames);
         Some(sample)
     }
 
@@ -155,6 +160,7 @@ mod tests {
                 ..ClockSetting::default()
             },
             is_in_doubt: false,
+            host: None,
         };
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());
@@ -163,7 +169,7 @@ mod tests {
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut ticks, _receiver) = tick_ring(3, doorbell);
         let record = Record::parse(record).unwrap();
-        let sample = reader.sample(&mut view, at, &record, &mut ticks)?;
+        let sample = reader.sample(&mut view, at, &record, &[], &mut ticks)?;
         let has_counter = sample.cpl == 0 && sample.pc != 0;
         let expected = if has_counter {
             StackEnd::Unsupported

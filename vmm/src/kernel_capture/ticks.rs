@@ -16,6 +16,8 @@ pub struct KernelTicks {
     account: RunTimeAccount,
     /// Who samples; `None`: the host's kernel refuses to, and ticks are lost.
     pub capture: Option<Capture>,
+    /// The host's frames at the tick whose sample is the next entry of the ring.
+    host_frames: Vec<u64>,
 }
 
 impl KernelTicks {
@@ -25,6 +27,7 @@ impl KernelTicks {
             account: RunTimeAccount::new(grid.period(), now, times),
             grid,
             capture,
+            host_frames: Vec::new(),
         }
     }
 
@@ -43,17 +46,28 @@ impl KernelTicks {
         sender: &mut TickSender,
     ) -> Result<(), E> {
         let (mut sampled, mut lost) = (0, 0);
+        let host_frames = &mut self.host_frames;
         if let Some(capture) = &mut self.capture {
             capture.drain(|entry| match entry {
-                Entry::Lost(count) => lost += count,
+                Entry::Lost(count) => {
+                    lost += count;
+                    host_frames.clear();
+                }
+                Entry::Host(record) => {
+                    host_frames.clear();
+                    if let Some(host) = reader.host {
+                        host.unwind(&record, host_frames);
+                    }
+                }
                 Entry::Sample(interrupted, record) => {
-                    match reader.sample(view, interrupted, &record, sender) {
+                    match reader.sample(view, interrupted, &record, host_frames, sender) {
                         None => lost += 1,
                         sample => {
                             sampled += 1;
                             view.send(sender, ElapsedTicks::default(), sample);
                         }
                     }
+                    host_frames.clear();
                 }
             });
         }

@@ -31,7 +31,7 @@ use crate::clock::ClockSetting;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use crate::vm::GuestControl;
 use clocks::{Clocks, Flush};
-use consumers::{Client, Consumer, Consumers, Context, Device};
+use consumers::{Client, Consumer, Consumers, Context, Device, SymbolSources};
 use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
@@ -143,8 +143,13 @@ impl Profiler {
         for block in processes.loaded() {
             consumers.iter_mut().for_each(|one| one.take_block(&block));
         }
+        let mut sources = SymbolSources {
+            kernel_text,
+            knowledge: &info.knowledge,
+            host: info.host_stacks.as_deref(),
+        };
         for consumer in consumers.iter_mut() {
-            consumer.advance(kernel_text, &info.knowledge);
+            consumer.advance(&mut sources);
         }
         self.look_at_tasks();
         if self.is_ticking() && self.consumers.source().is_none() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvmprof_attach::HostStacks;
 use kvmprof_devices::virtio::block::SECTOR;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
@@ -34,6 +35,8 @@ pub struct MachineInfo {
     pub counters: MachineCounters,
     /// How processes are told apart.
     pub knowledge: Arc<GuestKnowledge>,
+    /// The host's functions, if samples have its stacks.
+    pub host_stacks: Option<Arc<HostStacks>>,
     /// How ticks of halted vCPUs are counted; `None` until somebody has looked what the host allows.
     pub halted_ticks: Option<HaltedTicks>,
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kvm_ioctls::VcpuFd;
 use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO};
 use kvmprof_attach::sampling::{SamplingError, SamplingHost};
-use kvmprof_attach::{HostKernel, Slot, Slots};
+use kvmprof_attach::{HostKernel, HostStacks, Slot, Slots};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces, Registers, ValueKind};
 use kvmprof_recording::StackParts;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
@@ -42,14 +42,19 @@ pub struct KernelSampling {
 }
 
 impl KernelSampling {
-    /// Asks the host's kernel to sample `machine`, in which runs what `knowledge` says.
+    /// Asks the host's kernel to sample `machine`, in which runs what `knowledge` says; with `host_stacks`, those below the guest's, too.
     ///
     /// # Errors
     /// Why it won't.
-    pub fn new(machine: &Machine, knowledge: &GuestKnowledge) -> Result<Self, KernelCaptureError> {
+    pub fn new(
+        machine: &Machine,
+        knowledge: &GuestKnowledge,
+        host_stacks: Option<Arc<HostStacks>>,
+    ) -> Result<Self, KernelCaptureError> {
         let kernel = HostKernel::open().map_err(SamplingError::from)?;
+        let host = SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?;
         let sampling = Self {
-            host: SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?,
+            host: host.with_host_stacks(host_stacks),
             slots: slots(&machine.memory),
             vcpus: machine.vcpus.len(),
         };
@@ -254,6 +259,7 @@ impl KernelClock {
             long_mask: self.sampling.host.long_mask(),
             setting: running.setting,
             is_in_doubt: false,
+            host: self.sampling.host.host_stacks(),
         };
         if let Err(error) = running.ticks.take(&reader, || self.times(), view, ticks) {
             log::debug!(

@@ -231,6 +231,7 @@ mod tests {
         let stack = StackSummary {
             kernel: 60,
             user: 40,
+            host: 0,
             kernel_end: StackEnd::Complete,
             user_end: StackEnd::Absent,
         };

@@ -102,7 +102,7 @@ pub struct VcpuThread {
     /// KVM's descriptor of it.
     pub fd: VcpuFd,
     /// How it starts.
-    pub initial: VcpuState,
+    pub initial: Box<VcpuState>,
     /// What other threads hold of it.
     pub shared: Arc<VcpuShared>,
     /// The way for its ticks.
@@ -122,12 +122,13 @@ impl VcpuThread {
         self,
         ended: impl FnOnce(Ending) + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
-        thread::Builder::new()
-            .name(format!("vcpu {}", self.vcpu))
-            .spawn(move || ended(self.run()))
+        let name = format!("vcpu {}", self.vcpu);
+        // Not on the thread's stack, of which samples of the host's stacks copy a part: the vCPU's state has some KiB.
+        let boxed = Box::new(self);
+        (thread::Builder::new().name(name)).spawn(move || ended(boxed.run()))
     }
 
-    fn run(self) -> Ending {
+    fn run(self: Box<Self>) -> Ending {
         let Self {
             vcpu,
             mut fd,
@@ -136,7 +137,7 @@ impl VcpuThread {
             ticks,
             counting,
             common,
-        } = self;
+        } = *self;
         let prepared = signals::let_through_in_kvm_run(&fd)
             .and_then(|()| VcpuClock::for_this_thread(vcpu, common.ticker.clone(), common.jitter));
         let kernel = common.sampling.clone();

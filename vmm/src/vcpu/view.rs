@@ -143,7 +143,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         registers: &Registers,
         copied: &Copied<'_>,
         ticks: &mut TickSender,
-    ) -> StackSummary {
+    ) {
         let is_wanted = self.stacks != StackParts::default();
         if self.processes || is_wanted {
             let task = copied.task.unwrap_or_default();
@@ -165,6 +165,11 @@ impl<M: PhysicalMemory> VcpuView<M> {
             }
             _ => self.only_counter(registers),
         }
+    }
+
+    /// Adds frames of the host to the stack of the last sample, if it has any of the guest's. The result describes the whole stack.
+    pub fn add_host_frames(&mut self, frames: &[u64]) -> StackSummary {
+        self.stack.push_host(frames);
         self.stack.summary()
     }
 

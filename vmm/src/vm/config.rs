@@ -48,6 +48,8 @@ pub struct VmConfig {
     pub hz: u32,
     /// What drives the clocks.
     pub clock_source: ClockSource,
+    /// Whether the stacks of the host's kernel and of this process are taken below the guest's, which only [`ClockSource::Kernel`] can.
+    pub host_stacks: bool,
     /// Whether ticks have a random phase.
     pub jitter: bool,
     /// Whether the vCPUs wait until somebody gathers samples.
@@ -92,6 +94,7 @@ impl VmConfig {
             vsock: None,
             hz: DEFAULT_HZ,
             clock_source: ClockSource::Thread,
+            host_stacks: false,
             jitter: false,
             hold: false,
             socket: None,

@@ -1,5 +1,6 @@
 //! What can go wrong with a VM as a whole.
 
+use kvmprof_attach::HostStacksError;
 use std::io;
 use std::path::PathBuf;
 
@@ -68,6 +69,9 @@ pub enum VmError {
     /// The host's kernel takes no samples.
     #[error("{0}; use --clock thread")]
     KernelClock(KernelCaptureError),
+    /// The stacks of the host can't be had.
+    #[error("{0}; or leave --host-stacks out")]
+    HostStacks(HostStacksError),
     /// A network device's other end can't be opened.
     #[error(transparent)]
     Network(#[from] TapError),

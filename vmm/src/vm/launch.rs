@@ -39,6 +39,7 @@ use crate::vcpu::{
     VcpuShared, signals,
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
+use kvmprof_attach::HostStacks;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
 
@@ -80,6 +81,12 @@ impl Vm {
             // It needs /dev/kvm, and a machine of its own.
             kernel_events::find_out();
         }
+        let is_sampled_by_kernel = config.clock_source == ClockSource::Kernel;
+        // Before files are out of reach: this program's own is read.
+        let host_stacks = (config.host_stacks && is_sampled_by_kernel)
+            .then(|| HostStacks::read(std::process::id().cast_signed()).map(Arc::new))
+            .transpose()
+            .map_err(VmError::HostStacks)?;
         if config.restrict_paths {
             restrict_paths(&config)?;
         }
@@ -89,8 +96,8 @@ impl Vm {
         }
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
-        let sampling = (config.clock_source == ClockSource::Kernel)
-            .then(|| KernelSampling::new(&machine, &knowledge).map(Arc::new))
+        let sampling = is_sampled_by_kernel
+            .then(|| KernelSampling::new(&machine, &knowledge, host_stacks.clone()).map(Arc::new))
             .transpose()
             .map_err(VmError::KernelClock)?;
         let fallback = match config.clock_source {
@@ -111,7 +118,10 @@ impl Vm {
             registers: register_source(&kvm),
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
-        let info = machine_info(&config.machine, &machine, &shared, &knowledge, monitors);
+        let info = MachineInfo {
+            host_stacks,
+            ..machine_info(&config.machine, &machine, &shared, &knowledge, monitors)
+        };
         let asked = stop_request.try_clone();
         let asked = asked.map_err(VmError::host("a descriptor"))?;
         let termination = Termination::by(asked);
@@ -243,6 +253,7 @@ fn machine_info(
         monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
+        host_stacks: None,
         halted_ticks: None,
     }
 }

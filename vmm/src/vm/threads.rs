@@ -59,7 +59,7 @@ impl VcpuThreads {
             let thread = VcpuThread {
                 vcpu,
                 fd,
-                initial,
+                initial: Box::new(initial),
                 shared: Arc::clone(shared),
                 ticks,
                 counting,

@@ -114,6 +114,7 @@ impl DemoArguments {
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
+            host_stacks: self.clock.host_stacks,
             hold: held,
             socket: Some(socket.to_owned()),
             ..VmConfig::new(machine)

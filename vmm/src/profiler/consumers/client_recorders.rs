@@ -11,18 +11,16 @@ use kvmprof_abi::recorder::{
 };
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
-use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{ClientSink, Encoder, Sink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
 
-use super::recording::{LookPace, add_symbols, recording_info};
+use super::recording::{LookPace, SymbolSources, add_symbols, recording_info};
 use super::{
     ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore, check_event,
 };
 use crate::clock::TickSource;
-use crate::profiler::kernel_text::KernelText;
 
 /// A recording that a client has started.
 #[derive(Debug)]
@@ -321,9 +319,9 @@ impl Consumer for ClientRecorders {
         }
     }
 
-    fn advance(&mut self, kernel_text: &mut KernelText, knowledge: &GuestKnowledge) {
+    fn advance(&mut self, sources: &mut SymbolSources<'_>) {
         for encoder in self.encoders() {
-            add_symbols(encoder, kernel_text, knowledge);
+            add_symbols(encoder, sources);
             encoder.flush_due();
         }
     }

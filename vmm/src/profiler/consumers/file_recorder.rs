@@ -4,17 +4,15 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{Encoder, FileOptions, FileSink, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
 use kvmprof_sandbox::{Thread, enter};
 
-use super::recording::{LookPace, add_symbols};
+use super::recording::{LookPace, SymbolSources, add_symbols};
 use super::{ClockNeeds, Consumer};
 use crate::clock::TickSource;
-use crate::profiler::kernel_text::KernelText;
 
 /// Where to record, and what.
 #[derive(Clone, Debug)]
@@ -114,8 +112,8 @@ impl Consumer for FileRecorder {
         self.encoder.add_restart(Arc::clone(block));
     }
 
-    fn advance(&mut self, kernel_text: &mut KernelText, knowledge: &GuestKnowledge) {
-        add_symbols(&mut self.encoder, kernel_text, knowledge);
+    fn advance(&mut self, sources: &mut SymbolSources<'_>) {
+        add_symbols(&mut self.encoder, sources);
         self.encoder.flush_due();
     }
 

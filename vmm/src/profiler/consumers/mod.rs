@@ -16,14 +16,12 @@ use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
-use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, StackParts, Ticks};
 
 use super::MachineInfo;
 use super::clocks::Clocks;
-use super::kernel_text::KernelText;
 use super::processes::Processes;
 use crate::clock::{ClockSetting, TickSource};
 use crate::counters::ProcessCounts;
@@ -36,7 +34,7 @@ use prf::PrfConsumer;
 use profil::ProfilConsumer;
 
 pub use file_recorder::{FileRecorder, RecordPlan};
-pub use recording::recording_info;
+pub use recording::{SymbolSources, recording_info};
 
 /// Who opens a device. What the guest opens never stands in the way of the host's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +89,7 @@ pub trait Consumer {
     fn follow(&mut self, _source: Option<TickSource>) {}
 
     /// Does what is due by time, and what was waiting for the kernel's symbols. Called every few ms while ticks come.
-    fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {}
+    fn advance(&mut self, _sources: &mut SymbolSources<'_>) {}
 
     /// The guest has ended, and all its ticks have been taken.
     fn end(&mut self);

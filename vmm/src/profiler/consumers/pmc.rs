@@ -13,18 +13,17 @@ use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::Pmc;
 use kvmprof_devices::profiling::pmc::{Account, ProcessKey, Row, Totals, event_kind};
-use kvmprof_introspection::{GuestKnowledge, ProcessInstance};
+use kvmprof_introspection::ProcessInstance;
 use kvmprof_recording::counters::ProcessCounters;
 use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
 use kvmprof_recording::{EventKind, SamplingEvent, Ticks};
 
 use super::{
-    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore,
-    check_event,
+    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources,
+    TicksBefore, check_event,
 };
 use crate::clock::TickSource;
 use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
-use crate::profiler::kernel_text::KernelText;
 
 /// Maximum number of clients that have all processes counted: each may take most of a megabyte, and as much for its document.
 const MAX_ACCOUNTS: usize = 32;
@@ -301,7 +300,7 @@ impl Consumer for PmcConsumer {
         }
     }
 
-    fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {
+    fn advance(&mut self, _sources: &mut SymbolSources<'_>) {
         self.absorb();
     }
 

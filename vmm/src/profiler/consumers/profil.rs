@@ -10,18 +10,17 @@ use kvmprof_abi::profil::{Call, MAX_RANGES, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::profil::{KeptProfile, turns_on};
-use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 
 use super::kept_profile::Kept;
 use super::rate::{RateCheck, can_follow, ticks_a_second};
 use super::{
-    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore,
+    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources,
+    TicksBefore,
 };
 use crate::clock::TickSource;
 use crate::profil::{ProfiledProcesses, Watch};
-use crate::profiler::kernel_text::KernelText;
 
 /// Maximum number of bytes of all buffers that are kept for the host's clients, and of those for the guest.
 const MAX_MEMORY: usize = 64 << 20;
@@ -208,7 +207,7 @@ impl Consumer for ProfilConsumer {
         }
     }
 
-    fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {
+    fn advance(&mut self, _sources: &mut SymbolSources<'_>) {
         self.kept_mut().for_each(Kept::follow);
         self.processes.forget_ended();
     }

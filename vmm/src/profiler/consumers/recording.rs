@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kvmprof_attach::HostStacks;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::{Encoder, KernelInfo, RecordingInfo, Sink};
@@ -75,12 +76,29 @@ pub fn recording_info(
     }
 }
 
-/// Gives `recording` what it lacks of the kernel's functions and its modules', and of the names of locks, as far as that is known.
-pub fn add_symbols<S: Sink>(
-    recording: &mut Encoder<S>,
-    kernel_text: &mut KernelText,
-    knowledge: &GuestKnowledge,
-) {
+/// Where the names of functions come from.
+pub struct SymbolSources<'a> {
+    /// The texts of the guest's kernel.
+    pub kernel_text: &'a mut KernelText,
+    /// What is known of the guest.
+    pub knowledge: &'a GuestKnowledge,
+    /// The functions of the host, if samples have its stacks.
+    pub host: Option<&'a HostStacks>,
+}
+
+/// Gives `recording` what it lacks of the kernel's functions and its modules', of the host's, and of the names of locks, as far as that is
+/// known.
+pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSources<'_>) {
+    let SymbolSources {
+        kernel_text,
+        knowledge,
+        host,
+    } = sources;
+    while let Some(known) = recording.host_text()
+        && let Some(new) = host.and_then(|host| host.functions_after(known))
+    {
+        recording.add_host_functions(new.text.into_bytes().into(), new.known);
+    }
     if recording.wants_kernel()
         && let Some(text) = kernel_text.kernel(knowledge)
     {
@@ -160,7 +178,14 @@ mod tests {
                 ..Ticks::default()
             };
             recording.feed(&ticks, &[]);
-            add_symbols(&mut recording, &mut kernel_text, &guest.knowledge);
+            add_symbols(
+                &mut recording,
+                &mut SymbolSources {
+                    kernel_text: &mut kernel_text,
+                    knowledge: &guest.knowledge,
+                    host: None,
+                },
+            );
         }
         recording.finish();
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
@@ -177,14 +202,28 @@ mod tests {
         let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
         // Nobody knows yet where the kernel is.
-        add_symbols(&mut recording, &mut kernel_text, &guest.knowledge);
+        add_symbols(
+            &mut recording,
+            &mut SymbolSources {
+                kernel_text: &mut kernel_text,
+                knowledge: &guest.knowledge,
+                host: None,
+            },
+        );
         assert!(recording.wants_kernel());
         guest.knowledge.locate(&guest.memory, &guest.user());
         for name in ["first", "second"] {
             guest.load(&[TestModule::new(name, 2)]);
             guest.read_modules();
             for _ in 0..2 {
-                add_symbols(&mut recording, &mut kernel_text, &guest.knowledge);
+                add_symbols(
+                    &mut recording,
+                    &mut SymbolSources {
+                        kernel_text: &mut kernel_text,
+                        knowledge: &guest.knowledge,
+                        host: None,
+                    },
+                );
             }
         }
         recording.finish();

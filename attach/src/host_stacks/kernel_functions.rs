@@ -1,0 +1,119 @@
+//! The functions of the host's kernel.
+
+use std::io;
+use std::{fs, ops::Range};
+
+use kvmprof_abi::kallsyms::KernelSymbol;
+
+use super::named;
+
+/// Where the addresses of the kernel begin: those of user programs are below it.
+const KERNEL_BEGIN: u64 = 1 << 63;
+/// What is farther behind a function's begin isn't taken for a part of it, in bytes: there are no lengths, and not all code has a name.
+const LONGEST: u64 = 64 << 10;
+
+/// They, by address.
+#[derive(Debug)]
+pub struct KernelFunctions {
+    /// Where each begins, and where its line is in the text.
+    functions: Vec<(u64, Range<u32>)>,
+    text: Vec<u8>,
+}
+
+impl KernelFunctions {
+    /// Those of the kernel that runs.
+    ///
+    /// # Errors
+    /// /proc/kallsyms can't be read.
+    pub fn read() -> io::Result<Self> {
+        fs::read("/proc/kallsyms").map(Self::parse)
+    }
+
+    /// Those of a text in the form of `/proc/kallsyms`.
+    fn parse(text: Vec<u8>) -> Self {
+        let mut functions = Vec::new();
+        let mut begin = 0_u32;
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            let end = begin.saturating_add(u32::try_from(line.len()).unwrap_or(u32::MAX));
+            let symbol = KernelSymbol::parse(line);
+            if let Some(symbol) = symbol.filter(|symbol| is_function(symbol)) {
+                functions.push((symbol.address, begin..end));
+            }
+            begin = end;
+        }
+        // Of several names for one address the first one counts.
+        functions.sort_by_key(|(address, _)| *address);
+        functions.dedup_by_key(|(address, _)| *address);
+        Self { functions, text }
+    }
+
+    /// Whether there are none: all addresses are 0 where the kernel doesn't tell them.
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty()
+    }
+
+    /// Where the function `name` begins.
+    #[cfg(test)]
+    pub fn address_of(&self, name: &str) -> Option<u64> {
+        let is_it = |(_, line): &&(u64, Range<u32>)| {
+            let symbol = KernelSymbol::parse(&self.text[line.start as usize..line.end as usize]);
+            symbol.is_some_and(|symbol| symbol.name == name.as_bytes())
+        };
+        self.functions
+            .iter()
+            .find(is_it)
+            .map(|(address, _)| *address)
+    }
+
+    /// The name of the function at `address`, with its module.
+    pub fn name(&self, address: u64) -> Option<String> {
+        let after = self
+            .functions
+            .partition_point(|(begin, _)| *begin <= address);
+        let (begin, line) = self.functions.get(after.checked_sub(1)?)?;
+        (address - begin < LONGEST).then_some(())?;
+        let line = self.text.get(line.start as usize..line.end as usize)?;
+        let symbol = KernelSymbol::parse(line)?;
+        let module = symbol.module.and_then(|module| {
+            let module = module.strip_prefix(b"[")?;
+            module.strip_suffix(b"]")
+        });
+        let text = |bytes| String::from_utf8_lossy(bytes);
+        let module = module.map_or("kernel".into(), text);
+        Some(named(&text(symbol.name), &module))
+    }
+}
+
+fn is_function(symbol: &KernelSymbol<'_>) -> bool {
+    matches!(symbol.kind, b't' | b'T' | b'w' | b'W') && symbol.address >= KERNEL_BEGIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_the_name_of_the_function_that_begins_before_it() {
+        let text = "ffffffff81000000 T _text\nffffffff81000000 T startup_64\nffffffff81000100 D data\n\
+                    ffffffff81000200 t work\nffffffffc0001000 t kvm_vcpu_ioctl\t[kvm]\n";
+        let functions = KernelFunctions::parse(text.as_bytes().to_vec());
+        let name = |address| functions.name(address);
+        assert_eq!(name(0xffff_ffff_8000_0000), None);
+        let expected = |name: &str| Some(name.to_owned());
+        assert_eq!(
+            name(0xffff_ffff_8100_0150),
+            expected("_text\t[host:kernel]")
+        );
+        assert_eq!(name(0xffff_ffff_8100_0200), expected("work\t[host:kernel]"));
+        assert_eq!(
+            name(0xffff_ffff_c000_1234),
+            expected("kvm_vcpu_ioctl\t[host:kvm]")
+        );
+    }
+
+    #[test]
+    fn a_kernel_that_keeps_its_addresses_tells_nothing() {
+        let text = b"0000000000000000 T _text\n0000000000000000 t kvm_vcpu_ioctl\t[kvm]\n";
+        assert!(KernelFunctions::parse(text.to_vec()).is_empty());
+    }
+}

@@ -1,0 +1,311 @@
+//! Call stacks of the host below a guest's: what its kernel and the VMM did for a vCPU when a tick came.
+//!
+//! The host's kernel unwinds its own part. The VMM's part is a copy of its stack, which is unwound here by the unwind tables of the VMM's
+//! files. Addresses don't leave this module, since those of the host's kernel are to be kept from guests and from whoever gets a
+//! recording: each function gets a number instead, when it is seen first.
+
+mod kernel_functions;
+mod program;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvmprof_introspection::{StackCopy, UnwindCache};
+use kvmprof_recording::{HOST_FRAMES, StackEnd};
+
+use crate::sampling::HostRecord;
+use kernel_functions::KernelFunctions;
+use program::Program;
+
+/// Most functions that get numbers of their own. What is seen later counts as unknown.
+const MAX_FUNCTIONS: usize = 1 << 14;
+/// Most addresses whose numbers, and whose code, are remembered.
+const MAX_ADDRESSES: usize = 1 << 16;
+
+/// Why the host's stacks can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HostStacksError {
+    /// The list of the kernel's functions can't be read.
+    #[error("Cannot read /proc/kallsyms for the names of the host's functions: {0}")]
+    Kallsyms(io::Error),
+    /// It has no addresses.
+    #[error(
+        "The host's kernel keeps the addresses of its functions from this process: run it with CAP_SYSLOG, or set the host's sysctl \
+         kernel.kptr_restrict to 0 or 1"
+    )]
+    Hidden,
+    /// The mappings of the VMM can't be read.
+    #[error("Cannot read the mappings of process {pid}, whose call stacks are asked for: {source}")]
+    Mappings {
+        /// The VMM.
+        pid: i32,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The functions of the host's kernel and of one VMM, and the ways through its stacks. It can be shared by threads.
+#[derive(Debug)]
+pub struct HostStacks {
+    kernel: KernelFunctions,
+    program: Program,
+    seen: Mutex<Seen>,
+}
+
+/// What was seen on stacks until now.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The numbers of functions, by address and by `NAME\tMODULE`.
+    by_address: HashMap<u64, u64>,
+    by_name: HashMap<String, u64>,
+    /// A line for each number, in the form of `/proc/kallsyms`.
+    text: String,
+    /// Code that ends right before an address.
+    code: HashMap<u64, Option<[u8; 8]>>,
+    cache: UnwindCache,
+}
+
+/// Functions that were seen for the first time.
+#[derive(Debug)]
+pub struct NewHostFunctions {
+    /// In the form of `/proc/kallsyms`, at addresses from [`HOST_FRAMES`] on. The module of the kernel's own is `[host:kernel]`, that of the
+    /// kernel's module kvm `[host:kvm]`, and that of a program its file's name, as `[host:qemu-system-x86_64]`.
+    pub text: String,
+    /// How much of the text there is with them, in bytes.
+    pub known: u64,
+}
+
+impl HostStacks {
+    /// Reads which functions the host's kernel has, and the files that process `pid` has mapped. What it maps later is unknown.
+    ///
+    /// # Errors
+    /// The kernel doesn't tell, or the process may not be looked into.
+    pub fn read(pid: i32) -> Result<Self, HostStacksError> {
+        let kernel = KernelFunctions::read().map_err(HostStacksError::Kallsyms)?;
+        if kernel.is_empty() {
+            return Err(HostStacksError::Hidden);
+        }
+        let program =
+            Program::read(pid).map_err(|source| HostStacksError::Mappings { pid, source })?;
+        let stacks = Self {
+            kernel,
+            program,
+            seen: Mutex::default(),
+        };
+        let mut seen = stacks.seen();
+        for name in ["[unknown]\t[host]", "[cut_short]\t[host]"] {
+            seen.number_of(name.to_owned());
+        }
+        drop(seen);
+        Ok(stacks)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The frames of `record`, innermost first: numbers of functions from [`HOST_FRAMES`] on. They are appended to `frames`.
+    pub fn unwind(&self, record: &HostRecord<'_>, frames: &mut Vec<u64>) {
+        let mut seen = self.seen();
+        let mut is_first = true;
+        for address in record.kernel_frames() {
+            // A return address is behind the call.
+            let inside = address.wrapping_sub(u64::from(!is_first));
+            is_first = false;
+            frames.push(seen.number_at(inside, || self.kernel.name(inside)));
+        }
+        let Some((registers, bytes)) = record.program() else {
+            return;
+        };
+        let Seen { code, cache, .. } = &mut *seen;
+        let mut addresses = Vec::new();
+        let copy = StackCopy {
+            address: registers[1],
+            bytes,
+        };
+        let end = self.program.unwinder().unwind_copied(
+            registers,
+            copy,
+            |end| {
+                if code.len() >= MAX_ADDRESSES {
+                    code.clear();
+                }
+                *(code.entry(end)).or_insert_with(|| self.program.code_before(end))
+            },
+            cache,
+            |address| {
+                addresses.push(address);
+                addresses.len() < MAX_PROGRAM_FRAMES
+            },
+        );
+        for address in addresses {
+            frames.push(seen.number_at(address, || self.program.name(address)));
+        }
+        if end != StackEnd::Complete {
+            frames.push(HOST_FRAMES + CUT_SHORT);
+        }
+    }
+
+    /// The functions that were seen after the first `known` bytes of their text; none if there are no more.
+    pub fn functions_after(&self, known: u64) -> Option<NewHostFunctions> {
+        let seen = self.seen();
+        let text = seen.text.get(usize::try_from(known).ok()?..)?;
+        (!text.is_empty()).then(|| NewHostFunctions {
+            text: text.to_owned(),
+            known: seen.text.len() as u64,
+        })
+    }
+}
+
+/// Most frames of the VMM's part.
+const MAX_PROGRAM_FRAMES: usize = 64;
+/// The numbers of what isn't a function.
+const UNKNOWN: u64 = 0;
+const CUT_SHORT: u64 = 1;
+
+impl Seen {
+    /// The frame of the function at `address`, which has the name that `name` finds.
+    fn number_at(&mut self, address: u64, name: impl FnOnce() -> Option<String>) -> u64 {
+        if let Some(number) = self.by_address.get(&address) {
+            return HOST_FRAMES + number;
+        }
+        let number = name().map_or(UNKNOWN, |name| self.number_of(name));
+        if self.by_address.len() >= MAX_ADDRESSES {
+            self.by_address.clear();
+        }
+        self.by_address.insert(address, number);
+        HOST_FRAMES + number
+    }
+
+    /// The number of the function that is called `NAME\tMODULE`.
+    fn number_of(&mut self, name: String) -> u64 {
+        if let Some(number) = self.by_name.get(&name) {
+            return *number;
+        }
+        if self.by_name.len() >= MAX_FUNCTIONS {
+            return UNKNOWN;
+        }
+        let number = self.by_name.len() as u64;
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "{:016x} t {name}", HOST_FRAMES + number);
+        self.by_name.insert(name, number);
+        number
+    }
+}
+
+/// A function's name and its module as [`Seen`] has them: without the characters that separate words.
+fn named(function: &str, module: &str) -> String {
+    let plain = |text: &str| {
+        let character = |character: char| match character {
+            '[' | ']' => '_',
+            _ if character.is_whitespace() || character.is_control() => '_',
+            _ => character,
+        };
+        text.chars().map(character).collect::<String>()
+    };
+    let function = match function.is_empty() {
+        true => "[unknown]".to_owned(),
+        false => plain(function),
+    };
+    format!("{function}\t[host:{}]", plain(module))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> HostStacks {
+        HostStacks::read(std::process::id().cast_signed()).unwrap()
+    }
+
+    #[test]
+    fn functions_are_numbered_as_they_are_seen() {
+        let stacks = own();
+        let first = stacks.functions_after(0).unwrap();
+        assert_eq!(first.text.lines().count(), 2, "{}", first.text);
+        assert!(stacks.functions_after(first.known).is_none());
+        let mut seen = stacks.seen();
+        let one = seen.number_at(0x1000, || Some(named("kvm_vcpu_ioctl", "kvm")));
+        let same = seen.number_at(0x1010, || Some(named("kvm_vcpu_ioctl", "kvm")));
+        let unknown = seen.number_at(0x2000, || None);
+        drop(seen);
+        assert_eq!((one, same), (HOST_FRAMES + 2, HOST_FRAMES + 2));
+        assert_eq!(unknown, HOST_FRAMES + UNKNOWN);
+        let next = stacks.functions_after(first.known).unwrap();
+        assert_eq!(next.text, "fe00000000000002 t kvm_vcpu_ioctl\t[host:kvm]\n");
+    }
+
+    /// The frames of a stack that is a copy of this thread's own.
+    #[inline(never)]
+    fn own_stack(stacks: &HostStacks, kernel: &[u64], length: usize) -> Vec<u64> {
+        let (rip, rsp, rbp): (u64, u64, u64);
+        // SAFETY: registers are read, and nothing else is done.
+        unsafe {
+            std::arch::asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) rip, out(reg) rsp, out(reg) rbp,
+                options(nomem, nostack, preserves_flags));
+        }
+        let mut copy = vec![0; length];
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let read = std::os::unix::fs::FileExt::read_at(&memory, &mut copy, rsp).unwrap();
+        let bytes = crate::sampling::host::record(
+            (kernel.len() as u64 * 8, kernel),
+            (read as u64, &copy[..read]),
+            [rip, rsp, rbp],
+        );
+        let mut frames = Vec::new();
+        stacks.unwind(&HostRecord::parse(&bytes).unwrap(), &mut frames);
+        frames
+    }
+
+    fn names(stacks: &HostStacks, frames: &[u64]) -> Vec<String> {
+        let text = stacks.functions_after(0).unwrap().text;
+        let lines: Vec<&str> = text.lines().collect();
+        let name = |frame: &u64| {
+            let line = lines[usize::try_from(frame - HOST_FRAMES).unwrap()];
+            line.split_once(" t ").unwrap().1.to_owned()
+        };
+        frames.iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_copied_stack_leads_to_the_threads_begin() {
+        let stacks = own();
+        let ioctl = stacks.kernel.address_of("__x64_sys_ioctl").unwrap();
+        // It was interrupted at its first byte, and called behind another one's last.
+        let frames = own_stack(&stacks, &[ioctl, ioctl + 1], 1 << 16);
+        let names = names(&stacks, &frames);
+        assert_eq!(names[..2], ["__x64_sys_ioctl\t[host:kernel]"; 2]);
+        assert!(names[2].contains("own_stack"), "{names:?}");
+        assert!(names[3].contains("a_copied_stack_leads_to"), "{names:?}");
+        assert!(
+            !names.contains(&"[cut_short]\t[host]".to_owned()),
+            "{names:?}"
+        );
+    }
+
+    #[test]
+    fn what_was_not_copied_is_marked() {
+        let stacks = own();
+        let names = names(&stacks, &own_stack(&stacks, &[], 8));
+        assert!(names[0].contains("own_stack"), "{names:?}");
+        assert_eq!(names.last().unwrap(), "[cut_short]\t[host]");
+    }
+
+    #[test]
+    fn names_are_one_word() {
+        assert_eq!(named("a b\n", "x [y]"), "a_b_\t[host:x__y_]");
+        assert_eq!(named("", "x"), "[unknown]\t[host:x]");
+    }
+
+    #[test]
+    fn there_is_no_end_of_names_but_of_numbers() {
+        let mut seen = Seen::default();
+        for number in 0..MAX_FUNCTIONS + 10 {
+            seen.number_of(format!("f{number}\t[host:x]"));
+        }
+        assert_eq!(seen.by_name.len(), MAX_FUNCTIONS);
+        assert_eq!(seen.number_of("g\t[host:x]".to_owned()), UNKNOWN);
+    }
+}

@@ -1,0 +1,235 @@
+//! The files that a VMM executes: its functions, and the way through its stacks.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::sync::Arc;
+
+use kvmprof_introspection::{UnwindTable, UserUnwinder};
+use kvmprof_recording::elf;
+use kvmprof_recording::file::BinaryFunction;
+
+use super::named;
+
+/// Most mappings of files, and most bytes of files that are read: of one, and of all together. Whoever makes the files is untrusted.
+const MAX_MAPPINGS: usize = 1024;
+const MAX_FILE: u64 = 256 << 20;
+const MAX_FILES: u64 = 512 << 20;
+/// Longest list of mappings that is read, in bytes.
+const MAX_MAPS: u64 = 16 << 20;
+
+/// The executable files that a process has mapped.
+#[derive(Debug)]
+pub struct Program {
+    mappings: Vec<Mapping>,
+    unwinder: UserUnwinder,
+}
+
+/// A part of a file, with code.
+#[derive(Debug)]
+struct Mapping {
+    begin: u64,
+    end: u64,
+    offset: u64,
+    file: Arc<Code>,
+}
+
+/// A file with code.
+#[derive(Debug)]
+struct Code {
+    /// The last part of its path.
+    name: String,
+    file: File,
+    segments: Vec<kvmprof_recording::file::Segment>,
+    /// By address.
+    functions: Vec<BinaryFunction>,
+    table: Option<Arc<UnwindTable>>,
+}
+
+/// A line of /proc/PID/maps (proc_pid_maps(5)) about a part of a file that has code.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a> {
+    begin: u64,
+    end: u64,
+    offset: u64,
+    inode: u64,
+    path: &'a str,
+}
+
+impl Program {
+    /// Reads the files that process `pid` has mapped now. One that isn't any more what was mapped is left out.
+    ///
+    /// # Errors
+    /// Its mappings can't be read.
+    pub fn read(pid: i32) -> io::Result<Self> {
+        let mut maps = String::new();
+        File::open(format!("/proc/{pid}/maps"))?
+            .take(MAX_MAPS)
+            .read_to_string(&mut maps)?;
+        let mut files: Vec<(u64, &str, Option<Arc<Code>>)> = Vec::new();
+        let mut mappings = Vec::new();
+        let mut room = MAX_FILES;
+        for line in maps.lines().filter_map(Line::parse).take(MAX_MAPPINGS) {
+            let known = files
+                .iter()
+                .find(|(inode, path, _)| (*inode, *path) == (line.inode, line.path));
+            let code = match known {
+                Some((.., code)) => code.clone(),
+                None => {
+                    let code = Code::read(pid, &line, &mut room).map(Arc::new);
+                    files.push((line.inode, line.path, code.clone()));
+                    code
+                }
+            };
+            mappings.extend(code.map(|file| Mapping {
+                begin: line.begin,
+                end: line.end,
+                offset: line.offset,
+                file,
+            }));
+        }
+        let tables = mappings.iter().filter_map(|mapping| {
+            let table = mapping.file.table.clone()?;
+            Some((mapping.begin, mapping.end, mapping.offset, table))
+        });
+        let unwinder = UserUnwinder::new(tables);
+        Ok(Self { mappings, unwinder })
+    }
+
+    /// What unwinds its stacks.
+    pub fn unwinder(&self) -> &UserUnwinder {
+        &self.unwinder
+    }
+
+    fn mapping(&self, address: u64) -> Option<&Mapping> {
+        let mut mappings = self.mappings.iter();
+        mappings.find(|mapping| (mapping.begin..mapping.end).contains(&address))
+    }
+
+    /// The 8 bytes of code that end right before `address`, out of the file.
+    pub fn code_before(&self, address: u64) -> Option<[u8; 8]> {
+        let begin = address.checked_sub(8)?;
+        let mapping = self.mapping(begin)?;
+        let mut bytes = [0; 8];
+        let place = mapping.offset.checked_add(begin - mapping.begin)?;
+        mapping.file.file.read_exact_at(&mut bytes, place).ok()?;
+        Some(bytes)
+    }
+
+    /// The name of the function at `address`, with its file. `None` outside of the files.
+    pub fn name(&self, address: u64) -> Option<String> {
+        let mapping = self.mapping(address)?;
+        let place = mapping.offset.checked_add(address - mapping.begin)?;
+        let file = &mapping.file;
+        Some(named(file.function(place).unwrap_or_default(), &file.name))
+    }
+}
+
+impl Code {
+    /// The file of `line`; `None` if there is another one at its path by now, it is no program, or there is no `room` for its bytes.
+    fn read(pid: i32, line: &Line<'_>, room: &mut u64) -> Option<Self> {
+        let path = format!("/proc/{pid}/root{}", line.path);
+        // A pipe that has its place by now would make this wait.
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path).ok()?;
+        let metadata = file.metadata().ok()?;
+        let is_same = metadata.is_file() && metadata.ino() == line.inode;
+        let length = metadata.len();
+        (is_same && length <= MAX_FILE).then_some(())?;
+        *room = room.checked_sub(length)?;
+        let mut contents = Vec::new();
+        (&file).take(length).read_to_end(&mut contents).ok()?;
+        let parsed = elf::parse(&contents).ok()?;
+        Some(Self {
+            name: line.path.rsplit('/').next().unwrap_or_default().to_owned(),
+            file,
+            segments: parsed.segments,
+            functions: parsed.functions,
+            table: UnwindTable::from_elf(&contents).map(Arc::new),
+        })
+    }
+
+    /// The name of the function with the file's byte number `place`.
+    fn function(&self, place: u64) -> Option<&str> {
+        let mut segments = self.segments.iter();
+        let segment =
+            segments.find(|segment| place.wrapping_sub(segment.offset) < segment.length)?;
+        let address = (place - segment.offset).checked_add(segment.address)?;
+        let after = self
+            .functions
+            .partition_point(|function| function.address <= address);
+        let function = self.functions.get(after.checked_sub(1)?)?;
+        let is_inside = function.length == 0 || address - function.address < function.length;
+        is_inside.then_some(&*function.name)
+    }
+}
+
+impl<'a> Line<'a> {
+    /// `None` for other mappings than those.
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let (begin, end) = words.next()?.split_once('-')?;
+        let is_executable = words.next()?.as_bytes().get(2) == Some(&b'x');
+        let offset = words.next()?;
+        let inode = words.nth(1)?.parse().ok()?;
+        let path = line.get(line.find('/')?..)?;
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        is_executable.then_some(Self {
+            begin: number(begin)?,
+            end: number(end)?,
+            offset: number(offset)?,
+            inode,
+            path,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_code_of_files_are_taken() {
+        let line = "7f1200001000-7f1200003000 r-xp 00001000 fe:01 1234                       /usr/lib/a file.so";
+        let expected = Line {
+            begin: 0x7f12_0000_1000,
+            end: 0x7f12_0000_3000,
+            offset: 0x1000,
+            inode: 1234,
+            path: "/usr/lib/a file.so",
+        };
+        assert_eq!(Line::parse(line), Some(expected));
+        let others = [
+            "7f1200001000-7f1200003000 rw-p 00001000 fe:01 1234 /usr/lib/a.so",
+            "7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0    [vdso]",
+            "7f1200001000 r-xp 0 fe:01 1 /x",
+            "",
+        ];
+        for other in others {
+            assert_eq!(Line::parse(other), None, "{other}");
+        }
+    }
+
+    #[inline(never)]
+    fn known_function(value: u64) -> u64 {
+        std::hint::black_box(value).rotate_left(7) ^ 0x1234
+    }
+
+    #[test]
+    fn this_process_has_its_own_functions() {
+        let own = Program::read(std::process::id().cast_signed()).unwrap();
+        let address = known_function as fn(u64) -> u64 as usize as u64;
+        assert_eq!(known_function(1), 128 ^ 0x1234);
+        let name = own.name(address + 1).unwrap();
+        assert!(name.contains("known_function"), "{name}");
+        assert_eq!(own.name(1), None);
+        // SAFETY: the first 8 bytes of a function that is longer than that are readable.
+        let code = unsafe { std::ptr::read_unaligned(address as *const [u8; 8]) };
+        assert_eq!(own.code_before(address + 8), Some(code));
+        assert_eq!(own.code_before(4), None);
+        let path = std::fs::read_link("/proc/self/exe").unwrap();
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(name.ends_with(&format!("[host:{file}]")), "{name}");
+    }
+}

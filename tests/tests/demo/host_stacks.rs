@@ -1,0 +1,170 @@
+//! `--host-stacks`: what the host's kernel and the VMM did for a vCPU is below the guest's stack, by the names of functions.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use kvmprof_abi::kallsyms::KernelSymbol;
+use kvmprof_recording::file::Contents;
+use kvmprof_recording::{HOST_FRAMES, Sample};
+use kvmprof_tests::Capability::{self, Bpf, Perfmon};
+use kvmprof_tests::{
+    Boot, Guest, as_root_with, is_kernel_clock_for_demo, kvmprof, on_kvm, recorded_with_frames,
+    run_command, until,
+};
+
+/// How many stacks of the host are wanted.
+const ENOUGH: usize = 200;
+/// The module of frames that aren't functions.
+const NONE: &str = "[host]";
+
+/// The functions of the host in a recording, by their frames: name and module.
+fn host_functions(contents: &Contents) -> HashMap<u64, (String, String)> {
+    let lines = contents.symbol_blocks().flat_map(str::lines);
+    let symbols = lines.filter_map(|line| KernelSymbol::parse(line.as_bytes()));
+    let of_host = symbols.filter(|symbol| symbol.address >= HOST_FRAMES);
+    // The upper half of addresses is above that.
+    let of_host = of_host.filter(|symbol| symbol.address < HOST_FRAMES + (1 << 32));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let named = of_host.map(|symbol| {
+        let module = text(symbol.module.unwrap_or_default());
+        (symbol.address, (text(symbol.name), module))
+    });
+    named.collect()
+}
+
+/// The host's part of each stack that has one, innermost first.
+fn host_stacks(samples: &[(Sample, Vec<u64>)], contents: &Contents) -> Vec<Vec<(String, String)>> {
+    let functions = host_functions(contents);
+    let mut stacks = Vec::new();
+    for (sample, frames) in samples {
+        let (guest, host) = frames.split_at(frames.len() - usize::from(sample.stack.host));
+        let is_host = |frame: &u64| functions.contains_key(frame);
+        assert!(!guest.iter().any(is_host), "{frames:x?}");
+        if host.is_empty() {
+            continue;
+        }
+        assert!(!guest.is_empty());
+        let named = host.iter().map(|frame| functions[frame].clone());
+        stacks.push(named.collect());
+    }
+    stacks
+}
+
+/// Stacks lead from where the host's kernel or the VMM was to the begin of a thread of the VMM, whose program is `program`.
+fn check(stacks: &[Vec<(String, String)>], program: &str) {
+    let own = format!("[host:{program}]");
+    let (mut whole, mut of_kvm) = (0, 0);
+    for stack in stacks {
+        let is_own = |(_, module): &(String, String)| *module == own;
+        let first = stack.iter().position(is_own).unwrap_or(stack.len());
+        let (kernel, vmm) = stack.split_at(first);
+        let is_kernels = |(name, module): &(String, String)| {
+            module == NONE || module.starts_with("[host:") || panic!("{name} {module}")
+        };
+        assert!(kernel.iter().all(is_kernels));
+        // Behind the VMM's own there is nothing else, but that it was cut short.
+        assert!(
+            vmm.iter().all(|frame| is_own(frame) || frame.1 == NONE),
+            "{stack:?}"
+        );
+        whole += usize::from(stack.last().is_some_and(is_own));
+        of_kvm += usize::from(kernel.iter().any(|(name, _)| name == "kvm_vcpu_ioctl"));
+    }
+    println!(
+        "{} stacks of the host, {whole} whole, {of_kvm} in KVM",
+        stacks.len()
+    );
+    // Somewhere there is code without unwind information.
+    assert!(whole * 10 >= stacks.len() * 9, "{:?}", stacks.last());
+    // A guest that runs makes exits: what else the VMM does for it takes less.
+    assert!(of_kvm * 2 > stacks.len());
+}
+
+#[test]
+fn a_guest_of_ones_own_has_the_stacks_of_kvmprof_below_its_own() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let options = ["--clock", "kernel", "--hz", "1000", "--host-stacks"];
+        let guest = Guest::start(Boot::Demo, options);
+        let path = guest.folder().join("recording");
+        let arguments = ["--seconds", "2", "--output", path.to_str().unwrap()];
+        let mut stacks = Vec::new();
+        // How many ticks have a sample is the host's to say.
+        while stacks.len() < ENOUGH {
+            let ran = guest.command("record", &arguments);
+            assert_eq!(ran.status, 0, "{ran:?}");
+            let (samples, contents) = recorded_with_frames(&path);
+            let has_host = |sample: &Sample| sample.stack.host > 0;
+            // The guest's own programs run without KVM.
+            let in_guest = samples.iter().filter(|(sample, _)| !has_host(sample));
+            assert!(in_guest.count() * 10 > samples.len(), "{}", samples.len());
+            stacks.extend(host_stacks(&samples, &contents));
+            std::fs::remove_file(&path).unwrap();
+        }
+        check(&stacks, "kvmprof");
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_guest_of_another_program_has_the_stacks_of_that_below_its_own() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let own = Guest::start(Boot::Demo, ["--clock", "thread"]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let options = [
+            "--capture",
+            "kernel",
+            "--hz",
+            "1000",
+            "--host-stacks",
+            "--record",
+        ];
+        let options = options.iter().copied().chain(path.to_str());
+        let attached = Guest::attach(own.pid(), Some(Boot::Demo), options);
+        until("there are enough samples", || {
+            let sampled = attached.status()["clock"]["ledger"]["sampled"].as_u64();
+            (sampled.unwrap() > 3000).then_some(())
+        });
+        attached.stop();
+        let (samples, contents) = recorded_with_frames(&path);
+        check(&host_stacks(&samples, &contents), "kvmprof");
+        own.stop();
+    });
+}
+
+#[test]
+fn what_the_hosts_stacks_need_is_named() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let demo = |options: &[&str], kept: Option<&'static [Capability]>| {
+            let mut command = Command::new(kvmprof());
+            command.args(["demo", "--seconds", "1", "--json", "--host-stacks"]);
+            command.args(options);
+            if let Some(kept) = kept {
+                as_root_with(&mut command, kept);
+            }
+            run_command(&mut command)
+        };
+        demo(&[], None).assert_refused(2, &["--host-stacks needs --clock kernel"]);
+        let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+        let is_open = paranoid.trim().parse::<i32>().unwrap() <= 1;
+        let ran = demo(&["--clock", "kernel"], Some(&[Bpf, Perfmon]));
+        // Who may use perf as it likes gets the addresses, too.
+        if is_open {
+            println!(
+                "the host's kernel tells everybody its addresses: {}",
+                ran.status
+            );
+        } else {
+            ran.assert_refused(1, &["CAP_SYSLOG", "kernel.kptr_restrict"]);
+        }
+    });
+}
