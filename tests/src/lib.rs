@@ -52,7 +52,8 @@ pub use profil::{Profil, kept, profil_call};
 pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command};
 pub use random::Random;
 pub use recordings::{
-    ENOUGH_SAMPLES, check_demo_processes, demo_row, recorded, recorded_with_frames,
+    ENOUGH_SAMPLES, HostFrame, check_demo_processes, demo_row, host_stacks, recorded,
+    recorded_with_frames,
 };
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};

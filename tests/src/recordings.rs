@@ -1,10 +1,12 @@
 //! Recordings of bare-metal guests.
 
+use std::collections::HashMap;
 use std::path::Path;
 
+use kvmprof_abi::kallsyms::KernelSymbol;
 use kvmprof_demo_guest::{Mode, function_at, process_of, row_of};
 use kvmprof_recording::file::{Contents, Recording};
-use kvmprof_recording::{Mode as SampleMode, Sample};
+use kvmprof_recording::{HOST_FRAMES, Mode as SampleMode, Sample};
 
 /// The samples of a recording, each with its frames, and what else is in it. Its account balances.
 ///
@@ -31,6 +33,45 @@ pub fn recorded(path: &Path) -> (Vec<Sample>, Contents) {
     let (samples, contents) = recorded_with_frames(path);
     let samples = samples.into_iter().map(|(sample, _)| sample);
     (samples.collect(), contents)
+}
+
+/// The functions of the host in a recording, by their frames: name and module.
+fn host_functions(contents: &Contents) -> HashMap<u64, HostFrame> {
+    let lines = contents.symbol_blocks().flat_map(str::lines);
+    let symbols = lines.filter_map(|line| KernelSymbol::parse(line.as_bytes()));
+    let of_host = symbols.filter(|symbol| symbol.address >= HOST_FRAMES);
+    // The upper half of addresses is above that.
+    let of_host = of_host.filter(|symbol| symbol.address < HOST_FRAMES + (1 << 32));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let named = of_host.map(|symbol| {
+        let module = text(symbol.module.unwrap_or_default());
+        (symbol.address, (text(symbol.name), module))
+    });
+    named.collect()
+}
+
+/// A function of the host in a stack: its name and its module.
+pub type HostFrame = (String, String);
+
+/// The host's part of each stack that has one, innermost first.
+///
+/// # Panics
+/// When one of its frames has no name, or one of the guest's is one of the host's.
+pub fn host_stacks(samples: &[(Sample, Vec<u64>)], contents: &Contents) -> Vec<Vec<HostFrame>> {
+    let functions = host_functions(contents);
+    let mut stacks = Vec::new();
+    for (sample, frames) in samples {
+        let (guest, host) = frames.split_at(frames.len() - usize::from(sample.stack.host));
+        let is_host = |frame: &u64| functions.contains_key(frame);
+        assert!(!guest.iter().any(is_host), "{frames:x?}");
+        if host.is_empty() {
+            continue;
+        }
+        assert!(!guest.is_empty());
+        let named = host.iter().map(|frame| functions[frame].clone());
+        stacks.push(named.collect());
+    }
+    stacks
 }
 
 /// So many user samples [`check_demo_processes`] wants.

@@ -205,11 +205,7 @@ fn named(function: &str, module: &str) -> String {
         };
         text.chars().map(character).collect::<String>()
     };
-    let function = match function.is_empty() {
-        true => "[unknown]".to_owned(),
-        false => plain(function),
-    };
-    format!("{function}\t[host:{}]", plain(module))
+    format!("{}\t[host:{}]", plain(function), plain(module))
 }
 
 #[cfg(test)]
@@ -296,7 +292,6 @@ mod tests {
     #[test]
     fn names_are_one_word() {
         assert_eq!(named("a b\n", "x [y]"), "a_b_\t[host:x__y_]");
-        assert_eq!(named("", "x"), "[unknown]\t[host:x]");
     }
 
     #[test]

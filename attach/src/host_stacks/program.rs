@@ -1,5 +1,6 @@
 //! The files that a VMM executes: its functions, and the way through its stacks.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -116,12 +117,13 @@ impl Program {
         Some(bytes)
     }
 
-    /// The name of the function at `address`, with its file. `None` outside of the files.
+    /// The name of the function at `address`, with its file; where the file has no name, the function's begin in the file. `None` outside of the
+    /// files' code.
     pub fn name(&self, address: u64) -> Option<String> {
         let mapping = self.mapping(address)?;
         let place = mapping.offset.checked_add(address - mapping.begin)?;
         let file = &mapping.file;
-        Some(named(file.function(place).unwrap_or_default(), &file.name))
+        Some(named(&file.function(place)?, &file.name))
     }
 }
 
@@ -150,8 +152,8 @@ impl Code {
         })
     }
 
-    /// The name of the function with the file's byte number `place`.
-    fn function(&self, place: u64) -> Option<&str> {
+    /// The function with the file's byte number `place`: its name, or its begin.
+    fn function(&self, place: u64) -> Option<Cow<'_, str>> {
         let mut segments = self.segments.iter();
         let segment =
             segments.find(|segment| place.wrapping_sub(segment.offset) < segment.length)?;
@@ -159,9 +161,19 @@ impl Code {
         let after = self
             .functions
             .partition_point(|function| function.address <= address);
-        let function = self.functions.get(after.checked_sub(1)?)?;
-        let is_inside = function.length == 0 || address - function.address < function.length;
-        is_inside.then_some(&*function.name)
+        let before = after
+            .checked_sub(1)
+            .and_then(|index| self.functions.get(index));
+        let function = before.filter(|function| {
+            function.length == 0 || address - function.address < function.length
+        });
+        Some(match function {
+            Some(function) if !function.name.is_empty() => Cow::Borrowed(&function.name),
+            _ => {
+                let begin = function.map_or(address, |function| function.address);
+                Cow::Owned(format!("{}+{begin:#x}", self.name))
+            }
+        })
     }
 }
 

@@ -1,15 +1,12 @@
 //! `--host-stacks`: what the host's kernel and the VMM did for a vCPU is below the guest's stack, by the names of functions.
 
-use std::collections::HashMap;
 use std::process::Command;
 
-use kvmprof_abi::kallsyms::KernelSymbol;
-use kvmprof_recording::file::Contents;
-use kvmprof_recording::{HOST_FRAMES, Sample};
+use kvmprof_recording::Sample;
 use kvmprof_tests::Capability::{self, Bpf, Perfmon};
 use kvmprof_tests::{
-    Boot, Guest, as_root_with, is_kernel_clock_for_demo, kvmprof, on_kvm, recorded_with_frames,
-    run_command, until,
+    Boot, Guest, HostFrame, as_root_with, host_stacks, is_kernel_clock_for_demo, kvmprof, on_kvm,
+    recorded_with_frames, run_command, until,
 };
 
 /// How many stacks of the host are wanted.
@@ -17,48 +14,15 @@ const ENOUGH: usize = 200;
 /// The module of frames that aren't functions.
 const NONE: &str = "[host]";
 
-/// The functions of the host in a recording, by their frames: name and module.
-fn host_functions(contents: &Contents) -> HashMap<u64, (String, String)> {
-    let lines = contents.symbol_blocks().flat_map(str::lines);
-    let symbols = lines.filter_map(|line| KernelSymbol::parse(line.as_bytes()));
-    let of_host = symbols.filter(|symbol| symbol.address >= HOST_FRAMES);
-    // The upper half of addresses is above that.
-    let of_host = of_host.filter(|symbol| symbol.address < HOST_FRAMES + (1 << 32));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let named = of_host.map(|symbol| {
-        let module = text(symbol.module.unwrap_or_default());
-        (symbol.address, (text(symbol.name), module))
-    });
-    named.collect()
-}
-
-/// The host's part of each stack that has one, innermost first.
-fn host_stacks(samples: &[(Sample, Vec<u64>)], contents: &Contents) -> Vec<Vec<(String, String)>> {
-    let functions = host_functions(contents);
-    let mut stacks = Vec::new();
-    for (sample, frames) in samples {
-        let (guest, host) = frames.split_at(frames.len() - usize::from(sample.stack.host));
-        let is_host = |frame: &u64| functions.contains_key(frame);
-        assert!(!guest.iter().any(is_host), "{frames:x?}");
-        if host.is_empty() {
-            continue;
-        }
-        assert!(!guest.is_empty());
-        let named = host.iter().map(|frame| functions[frame].clone());
-        stacks.push(named.collect());
-    }
-    stacks
-}
-
 /// Stacks lead from where the host's kernel or the VMM was to the begin of a thread of the VMM, whose program is `program`.
-fn check(stacks: &[Vec<(String, String)>], program: &str) {
+fn check(stacks: &[Vec<HostFrame>], program: &str) {
     let own = format!("[host:{program}]");
     let (mut whole, mut of_kvm) = (0, 0);
     for stack in stacks {
-        let is_own = |(_, module): &(String, String)| *module == own;
+        let is_own = |(_, module): &HostFrame| *module == own;
         let first = stack.iter().position(is_own).unwrap_or(stack.len());
         let (kernel, vmm) = stack.split_at(first);
-        let is_kernels = |(name, module): &(String, String)| {
+        let is_kernels = |(name, module): &HostFrame| {
             module == NONE || module.starts_with("[host:") || panic!("{name} {module}")
         };
         assert!(kernel.iter().all(is_kernels));

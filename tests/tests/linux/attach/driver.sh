@@ -10,7 +10,7 @@ profile_it() {
     echo "from $began to $(cut -d ' ' -f 1 /proc/uptime) s" >"$LAB_OUT/$1.named"
     sampled 600
     detach
-    attach "$1.kernel" "$2" --capture kernel
+    attach "$1.kernel" "$2" --capture kernel --host-stacks
     sampled 600
     detach
     ${3:+"$3" "$2"}

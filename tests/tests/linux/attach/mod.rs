@@ -12,7 +12,7 @@ use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
 };
-use kvmprof_tests::{share, standard_error};
+use kvmprof_tests::{HostFrame, host_stacks, share, standard_error};
 
 /// How scripts start QEMU's guests, and attach to guests.
 const COMMON: &str = include_str!("common.sh");
@@ -36,6 +36,7 @@ kvmprof_tests::in_each_kernel! {
     a_reboot_ends_what_is_attached
     guests_go_on_and_their_end_is_noticed
     kernel_stacks_are_whole
+    what_the_vmm_does_is_below_the_guests_stacks
     user_stacks_are_whole
     the_kernels_functions_are_those_of_its_file
     user_samples_name_their_process
@@ -203,6 +204,34 @@ fn kernel_stacks_are_whole(run: &Run) {
             }
             println!("{name}: the parts of {} stacks end {counts:?}", mode.name());
         }
+    }
+}
+
+/// Recordings of `--capture kernel` have them, by `--host-stacks`. KVM is a module of the host's kernel.
+fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
+    for (guest, ..) in run.guests() {
+        let (contents, samples) = run.recording(&format!("{guest}.kernel"));
+        let stacks = host_stacks(&samples, &contents);
+        let program = match guest {
+            "own" => "[host:kvmprof]",
+            _ => "[host:qemu-system-x86_64]",
+        };
+        let has = |module: &str| {
+            let with = |stack: &&Vec<HostFrame>| stack.iter().any(|frame| frame.1 == module);
+            stacks.iter().filter(with).count()
+        };
+        let (of_kvm, of_vmm, cut_short) = (has("[host:kvm]"), has(program), has("[host]"));
+        println!(
+            "{guest}: {} of {} samples have stacks of the host, {of_kvm} in KVM, {of_vmm} in the VMM, {cut_short} are cut short; {:?}",
+            stacks.len(),
+            samples.len(),
+            stacks
+                .iter()
+                .find(|stack| stack.iter().any(|frame| frame.1 == "[host:kvm]"))
+        );
+        assert!(stacks.len() >= 20 && stacks.len() < samples.len());
+        assert!(of_kvm * 2 > stacks.len() && of_vmm * 10 >= stacks.len() * 9);
+        assert!(cut_short * 10 <= stacks.len());
     }
 }
 
