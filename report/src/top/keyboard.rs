@@ -13,6 +13,17 @@ pub struct Keyboard {
     terminal: Option<File>,
 }
 
+/// What a keyboard has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Nothing was pressed.
+    None,
+    /// Something that hasn't been read.
+    Waiting,
+    /// The terminal has disappeared: crossterm would read from it in an endless loop.
+    Gone,
+}
+
 impl Keyboard {
     /// Opens the source of keys.
     ///
@@ -27,12 +38,11 @@ impl Keyboard {
         Ok(Self { terminal })
     }
 
-    /// Waits for a key, a signal, or `time`. False if the terminal has disappeared: crossterm would read from it in an
-    /// endless loop.
+    /// Waits for a key, a signal, or `time`.
     ///
     /// # Errors
     /// poll(2) failed.
-    pub fn wait(&self, time: Duration) -> io::Result<bool> {
+    pub fn wait(&self, time: Duration) -> io::Result<Keys> {
         match &self.terminal {
             Some(terminal) => wait_for(terminal.as_fd(), time),
             None => wait_for(stdin().as_fd(), time),
@@ -40,15 +50,20 @@ impl Keyboard {
     }
 }
 
-fn wait_for(terminal: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+fn wait_for(terminal: BorrowedFd<'_>, time: Duration) -> io::Result<Keys> {
     let mut polled = [PollFd::from_borrowed_fd(terminal, PollFlags::IN)];
     let time = Timespec::try_from(time).map_err(io::Error::other)?;
     match poll(&mut polled, Some(&time)) {
         Ok(_) => {
             let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-            Ok(!polled[0].revents().intersects(gone))
+            let found = polled[0].revents();
+            Ok(match found.contains(PollFlags::IN) {
+                _ if found.intersects(gone) => Keys::Gone,
+                true => Keys::Waiting,
+                false => Keys::None,
+            })
         }
-        Err(Errno::INTR) => Ok(true),
+        Err(Errno::INTR) => Ok(Keys::None),
         Err(error) => Err(error.into()),
     }
 }
@@ -60,10 +75,11 @@ mod tests {
     #[test]
     fn a_closed_terminal_differs_from_an_open_one() {
         let (ours, theirs) = io::pipe().unwrap();
-        assert!(wait_for(ours.as_fd(), Duration::ZERO).unwrap());
+        let wait = |time| wait_for(ours.as_fd(), time).unwrap();
+        assert_eq!(wait(Duration::ZERO), Keys::None);
         io::Write::write_all(&mut &theirs, b"q").unwrap();
-        assert!(wait_for(ours.as_fd(), Duration::from_secs(3600)).unwrap());
+        assert_eq!(wait(Duration::from_secs(3600)), Keys::Waiting);
         drop(theirs);
-        assert!(!wait_for(ours.as_fd(), Duration::from_secs(3600)).unwrap());
+        assert_eq!(wait(Duration::from_secs(3600)), Keys::Gone);
     }
 }

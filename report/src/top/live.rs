@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::Model;
 use super::draw::draw;
-use super::keyboard::Keyboard;
+use super::keyboard::{Keyboard, Keys};
 use super::plain::print;
 use super::view::{Action, View};
 use kvmprof_recording::file::ReadError;
@@ -147,12 +147,19 @@ fn on_terminal<E: std::error::Error + 'static>(
     let (mut refreshed, mut is_open) = (begin.elapsed(), true);
     terminal.draw(|frame| draw(frame, &snapshot, &mut view, options.colours))?;
     // A terminal that is gone counts as a user who quits.
-    while !end.load(Ordering::Relaxed) && keyboard.wait(POLL)? {
+    while !end.load(Ordering::Relaxed) && keyboard.wait(POLL)? != Keys::Gone {
         let mut is_changed = false;
         // Keys come first: a flood of data mustn't keep the user from quitting.
         for _ in 0..KEYS {
-            // The terminal may have disappeared since the last look.
-            if !keyboard.wait(Duration::ZERO)? || !event::poll(Duration::ZERO)? {
+            let time = match keyboard.wait(Duration::ZERO)? {
+                // The terminal has disappeared since the last look.
+                Keys::Gone => break,
+                Keys::None => Duration::ZERO,
+                // crossterm 0.29 has it at once, unless it was pressed just as the window changed its size: then it comes with the next
+                // one, and nothing is to be done until then (`try_read` in `src/event/source/unix/mio.rs` forgets it).
+                Keys::Waiting => POLL,
+            };
+            if !event::poll(time)? {
                 break;
             }
             is_changed = true;
