@@ -77,6 +77,7 @@ fn profiler() -> (SharedProfiler, Vec<Vcpu>) {
         monitors: DeviceMonitors::default(),
         counters: MachineCounters::default(),
         knowledge: Arc::clone(&knowledge),
+        host_stacks: None,
         halted_ticks: None,
     };
     let plan = ClockPlan {

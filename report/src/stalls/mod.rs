@@ -70,6 +70,8 @@ impl Watcher for StallWatcher {
 /// What held a guest up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stalls {
+    /// Whether it is known of any of the recordings if interrupts were off: not where the host's kernel has taken the samples.
+    pub interrupts_known: bool,
     /// The longest stretches of samples with interrupts off, the longest first.
     pub interrupts_off: Vec<StretchRow>,
     /// How many stretches there were, those included that are left out.
@@ -113,7 +115,9 @@ impl Stalls {
         let (samples_with_preemption_off, preemption_stretches, preemption_off) =
             unpreempted.rows(&names, top);
         let (samples_with_interrupts_off, stretches, interrupts_off) = stretches.rows(&names, top);
+        let mut recordings = profile.recordings();
         Self {
+            interrupts_known: recordings.any(|one| one.contents.info.knows_interrupts()),
             interrupts_off,
             stretches,
             samples_with_interrupts_off,

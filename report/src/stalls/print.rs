@@ -40,6 +40,13 @@ fn print_interrupts_off(
     look: Look,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    if !stalls.interrupts_known {
+        writeln!(out)?;
+        return writeln!(
+            out,
+            "Whether interrupts were off isn't known: the host's kernel has taken the samples (--clock kernel, --capture kernel)"
+        );
+    }
     let title = format!(
         "Interrupts were off in {} of {} samples, in {} stretches; the longest:",
         stalls.samples_with_interrupts_off,

@@ -2,6 +2,7 @@
 //! and a host that doesn't allow it is told apart.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::process::Command;
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
@@ -10,7 +11,7 @@ use kvmprof_recording::Mode;
 use kvmprof_tests::Capability::{Bpf, Perfmon};
 use kvmprof_tests::{
     Accounts, Boot, ENOUGH_SAMPLES, Guest, Pmc, Recorded, as_root_with, check_demo_processes,
-    is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run_command, until,
+    is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run, run_command, until,
 };
 
 const BSIZE: i64 = 65_536;
@@ -116,6 +117,12 @@ fn a_recorder_has_its_samples_from_the_hosts_kernel() {
             assert_eq!(contents.info.clock, "kernel");
             let samples = samples.into_iter();
             user.extend(samples.filter(|sample| sample.mode == Mode::User));
+            // The host's kernel doesn't hand over the register that tells.
+            let stalls = run([OsStr::new("stalls"), path.as_os_str()]).stdout;
+            assert!(
+                stalls.contains("Whether interrupts were off isn't known"),
+                "{stalls}"
+            );
             std::fs::remove_file(&path).unwrap();
         }
         check_demo_processes(user.iter().map(|sample| (sample.pc, sample.pid)));
