@@ -229,7 +229,8 @@ fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
                 .iter()
                 .find(|stack| stack.iter().any(|frame| frame.1 == "[host:kvm]"))
         );
-        assert!(stacks.len() >= 20 && stacks.len() < samples.len());
+        // Ticks in exits are a few of a hundred.
+        assert!(stacks.len() >= 5 && stacks.len() < samples.len());
         assert!(of_kvm * 2 > stacks.len() && of_vmm * 10 >= stacks.len() * 9);
         assert!(cut_short * 10 <= stacks.len());
     }

@@ -144,6 +144,20 @@ mod tests {
     use kvmprof_recording::file::{FileOptions, FileSink, Recording};
     use kvmprof_recording::{LockWait, Sample, Ticks};
 
+    /// Gives `recording` what is known of `guest`.
+    fn add_known(
+        recording: &mut Encoder<FileSink>,
+        kernel_text: &mut KernelText,
+        guest: &LinuxGuest,
+    ) {
+        let mut sources = SymbolSources {
+            kernel_text,
+            knowledge: &guest.knowledge,
+            host: None,
+        };
+        add_symbols(recording, &mut sources);
+    }
+
     fn begin(path: &Path) -> Encoder<FileSink> {
         let sink = FileSink::create(path, &RecordingInfo::default(), FileOptions::default());
         Encoder::new(sink.unwrap(), &[])
@@ -178,14 +192,7 @@ mod tests {
                 ..Ticks::default()
             };
             recording.feed(&ticks, &[]);
-            add_symbols(
-                &mut recording,
-                &mut SymbolSources {
-                    kernel_text: &mut kernel_text,
-                    knowledge: &guest.knowledge,
-                    host: None,
-                },
-            );
+            add_known(&mut recording, &mut kernel_text, &guest);
         }
         recording.finish();
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
@@ -202,28 +209,14 @@ mod tests {
         let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
         // Nobody knows yet where the kernel is.
-        add_symbols(
-            &mut recording,
-            &mut SymbolSources {
-                kernel_text: &mut kernel_text,
-                knowledge: &guest.knowledge,
-                host: None,
-            },
-        );
+        add_known(&mut recording, &mut kernel_text, &guest);
         assert!(recording.wants_kernel());
         guest.knowledge.locate(&guest.memory, &guest.user());
         for name in ["first", "second"] {
             guest.load(&[TestModule::new(name, 2)]);
             guest.read_modules();
             for _ in 0..2 {
-                add_symbols(
-                    &mut recording,
-                    &mut SymbolSources {
-                        kernel_text: &mut kernel_text,
-                        knowledge: &guest.knowledge,
-                        host: None,
-                    },
-                );
+                add_known(&mut recording, &mut kernel_text, &guest);
             }
         }
         recording.finish();
