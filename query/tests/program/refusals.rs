@@ -112,7 +112,9 @@ fn write_without(from: &Path, to: &Path, column: &str) {
     let schema = Arc::new(reader.schema().project(&kept).unwrap());
     let mut writer = ArrowWriter::try_new(File::create(to).unwrap(), schema, None).unwrap();
     for batch in reader.build().unwrap() {
-        writer.write(&batch.unwrap().project(&kept).unwrap()).unwrap();
+        writer
+            .write(&batch.unwrap().project(&kept).unwrap())
+            .unwrap();
     }
     writer.close().unwrap();
 }
@@ -125,7 +127,11 @@ fn what_a_former_release_has_not_written_is_unknown() {
         fleet().folder.path().join(place)
     };
     let file_of = |host| {
-        let guest = fs::read_dir(of_host(host)).unwrap().next().unwrap().unwrap();
+        let guest = fs::read_dir(of_host(host))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap();
         let file = fs::read_dir(guest.path()).unwrap().next().unwrap().unwrap();
         file.path()
     };
