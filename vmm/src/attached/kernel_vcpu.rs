@@ -123,7 +123,7 @@ impl Sampler {
             return SLOW_PAUSE;
         }
         self.clock.as_ref().map_or(LONG, |clock| {
-            let capture = clock.ticks.capture.as_ref();
+            let capture = clock.ticks.capture();
             let room = capture.map_or(PERIODS, |capture| capture.room() / 2);
             let periods = clock.ticks.period().saturating_mul(PERIODS.min(room));
             Duration::from_nanos(periods.clamp(SHORTEST, LONGEST))
@@ -238,7 +238,8 @@ impl Sampler {
             // What the old program has sampled is read by what it was told.
             self.take_old(is_news)?;
             let clock = self.clock.as_mut()?;
-            (clock.ticks.capture, clock.slots, clock.stacks) = (capture, slots, stacks);
+            clock.ticks.replace(capture);
+            (clock.slots, clock.stacks) = (slots, stacks);
         }
         Some(())
     }

@@ -15,7 +15,7 @@ pub struct KernelTicks {
     grid: Grid,
     account: RunTimeAccount,
     /// Who samples; `None`: the host's kernel refuses to, and ticks are lost.
-    pub capture: Option<Capture>,
+    capture: Option<Capture>,
     /// The host's frames at the tick whose sample is the next entry of the ring.
     host_frames: Vec<u64>,
 }
@@ -29,6 +29,18 @@ impl KernelTicks {
             capture,
             host_frames: Vec::new(),
         }
+    }
+
+    /// Who samples, if anybody does.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
+    }
+
+    /// Has another one sample from now on. What the former one has sampled has been taken.
+    pub fn replace(&mut self, capture: Option<Capture>) {
+        self.capture = capture;
+        // A stack whose sample hasn't come isn't that of another's.
+        self.host_frames.clear();
     }
 
     /// The time between ticks, in ns.

@@ -241,7 +241,8 @@ impl KernelClock {
         match self.capture(&found, &running.setting, running.ticks.period()) {
             Ok(capture) => {
                 if let Some(running) = &mut self.running {
-                    (running.ticks.capture, running.found) = (Some(capture), found);
+                    running.ticks.replace(Some(capture));
+                    running.found = found;
                 }
             }
             Err(error) => log::debug!("vCPU {} is sampled as before: {error}", self.vcpu),
@@ -279,7 +280,7 @@ impl KernelClock {
 
     fn await_batch(&self) {
         let Some(running) = &self.running else { return };
-        let room = running.ticks.capture.as_ref().map_or(1, Capture::room);
+        let room = running.ticks.capture().map_or(1, Capture::room);
         let wait = batch_ns(running.ticks.period(), room, self.sampling.vcpus);
         if let Err(error) = self.alarm.arm(wait) {
             log::debug!(
