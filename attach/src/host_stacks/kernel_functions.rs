@@ -3,7 +3,7 @@
 use std::io;
 use std::{fs, ops::Range};
 
-use kvmprof_abi::kallsyms::KernelSymbol;
+use kvmprof_abi::kallsyms::{KernelSymbol, is_function};
 
 use super::named;
 
@@ -36,7 +36,10 @@ impl KernelFunctions {
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             let end = begin.saturating_add(u32::try_from(line.len()).unwrap_or(u32::MAX));
             let symbol = KernelSymbol::parse(line);
-            if let Some(symbol) = symbol.filter(|symbol| is_function(symbol)) {
+            let is_wanted = |symbol: &KernelSymbol<'_>| {
+                is_function(symbol.kind) && symbol.address >= KERNEL_BEGIN
+            };
+            if let Some(symbol) = symbol.filter(is_wanted) {
                 functions.push((symbol.address, begin..end));
             }
             begin = end;
@@ -82,10 +85,6 @@ impl KernelFunctions {
         let module = module.map_or("kernel".into(), text);
         Some(named(&text(symbol.name), &module))
     }
-}
-
-fn is_function(symbol: &KernelSymbol<'_>) -> bool {
-    matches!(symbol.kind, b't' | b'T' | b'w' | b'W') && symbol.address >= KERNEL_BEGIN
 }
 
 #[cfg(test)]

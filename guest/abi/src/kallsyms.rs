@@ -18,6 +18,11 @@ pub const fn is_variable(kind: u8) -> bool {
     matches!(kind, b'd' | b'D' | b'r' | b'R' | b'b' | b'B')
 }
 
+/// Whether nm(1)'s letter for a type is one of code.
+pub const fn is_function(kind: u8) -> bool {
+    matches!(kind, b't' | b'T' | b'w' | b'W')
+}
+
 impl<'a> KernelSymbol<'a> {
     /// Reads `ADDRESS TYPE NAME [MODULE]`, the address in hexadecimal; words behind that are ignored. `None` for a line of
     /// another form.

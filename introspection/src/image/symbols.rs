@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use kvmprof_abi::kallsyms::is_variable;
+use kvmprof_abi::kallsyms::{is_function, is_variable};
 use kvmprof_recording::elf::{MAX_NAMES_BYTES, bounded_name};
 
 /// One symbol. Its name is a part of the table's text.
@@ -31,7 +31,7 @@ impl Symbols {
         symbols.sort_by_key(|symbol| symbol.address);
         let functions = (0..)
             .zip(&symbols)
-            .filter(|(_, symbol)| matches!(symbol.kind, b't' | b'T' | b'w' | b'W'))
+            .filter(|(_, symbol)| is_function(symbol.kind))
             .map(|(index, _)| index)
             .collect();
         Self {

@@ -1,8 +1,9 @@
 //! What can go wrong with a VM as a whole.
 
-use kvmprof_attach::HostStacksError;
 use std::io;
 use std::path::PathBuf;
+
+use kvmprof_attach::HostStacksError;
 
 use crate::console::ConsoleError;
 use crate::disk::DiskError;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use kvmprof_abi::kallsyms::KernelSymbol;
+use kvmprof_abi::kallsyms::{KernelSymbol, is_function};
 
 use super::{Symbol, SymbolsError};
 
@@ -68,7 +68,7 @@ pub fn parse_listing(bytes: &[u8], name: &str) -> Result<Vec<Symbol>, SymbolsErr
             source_name: name.to_owned(),
             line: index + 1,
         })?;
-        if matches!(symbol.kind, b't' | b'T' | b'w' | b'W') {
+        if is_function(symbol.kind) {
             symbols.push(Symbol {
                 address: symbol.address,
                 name: String::from_utf8_lossy(symbol.name).into_owned(),

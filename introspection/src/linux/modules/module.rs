@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
+use kvmprof_abi::kallsyms::is_function;
+
 use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
@@ -191,7 +193,7 @@ impl ModuleInfo {
             };
             let is_defined = u16_at(symbol, SYMBOL_SECTION)? != 0;
             let is_here = self.texts.iter().any(|text| text.contains(&address));
-            if !is_defined || !is_here || !matches!(letter, b't' | b'T' | b'w' | b'W') {
+            if !is_defined || !is_here || !is_function(letter) {
                 continue;
             }
             let name = symbols.names.checked_add(u32_at(symbol, 0)?.into())?;
