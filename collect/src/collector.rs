@@ -21,7 +21,7 @@ use crate::sockets::{Followed, News, Socket, Wanted, Watcher, find, guest_name};
 
 /// Pieces of streams that wait, at most: 16 MiB.
 const QUEUE: usize = 64;
-/// Blocks of samples come once a second: after this time, in s, a window has its last ones.
+/// Blocks of samples come a second after a window's end, or once a second: after this time, in s, a window has its last ones.
 const GRACE: u64 = 2;
 /// How often the patterns are looked at, beside what inotify tells.
 const LOOK: Duration = Duration::from_secs(5);
@@ -43,10 +43,7 @@ pub trait Host {
     fn is_over(&self) -> bool;
     /// Takes a batch.
     fn take(&mut self, batch: Batch);
-    /// Keeps what there is of a batch whose windows are over, and may get some more ticks: if the collector is killed before it is taken, this
-    /// stands for it.
-    fn keep(&mut self, _batch: &Batch) {}
-    /// Which windows are open: their starts, and how many guests have one.
+    /// Which windows a killed collector would lose, of each guest one at most: their starts, and of how many guests.
     fn note_open(&mut self, open: BTreeMap<u64, u64>);
     /// How many guests are followed, and how many are left out by the limit.
     fn note_guests(&mut self, followed: usize, left_out: usize);
@@ -92,10 +89,6 @@ pub struct Collector<'a> {
     /// What guests have counted, until the host takes it.
     counts: Vec<(String, Counters)>,
     is_open_changed: bool,
-    /// The window in which samples arrived last: those before are over.
-    present: u64,
-    /// Windows that are over and kept: their starts, and how many guests had one.
-    kept: BTreeMap<u64, u64>,
     /// The latest time that windows were closed by, in s: a clock that is set back changes nothing.
     closed: u64,
 }
@@ -134,8 +127,6 @@ impl<'a> Collector<'a> {
             next_close: Instant::now(),
             counts: Vec::new(),
             is_open_changed: false,
-            present: 0,
-            kept: BTreeMap::new(),
             closed: 0,
         }
     }
@@ -147,7 +138,7 @@ impl<'a> Collector<'a> {
             if Instant::now() >= self.next_look {
                 self.look(host);
             }
-            self.take_news(host, POLL);
+            self.take_news(POLL);
             // With hundreds of guests there is news hundreds of times a second. What has become open is noted at once: a kill may come.
             if self.is_open_changed || Instant::now() >= self.next_close {
                 self.next_close = Instant::now() + POLL;
@@ -161,7 +152,7 @@ impl<'a> Collector<'a> {
         }
         let end = Instant::now() + STOPPING;
         while Instant::now() < end && self.guests.values().any(|guest| guest.followed.is_some()) {
-            self.take_news(host, POLL);
+            self.take_news(POLL);
             self.close(host, false);
         }
         self.close(host, true);
@@ -283,9 +274,9 @@ impl<'a> Collector<'a> {
         self.failures.insert(path, failure);
     }
 
-    fn take_news(&mut self, host: &mut dyn Host, timeout: Duration) {
+    fn take_news(&mut self, timeout: Duration) {
         match self.news.recv_timeout(timeout) {
-            Ok(news) => self.take(host, news),
+            Ok(news) => self.take(news),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
         }
         // Much at once: windows are closed in between all the same.
@@ -293,19 +284,15 @@ impl<'a> Collector<'a> {
             let Ok(news) = self.news.try_recv() else {
                 return;
             };
-            self.take(host, news);
+            self.take(news);
         }
     }
 
-    fn take(&mut self, host: &mut dyn Host, news: News) {
+    fn take(&mut self, news: News) {
         match news {
             News::Changed => self.next_look = Instant::now(),
             News::Bytes(number, bytes) => {
                 let now = self.now();
-                // Before there is a further window: no guest has two that a killed collector would lose.
-                if self.present != now.window() {
-                    self.keep(host, now.window());
-                }
                 self.feed(number, &bytes, now);
             }
             News::Counts(number, counts) => {
@@ -329,20 +316,6 @@ impl<'a> Collector<'a> {
                         self.rest(socket);
                     }
                 }
-            }
-        }
-    }
-
-    /// Has the windows before `present` kept, but for those that are kept as they are.
-    fn keep(&mut self, host: &mut dyn Host, present: u64) {
-        self.present = present;
-        let open = self.open();
-        self.kept.retain(|start, _| open.contains_key(start));
-        for (start, guests) in open.range(..present) {
-            if self.kept.get(start) != Some(guests) {
-                let batch = self.batch(*start, false);
-                host.keep(&batch);
-                self.kept.insert(*start, *guests);
             }
         }
     }
@@ -398,7 +371,7 @@ impl<'a> Collector<'a> {
             seconds.saturating_sub(GRACE + length)
         };
         while let Some(start) = self.first_open().filter(|start| *start <= over) {
-            let batch = self.batch(start, true);
+            let batch = self.batch(start);
             self.closed = self.closed.max(start + length);
             host.take(batch);
             self.is_open_changed = true;
@@ -409,7 +382,6 @@ impl<'a> Collector<'a> {
         self.guests
             .retain(|_, guest| guest.followed.is_some() || guest.gather.open().next().is_some());
         if std::mem::take(&mut self.is_open_changed) {
-            self.keep(host, self.present);
             host.note_open(self.open());
         }
     }
@@ -419,26 +391,24 @@ impl<'a> Collector<'a> {
         guests.filter_map(|guest| guest.gather.open().next()).min()
     }
 
+    /// The first open window of each guest. While that waits for its last samples, a killed collector loses it and not the next one, which is
+    /// another collector's then.
     fn open(&self) -> BTreeMap<u64, u64> {
         let mut open = BTreeMap::new();
-        for start in self.guests.values().flat_map(|guest| guest.gather.open()) {
+        let guests = self.guests.values();
+        for start in guests.filter_map(|guest| guest.gather.open().next()) {
             *open.entry(start).or_default() += 1;
         }
         open
     }
 
-    /// The windows that began at `start`, which are closed or stay open.
-    fn batch(&mut self, start: u64, is_closed: bool) -> Batch {
+    /// The windows that began at `start`, which are closed.
+    fn batch(&mut self, start: u64) -> Batch {
         let mut names = BatchNames::new(&mut self.names);
         let mut windows: Vec<Window> = Vec::new();
         for guest in self.guests.values_mut() {
             let (gather, policy) = (&mut guest.gather, &self.policy);
-            let window = if is_closed {
-                gather.close(start, &guest.name, policy, &mut names)
-            } else {
-                gather.window(start, &guest.name, policy, &mut names)
-            };
-            let Some(window) = window else {
+            let Some(window) = gather.close(start, &guest.name, policy, &mut names) else {
                 continue;
             };
             // A guest that was followed twice in the time has one window all the same.

@@ -1,5 +1,9 @@
 //! One guest's stream, summed up by windows of time.
 
+mod gaps;
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -13,6 +17,7 @@ use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
 use kvmprof_report::profile::{ProcessNames, Profile, StackView};
 use kvmprof_report::symbolize::Resolver;
 
+use self::gaps::{Gaps, split_off_earlier};
 use crate::batch::{IDLE, OTHER, Row, Tables, Window};
 use crate::hash::Hashed;
 use crate::names::{BatchNames, GuestStacks, MAX_STACKS};
@@ -95,10 +100,16 @@ impl Now {
         real / 1_000_000_000 / length * length
     }
 
-    /// The start of the window of a sample.
-    fn window_of_sample(&self, monotonic: u64) -> u64 {
+    /// CLOCK_REALTIME at a past time of CLOCK_MONOTONIC.
+    fn real_at(&self, monotonic: u64) -> u64 {
         let before = self.monotonic.saturating_sub(monotonic);
-        self.window_of(self.real.saturating_sub(before))
+        self.real.saturating_sub(before)
+    }
+
+    /// The start of the window of what was at this time of CLOCK_MONOTONIC; if that is closed, of the first that isn't.
+    fn open_window_of(&self, monotonic: u64) -> u64 {
+        let start = self.window_of(self.real_at(monotonic));
+        start.max(self.first).min(self.window())
     }
 }
 
@@ -226,25 +237,22 @@ impl Gather {
         Rc::make_mut(&mut self.profile.resolver)
     }
 
-    /// A sample counts for the window of its time. Ticks without one have no time of their own: they count for that of the next sample
-    /// of the block, which comes within a second, else for the present.
+    /// A sample counts for the window of its time. Ticks without one were before the next sample of their vCPU, if the block has one, else before
+    /// the present.
     fn add(&mut self, samples: &Samples, now: Now) -> Result<(), ReadError> {
-        let present = now.window();
         let (resolver, stacks) = (&self.profile.resolver, &mut self.stacks);
-        let open = &mut self.open;
-        let mut gap = Account::default();
+        let (open, hz) = (&mut self.open, self.info.hz);
+        let mut gaps = Gaps::default();
         let result = samples.read(|ticks, frames| {
-            let Some(sample) = ticks.sample else {
-                gap.enter(ticks);
-                return;
-            };
-            let start = now.window_of_sample(sample.time).max(now.first);
-            let part = part(open, start.min(present));
-            part.account.merge(&std::mem::take(&mut gap));
-            part.add(ticks, frames, resolver, stacks);
+            gaps.enter(ticks);
+            if let Some(sample) = &ticks.sample {
+                add_gap(open, gaps.take(ticks.vcpu), hz, now, sample.time);
+                let start = now.open_window_of(sample.time);
+                part(open, start).add(sample, frames, resolver, stacks);
+            }
         });
-        if gap.ticks > 0 {
-            part(open, present).account.merge(&gap);
+        for gap in gaps.into_accounts() {
+            add_gap(open, gap, hz, now, now.monotonic);
         }
         result
     }
@@ -267,29 +275,15 @@ impl Gather {
         policy: &Policy,
         names: &mut BatchNames<'_>,
     ) -> Option<Window> {
-        let window = self.window(start, guest, policy, names);
-        if self.open.remove(&start).is_some() {
-            self.profile.resolver.forget_beyond(MAX_FOUND);
-            self.forget_stacks();
-        }
-        window
-    }
-
-    /// The window that began at `start` as far as it has come, if it has ticks. It stays open.
-    pub fn window(
-        &mut self,
-        start: u64,
-        guest: &str,
-        policy: &Policy,
-        names: &mut BatchNames<'_>,
-    ) -> Option<Window> {
-        let part = self.open.get(&start)?;
+        let part = self.open.remove(&start)?;
         let mut rows = part.rows(&self.profile, &mut self.stacks, policy, names);
         if !self.info.knows_interrupts() {
             for row in &mut rows {
                 row.interrupts_off = None;
             }
         }
+        self.profile.resolver.forget_beyond(MAX_FOUND);
+        self.forget_stacks();
         Some(Window {
             guest: guest.to_owned(),
             kernel: self.kernel.clone(),
@@ -329,18 +323,37 @@ fn part(open: &mut BTreeMap<u64, Part>, start: u64) -> &mut Part {
     open.entry(key).or_default()
 }
 
+/// Adds ticks of a vCPU without a sample, `hz` a second, of which the last was right before the time `end` of CLOCK_MONOTONIC, in ns.
+fn add_gap(open: &mut BTreeMap<u64, Part>, mut gap: Account, hz: u32, now: Now, end: u64) {
+    if gap.ticks == 0 {
+        return;
+    }
+    let start = now.open_window_of(end);
+    let since = now
+        .real_at(end)
+        .saturating_sub(start.saturating_mul(1_000_000_000));
+    let earlier = split_off_earlier(&mut gap, hz, since);
+    // A recorder has samples of one window and a second at most in a block.
+    let before = start.saturating_sub(now.length.into()).max(now.first);
+    for (start, gap) in [(before, earlier), (start, gap)] {
+        if gap.ticks > 0 {
+            part(open, start).account.merge(&gap);
+        }
+    }
+}
+
 impl Part {
     fn add(
         &mut self,
-        ticks: &Ticks,
+        sample: &Sample,
         frames: &[u64],
         resolver: &Resolver,
         stacks: &mut GuestStacks,
     ) {
-        self.account.enter(ticks);
-        let Some(sample) = &ticks.sample else {
-            return;
-        };
+        self.account.enter(&Ticks {
+            sample: Some(*sample),
+            ..Ticks::default()
+        });
         if self.names.len() < MAX_PIDS || self.names.contains_key(&sample.pid) {
             self.names.entry(sample.pid).or_default().note(sample);
         }
@@ -513,6 +526,3 @@ fn most<'a>(count: usize, names: impl Iterator<Item = (&'a str, u64)>) -> HashSe
     sums.sort_by_key(|(name, ticks)| (Reverse(*ticks), *name));
     sums.into_iter().take(count).map(|(name, _)| name).collect()
 }
-
-#[cfg(test)]
-mod tests;

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{REC_HZ, REC_START, REC_STOP, REC_YIELD, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{
+    REC_HZ, REC_INTERVAL, REC_START, REC_STOP, REC_YIELD, STACK_KERNEL, STACK_USER,
+};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_recording::counters::Counters;
@@ -25,6 +27,8 @@ use crate::config::Config;
 const PIECE: usize = 256 << 10;
 /// Paths that one look at the patterns takes, at most.
 const MAX_PATHS: usize = 16 << 10;
+/// How long the ticks of a guest are together at most before they are sent, in s.
+const LONGEST_INTERVAL: u32 = 10;
 /// Longest document of a guest's counters, in bytes.
 const MAX_COUNTERS: usize = 1 << 20;
 /// Longest name of a guest, in bytes.
@@ -182,8 +186,8 @@ pub struct Wanted {
     hz: u32,
     parts: i64,
     owners: Vec<u32>,
-    /// How often the guest's counters are read.
-    window: Duration,
+    /// The length of a window in s: how often the guest's counters are read.
+    window: u32,
 }
 
 impl Wanted {
@@ -194,8 +198,15 @@ impl Wanted {
             hz: config.hz,
             parts: part(config.kernel_stacks, STACK_KERNEL) | part(config.user_stacks, STACK_USER),
             owners: config.owners.clone(),
-            window: Duration::from_secs(config.window.into()),
+            window: config.window,
         }
+    }
+
+    /// How often the guest's ticks are to be sent, in s, such that each window's come right after it.
+    fn interval(&self) -> u32 {
+        let mut divisors = (1..=LONGEST_INTERVAL).rev();
+        let found = divisors.find(|interval| self.window.is_multiple_of(*interval));
+        found.unwrap_or(1)
     }
 }
 
@@ -291,7 +302,8 @@ fn follow(
         if next_counts.is_some_and(|next| Instant::now() >= next) {
             let counts = counts(&recording.connection);
             // A guest without counters, such as one of another VMM, isn't asked again.
-            next_counts = counts.as_ref().map(|_| Instant::now() + wanted.window);
+            let window = Duration::from_secs(wanted.window.into());
+            next_counts = counts.as_ref().map(|_| Instant::now() + window);
             if let Some(counts) = counts
                 && sender.send(News::Counts(number, counts)).is_err()
             {
@@ -328,8 +340,14 @@ fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevic
     if connection.hello().hz == 0 {
         bail!("The guest's clock is off: it was started with --hz 0");
     }
-    let recorder = connection.open(device::RECORDER, 0)?;
-    // A recorder of an earlier release doesn't know them.
+    let open = || -> Result<RemoteDevice, ClientError> {
+        let recorder = connection.open(device::RECORDER, 0)?;
+        // A recorder of an earlier release doesn't know it, and sends once a second.
+        let _ = recorder.ioctl(REC_INTERVAL, wanted.interval().into());
+        Ok(recorder)
+    };
+    let recorder = open()?;
+    // Nor these.
     let _ = recorder.ioctl(REC_HZ, wanted.hz.into());
     let _ = recorder.ioctl(REC_YIELD, 1);
     let Err(error) = recorder.ioctl(REC_START, wanted.parts) else {
@@ -338,7 +356,7 @@ fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevic
     if error.errno() != Some(Errno::EBUSY) {
         return Err(error).context("Cannot start to record the guest");
     }
-    let recorder = connection.open(device::RECORDER, 0)?;
+    let recorder = open()?;
     recorder
         .ioctl(REC_START, wanted.parts)
         .context("Cannot start to record the guest beside others")?;
@@ -374,6 +392,19 @@ mod tests {
         let before = super::find(&[pattern("a.sock")]);
         fs::rename(path("b.sock"), path("a.sock")).unwrap();
         assert_ne!(super::find(&[pattern("a.sock")]), before);
+    }
+
+    #[test]
+    fn ticks_come_right_after_each_window() {
+        for (window, interval) in [(1, 1), (7, 7), (10, 10), (11, 1), (60, 10), (3600, 10)] {
+            let wanted = Wanted {
+                hz: 19,
+                parts: 0,
+                owners: Vec::new(),
+                window,
+            };
+            assert_eq!(wanted.interval(), interval);
+        }
     }
 
     #[test]

@@ -239,12 +239,6 @@ impl Host for Always<'_> {
         }
     }
 
-    fn keep(&mut self, batch: &Batch) {
-        if let Err(error) = self.spool.keep(batch) {
-            log::error!("{error:?}");
-        }
-    }
-
     fn note_open(&mut self, open: BTreeMap<u64, u64>) {
         if let Err(error) = self.spool.note_open(open) {
             log::error!("{error:?}");

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, sleep};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kvmprof_abi::recorder::REC_INTERVAL;
 use kvmprof_abi::wire::{HelloReply, Reply, ReplyFrame, Request, RequestFrame, device};
 use kvmprof_recording::counters::Counter;
 use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header};
@@ -107,10 +108,17 @@ fn serve(mut stream: UnixStream, number: u64, ticks: &AtomicU64) -> std::io::Res
                     Reply::Open { handle: COUNTERS }
                 }
                 Request::Open { .. } => Reply::Open { handle: RECORDING },
-                Request::Ioctl { .. } => Reply::Ioctl {
-                    value: 0,
-                    data: &[],
-                },
+                Request::Ioctl {
+                    command, argument, ..
+                } => {
+                    if command == REC_INTERVAL {
+                        recording.interval = argument.unsigned_abs().max(1);
+                    }
+                    Reply::Ioctl {
+                        value: 0,
+                        data: &[],
+                    }
+                }
                 Request::Read { handle, .. } if handle == COUNTERS => {
                     data = counters.next();
                     Reply::Read { data: &data }
@@ -190,6 +198,8 @@ struct Recording {
     /// What is to be read first: the recording's begin.
     waiting: Vec<u8>,
     random: Random,
+    /// Seconds of ticks in a block, as the recorder of kvmprof has them.
+    interval: u64,
 }
 
 impl Recording {
@@ -198,6 +208,7 @@ impl Recording {
             number,
             waiting: begin(number),
             random: Random(number + 1),
+            interval: 1,
         }
     }
 
@@ -205,22 +216,30 @@ impl Recording {
         self.random.below(end)
     }
 
-    /// The recording's begin, piece by piece, and then what each second has brought.
+    /// The recording's begin, piece by piece, and then what each interval has brought, a second after its end.
     fn read(&mut self, limit: usize, ticks: &AtomicU64) -> Vec<u8> {
         if !self.waiting.is_empty() {
             let length = limit.min(self.waiting.len());
             return self.waiting.drain(..length).collect();
         }
-        sleep(Duration::from_secs(1));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = now.expect("a clock") - Duration::from_secs(1);
+        let interval = Duration::from_secs(self.interval);
+        let past = since.as_nanos() % interval.as_nanos();
+        sleep(interval - Duration::from_nanos(u64::try_from(past).expect("some seconds")));
         let mut encoder = SamplesEncoder::default();
-        for _ in 0..HZ {
-            self.push(&mut encoder);
+        let count = self.interval * u64::from(HZ);
+        let now = clock_gettime(ClockId::Monotonic);
+        let now = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
+        for before in (0..count).rev() {
+            let time = now.saturating_sub(before * 1_000_000_000 / u64::from(HZ));
+            self.push(&mut encoder, time);
         }
-        ticks.fetch_add(HZ.into(), Ordering::Relaxed);
+        ticks.fetch_add(count, Ordering::Relaxed);
         Block::encode(Kind::Samples, &encoder.take().bytes).expect("a block")
     }
 
-    fn push(&mut self, encoder: &mut SamplesEncoder) {
+    fn push(&mut self, encoder: &mut SamplesEncoder, time: u64) {
         if self.below(2) == 0 {
             encoder.push(
                 &Ticks {
@@ -231,8 +250,6 @@ impl Recording {
             );
             return;
         }
-        let now = clock_gettime(ClockId::Monotonic);
-        let time = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
         let stack = self.below(STACKS);
         let kernel = KERNEL + SLIDE * self.number;
         let frames: Vec<u64> = (0..u64::from(FRAMES))

@@ -19,8 +19,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 /// What is measured, after the time in which all are found.
 const TIME: Duration = Duration::from_secs(40);
 const WARM_UP: Duration = Duration::from_secs(20);
-const STEP: Duration = Duration::from_secs(5);
-const MAX_STEPS: u32 = 40;
+const STEP: Duration = Duration::from_secs(10);
+const MAX_STEPS: u32 = 20;
 /// Seconds of a Parquet file, unless said otherwise: shorter than by default, so that what files cost is in the time.
 const FILE: u64 = 20;
 /// Budgets by numbers of guests, in per cent of a core and MiB.

@@ -111,12 +111,7 @@ fn a_sample_counts_for_the_window_of_its_time() {
     let starts: Vec<u64> = gather.open().collect();
     assert_eq!(starts, [1_000_000, 1_000_010]);
     let all = policy(9, 9, &[]);
-    // It can be looked at while it is open.
-    let mut names = Names::default();
-    let mut so_far = BatchNames::new(&mut names);
-    let so_far = gather.window(1_000_000, "guest", &all, &mut so_far);
     let batch = close(&mut gather, 0, &all);
-    assert_eq!(so_far.as_slice(), batch.windows);
     let (window, names) = (&batch.windows[0], rows(&batch));
     assert_eq!(names, [("one", "one", 2), (IDLE, IDLE, 2)]);
     assert_eq!((window.guest.as_str(), window.hz), ("guest", 20));
@@ -134,6 +129,31 @@ fn a_sample_counts_for_the_window_of_its_time() {
         [(IDLE, IDLE, 3), ("late", "late", 2), ("late", "one", 1)]
     );
     assert_eq!(gather.open().count(), 0);
+}
+
+/// A vCPU that idles has its ticks in the windows in which it idled, though their block comes later.
+#[test]
+fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
+    let idle = |vcpu, idle| Ticks {
+        vcpu,
+        idle,
+        ..Ticks::default()
+    };
+    let mut sampled = ticks(11, 7, "one");
+    (sampled.vcpu, sampled.idle) = (1, 100);
+    let mut gather = Gather::default();
+    gather.feed(&begin(), at(1, 0)).unwrap();
+    // At 20 Hz: ten seconds of vCPU 0 until now, and on vCPU 1 five before its sample.
+    let all = [idle(0, 120), idle(1, 0), sampled, idle(0, 80)];
+    gather.feed(&block(&all), at(11, 0)).unwrap();
+    let ticks = |gather: &mut Gather, start| close(gather, start, &policy(9, 9, &[]));
+    let first = ticks(&mut gather, 0);
+    assert_eq!(rows(&first), [(IDLE, IDLE, 260)]);
+    let second = ticks(&mut gather, 10);
+    assert_eq!(rows(&second), [(IDLE, IDLE, 40), ("one", "one", 1)]);
+    // Those of a window that is closed count for the next.
+    gather.feed(&block(&[idle(0, 200)]), at(21, 20)).unwrap();
+    assert_eq!(gather.open().collect::<Vec<_>>(), [1_000_020]);
 }
 
 #[test]
@@ -403,8 +423,6 @@ fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
     }
     // A name that comes later counts for what is still open.
     gather.feed(&sample(80, work), at(80, 80)).unwrap();
-    let mut named = BatchNames::new(&mut names);
-    gather.window(1_000_080, "guest", &all, &mut named);
     let symbols = Block::encode(Kind::Symbols, b"ffffffff81000000 T renamed\n").unwrap();
     gather.feed(&symbols, at(81, 80)).unwrap();
     let batch = close(&mut gather, 80, &all);

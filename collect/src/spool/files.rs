@@ -20,7 +20,6 @@ const OTHERS: u32 = 0o077;
 const BATCH: &str = "batch";
 const UNFINISHED: &str = "tmp";
 /// How the names of windows that are over, but not closed, begin.
-const KEPT: &str = "kept-";
 /// Bytes of a batch, unpacked, at most: far above what the limits of guests allow.
 const MAX_BATCH: u64 = 1 << 30;
 const LEVEL: i32 = 3;
@@ -136,42 +135,6 @@ impl Folder {
 
     /// Writes a batch, and returns its bytes.
     pub fn write_batch(&self, entry: &Entry, batch: &Batch) -> Result<u64, SpoolError> {
-        self.write_packed(&entry.name(), batch)
-    }
-
-    /// Reads a batch.
-    pub fn read_batch(&self, entry: &Entry) -> Result<Batch, SpoolError> {
-        self.read_packed(&entry.name())
-    }
-
-    /// Writes what there is of a batch that isn't closed.
-    pub fn write_kept(&self, batch: &Batch) -> Result<(), SpoolError> {
-        let name = format!("{KEPT}{}", batch.start);
-        self.write_packed(&name, batch).map(drop)
-    }
-
-    /// Reads what there was of the batch that began at `start`.
-    pub fn read_kept(&self, start: u64) -> Result<Batch, SpoolError> {
-        self.read_packed(&format!("{KEPT}{start}"))
-    }
-
-    /// Removes what was kept of the batch that began at `start`.
-    pub fn remove_kept(&self, start: u64) -> Result<(), SpoolError> {
-        self.remove(&format!("{KEPT}{start}"))
-    }
-
-    /// Removes all that was kept of batches.
-    pub fn remove_all_kept(&self) -> Result<(), SpoolError> {
-        for file in fs::read_dir(&self.path).map_err(|source| self.failed(source))? {
-            let name = file.map_err(|source| self.failed(source))?.file_name();
-            if let Some(name) = name.to_str().filter(|name| name.starts_with(KEPT)) {
-                self.remove(name)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn write_packed(&self, name: &str, batch: &Batch) -> Result<u64, SpoolError> {
         let json = serde_json::to_vec(batch).map_err(|source| self.failed(source.into()))?;
         let mut packer =
             zstd::Encoder::new(Vec::new(), LEVEL).map_err(|source| self.failed(source))?;
@@ -180,12 +143,13 @@ impl Folder {
             .and_then(|()| packer.write_all(&json))
             .and_then(|()| packer.finish());
         let packed = packed.map_err(|source| self.failed(source))?;
-        self.write(name, &packed)?;
+        self.write(&entry.name(), &packed)?;
         Ok(packed.len() as u64)
     }
 
-    fn read_packed(&self, name: &str) -> Result<Batch, SpoolError> {
-        let path = self.path.join(name);
+    /// Reads a batch.
+    pub fn read_batch(&self, entry: &Entry) -> Result<Batch, SpoolError> {
+        let path = self.path.join(entry.name());
         let damaged = |source| SpoolError::Damaged {
             path: path.clone(),
             source,

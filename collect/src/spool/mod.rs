@@ -62,8 +62,6 @@ struct Collected {
     next: u64,
     /// Open windows: their start, and how many guests have one.
     open: BTreeMap<u64, u64>,
-    /// The starts of those that are over, and kept as they were then.
-    kept: BTreeSet<u64>,
     /// Windows that were open when a collector was killed.
     killed: u64,
 }
@@ -144,7 +142,6 @@ impl Spool {
             .map(|(_, entry)| entry)
         {
             collected.open.remove(&entry.start);
-            collected.kept.remove(&entry.start);
         }
         let last = state.entries.last_key_value();
         let after = last.map_or(0, |(number, _)| number + 1);
@@ -157,7 +154,6 @@ impl Spool {
             state.sinks.insert((*sink).to_owned(), progress);
         }
         state.collected = collected;
-        take_kept(&folder, &mut state)?;
         let open = std::mem::take(&mut state.collected.open);
         state.collected.killed += open.values().sum::<u64>();
         let spool = Self {
@@ -168,7 +164,6 @@ impl Spool {
         };
         let mut state = spool.lock();
         spool.save_state(&state)?;
-        spool.folder.remove_all_kept()?;
         spool.remove_done(&mut state)?;
         drop(state);
         Ok(spool)
@@ -199,7 +194,7 @@ impl Spool {
         sinks.iter().try_for_each(|sink| self.save(state, sink))
     }
 
-    /// Notes which windows are open: their starts, and how many guests have one.
+    /// Notes which open windows a killed collector loses: their starts, and of how many guests.
     ///
     /// # Errors
     /// It can't be written: windows that a killed collector loses won't be counted.
@@ -210,20 +205,6 @@ impl Spool {
         }
         state.collected.open = open;
         self.save_state(&state)
-    }
-
-    /// Keeps what there is of a batch whose windows are over, but not closed: should this collector be killed, the next one takes it for the
-    /// batch. [`push`](Self::push) of one with this start takes its place.
-    ///
-    /// # Errors
-    /// It can't be written: a killed collector loses those windows, which are counted.
-    pub fn keep(&self, batch: &Batch) -> Result<(), SpoolError> {
-        let mut state = self.lock();
-        self.folder.write_kept(batch)?;
-        if state.collected.kept.insert(batch.start) {
-            self.save_state(&state)?;
-        }
-        Ok(())
     }
 
     /// Adds a batch, whose windows aren't open any more.
@@ -237,7 +218,6 @@ impl Spool {
         entry.bytes = written.as_ref().copied().unwrap_or_default();
         state.collected.next += 1;
         state.collected.open.remove(&batch.start);
-        let was_kept = state.collected.kept.remove(&batch.start);
         state.bytes += entry.bytes;
         state.entries.insert(entry.number, entry);
         // Each is done whatever became of those before it.
@@ -245,10 +225,7 @@ impl Spool {
             Ok(_) => Ok(()),
             Err(_) => self.lose(&mut state, entry),
         };
-        let mut saved = self.save_state(&state);
-        if was_kept {
-            saved = saved.and_then(|()| self.folder.remove_kept(batch.start));
-        }
+        let saved = self.save_state(&state);
         let made = self.make_room(&mut state);
         let rest = self.save_rest(&mut state);
         self.changed.notify_all();
@@ -455,28 +432,6 @@ impl Spool {
         let batches = entries.iter().map(|entry| self.folder.read_batch(entry));
         batches.collect()
     }
-}
-
-/// Makes batches of what a killed collector had kept. What its windows got afterwards is lost with it.
-fn take_kept(folder: &Folder, state: &mut State) -> Result<(), SpoolError> {
-    for start in std::mem::take(&mut state.collected.kept) {
-        let batch = match folder.read_kept(start) {
-            Ok(batch) => batch,
-            Err(error) => {
-                log::warn!("{error}: it is lost");
-                continue;
-            }
-        };
-        let mut entry = Entry::new(state.collected.next, &batch);
-        entry.bytes = folder.write_batch(&entry, &batch)?;
-        state.collected.next += 1;
-        state.bytes += entry.bytes;
-        state.entries.insert(entry.number, entry);
-        // Windows of guests that came late aren't in it.
-        let open = state.collected.open.remove(&start).unwrap_or_default();
-        state.collected.killed += open.saturating_sub(entry.windows);
-    }
-    Ok(())
 }
 
 /// The batches from `next` on that are about `span` seconds; fewer if the spool is drained. `None` if there aren't so many.

@@ -169,59 +169,6 @@ fn windows_of_a_killed_collector_are_counted_once() {
     assert_eq!(place.open(LARGE, &[]).fill().killed, 4);
 }
 
-/// What is over is kept when the next windows are open: of each guest one is lost at most.
-#[test]
-fn windows_that_are_over_outlive_the_collector() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a"]);
-    spool.note_open(BTreeMap::from([(10, 2)])).unwrap();
-    spool.keep(&batch(10, &["g"], 5)).unwrap();
-    // Another guest had ticks in it, which were late.
-    spool.keep(&batch(10, &["g", "h"], 5)).unwrap();
-    spool.note_open(BTreeMap::from([(10, 3), (20, 3)])).unwrap();
-    drop(spool);
-    for _ in 0..2 {
-        let spool = place.open(LARGE, &["a"]);
-        // The third guest's first window, and the present ones.
-        assert_eq!((spool.fill().killed, spool.fill().batches), (4, 1));
-        assert_eq!(spool.read_all().unwrap(), [batch(10, &["g", "h"], 5)]);
-    }
-}
-
-#[test]
-fn what_was_kept_is_not_there_twice() {
-    let place = Place::new();
-    let state = place.path().join(STATE);
-    let files = || {
-        let files = std::fs::read_dir(place.path()).unwrap();
-        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with("kept-")).count()
-    };
-    let spool = place.open(LARGE, &["a"]);
-    spool.note_open(BTreeMap::from([(10, 1)])).unwrap();
-    spool.keep(&batch(10, &["g"], 5)).unwrap();
-    let before = std::fs::read(&state).unwrap();
-    let kept = std::fs::read(place.path().join("kept-10")).unwrap();
-    spool.push(&batch(10, &["g"], 6)).unwrap();
-    assert_eq!(files(), 0);
-    drop(spool);
-    // The collector was killed when the batch was there, and neither was the state written nor the file removed; then also when only the
-    // latter was missing.
-    for state_is_old in [true, false] {
-        if state_is_old {
-            std::fs::write(&state, &before).unwrap();
-        }
-        std::fs::write(place.path().join("kept-10"), &kept).unwrap();
-        let spool = place.open(LARGE, &["a"]);
-        assert_eq!(spool.read_all().unwrap(), [batch(10, &["g"], 6)]);
-        assert_eq!((spool.fill().killed, files()), (0, 0));
-    }
-    // Killed while an earlier collector's windows became a batch: that is there, the state isn't written.
-    std::fs::write(&state, &before).unwrap();
-    let spool = place.open(LARGE, &["a"]);
-    assert_eq!(spool.fill().batches, 1);
-}
-
 /// A sink that is behind holds nobody up who ends: what waits for it is there at the next start.
 #[test]
 fn a_closed_spool_keeps_what_waits() {

@@ -51,6 +51,12 @@ pub const REC_HZ: u32 = command(6);
 /// ticks it took. 0, the default: it doesn't. EBUSY after [`REC_START`]; EINVAL for another argument.
 pub const REC_YIELD: u32 = command(7);
 
+/// `REC_INTERVAL`: has blocks of samples come a second after each multiple of the time in the argument, in s of CLOCK_REALTIME, up to
+/// [`MAX_INTERVAL`], and when they are full. 0, the default: once a second. EBUSY after [`REC_START`]; EINVAL for another argument.
+pub const REC_INTERVAL: u32 = command(8);
+/// Maximum argument of [`REC_INTERVAL`].
+pub const MAX_INTERVAL: u32 = 60;
+
 /// In [`REC_EVENT`]: all exits of the guest to the VMM.
 pub const EVENT_EXITS: u32 = 1;
 /// In [`REC_EVENT`]: reads and writes of I/O ports.

@@ -48,6 +48,11 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
+    /// Has blocks of samples come right after multiples of `interval`, in s of CLOCK_REALTIME, instead of once a second.
+    pub fn set_interval(&mut self, interval: u32) {
+        self.intake.set_interval(interval);
+    }
+
     /// Where it goes.
     pub fn sink(&self) -> &S {
         &self.sink
@@ -89,7 +94,7 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
-    /// To be called now and then: hands over ticks and looks that have waited for a second.
+    /// To be called now and then: hands over ticks and looks that have waited for a second, or for the [interval](Self::set_interval).
     pub fn flush_due(&mut self) {
         if let Some(block) = self.intake.due() {
             self.put_samples(block);

@@ -1,7 +1,7 @@
 //! Ticks on their way into blocks, and the account of them.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::file::{Account, Delivered, SampleBlock, SamplesEncoder, TasksEncoder};
 use crate::tasks::TaskLook;
@@ -11,11 +11,49 @@ use kvmprof_abi::pcs::Ledger;
 /// A block is due after that time even if it isn't full, so that little is lost in a crash.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
+/// When a block is due that isn't full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// After [`MAX_AGE`].
+    Age(Instant),
+    /// [`MAX_AGE`] after the next multiple of `interval`, in s of CLOCK_REALTIME: the number of the last one.
+    Aligned { interval: u64, last: u64 },
+}
+
+impl Due {
+    /// A block that begins now.
+    fn begin(&mut self) {
+        match self {
+            Self::Age(begun) => *begun = Instant::now(),
+            Self::Aligned { interval, last } => *last = multiple(now(), *interval),
+        }
+    }
+
+    fn is_now(&self) -> bool {
+        match *self {
+            Self::Age(begun) => begun.elapsed() >= MAX_AGE,
+            // A clock that is set back makes a block come early.
+            Self::Aligned { interval, last } => multiple(now(), interval) != last,
+        }
+    }
+}
+
+/// CLOCK_REALTIME.
+fn now() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
+/// How many times `interval`, in s, had passed of CLOCK_REALTIME [`MAX_AGE`] before `now`.
+fn multiple(now: Duration, interval: u64) -> u64 {
+    now.saturating_sub(MAX_AGE).as_secs() / interval.max(1)
+}
+
 /// Puts ticks into blocks.
 #[derive(Debug)]
 pub struct Intake {
     encoder: SamplesEncoder,
-    begun: Instant,
+    due: Due,
     looks: TasksEncoder,
     looks_begun: Instant,
     /// The processes that are wanted; none: all of them.
@@ -31,13 +69,20 @@ impl Intake {
     pub fn new(pids: &[i32]) -> Self {
         Self {
             encoder: SamplesEncoder::default(),
-            begun: Instant::now(),
+            due: Due::Age(Instant::now()),
             looks: TasksEncoder::default(),
             looks_begun: Instant::now(),
             pids: pids.to_vec(),
             others: BTreeMap::new(),
             account: Account::default(),
         }
+    }
+
+    /// Has blocks come right after multiples of `interval`, in s of CLOCK_REALTIME, instead of once a second.
+    pub fn set_interval(&mut self, interval: u32) {
+        let interval = interval.into();
+        let last = multiple(now(), interval);
+        self.due = Due::Aligned { interval, last };
     }
 
     /// Takes `ticks`, and the frames of their sample's stack. The result is a block that is full now.
@@ -98,12 +143,22 @@ impl Intake {
     /// A block that has waited for long enough.
     pub fn due(&mut self) -> Option<SampleBlock> {
         let has_some = !self.encoder.is_empty() || !self.others.is_empty();
-        (self.begun.elapsed() >= MAX_AGE && has_some).then(|| self.take())
+        if !self.due.is_now() {
+            return None;
+        }
+        if has_some {
+            return Some(self.take());
+        }
+        // The first tick of what has waited for a second goes at once; at a multiple of the interval there was none.
+        if matches!(self.due, Due::Aligned { .. }) {
+            self.due.begin();
+        }
+        None
     }
 
     /// What is left.
     pub fn take(&mut self) -> SampleBlock {
-        self.begun = Instant::now();
+        self.due.begin();
         for (vcpu, ungathered) in std::mem::take(&mut self.others) {
             let others = Ticks {
                 vcpu,
@@ -239,6 +294,14 @@ mod tests {
                 prop_assert_eq!(read, wanted);
             }
         }
+    }
+
+    #[test]
+    fn a_block_is_due_a_second_after_each_multiple() {
+        let due = |seconds: f64, interval| multiple(Duration::from_secs_f64(seconds), interval);
+        assert_eq!([0.0, 0.9, 10.9].map(|now| due(now, 10)), [0; 3]);
+        assert_eq!([11.0, 20.9].map(|now| due(now, 10)), [1; 2]);
+        assert_eq!([1.0, 1.9, 2.0].map(|now| due(now, 1)), [0, 0, 1]);
     }
 
     #[test]

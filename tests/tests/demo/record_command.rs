@@ -6,11 +6,14 @@ use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{MAX_HZ, PCS_SETHZ};
-use kvmprof_abi::recorder::{MAX_LOOK_TICKS, MAX_PIDS, REC_HZ, REC_PIDS, REC_START, REC_TASKS};
+use kvmprof_abi::recorder::{
+    MAX_INTERVAL, MAX_LOOK_TICKS, MAX_PIDS, REC_HZ, REC_INTERVAL, REC_PIDS, REC_START, REC_STOP,
+    REC_TASKS,
+};
 use kvmprof_abi::wire::device;
 use kvmprof_client::RemoteDevice;
 use kvmprof_recording::Sample;
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::file::{Account, Contents, Kind, Piece, Reader, Recording};
 use kvmprof_tests::{
     Boot, Guest, TERMINAL_TYPE, Terminal, kvmprof, ledger_of, on_kvm, recorded, run, share, until,
 };
@@ -323,6 +326,65 @@ fn a_recording_has_a_rate_of_its_own() {
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
         assert_eq!(samples(Path::new(path)).1.info.hz, 500);
         drop((recorder, other));
+        guest.stop();
+    });
+}
+
+/// A client that asks for it gets the ticks of a minute together. It isn't told how late, so the other's blocks are the measure.
+#[test]
+fn blocks_of_samples_come_as_often_as_a_client_asks() {
+    on_kvm(|| {
+        let guest = guest();
+        let connection = guest.connect();
+        let open = || connection.open(device::RECORDER, 0).unwrap();
+        let choose = |recorder: &RemoteDevice, interval: i64| {
+            let result = recorder.ioctl(REC_INTERVAL, interval);
+            result.map(|_| ()).map_err(|error| error.errno().unwrap())
+        };
+        let (often, rarely) = (open(), open());
+        for wrong in [-1, i64::from(MAX_INTERVAL) + 1, i64::MAX] {
+            assert_eq!(choose(&rarely, wrong), Err(Errno::EINVAL));
+        }
+        assert_eq!(choose(&often, 0), Ok(()));
+        assert_eq!(choose(&rarely, MAX_INTERVAL.into()), Ok(()));
+        for recorder in [&often, &rarely] {
+            recorder.ioctl(REC_START, 0).unwrap();
+        }
+        assert_eq!(choose(&rarely, 1), Err(Errno::EBUSY));
+        let mut reader = Reader::default();
+        let mut blocks = 0;
+        let mut count = |bytes: &[u8]| {
+            reader.push(bytes);
+            while let Some(block) = reader.next_block().unwrap() {
+                blocks += usize::from(block.kind == Some(Kind::Samples));
+            }
+            blocks
+        };
+        while count(&often.read(1 << 16).unwrap()) < 5 {}
+        let (mut reader, mut blocks, mut account) = (Reader::default(), 0, Account::default());
+        rarely.ioctl(REC_STOP, 0).unwrap();
+        loop {
+            let bytes = rarely.read(1 << 16).unwrap();
+            if bytes.is_empty() {
+                break;
+            }
+            reader.push(&bytes);
+            while let Some(block) = reader.next_block().unwrap() {
+                match block.piece().unwrap() {
+                    Some(Piece::Samples(samples)) => {
+                        blocks += 1;
+                        let read = samples.read(|ticks, _| account.enter(ticks));
+                        read.unwrap();
+                    }
+                    Some(Piece::End(end)) => assert_eq!(end, account),
+                    _ => {}
+                }
+            }
+        }
+        // A minute may have begun meanwhile.
+        assert!((1..=2).contains(&blocks), "{blocks}");
+        assert!(account.samples > 0 && account.balances());
+        drop((often, rarely));
         guest.stop();
     });
 }

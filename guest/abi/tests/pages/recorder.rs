@@ -18,6 +18,7 @@ fn numbers_of_the_recorder() {
         ("REC_TASKS", recorder::REC_TASKS),
         ("REC_HZ", recorder::REC_HZ),
         ("REC_YIELD", recorder::REC_YIELD),
+        ("REC_INTERVAL", recorder::REC_INTERVAL),
     ] {
         says(RECORDER, &format!("| {name} | {command:#06x} |"));
     }
@@ -47,6 +48,7 @@ fn numbers_of_the_recorder() {
     says(RECORDER, &format!("{} at least", recorder::MIN_CYCLES));
     says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
     says(RECORDER, &format!("0 to {}", recorder::MAX_LOOK_TICKS));
+    says(RECORDER, &format!("0 to {} s", recorder::MAX_INTERVAL));
     says(RECORDER, &format!("{} to {} Hz", pcs::MIN_HZ, pcs::MAX_HZ));
     let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
     says(

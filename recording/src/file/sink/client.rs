@@ -47,23 +47,33 @@ impl ClientSink {
         self.is_finished || !self.queue.is_empty()
     }
 
-    /// At most `limit` bytes of the recording; an empty vector at its end. `None` while there is nothing to read yet.
+    /// What there is of the recording, at most `limit` bytes; an empty vector at its end. `None` while there is nothing to read yet.
     pub fn read(&mut self, limit: usize) -> Option<Vec<u8>> {
-        let Some(first) = self.queue.front() else {
+        if self.queue.is_empty() {
             return self.is_finished.then(Vec::new);
-        };
-        let rest = first.bytes.get(self.read..).unwrap_or_default();
-        let bytes = rest[..limit.min(rest.len())].to_vec();
-        self.read += bytes.len();
-        if bytes.len() == rest.len()
-            && let Some(part) = self.queue.pop_front()
-        {
+        }
+        let mut bytes = Vec::with_capacity(limit.min(self.waiting()));
+        while let Some(first) = self.queue.front() {
+            let rest = first.bytes.get(self.read..).unwrap_or_default();
+            let taken = rest.len().min(limit - bytes.len());
+            bytes.extend_from_slice(&rest[..taken]);
+            self.read += taken;
+            if taken < rest.len() {
+                break;
+            }
+            self.end_of_first();
+        }
+        Some(bytes)
+    }
+
+    /// The first part has been read.
+    fn end_of_first(&mut self) {
+        if let Some(part) = self.queue.pop_front() {
             self.read = 0;
             self.queued -= part.bytes.len();
             self.delivered.samples += part.samples;
             self.delivered.idle += part.idle;
         }
-        Some(bytes)
     }
 }
 

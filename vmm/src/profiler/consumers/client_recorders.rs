@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{MAX_HZ, MIN_HZ};
 use kvmprof_abi::recorder::{
-    MAX_LOOK_TICKS, MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_HZ, REC_PIDS, REC_START, REC_STOP,
-    REC_TASKS, REC_YIELD, STACK_KERNEL, STACK_USER,
+    MAX_INTERVAL, MAX_LOOK_TICKS, MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_HZ, REC_INTERVAL,
+    REC_PIDS, REC_START, REC_STOP, REC_TASKS, REC_YIELD, STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
@@ -46,53 +46,41 @@ struct Choice {
     tasks: Option<u32>,
     /// Whether it gives way.
     yields: bool,
-}
-
-/// What a client has open.
-#[derive(Debug)]
-enum Open {
-    /// Not started yet.
-    Idle(Choice),
-    /// Started; perhaps it is over.
-    Started(Box<Recorder>),
-}
-
-impl Open {
-    fn is_recording(&self) -> bool {
-        matches!(self, Self::Started(recorder) if recorder.encoder.is_recording())
-    }
+    /// Blocks of samples come after multiples of this time, in s; 0: once a second.
+    interval: u32,
 }
 
 /// All recorders of clients.
 #[derive(Debug, Default)]
 pub struct ClientRecorders {
-    open: BTreeMap<Handle, Open>,
+    /// Those that are open and not started yet. Clients may have very many, and none costs a tick anything.
+    idle: BTreeMap<Handle, Choice>,
+    /// Those that are started, [`MAX_RECORDINGS`] at most; some may be over.
+    started: BTreeMap<Handle, Recorder>,
 }
 
 impl ClientRecorders {
-    fn started(&self) -> impl Iterator<Item = &Recorder> {
-        self.open.values().filter_map(|open| match open {
-            Open::Started(recorder) => Some(&**recorder),
-            Open::Idle(_) => None,
-        })
+    /// Those whose recordings go on.
+    fn recording(&self) -> impl Iterator<Item = &Recorder> {
+        let started = self.started.values();
+        started.filter(|recorder| recorder.encoder.is_recording())
     }
 
     fn encoders(&mut self) -> impl Iterator<Item = &mut Encoder<ClientSink>> {
-        self.open.values_mut().filter_map(|open| match open {
-            Open::Started(recorder) => Some(&mut recorder.encoder),
-            Open::Idle(_) => None,
-        })
+        let started = self.started.values_mut();
+        started.map(|recorder| &mut recorder.encoder)
     }
 
     /// What has to be done before the recording of `handle` ends, if it goes on.
     fn before_stop(&self, handle: Handle) -> Preparation {
-        if !self.open.get(&handle).is_some_and(Open::is_recording) {
+        let is_recording = |recorder: &Recorder| recorder.encoder.is_recording();
+        if !self.started.get(&handle).is_some_and(is_recording) {
             return Preparation::default();
         }
-        let mut others = self.open.iter().filter(|(other, _)| **other != handle);
+        let mut others = self.started.iter().filter(|(other, _)| **other != handle);
         Preparation {
             ticks: TicksBefore::Last {
-                others: others.any(|(_, open)| open.is_recording()),
+                others: others.any(|(_, recorder)| is_recording(recorder)),
             },
             files: true,
         }
@@ -100,10 +88,7 @@ impl ClientRecorders {
 
     /// What a recorder is to record that hasn't been started.
     fn choice(&mut self, handle: Handle) -> Result<&mut Choice, Errno> {
-        match self.open.get_mut(&handle) {
-            Some(Open::Idle(choice)) => Ok(choice),
-            Some(Open::Started(_)) | None => Err(Errno::EBUSY),
-        }
+        self.idle.get_mut(&handle).ok_or(Errno::EBUSY)
     }
 
     fn choose_event(&mut self, handle: Handle, period: i64, data: &[u8]) -> Result<(), Errno> {
@@ -143,10 +128,16 @@ impl ClientRecorders {
         Ok(())
     }
 
+    fn choose_interval(&mut self, handle: Handle, argument: i64) -> Result<(), Errno> {
+        let interval = u32::try_from(argument).ok();
+        let interval = interval.filter(|interval| *interval <= MAX_INTERVAL);
+        self.choice(handle)?.interval = interval.ok_or(Errno::EINVAL)?;
+        Ok(())
+    }
+
     /// What makes the ticks of recordings that give way, if there are any.
     fn yielding_source(&self) -> Option<TickSource> {
-        let mut recording = self.started().filter(|one| one.encoder.is_recording());
-        recording.find_map(|recorder| recorder.yields_from)
+        self.recording().find_map(|recorder| recorder.yields_from)
     }
 
     /// What is to make the ticks of a recording with this choice, and what makes them.
@@ -213,12 +204,13 @@ impl ClientRecorders {
             pids,
             tasks,
             yields,
+            interval,
             ..
         } = choice;
         let looks = tasks.map(|ticks| LookPace::new(ticks, source).ok_or(Errno::EINVAL));
         let looks = looks.transpose()?;
         // Each takes work at every tick, and has up to 32 MiB waiting for its client.
-        if self.started().count() >= MAX_RECORDINGS {
+        if self.started.len() >= MAX_RECORDINGS {
             return Err(Errno::ENOSPC);
         }
         let stacks = StackParts {
@@ -231,6 +223,9 @@ impl ClientRecorders {
         let (plan, vcpus) = (clocks.plan(), clocks.ledgers().len());
         let info = recording_info(machine, plan, Some(source), vcpus, stacks, &pids, tasks);
         let mut encoder = Encoder::new(ClientSink::new(&info), &pids);
+        if interval > 0 {
+            encoder.set_interval(interval);
+        }
         for block in context.processes.known() {
             encoder.add_block(Arc::clone(block));
         }
@@ -242,26 +237,23 @@ impl ClientRecorders {
             yields_from: yields.then_some(wanted),
             looks,
         };
-        self.open.insert(handle, Open::Started(Box::new(recorder)));
+        self.idle.remove(&handle);
+        self.started.insert(handle, recorder);
         Ok(())
     }
 
     /// Ends a recording, if there is one that goes on; it can still be read.
     fn stop(&mut self, handle: Handle) -> Result<(), Errno> {
-        match self.open.get_mut(&handle) {
-            Some(Open::Started(recorder)) => {
-                recorder.encoder.finish();
-                Ok(())
-            }
-            Some(Open::Idle(_)) | None => Err(Errno::EINVAL),
-        }
+        let recorder = self.started.get_mut(&handle).ok_or(Errno::EINVAL)?;
+        recorder.encoder.finish();
+        Ok(())
     }
 }
 
 impl Consumer for ClientRecorders {
     fn needs(&self) -> ClockNeeds {
         let mut needs = ClockNeeds::default();
-        for recorder in self.started().filter(|one| one.encoder.is_recording()) {
+        for recorder in self.recording() {
             let is_first = needs.source.is_none();
             match recorder.yields_from {
                 Some(wanted) if is_first => (needs.source, needs.yields) = (Some(wanted), true),
@@ -280,11 +272,8 @@ impl Consumer for ClientRecorders {
 
     /// One that gives way has ticks of one source: with others another one is to begin.
     fn follow(&mut self, source: Option<TickSource>) {
-        for open in self.open.values_mut() {
-            if let Open::Started(recorder) = open
-                && recorder.yields_from.is_some()
-                && Some(recorder.source) != source
-            {
+        for recorder in self.started.values_mut() {
+            if recorder.yields_from.is_some() && Some(recorder.source) != source {
                 recorder.encoder.finish();
             }
         }
@@ -297,9 +286,8 @@ impl Consumer for ClientRecorders {
     }
 
     fn take_look(&mut self, look: &TaskLook) {
-        for open in self.open.values_mut() {
-            if let Open::Started(recorder) = open
-                && let Some(pace) = &mut recorder.looks
+        for recorder in self.started.values_mut() {
+            if let Some(pace) = &mut recorder.looks
                 && pace.takes(look.time)
             {
                 recorder.encoder.feed_look(look);
@@ -331,7 +319,7 @@ impl Consumer for ClientRecorders {
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
-        let recorders = self.started().map(|recorder| {
+        let recorders = self.started.values().map(|recorder| {
             let encoder = &recorder.encoder;
             ConsumerStatus::Recorder(RecorderStatus {
                 pids: recorder.pids.clone(),
@@ -342,7 +330,7 @@ impl Consumer for ClientRecorders {
     }
 
     fn unread(&self) -> u64 {
-        let recorders = self.started();
+        let recorders = self.started.values();
         let bytes = recorders.map(|recorder| recorder.encoder.sink().waiting() as u64);
         bytes.sum()
     }
@@ -388,16 +376,14 @@ impl Device for ClientRecorders {
     ) -> Result<Reply, Errno> {
         match *request {
             Request::Open { .. } => {
-                self.open.insert(handle, Open::Idle(Choice::default()));
+                self.idle.insert(handle, Choice::default());
                 Ok(Reply::Done)
             }
-            Request::Read { limit } => match self.open.get_mut(&handle) {
-                Some(Open::Started(recorder)) => {
-                    let bytes = recorder.encoder.sink_mut().read(limit);
-                    bytes.map(Reply::Read).ok_or(Errno::EAGAIN)
-                }
-                Some(Open::Idle(_)) | None => Err(Errno::EINVAL),
-            },
+            Request::Read { limit } => {
+                let recorder = self.started.get_mut(&handle).ok_or(Errno::EINVAL)?;
+                let bytes = recorder.encoder.sink_mut().read(limit);
+                bytes.map(Reply::Read).ok_or(Errno::EAGAIN)
+            }
             Request::Ioctl {
                 command,
                 argument,
@@ -408,6 +394,7 @@ impl Device for ClientRecorders {
                     REC_YIELD => self.choose_to_yield(handle, argument)?,
                     REC_HZ => self.choose_rate(handle, argument, context)?,
                     REC_PIDS => self.choose_processes(handle, data)?,
+                    REC_INTERVAL => self.choose_interval(handle, argument)?,
                     REC_TASKS => self.choose_tasks(handle, argument, context)?,
                     REC_START => self.start(handle, argument, context)?,
                     REC_STOP => self.stop(handle)?,
@@ -417,18 +404,17 @@ impl Device for ClientRecorders {
             }
             Request::Close => {
                 // What the client hasn't read is thrown away.
-                self.open.remove(&handle);
+                self.idle.remove(&handle);
+                self.started.remove(&handle);
                 Ok(Reply::Done)
             }
         }
     }
 
     fn readiness(&self, handle: Handle) -> Readiness {
-        let readable = match self.open.get(&handle) {
-            Some(Open::Started(recorder)) => recorder.encoder.sink().is_readable(),
-            // Before it was started a read fails, and doesn't wait.
-            Some(Open::Idle(_)) | None => true,
-        };
+        // Before it was started a read fails, and doesn't wait.
+        let recorder = self.started.get(&handle);
+        let readable = recorder.is_none_or(|recorder| recorder.encoder.sink().is_readable());
         Readiness {
             readable,
             ..Readiness::default()
