@@ -141,6 +141,7 @@ fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
     };
     let mut sampled = ticks(11, 7, "one");
     (sampled.vcpu, sampled.idle) = (1, 100);
+    sampled.sample.as_mut().unwrap().vcpu = 1;
     let mut gather = Gather::default();
     gather.feed(&begin(), at(1, 0)).unwrap();
     // At 20 Hz: ten seconds of vCPU 0 until now, and on vCPU 1 five before its sample.

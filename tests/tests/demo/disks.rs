@@ -12,7 +12,7 @@ use rustix::process::Signal;
 const BYTES: u64 = 1 << 20;
 const BOOT: Boot = Boot::Test("workload=disk");
 /// How often kvmprof is killed with each format, and the variable that says another number (CONTRIBUTING.md).
-const KILLS: u64 = 12;
+const KILLS: u64 = 6;
 const KILLS_VARIABLE: &str = "KVMPROF_TEST_KILLS";
 
 /// Both formats, of which the guest sees the same.

@@ -69,6 +69,10 @@ fn writes_are_checked_in_the_order_of_the_page() {
         }
         assert_eq!(prf.refused(&falling), Errno::EINVAL);
         assert_eq!((prf.status(), prf.size()), (0, 0));
+        // Without a table there is nothing to read, which a read of nothing doesn't ask.
+        let error = prf.device.read(8).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::ENXIO));
+        assert_eq!(prf.device.read(0).unwrap(), [0; 0]);
         prf.load(&ANY);
         for (bytes, errno) in wrong {
             assert_eq!(prf.refused(bytes), errno);

@@ -466,6 +466,11 @@ fn the_end_of_the_guest_leaves_the_counts() {
         prf.set(0);
         assert_eq!(errno_of(prf.device.ioctl(PRF_SETSTATE, 1)), Errno::ENXIO);
         assert_eq!(prf.counts(), ended);
+        // A last record of them can be made.
+        let log = guest.folder().join("log");
+        let ran = guest.command("prfsnap", &["-f", "0", log.to_str().unwrap()]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(log.exists());
         drop((prf, connection));
         assert_eq!(guest.wait().status, 0);
     });

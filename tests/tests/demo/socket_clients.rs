@@ -9,6 +9,7 @@ use std::process::Command;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
+use kvmprof_abi::recorder::{MAX_PIDS, MAX_RECORDINGS, REC_PIDS, REC_START};
 use kvmprof_abi::wire::{HEADER_LENGTH, MAX_HANDLES, ReplyFrame, Request, VERSION, device};
 use kvmprof_client::{ClientError, Connection, Readiness};
 use kvmprof_tests::raw_client::{LENGTH_OF_HELLO, encode, hello};
@@ -199,6 +200,16 @@ fn requests_that_come_all_at_once_are_all_answered() {
 fn texts_that_are_open_are_bounded_all_together() {
     on_kvm(|| {
         let guest = guest();
+        // The document names all processes of recordings, so that it is large.
+        let recording = guest.connect();
+        let pids = (1_000_000_i32..).take(MAX_PIDS);
+        let pids: Vec<u8> = pids.flat_map(i32::to_le_bytes).collect();
+        let recorders = [(); MAX_RECORDINGS].map(|()| {
+            let recorder = recording.open(device::RECORDER, 0).unwrap();
+            recorder.ioctl_with(REC_PIDS, 0, &pids, 0).unwrap();
+            recorder.ioctl(REC_START, 0).unwrap();
+            recorder
+        });
         let mut texts = Vec::new();
         let refused = loop {
             let connection = guest.connect();
@@ -216,6 +227,7 @@ fn texts_that_are_open_are_bounded_all_together() {
             let connection = guest.connect();
             connection.snapshot(device::STATUS, 1 << 20).ok()
         });
+        drop(recorders);
         guest.stop();
     });
 }

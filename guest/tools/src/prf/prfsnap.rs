@@ -12,7 +12,8 @@ use crate::device::DeviceOptions;
 
 /// Add a record of the profiler's counters to a file, for prfpr
 ///
-/// prfsnap turns profiling on if it is off, and leaves it on. A new or empty file gets the table of addresses first; prfpr
+/// prfsnap turns profiling on if it is off, and leaves it on; at the guest's end, as long as its counters can be read, it leaves
+/// profiling off. A new or empty file gets the table of addresses first; prfpr
 /// compares consecutive records. The file consists of 64-bit little-endian numbers: N, N addresses, then records of a time
 /// (seconds since 1970) and N + 2 counters; the last two are user mode and idle.
 #[derive(Args, Clone, Debug)]
@@ -44,12 +45,14 @@ impl Command for PrfsnapArguments {
     }
 }
 
-/// Turns profiling on and appends a record to the log at `path`; returns what it found there.
+/// Turns profiling on, unless the guest has ended, and appends a record to the log at `path`; returns what it found there.
 ///
 /// # Errors
 /// [`PrfError::NotLoaded`], [`PrfError::Log`]; or the device's error.
 pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<Appended, PrfError> {
-    profiler.turn_on()?;
+    if !profiler.has_ended() {
+        profiler.turn_on()?;
+    }
     let counters = profiler.read()?;
     let mut file = open_to_append(path, false)?;
     Ok(append(&mut file, path, now(), &counters)?)
