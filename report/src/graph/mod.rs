@@ -92,7 +92,7 @@ impl Graph {
         for (_, label, [r, g, b]) in shades {
             left = add_legend(&mut end, left, label, &format!("rgb({r},{g},{b})"));
         }
-        let example = shades.first().map_or("", |(name, ..)| name);
+        let example = if self.differential { "same" } else { "user" };
         add_legend(&mut end, left, "cut short", &format!("url(#cut-{example})"));
         end += "</g>";
         // The legend is on the left of the subtitle.

@@ -10,13 +10,16 @@ function focusDetails() {
 function showFrame(frame, flames, isChosen) {
   if (isChosen) selection = { fn: frame.fn, frame, flames };
   element("hover").textContent = `${frame.name}: ${countText(frame, flames.root)}`;
-  if (isChosen) drawSelection();
+  if (!isChosen) return;
+  drawSelection();
+  showRow();
 }
 
 // Shows a function, wherever it was called.
 function showFunction(fn) {
   selection = { fn, frame: null, flames: null };
   drawSelection();
+  showRow();
 }
 
 // Shows what is selected in the details, and where it is in the graphs and in the table.

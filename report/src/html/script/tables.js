@@ -103,7 +103,7 @@ function drawTables() {
   element("shown").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length} rows.` : `${rows.length} rows.`;
 }
 
-// Marks the row of what is selected, and scrolls the table to it. It is added at the end if it isn't among the rows that are shown.
+// Marks the row of what is selected, which is added at the end if it isn't among the rows that are shown.
 function markRow() {
   const body = element("table").tBodies[0];
   if (!body) return;
@@ -116,9 +116,14 @@ function markRow() {
     if (row === selected) row.setAttribute("aria-current", "true");
     else row.removeAttribute("aria-current");
   }
+}
+
+// Scrolls the table to the marked row; the page itself stays where it is.
+function showRow() {
+  const selected = element("table").querySelector("tr.chosen");
   if (!selected) return;
-  // The page itself stays where it is. What is above the first row stands still.
   const box = element("rows");
+  // The head of the table stands still above the rows.
   const top = selected.offsetTop - element("table").tHead.offsetHeight;
   if (top < box.scrollTop || selected.offsetTop + selected.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = top;
 }
