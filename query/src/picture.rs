@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use kvmprof_recording::file::Recording;
 use kvmprof_report::diff::folded_changes;
-use kvmprof_report::graph::{Graph, account, marked, title};
+use kvmprof_report::graph::{Graph, account, account_of_changes, marked, title};
 use kvmprof_report::html::{self, Counts, comparison_page};
 use kvmprof_report::profile::Profile;
 use kvmprof_report::room::Room;
@@ -129,11 +129,7 @@ pub fn changes_graph(
     let lines = folded_changes(before, after, &Room::new(room)).map_err(|_| too_much(room))?;
     let graph = Graph {
         title: title_of([before, after], style),
-        subtitle: format!(
-            "{} ticks against {}: red where a function's own share grew, blue where it shrank",
-            after.samples(),
-            before.samples()
-        ),
+        subtitle: account_of_changes(before, after),
         icicle: style.icicle,
         differential: true,
     };

@@ -7,6 +7,7 @@ use inferno::differential::{Options, from_readers};
 use puruspe::erfc;
 use serde_json::{Value, json};
 
+use crate::graph::with_torn_edges;
 use crate::profile::{Function, Profile, Share, SortBy, folded, functions, selection_document};
 use crate::room::Room;
 use crate::statistics::correct_for_many;
@@ -204,7 +205,7 @@ fn key(function: Function) -> Key {
     (name, function.module, function.is_kernel)
 }
 
-/// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has.
+/// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has, for a differential [`Graph`](crate::graph::Graph).
 ///
 /// # Errors
 /// There is no `room` for them ([`TooMuch`](crate::room::TooMuch) as the error's source); errors of inferno.
@@ -221,10 +222,7 @@ pub fn folded_changes(before: &Profile, after: &Profile, room: &Room) -> io::Res
     let (before, after) = (text(before)?, text(after)?);
     let mut both = Vec::new();
     from_readers(options, before.as_bytes(), after.as_bytes(), &mut both)?;
-    let both = String::from_utf8_lossy(&both);
-    let mut lines: Vec<String> = both.lines().map(str::to_owned).collect();
-    lines.sort();
-    Ok(lines)
+    Ok(with_torn_edges(String::from_utf8_lossy(&both).lines()))
 }
 
 /// A folded stack with its process's name only, since pids differ between runs.

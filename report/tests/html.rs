@@ -9,7 +9,8 @@ use std::path::Path;
 
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
-use kvmprof_report::html::page_of;
+use kvmprof_report::graph::title;
+use kvmprof_report::html::{counted, page_of};
 use kvmprof_report::profile::{Layout, Profile, print};
 use shared::{Written, ordinary};
 
@@ -39,6 +40,23 @@ fn the_page_is_as_it_was() {
     ordinary(&path, 90);
     let contents = contents(&page(&path, &[]));
     data::check("page.html", contents.as_bytes());
+}
+
+#[test]
+fn the_title_says_which_recording_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    ordinary(&path, 90);
+    let recording = Recording::open(&path).unwrap();
+    let (profile, _) = counted(&recording, &[]).unwrap();
+    let page = page_of(&recording, &[], &title(&profile)).unwrap();
+    let expected = "bzImage, 1000 Hz, 2023-11-14 22:13:20 UTC";
+    for tag in ["title", "h1"] {
+        assert_eq!(
+            between(&page, &format!("<{tag}>"), &format!("</{tag}>")),
+            expected
+        );
+    }
 }
 
 #[test]

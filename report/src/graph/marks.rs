@@ -1,18 +1,21 @@
 //! Folded stacks for flame graphs, whose names say besides what a frame is coloured by.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use kvmprof_recording::Mode;
 
-use crate::profile::{FRAME, HALTED, Profile, mark, outermost_of_guest, plain, root};
+use crate::profile::{
+    CUT_SHORT, FRAME, HALTED, Profile, mark, outermost_of_guest, plain, root, without_mark,
+};
 use crate::room::{Room, TooMuch};
 
 /// Marks in names, which are taken out of the picture again: characters for private use.
 pub const INTERRUPT: char = '\u{e001}';
 pub const IDLE: char = '\u{e002}';
 pub const CUT: char = '\u{e003}';
-const MARKS: [char; 3] = [INTERRUPT, IDLE, CUT];
+/// All of them.
+pub const MARKS: [char; 3] = [INTERRUPT, IDLE, CUT];
 
 /// A frame of the graph.
 #[derive(Debug)]
@@ -21,15 +24,16 @@ struct Node {
     parent: usize,
     /// Its name and the suffix of its kind.
     name: (String, &'static str),
-    is_cut_short: bool,
     /// Its ticks, those in interrupts, and those in idle time.
     ticks: [u64; 3],
+    /// Ticks of stacks whose outermost frame it is because they were cut short.
+    cut_short: u64,
     /// Ticks of stacks that end here.
     own: u64,
 }
 
-/// What a frame is told apart by: its caller, its name and the suffix of its kind, whether its callers are missing.
-type Key = (usize, (String, &'static str), bool);
+/// What a frame is told apart by: its caller, its name and the suffix of its kind.
+type Key = (usize, (String, &'static str));
 
 /// All frames. The first one is below all others.
 #[derive(Debug)]
@@ -39,8 +43,8 @@ struct Tree {
 }
 
 impl Tree {
-    fn child(&mut self, parent: usize, name: (String, &'static str), is_cut_short: bool) -> usize {
-        let key = (parent, name, is_cut_short);
+    fn child(&mut self, parent: usize, name: (String, &'static str)) -> usize {
+        let key = (parent, name);
         if let Some(number) = self.numbers.get(&key) {
             return *number;
         }
@@ -48,8 +52,8 @@ impl Tree {
         self.nodes.push(Node {
             parent,
             name: key.1.clone(),
-            is_cut_short,
             ticks: [0; 3],
+            cut_short: 0,
             own: 0,
         });
         self.numbers.insert(key, number);
@@ -95,7 +99,7 @@ impl Node {
         } else if is_most(interrupt) {
             name.push(INTERRUPT);
         }
-        if self.is_cut_short {
+        if self.cut_short > 0 {
             name.push(CUT);
         }
         name + suffix
@@ -103,7 +107,7 @@ impl Node {
 }
 
 /// The folded stacks of `profile` for [`super::Graph::draw`]: as [`crate::profile::folded`] has them, but that the outermost frame of
-/// a stack that was cut short is marked, and those with most of their ticks in interrupts or in idle time are.
+/// stacks that were cut short is marked in their place, and those with most of their ticks in interrupts or in idle time are.
 ///
 /// # Errors
 /// There is no `room` for them, or for the picture.
@@ -112,24 +116,28 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
         nodes: Vec::new(),
         numbers: HashMap::default(),
     };
-    tree.child(0, (String::new(), ""), false);
+    tree.child(0, (String::new(), ""));
     for (number, recording) in profile.recordings().enumerate() {
         let number = (!profile.merged.is_empty()).then_some(number);
         for ((pid, stack), count) in &recording.stacks {
-            let process = tree.child(0, (root(recording, number, *pid), ""), false);
+            let process = tree.child(0, (root(recording, number, *pid), ""));
             let mut at = process;
             let frames = recording.frames(*pid, stack);
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
             for (index, frame) in frames.iter().enumerate().rev() {
                 let name = (plain(&frame.frame.function), mark(frame));
                 room.take(FRAME.saturating_add(name.0.len()))?;
-                at = tree.child(at, name, outermost == Some(index));
+                at = tree.child(at, name);
+                if outermost == Some(index) {
+                    let cut_short = &mut tree.nodes[at].cut_short;
+                    *cut_short = cut_short.saturating_add(*count);
+                }
             }
             tree.count(at, *count, stack.mode);
         }
         if recording.idle > 0 {
-            let process = tree.child(0, (root(recording, number, 0), ""), false);
-            let halted = tree.child(process, (HALTED.to_owned(), ""), false);
+            let process = tree.child(0, (root(recording, number, 0), ""));
+            let halted = tree.child(process, (HALTED.to_owned(), ""));
             tree.count(halted, recording.idle, Mode::Idle);
         }
     }
@@ -145,4 +153,75 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     Ok(lines
         .map(|(line, count)| format!("{line} {count}"))
         .collect())
+}
+
+/// Folded stacks with two counts for [`super::Graph::draw`] out of those that have frames [`CUT_SHORT`]: in their place the frames above them are
+/// marked, so that a function is one frame with its ticks in all stacks.
+pub fn with_torn_edges<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut counts: BTreeMap<String, [u64; 2]> = BTreeMap::new();
+    // Stacks as far as the frame that is torn, with their numbers of frames.
+    let mut torn: BTreeSet<(usize, String)> = BTreeSet::new();
+    for line in lines {
+        let line = line.replace(MARKS, "");
+        let mut parts = line.rsplitn(3, ' ');
+        let (Some(after), Some(before), Some(stack)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        let mut frames: Vec<&str> = stack.split(';').collect();
+        if let Some(place) = frames.iter().position(|frame| *frame == CUT_SHORT) {
+            frames.remove(place);
+            if let Some(whole) = frames.get(..=place) {
+                torn.insert((whole.len(), whole.join(";")));
+            }
+        }
+        let sums = counts.entry(frames.join(";")).or_default();
+        for (sum, count) in sums.iter_mut().zip([before, after]) {
+            *sum = sum.saturating_add(count.parse().unwrap_or(0));
+        }
+    }
+    let lengths: BTreeSet<usize> = torn.iter().map(|(length, _)| *length).collect();
+    let lines = counts.into_iter().map(|(stack, [before, after])| {
+        let mut frames: Vec<String> = stack.split(';').map(str::to_owned).collect();
+        // From the innermost out: the names of those further out are to be without marks when they are looked up.
+        for length in lengths.range(..=frames.len()).rev() {
+            let key = (*length, frames[..*length].join(";"));
+            if torn.contains(&key) {
+                let name = &mut frames[length - 1];
+                name.insert(without_mark(name).len(), CUT);
+            }
+        }
+        format!("{} {before} {after}", frames.join(";"))
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_say_it_become_marks() {
+        let lines = [
+            "p;[cut short];f_[k];g 2 3",
+            "p;f_[k];g 10 20",
+            "p;f_[k];g;h 1 0",
+            "p;main;[cut short];f_[k] 0 4",
+            "p;main;f_[k] 5 5",
+            "q;f_[k];g 7 7",
+            "p;[cut short] 1 1",
+            "p;a\u{e003}b 6 6",
+        ];
+        assert_eq!(
+            with_torn_edges(lines.into_iter()),
+            [
+                "p 1 1",
+                "p;ab 6 6",
+                "p;f\u{e003}_[k];g 12 23",
+                "p;f\u{e003}_[k];g;h 1 0",
+                "p;main;f\u{e003}_[k] 5 9",
+                "q;f_[k];g 7 7",
+            ]
+        );
+    }
 }

@@ -1,28 +1,17 @@
 //! Draws folded stacks as flame graphs.
 
 mod marks;
+mod palette;
+mod titles;
 
-pub use marks::marked;
+pub use marks::{marked, with_torn_edges};
+pub use titles::{account, account_of_changes, title};
 
-use std::ffi::OsStr;
-use std::path::Path;
-
-use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
 
-use self::marks::{CUT, IDLE, INTERRUPT};
-use crate::profile::{CUT_SHORT, HALTED, KERNEL_MARK, Profile, Weight};
+use self::marks::MARKS;
+use self::palette::{CHANGES, MODES, Shade, by_change, by_name, cut};
 use crate::text::visible;
-
-/// What frames are coloured by: its name in the legend and in `html/script/palette.css`, which has the same colours, and the
-/// colour as RGB.
-const PALETTE: [(&str, [u8; 3]); 5] = [
-    ("user", [0x8c, 0xc2, 0xf5]),
-    ("kernel", [0xf4, 0xa4, 0x60]),
-    ("interrupt", [0xe3, 0xa1, 0xda]),
-    ("idle", [0xcf, 0xd6, 0xdd]),
-    ("group", [0xdf, 0xe3, 0xe8]),
-];
 
 /// The appearance of a flame graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +22,7 @@ pub struct Graph {
     pub subtitle: String,
     /// Whether the outermost frames are at the top.
     pub icicle: bool,
-    /// Whether lines have two counts; colours then show the change from the first to the second.
+    /// Whether lines have two counts; colours then show the change from the first to the second, in fixed steps.
     pub differential: bool,
 }
 
@@ -56,51 +45,20 @@ impl Graph {
             Direction::Straight
         };
         let lines: Vec<String> = lines.iter().map(|line| visible(line)).collect();
-        let mut palette = palette(&lines);
+        let mut palette = by_name(&lines);
         if !self.differential {
             options.palette_map = Some(&mut palette);
         }
         let mut svg = Vec::new();
         from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-        if !self.differential {
-            svg = self.finish(&svg);
-        }
-        Ok(svg)
+        let svg = String::from_utf8_lossy(&svg);
+        let svg = if self.differential {
+            self.finish(&by_change(&svg), &CHANGES)
+        } else {
+            self.finish(&svg, &MODES)
+        };
+        Ok(svg.into_bytes())
     }
-}
-
-/// The colour of each frame, by its name in folded stacks.
-fn palette(lines: &[String]) -> PaletteMap {
-    let [user, kernel, interrupt, idle, group] = PALETTE.map(|(_, rgb)| rgb);
-    let mut palette = PaletteMap::default();
-    for line in lines {
-        let stack = line.rsplit_once(' ').map_or("", |(stack, _)| stack);
-        for (depth, name) in stack.split(';').enumerate() {
-            let color = match name {
-                _ if depth == 0 || name == CUT_SHORT => group,
-                HALTED => idle,
-                _ if name.contains(IDLE) => idle,
-                _ if !name.ends_with(KERNEL_MARK) => user,
-                _ if name.contains(INTERRUPT) => interrupt,
-                _ => kernel,
-            };
-            let [r, g, b] = if name.contains(CUT) {
-                cut(color)
-            } else {
-                color
-            };
-            palette.insert(name, Color { r, g, b });
-        }
-    }
-    // The frame below all others has no name of its own.
-    let [r, g, b] = group;
-    palette.insert("", Color { r, g, b });
-    palette
-}
-
-/// A colour that stands for `color` with a torn edge until the picture is finished.
-fn cut([r, g, b]: [u8; 3]) -> [u8; 3] {
-    [r, g, b ^ 1]
 }
 
 /// Height of a frame with the gap to the next one, in pixels, and of its torn edge.
@@ -109,13 +67,13 @@ const TORN: u32 = 3;
 
 impl Graph {
     /// Takes the marks out of an SVG document, fills frames whose callers are missing with a pattern that has a dotted edge towards them, and adds
-    /// the legend, on the left below the title.
-    fn finish(&self, svg: &[u8]) -> Vec<u8> {
-        let mut text = String::from_utf8_lossy(svg).replace([INTERRUPT, IDLE, CUT], "");
+    /// the legend of these colours, on the left below the title.
+    fn finish(&self, svg: &str, shades: &[Shade]) -> String {
+        let mut text = svg.replace(MARKS, "");
         let mut end = String::from("<defs>");
         let begin = Self::first_edge(&text);
-        for (name, color) in PALETTE {
-            let [r, g, b] = cut(color);
+        for (name, _, color) in shades {
+            let [r, g, b] = cut(*color);
             text = text.replace(
                 &format!("fill=\"rgb({r},{g},{b})\""),
                 &format!("fill=\"url(#cut-{name})\""),
@@ -131,18 +89,18 @@ impl Graph {
         }
         end += "</defs><g id=\"legend\">";
         let mut left = 10;
-        for (name, [r, g, b]) in PALETTE {
-            let label = if name == "group" { "process" } else { name };
+        for (_, label, [r, g, b]) in shades {
             left = add_legend(&mut end, left, label, &format!("rgb({r},{g},{b})"));
         }
-        add_legend(&mut end, left, "cut short", "url(#cut-user)");
+        let example = if self.differential { "same" } else { "user" };
+        add_legend(&mut end, left, "cut short", &format!("url(#cut-{example})"));
         end += "</g>";
         // The legend is on the left of the subtitle.
         text = text.replacen(SUBTITLE, SUBTITLE_ON_THE_RIGHT, 1);
         if let Some(place) = text.rfind("</svg>") {
             text.insert_str(place, &end);
         }
-        text.into_bytes()
+        text
     }
 
     /// Where a frame begins, in pixels from the top: all do so at the same distance.
@@ -178,50 +136,6 @@ fn add_legend(svg: &mut String, left: usize, label: &str, fill: &str) -> usize {
         left + TEXT_AT
     );
     left + TEXT_AT + CHARACTER * (label.len() + 1)
-}
-
-/// The default title for `profile`.
-pub fn title(profile: &Profile) -> String {
-    let kernel = Path::new(&profile.contents.info.kernel).file_name();
-    let kernel = kernel.and_then(OsStr::to_str).unwrap_or("A guest");
-    match profile.merged.len() {
-        0 => format!("{kernel}, seen from the hypervisor"),
-        others => format!("{kernel} and {others} more, seen from the hypervisor"),
-    }
-}
-
-/// The account of `profile`'s ticks, as a line of text.
-pub fn account(profile: &Profile) -> String {
-    let account = profile.account();
-    let info = &profile.contents.info;
-    let mut text = match info.event {
-        None => format!(
-            "{} samples and {} idle ticks at {}; {} stolen, {} lost",
-            account.samples,
-            account.idle,
-            info.rate(),
-            account.stolen,
-            account.lost
-        ),
-        Some(event) => format!(
-            "{} samples: {}{}; {} lost",
-            account.samples,
-            event.describe(),
-            if Weight::of_tick(info).quantity.is_time() {
-                ""
-            } else {
-                ", whatever time it took"
-            },
-            account.lost
-        ),
-    };
-    if account.ungathered > 0 {
-        text += &format!(", {} of others", account.ungathered);
-    }
-    if profile.incompleteness().is_some() {
-        text += "; not the whole recording";
-    }
-    text
 }
 
 #[cfg(test)]
@@ -266,11 +180,6 @@ mod tests {
 
     #[test]
     fn frames_have_the_colours_of_the_page() {
-        let css = include_str!("../html/script/palette.css");
-        for (name, [r, g, b]) in PALETTE {
-            let color = format!("--{name}: #{r:02x}{g:02x}{b:02x};");
-            assert!(css.contains(&color), "{color}");
-        }
         let svg = drawn(&Graph::default(), &["p-7;f;g_[k] 2", "pid-0;[halted] 1"]);
         for (name, color) in [
             ("p-7", "223,227,232"),
@@ -324,7 +233,7 @@ mod tests {
             };
             let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
             assert!(
-                !svg.contains([CUT, IDLE, INTERRUPT]) && !svg.contains("[cut short]"),
+                !svg.contains(MARKS) && !svg.contains("[cut short]"),
                 "{svg}"
             );
             // The outermost frame of the stack that was cut short, and the one of the process in an interrupt.
@@ -334,7 +243,7 @@ mod tests {
             assert_eq!(fill(&svg, "[halted]"), "rgb(207,214,221)");
             let (_, other) = svg.split_once("<title>other-8 (").unwrap();
             assert_eq!(fill(other, "entry"), "rgb(227,161,218)");
-            assert_eq!(svg.matches("<pattern id=").count(), PALETTE.len());
+            assert_eq!(svg.matches("<pattern id=").count(), MODES.len());
             assert_eq!(svg.matches(SUBTITLE_ON_THE_RIGHT).count(), 1);
         }
         let css = include_str!("../html/script/palette.css");

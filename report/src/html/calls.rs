@@ -35,7 +35,8 @@ pub struct Function {
     pub lines: BTreeSet<SourceLine>,
 }
 
-/// A function that was called by another one on a certain way. The root is number 0 and has no function.
+/// A function that was called by another one on a certain way. The root is number 0 and has no function. Stacks that were cut short have nodes of
+/// their own, so that the page counts their ticks under any filter; it draws both as one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// Its caller's number, which is lower than its own.

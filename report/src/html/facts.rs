@@ -1,10 +1,9 @@
 //! What the page says without its script: the recording's properties and the account of its ticks.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
 
 use crate::profile::{Profile, Share};
-use crate::text::escape;
+use crate::text::{escape, utc};
 use kvmprof_recording::file::Account;
 
 /// The tables of the recordings' properties.
@@ -19,10 +18,7 @@ pub fn info(profile: &Profile) -> String {
 
 fn info_of(profile: &Profile, file: Option<String>) -> String {
     let info = &profile.contents.info;
-    let began = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(info.began_ns));
-    let began = began.map_or(String::new(), |time| {
-        humantime::format_rfc3339_seconds(time).to_string()
-    });
+    let began = utc(info.began_ns).unwrap_or_default();
     let stacks = match (info.stacks.kernel, info.stacks.user) {
         (true, true) => "kernel, user",
         (true, false) => "kernel",

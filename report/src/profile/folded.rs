@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::functions::HALTED;
-use super::{Profile, StackFrame};
+use super::{Profile, StackFrame, outermost_of_guest};
 use crate::room::{Room, TooMuch};
 
 /// Suffixes of frames that flame graph programs know: kernel functions, functions that a program generated at run time,
@@ -18,8 +18,8 @@ pub const CUT_SHORT: &str = "[cut short]";
 /// Bytes that a frame takes in a picture, beside its name.
 pub const FRAME: usize = 128;
 
-/// The folded stacks of `profile`, each starting with its process, in alphabetical order. If it is of several recordings,
-/// processes have the numbers of theirs: `dd-130 (2)`.
+/// The folded stacks of `profile`, each starting with its process, in alphabetical order, with a frame [`CUT_SHORT`] where callers are missing. If it
+/// is of several recordings, processes have the numbers of theirs: `dd-130 (2)`.
 ///
 /// # Errors
 /// There is no `room` for them, or for a picture of them.
@@ -29,11 +29,13 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
         let number = (!profile.merged.is_empty()).then_some(number);
         for ((pid, stack), count) in &recording.stacks {
             let mut line = root(recording, number, *pid);
-            if stack.is_cut_short() {
-                line.push(';');
-                line.push_str(CUT_SHORT);
-            }
-            for frame in recording.frames(*pid, stack).iter().rev() {
+            let frames = recording.frames(*pid, stack);
+            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
+            for (index, frame) in frames.iter().enumerate().rev() {
+                if outermost == Some(index) {
+                    line.push(';');
+                    line.push_str(CUT_SHORT);
+                }
                 line.push(';');
                 line.push_str(&name(frame));
                 room.take(FRAME)?;
@@ -79,6 +81,14 @@ pub fn mark(
         (_, _, true) => inlined,
         _ => "",
     }
+}
+
+/// A frame's `name` without that suffix.
+pub fn without_mark(name: &str) -> &str {
+    let mut marks = MARKS.iter();
+    marks
+        .find_map(|mark| name.strip_suffix(mark))
+        .unwrap_or(name)
 }
 
 /// `name` without the characters that separate frames.

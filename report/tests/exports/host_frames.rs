@@ -73,6 +73,14 @@ fn a_guests_stack_that_is_cut_short_is_marked_where_it_ends() {
         (3, 4),
         "{text}"
     );
-    let whole = exported(StackEnd::Complete, Format::PerfScript);
-    assert!(!whole.contains("cut short"), "{whole}");
+    let folded = exported(StackEnd::Truncated, Format::Folded);
+    let line = folded.lines().find(|line| line.contains("main")).unwrap();
+    let frames: Vec<&str> = line.split(';').collect();
+    let expected = ["main_[k]", "kvm_vcpu_ioctl_[k]", "[cut short]"];
+    assert_eq!(frames[1..4], expected, "{line}");
+    assert_eq!(frames.len(), 6, "{line}");
+    for format in [Format::PerfScript, Format::Folded] {
+        let whole = exported(StackEnd::Complete, format);
+        assert!(!whole.contains("cut short"), "{whole}");
+    }
 }

@@ -12,7 +12,7 @@ const complaints = []
 // The container has neither a sandbox nor a graphics card.
 const browser = await chromium.launchPersistentContext(folder, {
   executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu', '--disable-quic'],
-  viewport: { width: 1300, height: 1000 }, permissions: ['clipboard-read', 'clipboard-write']
+  viewport: { width: 1300, height: 1000 }, permissions: ['clipboard-read', 'clipboard-write'], hasTouch: task === 'touch'
 })
 const page = browser.pages()[0]
 page.on('console', message => complaints.push(message.text()))
@@ -248,7 +248,90 @@ async function code () {
   return answer
 }
 
-const tasks = { code, totals, compare, merged, back, keys, sandwich, access }
+// The frames of stacks that were cut short at times, as labels and whether they are torn, and what the details say of one.
+async function cut () {
+  const frames = async id => page.$$eval(`#${id} .frame`, frames => frames.map(frame => [frame.getAttribute('aria-label'), frame.classList.contains('cut')]))
+  const answer = { flame: await frames('graph') }
+  await page.focus('#graph .frame[aria-label^="0x401000:"]')
+  answer.details = await page.locator('#details dt:text-is("callers") + dd').textContent()
+  await page.selectOption('#view', 'inverted')
+  await untilState('view', 'inverted')
+  answer.inverted = await frames('graph')
+  await page.click('#table tbody th button:text-is("0x401234")')
+  await page.click('#details button:text-is("Callers and callees")')
+  await untilState('view', 'sandwich')
+  answer.callers = await frames('callers')
+  return answer
+}
+
+// What of the page is marked as selected: frames, and the table's row.
+const marked = async () => ({
+  frames: await page.$$eval('.graph .frame.chosen', frames => frames.filter(frame => frame.offsetParent !== null).map(frame => frame.getAttribute('aria-label'))),
+  rows: await page.$$eval('#table tbody tr.chosen[aria-current=true]', rows => rows.map(row => row.cells[0].textContent)),
+  visible: await page.evaluate(() => {
+    const [row, box] = [document.querySelector('tr.chosen'), document.querySelector('#rows')].map(found => found?.getBoundingClientRect())
+    return row !== undefined && row.top >= box.top && row.bottom <= box.bottom + 1
+  })
+})
+
+// A function chosen by its row, by its frame, and by a frame whose row isn't shown; a process; after a filter, and in other views.
+async function linked () {
+  const answer = { none: await marked() }
+  await page.click('#table tbody th button:text-is("0x401000")')
+  answer.byRow = await marked()
+  await page.focus('#graph .frame[aria-label^="0x401234:"]')
+  answer.byFrame = await marked()
+  await page.focus('#graph .frame[aria-label^="0x500630:"]')
+  answer.beyond = await marked()
+  await page.focus('#graph .frame[aria-label^="other 8:"]')
+  await page.click('#tab-process')
+  await untilState('table', 'process')
+  answer.process = await marked()
+  await page.click('#tab-module')
+  await untilState('table', 'module')
+  await page.focus('#graph .frame[aria-label^="0x401234:"]')
+  answer.module = await marked()
+  await page.click('#tab-function')
+  await until(() => state.table === 'function')
+  await page.selectOption('#pid', '7')
+  await untilState('pid', '7')
+  answer.filtered = await marked()
+  await page.selectOption('#view', 'inverted')
+  await untilState('view', 'inverted')
+  await page.click('#table tbody th button:text-is("0x401234")')
+  answer.inverted = await marked()
+  await page.click('#details button:text-is("Callers and callees")')
+  await untilState('view', 'sandwich')
+  answer.sandwich = await marked()
+  return answer
+}
+
+// With fingers: a tap on a frame, on a row and on a button; a time by a finger that moves over the timeline.
+async function touch () {
+  const answer = { touches: await page.evaluate(() => navigator.maxTouchPoints), before: await shown() }
+  await page.tap('#graph .frame[aria-label^="worker 7:"]')
+  await until(() => state.zoom !== '')
+  answer.zoom = state().zoom
+  answer.details = await text('#details h3')
+  await page.tap('#whole')
+  await untilState('zoom', '')
+  await page.tap('#table tbody th button:text-is("0x401000")')
+  answer.byRow = await marked()
+  const box = await page.locator('#area').boundingBox()
+  const session = await browser.newCDPSession(page)
+  const finger = async (type, part) => session.send('Input.dispatchTouchEvent',
+    { type, touchPoints: part === null ? [] : [{ x: box.x + part * box.width, y: box.y + box.height / 2 }] })
+  await finger('touchStart', 0.25)
+  await finger('touchMove', 0.5)
+  await finger('touchMove', 0.75)
+  await finger('touchEnd', null)
+  await until(() => state.time !== '')
+  answer.bins = await page.evaluate(() => [...selectedBins(), data.bins])
+  answer.second = await shown()
+  return answer
+}
+
+const tasks = { cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
 try {
   await page.goto(address)
   const answer = await tasks[task]()

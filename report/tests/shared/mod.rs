@@ -20,6 +20,7 @@ pub struct Written {
     account: Account,
     symbols: String,
     time: u64,
+    user_end: StackEnd,
 }
 
 impl Written {
@@ -31,7 +32,14 @@ impl Written {
             account: Account::default(),
             symbols: symbols.to_owned(),
             time: BEGAN,
+            user_end: StackEnd::Complete,
         }
+    }
+
+    /// How the user part of the stacks that are added from now on ends, if they have one.
+    #[allow(dead_code, reason = "most tests have whole stacks")]
+    pub fn user_parts_end(&mut self, end: StackEnd) {
+        self.user_end = end;
     }
 
     /// Adds `count` samples of process `pid` in `mode`, a tick apart. Their stack has these frames in the kernel and in
@@ -46,10 +54,11 @@ impl Written {
         let frames = [kernel, user].concat();
         let mut comm = [0; COMM_LENGTH];
         comm[..name.len()].copy_from_slice(name);
-        let end = |frames: &[u64]| match frames {
+        let end = |frames: &[u64], end| match frames {
             [] => StackEnd::Absent,
-            _ => StackEnd::Complete,
+            _ => end,
         };
+        let user_end = self.user_end;
         for _ in 0..count {
             self.time += PERIOD;
             let sample = Sample {
@@ -63,8 +72,8 @@ impl Written {
                     kernel: u8::try_from(kernel.len()).unwrap(),
                     user: u8::try_from(user.len()).unwrap(),
                     host: 0,
-                    kernel_end: end(kernel),
-                    user_end: end(user),
+                    kernel_end: end(kernel, StackEnd::Complete),
+                    user_end: end(user, user_end),
                 },
                 ..Sample::default()
             };
@@ -79,6 +88,7 @@ impl Written {
     }
 
     /// Ticks without a sample.
+    #[allow(dead_code, reason = "some tests have none")]
     pub fn gap(&mut self, idle: u64, stolen: u64, lost: u64) {
         let ticks = Ticks {
             idle,
@@ -154,6 +164,7 @@ pub struct WrittenBlock {
 }
 
 /// The symbols of [`ordinary`] recordings.
+#[allow(dead_code, reason = "some tests write their own")]
 const SYMBOLS: &str = "\
 ffffffff81000000 T entry_SYSCALL_64
 ffffffff81001000 T ksys_read
@@ -163,6 +174,7 @@ ffffffff81004000 T _end
 ";
 
 /// A recording with two processes; `copying` samples of one are in copy_page.
+#[allow(dead_code, reason = "some tests write their own")]
 pub fn ordinary(path: &Path, copying: u64) {
     let mut written = Written::with_symbols(SYMBOLS);
     let syscall = [0xffff_ffff_8100_1010, 0xffff_ffff_8100_0010];

@@ -9,7 +9,7 @@ use super::output::{check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use kvmprof_report::diff::{changes, document, folded_changes, print};
-use kvmprof_report::graph::Graph;
+use kvmprof_report::graph::{Graph, account_of_changes};
 use kvmprof_report::html::{Counts, comparison_page};
 use kvmprof_report::profile::{Look, Profile, SortBy, Weight};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
@@ -20,7 +20,8 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 /// that may be chance, as so many were compared, are marked.
 ///
 /// With --html it writes the page of kvmprof html with two columns, and a flame graph coloured by the change of the total share;
-/// with --output a differential flame graph as wide as in AFTER, red where a function's own share grew, blue where it shrank.
+/// with --output a differential flame graph as wide as in AFTER, red where a function's own share grew, blue where it shrank. The
+/// colours of both have the same steps in each picture: 0.1, 1 and 5 % of all ticks.
 ///
 /// Processes are matched by their names. Addresses without a name can't be matched: they count as one.
 #[derive(Debug, Args)]
@@ -210,11 +211,7 @@ impl DiffArguments {
             .room(before.length().saturating_add(after.length()));
         let graph = Graph {
             title,
-            subtitle: format!(
-                "{} ticks against {}: red where a function's own share grew, blue where it shrank",
-                after.samples(),
-                before.samples()
-            ),
+            subtitle: account_of_changes(before, after),
             icicle: self.icicle,
             differential: true,
         };

@@ -10,13 +10,31 @@ function focusDetails() {
 function showFrame(frame, flames, isChosen) {
   if (isChosen) selection = { fn: frame.fn, frame, flames };
   element("hover").textContent = `${frame.name}: ${countText(frame, flames.root)}`;
-  if (isChosen) drawDetails();
+  if (!isChosen) return;
+  drawSelection();
+  showRow();
 }
 
 // Shows a function, wherever it was called.
 function showFunction(fn) {
   selection = { fn, frame: null, flames: null };
+  drawSelection();
+  showRow();
+}
+
+// Shows what is selected in the details, and where it is in the graphs and in the table.
+function drawSelection() {
   drawDetails();
+  for (const flames of Object.values(views)) flames.mark(selection?.fn ?? -1);
+  markRow();
+}
+
+// The group of the view that the selected frame is in: the process or the thread; null if it is in none, or in several.
+function selectedGroup() {
+  for (let frame = selection?.frame; frame; frame = frame.parent) {
+    if (/^g-?\d+$/.test(frame.id)) return Number(frame.id.slice(1));
+  }
+  return null;
 }
 
 function factsOf({ fn, frame, flames }) {
@@ -36,7 +54,8 @@ function factsOf({ fn, frame, flames }) {
   const [low, high] = [functions.low[fn], functions.high[fn]];
   const module = functions.module[fn];
   const kind = functions.kernel[fn] ? "kernel" : "user";
-  facts.push(["function of", `${kind}${frame?.isInlined ? ", inlined" : ""}${frame?.isCut ? "; its callers are missing: the stack is cut short" : ""}`]);
+  facts.push(["function of", `${kind}${frame?.isInlined ? ", inlined" : ""}`]);
+  if (frame?.cut > 0) facts.push(["callers", `missing in ${frame.cut} of its ${ticksOf(frame.ticks)}: their stacks are cut short`]);
   facts.push(["module", moduleName(fn)]);
   facts.push(["build id", modules.build[module]]);
   if (low !== "") facts.push(["addresses", low === high ? `0x${low}` : `0x${low} to 0x${high}`]);

@@ -65,16 +65,21 @@ class Flames {
     if (share * width < 10) made.classList.add("thin");
     else made.textContent = frame.name;
     made.classList.toggle("above", isAbove);
-    made.classList.toggle("cut", frame.isCut);
+    made.classList.toggle("cut", frame.cut > 0);
     made.classList.toggle("hit", frame.fn >= 0 && isHit !== null && isHit(frame.name));
     made.setAttribute("aria-level", frame.depth + 1);
-    made.setAttribute("aria-label", `${frame.name}: ${countText(frame, this.root)}${frame.isCut ? ", callers missing" : ""}`);
+    made.setAttribute("aria-label", `${frame.name}: ${countText(frame, this.root)}${frame.cut > 0 ? `, callers of ${ticksOf(frame.cut)} missing` : ""}`);
     made.style.left = `${100 * left}%`;
     made.style.width = `${100 * share}%`;
     made.style.top = `${(this.hangs ? frame.depth : deepest - frame.depth) * HEIGHT}px`;
     made.frame = frame;
     this.elements.set(frame.path, made);
     return made;
+  }
+
+  // Marks the frames of the function `fn`, -1 for none.
+  mark(fn) {
+    for (const made of this.box.children) made.classList.toggle("chosen", fn >= 0 && made.frame.fn === fn);
   }
 
   onClick(event) {

