@@ -64,7 +64,7 @@ pub struct SymbolFolder {
 impl SymbolFolder {
     /// Creates the folder at `path` if there is none. It is for the user alone, as all that is made of recordings.
     pub fn create(path: &Path) -> io::Result<Self> {
-        create_folder(path)?;
+        create_folder(path).map_err(named(path))?;
         Ok(Self {
             // perf may run in another directory.
             path: fs::canonicalize(path)?,
@@ -89,9 +89,9 @@ impl SymbolFolder {
         if !self.guest_files.contains_key(library) {
             let number = self.next_file()?;
             let files = self.path.join("files");
-            create_folder(&files)?;
+            create_folder(&files).map_err(named(&files))?;
             let folder = files.join(number.to_string());
-            create_folder(&folder)?;
+            create_folder(&folder).map_err(named(&folder))?;
             let file = FileSymbols {
                 path: folder.join(file_name(&library.name)),
                 build_id: library.build_id_bytes(),
@@ -157,7 +157,7 @@ impl SymbolFolder {
         let mut functions = Functions::new();
         functions.insert(CUT_SHORT_AT, note(CUT_SHORT));
         if let Some((before, old)) = self.processes.remove(&pid) {
-            write_new_file(&before, &elf::file(&old, &[]))?;
+            write(&before, &elf::file(&old, &[]))?;
             path = self.path.join(format!("{name}-{pid}.{number}"));
         }
         self.processes.insert(pid, (path, functions));
@@ -167,10 +167,10 @@ impl SymbolFolder {
     /// Writes all files.
     pub fn finish(mut self) -> io::Result<()> {
         for (path, functions) in self.processes.values() {
-            write_new_file(path, &elf::file(functions, &[]))?;
+            write(path, &elf::file(functions, &[]))?;
         }
         for file in self.guest_files.values() {
-            write_new_file(&file.path, &elf::file(&file.functions, &file.build_id))?;
+            write(&file.path, &elf::file(&file.functions, &file.build_id))?;
         }
         self.kernel.insert(ANCHOR.1, note(ANCHOR.0));
         self.kernel.insert(HALTED_AT, note(HALTED));
@@ -180,8 +180,17 @@ impl SymbolFolder {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{begin:016x} t {}", function.name);
         }
-        write_new_file(&self.path.join(KALLSYMS), text.as_bytes())
+        write(&self.path.join(KALLSYMS), text.as_bytes())
     }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_new_file(path, bytes).map_err(named(path))
+}
+
+/// Adds to an error which file or folder it is about: not the one that the user has named.
+fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn note(name: &str) -> Function {
@@ -306,7 +315,8 @@ mod tests {
         for path in paths {
             fs::remove_file(&path).unwrap();
             symlink(&precious, &path).unwrap();
-            assert!(make().is_err(), "{}", path.display());
+            let message = make().unwrap_err().to_string();
+            assert!(message.contains(path.to_str().unwrap()), "{message}");
             fs::remove_file(&path).unwrap();
             make().unwrap();
         }
