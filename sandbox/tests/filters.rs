@@ -100,13 +100,13 @@ impl Attempt {
                 [0, path, flags, 0o600]
             }
             Self::OpenToWriteByPath => {
-                let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-                [path, flags as u64, 0o600, 0]
+                let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64;
+                [path, flags, 0o600, 0]
             }
             Self::OpenLock => {
-                let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
-                let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-                [path, flags as u64, 0o600, 0]
+                let to_make = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
+                let flags = to_make | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+                [path, flags.cast_unsigned().into(), 0o600, 0]
             }
             Self::Execute => [c"/bin/true".as_ptr() as u64, 0, 0, 0],
             Self::InternetSocket => [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0],
