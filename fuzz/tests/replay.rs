@@ -9,6 +9,7 @@ use std::{env, fs};
 
 use kvmprof_fuzz::mutator::Mutator;
 use kvmprof_fuzz::{TARGETS, Target, corpus, for_each_target};
+use kvmprof_introspection::GuestKnowledge;
 
 /// The number in an environment variable.
 fn number(variable: &str) -> Option<u64> {
@@ -74,6 +75,21 @@ macro_rules! tests {
     };
 }
 for_each_target!(tests);
+
+/// What is cut out of real kernels is enough of one: symbols, types and banner go together.
+#[test]
+fn parts_of_real_kernels_are_understood() {
+    for name in ["debian-6.1", "debian-6.12"] {
+        let input = fs::read(corpus::inputs_folder("kernel_image").join(name)).unwrap();
+        // The first byte says that the others are the file.
+        let knowledge = GuestKnowledge::from_image(&input[1..]).unwrap();
+        let symbols = knowledge.symbols().unwrap();
+        assert!(symbols.functions().count() > 100, "{name}");
+        let release = name.replace("debian", "Linux").replace('-', " ");
+        let described = knowledge.describe();
+        assert!(described.contains(&release), "{name}: {described}");
+    }
+}
 
 /// The bytes of an entry of a dictionary: https://llvm.org/docs/LibFuzzer.html#dictionaries.
 fn entry(line: &str) -> Option<Vec<u8>> {

@@ -12,6 +12,7 @@
 //! Format::Folded.write(&source, &mut std::io::stdout())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![forbid(unsafe_code)]
 
 pub mod boot;
 pub mod diff;

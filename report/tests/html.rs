@@ -7,11 +7,12 @@ mod shared;
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{counted, page_of};
-use kvmprof_report::profile::{Layout, Profile, print};
+use kvmprof_report::profile::{Layout, Profile, Section, print};
 use shared::{Written, ordinary};
 
 fn page(path: &Path, pids: &[i32]) -> String {
@@ -95,6 +96,37 @@ fn hostile_names_stay_text() {
         has(&data["functions"]["name"], "onerror=alert(1)>"),
         "{data}"
     );
+}
+
+/// No module of a guest has such a name (`kvmprof_introspection`), but a recording may be a stranger's.
+#[test]
+fn names_of_modules_do_nothing_to_a_terminal_or_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let module = "ev\u{1b}]0;x\u{7}il\u{202e}\u{200b}\u{9b}2J";
+    let symbols = format!(
+        "ffffffff81000000 T _text\nffffffff81001000 T _end\n\
+         ffffffffc0001000 t po\u{1b}[2Jll\t[{module}]\nffffffffc0002000 t close\t[{module}]\n"
+    );
+    let mut written = Written::with_symbols(&symbols);
+    let kernel = [0xffff_ffff_c000_1010];
+    written.samples(3, (1, b"init"), Mode::Kernel, (&kernel, &[]));
+    written.write(&path);
+    let profile = Profile::from_file(&path, &[]).unwrap();
+    let layout = Layout {
+        sections: Section::value_variants().to_vec(),
+        top: 8,
+        ..Layout::default()
+    };
+    let mut report = Vec::new();
+    print(&profile, &layout, &[], &mut report).unwrap();
+    for text in [String::from_utf8(report).unwrap(), page(&path, &[])] {
+        for name in ["ev\u{fffd}]0;x\u{fffd}il", "po\u{fffd}[2Jll"] {
+            assert!(text.contains(name), "{name}: {text}");
+        }
+        let acts = |c: char| c != '\n' && c.is_control() || ['\u{202e}', '\u{200b}'].contains(&c);
+        assert!(!text.contains(acts), "{text}");
+    }
 }
 
 #[test]

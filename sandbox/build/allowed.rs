@@ -39,6 +39,15 @@ pub(crate) const fn is(argument: u8, value: u64) -> Condition {
     }
 }
 
+/// An argument that is `value`, but for the bits of `ignored`.
+pub(crate) const fn is_but_for(argument: u8, value: u64, ignored: u64) -> Condition {
+    Condition {
+        argument,
+        mask: 0xffff_ffff & !ignored,
+        value,
+    }
+}
+
 /// An argument without these bits.
 pub(crate) const fn without(argument: u8, bits: u64) -> Condition {
     Condition {

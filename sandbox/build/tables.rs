@@ -15,7 +15,7 @@ use libc::{
     SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write, SYS_writev,
 };
 
-use crate::allowed::{Allowed, Condition, any, is, only, request, without};
+use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
 use crate::thread::Thread;
 
 impl Thread {
@@ -29,7 +29,8 @@ impl Thread {
             Self::Binaries => (BINARIES, &[]),
             Self::Recorder => (RECORDER, &[]),
             Self::Disk => (DISK, &[]),
-            Self::Network | Self::Vsock => (CONNECTIONS, NAMED_SOCKET),
+            Self::Network => (CONNECTIONS, &[]),
+            Self::Vsock => (CONNECTIONS, NAMED_SOCKET),
             Self::Balloon => (MEMORY, &[]),
             Self::Share => (SHARE, &[]),
             Self::Ticker => (TICKER, &[]),
@@ -44,6 +45,13 @@ const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 const TO_READ: &[Condition] = &[without(
     2,
     (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64,
+)];
+/// How `kvmprof_vmm::host_socket` opens a lock; nothing else is opened so: no link is followed, and no file loses what is in it. O_LARGEFILE, by the
+/// kernel's number, may be there and does nothing on x86-64.
+const A_LOCK: &[Condition] = &[is_but_for(
+    1,
+    (libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK) as u64,
+    0o100_000,
 )];
 const UNIX: &[Condition] = &[is(0, libc::AF_UNIX as u64)];
 
@@ -236,7 +244,7 @@ const EVENTS: &[Allowed] = &[
 
 /// The name of a socket is removed at its end, under a lock.
 const NAMED_SOCKET: &[Allowed] = &[
-    any(SYS_open),
+    only(SYS_open, A_LOCK),
     any(SYS_flock),
     any(SYS_geteuid),
     any(SYS_unlink),

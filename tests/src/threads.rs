@@ -6,8 +6,10 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::ptr;
 
+use object::{Object, ObjectSymbol};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -55,6 +57,12 @@ fn ids(pid: u32) -> Vec<u32> {
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Bytes below a stack that the code which runs on it may use (System V ABI, the red zone).
 const RED_ZONE: u64 = 128;
+/// The instruction `int3`, at which a thread stops.
+const BREAKPOINT: [u8; 1] = [0xcc];
+/// How far below a stack's end its memory is free, in bytes: the threads' stacks are of 2 MiB.
+const FREE: u64 = 1 << 20;
+/// A function of Rust's library that panics. It takes where the fault is said to be.
+const PANICS: &str = "panic_const_add_overflow";
 /// The arguments of socket(2) for a TCP socket.
 const INTERNET: [u64; 3] = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0];
 /// A stop at the beginning or the end of a system call, with PTRACE_O_TRACESYSGOOD.
@@ -101,10 +109,7 @@ impl StoppedThread {
     /// What the kernel answers.
     pub fn open(&self, path: &CStr) -> Result<(), Errno> {
         let place = self.registers().rsp - RED_ZONE - path.to_bytes_with_nul().len() as u64;
-        let memory = File::options().write(true).open(self.memory()).unwrap();
-        memory
-            .write_all_at(path.to_bytes_with_nul(), place)
-            .unwrap();
+        self.write(place, path.to_bytes_with_nul());
         let flags = u64::from(OFlags::CLOEXEC.bits());
         // AT_FDCWD matters to a relative path only.
         self.call(libc::SYS_openat, [0, place, flags])
@@ -121,6 +126,87 @@ impl StoppedThread {
     /// As [`make_socket`](Self::make_socket), but lets the thread go, and doesn't wait for an answer.
     pub fn let_go_to_make_socket(self) {
         self.prepare(libc::SYS_socket, INTERNET);
+    }
+
+    /// Has the thread panic, as by an overflow in its own code: it goes on to the function of `program`'s whose symbol has all of `words`, and
+    /// into what panics instead. No other thread may come there meanwhile. False if `program` has no symbols.
+    pub fn let_go_to_panic(self, program: &Path, words: &[&str]) -> bool {
+        let file = fs::read(program).unwrap();
+        let file = object::File::parse(&*file).unwrap();
+        let base = self.base(program);
+        let address = |words: &[&str]| {
+            let has_all = |name: &str| words.iter().all(|word| name.contains(word));
+            let mut symbols = file.symbols();
+            let found = symbols.find(|symbol| symbol.name().is_ok_and(has_all));
+            found.map(|symbol| base + symbol.address())
+        };
+        if file.symbols().next().is_none() {
+            return false;
+        }
+        let begin = address(words).unwrap_or_else(|| panic!("there is no function {words:?}"));
+        self.run_to(begin);
+        let registers = self.registers();
+        // `core::panic::Location`: a text with a NUL at its end, line and column.
+        let name = b"on purpose\0";
+        let place = (registers.rsp - FREE) & !0xf;
+        let location = [place + 24, name.len() as u64, 1 << 32 | 1].map(u64::to_le_bytes);
+        let bytes = [&location.concat()[..], name].concat();
+        self.write(place, &bytes);
+        self.set_registers(&libc::user_regs_struct {
+            rip: address(&[PANICS]).unwrap_or_else(|| panic!("there is no function {PANICS}")),
+            orig_rax: u64::MAX,
+            rdi: place,
+            ..registers
+        });
+        true
+    }
+
+    /// Lets the thread go on until it comes to the instruction at `address`. vCPUs come out of the guest for it.
+    fn run_to(&self, address: u64) {
+        let mut before = BREAKPOINT;
+        let memory = File::open(self.memory()).unwrap();
+        memory.read_exact_at(&mut before, address).unwrap();
+        self.write(address, &BREAKPOINT);
+        let process = libc::pid_t::try_from(self.pid).unwrap();
+        // SAFETY: it sends a signal, which a vCPU's thread takes.
+        unsafe { libc::syscall(libc::SYS_tgkill, process, self.tid, libc::SIGRTMIN()) };
+        let mut signal: libc::c_long = 0;
+        loop {
+            // SAFETY: the data are the signal that the thread gets.
+            let went = unsafe { libc::ptrace(libc::PTRACE_CONT, self.tid, 0, signal) };
+            assert_eq!(went, 0, "{}", io::Error::last_os_error());
+            let mut status = 0;
+            // SAFETY: waitpid(2) writes the status.
+            let waited = unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL) };
+            assert_eq!(waited, self.tid, "{}", io::Error::last_os_error());
+            assert!(libc::WIFSTOPPED(status), "{status:#x}");
+            let stop = libc::WSTOPSIG(status);
+            if stop == libc::SIGTRAP && self.registers().rip == address + 1 {
+                break;
+            }
+            // Other stops of ptrace's own are no signals.
+            signal = if status >> 16 == 0 { stop.into() } else { 0 };
+        }
+        self.write(address, &before);
+        self.set_registers(&libc::user_regs_struct {
+            rip: address,
+            ..self.registers()
+        });
+    }
+
+    /// Where the process has `program`.
+    fn base(&self, program: &Path) -> u64 {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap();
+        let program = fs::canonicalize(program).unwrap();
+        let is_it = |line: &&str| line.ends_with(program.to_str().unwrap());
+        let first = maps.lines().find(is_it).unwrap();
+        let (begin, _) = first.split_once('-').unwrap();
+        u64::from_str_radix(begin, 16).unwrap()
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) {
+        let memory = File::options().write(true).open(self.memory()).unwrap();
+        memory.write_all_at(bytes, address).unwrap();
     }
 
     fn call(&self, number: i64, arguments: [u64; 3]) -> Result<(), Errno> {
@@ -163,10 +249,15 @@ impl StoppedThread {
             rdx: third,
             ..self.registers()
         };
+        self.set_registers(&registers);
+    }
+
+    fn set_registers(&self, registers: &libc::user_regs_struct) {
         // SAFETY: the request reads the registers, and takes no address.
         let set = unsafe {
             let none = ptr::null_mut::<libc::c_void>();
-            libc::ptrace(libc::PTRACE_SETREGS, self.tid, none, &raw const registers)
+            let registers = ptr::from_ref(registers);
+            libc::ptrace(libc::PTRACE_SETREGS, self.tid, none, registers)
         };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
     }

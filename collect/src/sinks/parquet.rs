@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{DirBuilder, File};
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use kvmprof_recording::file::NewFile;
 use parquet::basic::Compression;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -46,7 +47,8 @@ message kvmprof {
 const INTERRUPTS_OFF: usize = 10;
 /// Rows that are written at a time.
 const GROUP: usize = 1 << 18;
-const FOLDER_MODE: u32 = 0o750;
+/// Folders and files are for their user alone: names of functions and processes are like a core dump's summary.
+const FOLDER_MODE: u32 = 0o700;
 /// Longest part of a path that stands for a name, in bytes.
 const MAX_PART: usize = 200;
 
@@ -220,16 +222,12 @@ fn write_file(folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow:
         .recursive(true)
         .mode(FOLDER_MODE)
         .create(folder)?;
-    // Readers pass over names that begin so.
-    let unfinished = folder.join(format!(".{}.tmp", name.trim_end_matches(".parquet")));
-    let file = File::create(&unfinished)?;
-    let written = write_rows(file, windows).and_then(|file| Ok(file.sync_all()?));
-    let renamed = written.and_then(|()| Ok(fs::rename(&unfinished, folder.join(name))?));
-    if renamed.is_err() {
-        // What there is of it takes room.
-        let _ = fs::remove_file(&unfinished);
-    }
-    renamed?;
+    let path = folder.join(name);
+    let mut file = write_rows(NewFile::create(&path)?, windows)?;
+    file.sync_all()?;
+    file.keep()?;
+    // A collector that is killed leaves half of a file, which the next one writes anew.
+    NewFile::remove_unfinished(&path)?;
     File::open(folder)?.sync_all()?;
     Ok(())
 }
@@ -403,6 +401,8 @@ impl Lists {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     use parquet::basic::{Encoding, PageType};
     use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -464,6 +464,48 @@ mod tests {
             assert_eq!(files.count(), 1);
         }
         assert_eq!(ticks, 10 + 10 + 12);
+    }
+
+    #[test]
+    fn files_are_for_their_user_alone_and_follow_no_link() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("lake");
+        let batch = batch(1_709_251_190, &["a"], 7);
+        let send = || write(&Folder(root.clone()), std::slice::from_ref(&batch));
+        send().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        let folder = root.join(super::place(&batch, &batch.windows[0]));
+        let path = folder.join("1709251190-b007.parquet");
+        assert_eq!(mode(&path), 0o600);
+        for above in folder
+            .ancestors()
+            .take_while(|above| *above != place.path())
+        {
+            assert_eq!(mode(above), 0o700, "{}", above.display());
+        }
+
+        let precious = place.path().join("precious");
+        fs::write(&precious, "old").unwrap();
+        fs::remove_file(&path).unwrap();
+        symlink(&precious, &path).unwrap();
+        assert!(send().is_err());
+        fs::remove_file(&path).unwrap();
+        // The name of a temporary file is taken, by a link or by what a killed collector left.
+        let names = [
+            ".1709251190-b007.tmp".to_owned(),
+            temporary_name("1709251190-b007.parquet"),
+        ];
+        for name in &names {
+            symlink(&precious, folder.join(name)).unwrap();
+        }
+        send().unwrap();
+        assert_eq!(fs::read(precious).unwrap(), b"old");
+        assert!(fs::symlink_metadata(folder.join(&names[1])).is_err());
+    }
+
+    /// The first temporary name of this process's for the file called `name`.
+    fn temporary_name(name: &str) -> String {
+        format!(".{name}.{}-0", std::process::id())
     }
 
     /// A file with the rows of `batch`.

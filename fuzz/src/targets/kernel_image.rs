@@ -1,4 +1,7 @@
-//! A Linux kernel's file: its notes, BTF, kallsyms and ORC. The input is changes of a small kernel's file.
+//! A Linux kernel's file: its notes, BTF, kallsyms and ORC.
+//!
+//! The first byte chooses: 0 to 2 have the rest be changes of a small kernel's file, 3 has it be the file, of which `fuzz/seeds-of-kernels`
+//! cuts some out of real ones.
 
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_introspection::testing::kernel::{HOT, Kernel, NEW, OLD};
@@ -7,13 +10,20 @@ use crate::input::{Input, edit};
 
 const KERNELS: [Kernel; 3] = [OLD, HOT, NEW];
 
-/// Learns what there is to learn from the file.
-pub fn run(data: &[u8]) {
+/// The file that an input stands for.
+pub fn file(data: &[u8]) -> Vec<u8> {
     let mut input = Input::new(data);
-    let kernel = KERNELS[usize::from(input.u8()) % KERNELS.len()];
+    let Some(kernel) = KERNELS.get(usize::from(input.u8()) % (KERNELS.len() + 1)) else {
+        return input.rest().to_vec();
+    };
     let mut file = kernel.file();
     input.edit(&mut file);
-    if let Ok(knowledge) = GuestKnowledge::from_image(&file) {
+    file
+}
+
+/// Learns what there is to learn from the file.
+pub fn run(data: &[u8]) {
+    if let Ok(knowledge) = GuestKnowledge::from_image(&file(data)) {
         knowledge.describe();
         knowledge.kallsyms();
         if let Some(symbols) = knowledge.symbols() {

@@ -32,7 +32,10 @@ pub use guest::{
     address_space_key,
 };
 pub use info::{Account, KERNEL_CLOCK, RecordingInfo};
-pub use new_file::{NewFile, RefusedOutput, create_in_place, open_in_place, open_to_append};
+pub use new_file::{
+    NewFile, RefusedOutput, create_folder, create_in_place, open_in_place, open_to_append,
+    write_new_file,
+};
 pub use observer::{Observer, Unobserved};
 pub use piece::{Details, Looks, Piece, Samples};
 pub use reader::Reader;

@@ -1,11 +1,12 @@
 //! Files for results. What is in them is the guest's, and only for the user who asked for it: they are made with mode 0600, no link
 //! is followed, and no file of another user's is written into.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -15,6 +16,8 @@ const ATTEMPTS: u32 = 100;
 
 /// The mode of new files: what a guest does is its user's concern alone.
 const MODE: u32 = 0o600;
+/// The mode of new folders.
+const FOLDER_MODE: u32 = 0o700;
 
 /// Why a result isn't written to a file that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +31,9 @@ pub enum RefusedOutput {
     /// It is a disk, a socket or the like.
     #[error("it is neither a file nor a pipe, terminal or other character device")]
     Kind,
+    /// A folder is wanted where something else is.
+    #[error("it is no folder: remove it, or choose another name")]
+    NoFolder,
 }
 
 impl From<RefusedOutput> for io::Error {
@@ -63,6 +69,43 @@ pub fn create_in_place(path: &Path) -> io::Result<File> {
 /// As [`open_in_place`].
 pub fn open_to_append(path: &Path, new: bool) -> io::Result<File> {
     open_checked(path, true, new)
+}
+
+/// Makes a folder with mode 0700 at `path`, with those above it, or takes the one that is there if it is the user's own and no link: in
+/// anybody else's, the files of a result would be that user's, too.
+///
+/// # Errors
+/// [`RefusedOutput`] as the error's source; the folder can't be made.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let mut folders = DirBuilder::new();
+            return folders.recursive(true).mode(FOLDER_MODE).create(path);
+        }
+        Err(error) => return Err(error),
+        Ok(found) if found.is_symlink() => return Err(RefusedOutput::Link.into()),
+        Ok(found) if !found.is_dir() => return Err(RefusedOutput::NoFolder.into()),
+        Ok(_) => {}
+    }
+    // It may have become another one.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits().cast_signed());
+    let owner = options.open(path)?.metadata()?.uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        return Err(RefusedOutput::OtherOwner(owner).into());
+    }
+    Ok(())
+}
+
+/// Writes `bytes` to a [`NewFile`] at `path`, and keeps it.
+///
+/// # Errors
+/// As [`NewFile::create`] and [`NewFile::keep`]; the disk is full.
+pub fn write_new_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes)?;
+    file.keep()
 }
 
 fn open_checked(path: &Path, read: bool, new: bool) -> io::Result<File> {
@@ -183,6 +226,36 @@ impl NewFile {
         Ok(())
     }
 
+    /// Has the system write all of it to the disk.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn sync_all(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Removes what killed programs have left of the file at `path`: those under temporary names. If another program is writing one right now,
+    /// its [`keep`](Self::keep) fails.
+    ///
+    /// # Errors
+    /// The folder can't be read, or a file not be removed.
+    pub fn remove_unfinished(path: &Path) -> io::Result<()> {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(());
+        };
+        let start = temporary_start(name);
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_name().as_bytes().starts_with(start.as_bytes()) {
+                match fs::remove_file(entry.path()) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether an older file is there, which [`keep`](Self::keep) would replace.
     pub fn would_replace(&self) -> bool {
         let pending = self.pending.as_ref();
@@ -209,6 +282,14 @@ impl Drop for NewFile {
     }
 }
 
+/// How the temporary names of a file called `name` begin. Those that look for results pass over names that begin with a dot.
+fn temporary_start(name: &OsStr) -> OsString {
+    let mut start = OsString::from(".");
+    start.push(name);
+    start.push(".");
+    start
+}
+
 /// Makes a file in the folder of `path` whose name nobody else has.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let Some(name) = path.file_name() else {
@@ -216,9 +297,8 @@ fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     };
     let mut result = Err(ErrorKind::AlreadyExists.into());
     for attempt in 0..ATTEMPTS {
-        let mut hidden = OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}-{attempt}", std::process::id()));
+        let mut hidden = temporary_start(name);
+        hidden.push(format!("{}-{attempt}", std::process::id()));
         let temporary = path.with_file_name(hidden);
         let made = OpenOptions::new()
             .write(true)
@@ -293,6 +373,27 @@ mod tests {
         NewFile::create(&new).unwrap().keep().unwrap();
         create_in_place(&in_place).unwrap();
         assert_eq!((mode(&new), mode(&in_place)), (0o600, 0o600));
+        let (outer, inner) = (
+            folder.path().join("outer"),
+            folder.path().join("outer/inner"),
+        );
+        for _ in 0..2 {
+            create_folder(&inner).unwrap();
+            assert_eq!((mode(&outer), mode(&inner)), (0o700, 0o700));
+        }
+    }
+
+    #[test]
+    fn what_a_killed_program_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        for name in [".out.1-0", ".out.77-3", ".other.1-0", "out.1", ".out"] {
+            fs::write(folder.path().join(name), "half").unwrap();
+        }
+        write_new_file(&path, b"whole").unwrap();
+        NewFile::remove_unfinished(&path).unwrap();
+        assert_eq!(names(folder.path()), [".other.1-0", ".out", "out", "out.1"]);
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
     }
 
     #[test]
@@ -311,7 +412,16 @@ mod tests {
             );
         }
         assert_eq!(fs::read(path("precious")).unwrap(), b"old");
-        assert_eq!(names(folder.path()), ["link", "loose", "precious"]);
+        symlink(folder.path(), path("folder")).unwrap();
+        for link in ["folder", "loose"] {
+            assert_eq!(refused(create_folder(&path(link))), RefusedOutput::Link);
+        }
+        let file = create_folder(&path("precious"));
+        assert_eq!(refused(file), RefusedOutput::NoFolder);
+        assert_eq!(
+            names(folder.path()),
+            ["folder", "link", "loose", "precious"]
+        );
     }
 
     #[test]
@@ -356,6 +466,10 @@ mod tests {
         assert_eq!(refused(create_in_place(&path)), other);
         assert_eq!(refused(open_to_append(&path, false)), other);
         assert_eq!(fs::read(&path).unwrap(), b"theirs");
+        let their_folder = folder.path().join("their folder");
+        fs::create_dir(&their_folder).unwrap();
+        std::os::unix::fs::chown(&their_folder, Some(65534), None).unwrap();
+        assert_eq!(refused(create_folder(&their_folder)), other);
         // A new file takes the place of theirs, and is the user's own.
         let mut file = NewFile::create(&path).unwrap();
         file.write_all(b"ours").unwrap();

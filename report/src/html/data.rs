@@ -142,8 +142,8 @@ impl Modules {
     }
 
     fn json(&self) -> Value {
-        let names: Vec<&String> = self.numbers.keys().collect();
-        let builds = |name: &&String| {
+        let names: Vec<String> = self.numbers.keys().map(|name| visible(name)).collect();
+        let builds = |name: &String| {
             let all = self.builds.iter().flat_map(|builds| builds.all(name));
             let all: BTreeSet<&str> = all.collect();
             all.into_iter().collect::<Vec<_>>().join(", ")

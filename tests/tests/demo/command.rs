@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -197,5 +197,41 @@ fn demo_serves_clients() {
             "{said}"
         );
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    });
+}
+
+/// What `kvmprof demo --truth` writes is as other results are: its user's alone, and never where a link leads.
+#[test]
+fn the_truth_is_for_its_user_alone() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let precious = path("precious");
+        fs::write(&precious, "old").unwrap();
+        symlink(&precious, path("link")).unwrap();
+        let end = |truth: &str| {
+            let socket = path("socket");
+            let mut demo = Command::new(kvmprof())
+                .args(["demo", "--truth"])
+                .arg(path(truth))
+                .arg("--socket")
+                .arg(&socket)
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            until("the guest is there", || Connection::connect(&socket).ok());
+            let socket = socket.to_str().unwrap();
+            let ran = run(["top", "-s", socket, "--count", "1", "--interval", "1"]);
+            assert_eq!(ran.status, 0, "{ran:?}");
+            kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+            demo.wait().unwrap().code()
+        };
+        assert_eq!(end("truth"), Some(0));
+        let mode = fs::metadata(path("truth")).unwrap().mode() & 0o7777;
+        assert_eq!(mode, 0o600);
+        let truth: Value = serde_json::from_slice(&fs::read(path("truth")).unwrap()).unwrap();
+        assert!(truth.is_object() || truth.is_array(), "{truth}");
+        assert_eq!(end("link"), Some(1));
+        assert_eq!(fs::read(&precious).unwrap(), b"old");
     });
 }

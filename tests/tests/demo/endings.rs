@@ -3,7 +3,7 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_abi::wire::device;
-use kvmprof_tests::{Boot, Guest, Ran, errno_of, on_kvm};
+use kvmprof_tests::{Boot, Guest, Ran, StoppedThread, errno_of, kvmprof, not_run, on_kvm};
 use rustix::process::Signal;
 
 /// Runs a guest that ends by itself, with so many vCPUs; what became of it, and its console.
@@ -26,6 +26,28 @@ fn power_off_and_reboot_are_successes() {
                 assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{workload}");
                 assert_ne!(console, "", "{workload}");
             }
+        }
+    });
+}
+
+/// A fault of kvmprof's own in the thread of a vCPU: it is reported, and no guest goes on without one.
+#[test]
+fn a_vcpus_thread_that_panics_ends_the_guest() {
+    on_kvm(|| {
+        let mut guest = Guest::start(Boot::Demo, [""; 0]);
+        let vcpu = StoppedThread::stop(guest.pid(), "vcpu 0");
+        if !vcpu.let_go_to_panic(&kvmprof(), &["kvmprof_vmm", "4vcpu7sampler", "interrupted"]) {
+            return not_run("a vCPU's thread that panics: the program has no symbols");
+        }
+        let ran = guest.wait();
+        assert_eq!(ran.status, 5, "{ran:?}");
+        for words in [
+            "'vcpu 0'",
+            "on purpose",
+            "attempt to add with overflow",
+            "a fault of its own",
+        ] {
+            assert!(ran.stderr.contains(words), "no {words}: {ran:?}");
         }
     });
 }

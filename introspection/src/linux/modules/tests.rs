@@ -197,6 +197,27 @@ fn stacks_lead_through_modules_as_long_as_they_are_there() {
     }
 }
 
+/// Reports, lists of symbols and messages show these names.
+#[test]
+fn names_with_characters_that_act_or_separate_are_left_out() {
+    let guest = located(HOT);
+    for hostile in [
+        "a\u{1b}[31mb",
+        "a\nb",
+        "a\tb",
+        "a b",
+        "a\u{7f}",
+        "a\u{202e}b",
+        "a\u{9b}b",
+    ] {
+        let mut sound = TestModule::new("sound", 1);
+        sound.functions.push((8, hostile.to_owned()));
+        guest.load(&[TestModule::new(hostile, 2), sound]);
+        guest.read_modules();
+        assert_eq!(names(&guest), ["sound_0\t[sound]"], "{hostile:?}");
+    }
+}
+
 #[test]
 fn a_sample_in_a_module_has_the_list_read() {
     let guest = located(HOT);

@@ -4,7 +4,6 @@ mod flames;
 mod record;
 mod table;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use clap::Args;
 use kvmprof_abi::pcs::Status;
 use kvmprof_client::{Connection, named_socket};
 use kvmprof_demo_guest::{ROWS, Truth};
+use kvmprof_recording::file::write_new_file;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -133,7 +133,8 @@ impl DemoArguments {
         let end = vm.join()?;
         if let Some(path) = &self.truth {
             let truth = truth(self.cpus, &memory).context("The guest has counted nothing")?;
-            fs::write(path, format!("{}\n", table::truth_json(&truth.cycles())))
+            let text = format!("{}\n", table::truth_json(&truth.cycles()));
+            write_new_file(path, text.as_bytes())
                 .with_context(|| format!("Cannot write {}", path.display()))?;
         }
         status_of_guest(end)

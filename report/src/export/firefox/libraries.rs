@@ -19,7 +19,7 @@ const DEBUG_ID: usize = 16;
 const BUILD_ID: usize = 20;
 
 /// A file, the kernel, or one of its modules.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, Debug, PartialEq, Eq, Hash)]
 pub struct Library {
     /// Its name, as in reports.
     pub name: String,

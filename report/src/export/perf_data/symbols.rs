@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use kvmprof_recording::file::{create_folder, write_new_file};
 
 use super::elf;
 use crate::export::{ExportError, Frame, Library};
@@ -61,10 +62,9 @@ pub struct SymbolFolder {
 }
 
 impl SymbolFolder {
-    /// Creates the folder at `path` if there is none.
+    /// Creates the folder at `path` if there is none. It is for the user alone, as all that is made of recordings.
     pub fn create(path: &Path) -> io::Result<Self> {
-        // For the user alone, as all that is made of recordings.
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        create_folder(path).map_err(named(path))?;
         Ok(Self {
             // perf may run in another directory.
             path: fs::canonicalize(path)?,
@@ -88,9 +88,10 @@ impl SymbolFolder {
     ) -> Result<&Path, ExportError> {
         if !self.guest_files.contains_key(library) {
             let number = self.next_file()?;
-            let folder = self.path.join(format!("files/{number}"));
-            let mut directories = DirBuilder::new();
-            directories.recursive(true).mode(0o700).create(&folder)?;
+            let files = self.path.join("files");
+            create_folder(&files).map_err(named(&files))?;
+            let folder = files.join(number.to_string());
+            create_folder(&folder).map_err(named(&folder))?;
             let file = FileSymbols {
                 path: folder.join(file_name(&library.name)),
                 build_id: library.build_id_bytes(),
@@ -156,7 +157,7 @@ impl SymbolFolder {
         let mut functions = Functions::new();
         functions.insert(CUT_SHORT_AT, note(CUT_SHORT));
         if let Some((before, old)) = self.processes.remove(&pid) {
-            fs::write(&before, elf::file(&old, &[]))?;
+            write(&before, &elf::file(&old, &[]))?;
             path = self.path.join(format!("{name}-{pid}.{number}"));
         }
         self.processes.insert(pid, (path, functions));
@@ -166,10 +167,10 @@ impl SymbolFolder {
     /// Writes all files.
     pub fn finish(mut self) -> io::Result<()> {
         for (path, functions) in self.processes.values() {
-            fs::write(path, elf::file(functions, &[]))?;
+            write(path, &elf::file(functions, &[]))?;
         }
         for file in self.guest_files.values() {
-            fs::write(&file.path, elf::file(&file.functions, &file.build_id))?;
+            write(&file.path, &elf::file(&file.functions, &file.build_id))?;
         }
         self.kernel.insert(ANCHOR.1, note(ANCHOR.0));
         self.kernel.insert(HALTED_AT, note(HALTED));
@@ -179,8 +180,17 @@ impl SymbolFolder {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{begin:016x} t {}", function.name);
         }
-        fs::write(self.path.join(KALLSYMS), text)
+        write(&self.path.join(KALLSYMS), text.as_bytes())
     }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_new_file(path, bytes).map_err(named(path))
+}
+
+/// Adds to an error which file or folder it is about: not the one that the user has named.
+fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn note(name: &str) -> Function {
@@ -235,6 +245,8 @@ fn symbol_name(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
     use super::*;
 
     fn frame(name: &str, address: u64, offset: u64) -> Frame<'_> {
@@ -274,6 +286,44 @@ mod tests {
             fs::read_dir(place.path().join("symbols")).unwrap().count(),
             3
         );
+    }
+
+    #[test]
+    fn files_are_for_their_user_alone_and_follow_no_link() {
+        let place = tempfile::tempdir().unwrap();
+        let precious = place.path().join("precious");
+        fs::write(&precious, "old").unwrap();
+        let symbols = place.path().join("symbols");
+        let main = frame("main", 0x1010, 0x10);
+        let library = Library::default();
+        let make = || {
+            let mut folder = SymbolFolder::create(&symbols)?;
+            folder.note_kernel(&main);
+            let file = folder.note_file(&library, &main).unwrap().to_owned();
+            let (process, _) = folder.note_process(7, "a", Some(&main)).unwrap();
+            folder
+                .finish()
+                .map(|()| [file, process, symbols.join(KALLSYMS)])
+        };
+        let paths = make().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        for path in &paths {
+            assert_eq!(mode(path), 0o600, "{}", path.display());
+            assert_eq!(mode(path.parent().unwrap()), 0o700, "{}", path.display());
+        }
+        // What others might have put in its place, were the folder not the user's own.
+        for path in paths {
+            fs::remove_file(&path).unwrap();
+            symlink(&precious, &path).unwrap();
+            let message = make().unwrap_err().to_string();
+            assert!(message.contains(path.to_str().unwrap()), "{message}");
+            fs::remove_file(&path).unwrap();
+            make().unwrap();
+        }
+        fs::rename(&symbols, place.path().join("elsewhere")).unwrap();
+        symlink(place.path().join("elsewhere"), &symbols).unwrap();
+        assert!(make().is_err());
+        assert_eq!(fs::read(precious).unwrap(), b"old");
     }
 
     #[test]
