@@ -155,7 +155,7 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
         .collect())
 }
 
-/// Folded stacks with two counts for [`super::Graph::draw`] out of those that have frames [`CUT_SHORT`]: in their place the frames above them are
+/// Folded stacks with two counts for [`super::Graph::draw`] out of those that have frames `[cut short]`: in their place the frames above them are
 /// marked, so that a function is one frame with its ticks in all stacks.
 pub fn with_torn_edges<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut counts: BTreeMap<String, [u64; 2]> = BTreeMap::new();

@@ -18,7 +18,7 @@ pub const CUT_SHORT: &str = "[cut short]";
 /// Bytes that a frame takes in a picture, beside its name.
 pub const FRAME: usize = 128;
 
-/// The folded stacks of `profile`, each starting with its process, in alphabetical order, with a frame [`CUT_SHORT`] where callers are missing. If it
+/// The folded stacks of `profile`, each starting with its process, in alphabetical order, with a frame `[cut short]` where callers are missing. If it
 /// is of several recordings, processes have the numbers of theirs: `dd-130 (2)`.
 ///
 /// # Errors
