@@ -52,7 +52,8 @@ pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
 pub use loss::{loss_warning, misleads};
 pub use sample::{
-    COMM_LENGTH, HOST_FRAMES, IDLE_PID, IPL_MASKED, LockOwner, LockWait, MAX_STACK_FRAMES, Mode,
-    Preemption, Sample, StackEnd, StackParts, StackSummary, Ticks, parse_pid,
+    COMM_LENGTH, DEFAULT_STACK_FRAMES, HOST_FRAMES, IDLE_PID, IPL_MASKED, LockOwner, LockWait,
+    MAX_STACK_FRAMES, Mode, Preemption, Sample, StackEnd, StackParts, StackSummary, Ticks,
+    parse_pid,
 };
 pub use sysroot::Sysroot;

@@ -84,8 +84,11 @@ pub struct LockWait {
     pub owner: Option<LockOwner>,
 }
 
-/// Most frames of a [`Sample`]'s call stack.
-pub const MAX_STACK_FRAMES: usize = 128;
+/// Most frames of a [`Sample`]'s call stack, where that many were asked for.
+pub const MAX_STACK_FRAMES: usize = 1024;
+
+/// Most frames of a call stack where nothing was asked for.
+pub const DEFAULT_STACK_FRAMES: usize = 128;
 
 /// The first address of the host's functions in call stacks, each of which has one: no guest has anything there, since no processor
 /// takes it for an address (SDM volume 1, section 3.3.7.1).
@@ -125,12 +128,12 @@ impl StackEnd {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackSummary {
     /// Frames in the kernel, the innermost ones.
-    pub kernel: u8,
+    pub kernel: u16,
     /// Frames in user mode.
-    pub user: u8,
+    pub user: u16,
     /// Frames of the host below the guest's, the outermost ones: what its kernel and the VMM did for the vCPU. Their addresses are
     /// numbers from [`HOST_FRAMES`] on.
-    pub host: u8,
+    pub host: u16,
     /// How the kernel's part ends.
     pub kernel_end: StackEnd,
     /// How the user's part ends.

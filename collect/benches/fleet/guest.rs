@@ -46,7 +46,7 @@ const COUNTED: [&str; 19] = [
     "cache-misses",
 ];
 const STACKS: u64 = 200;
-const FRAMES: u8 = 16;
+const FRAMES: u16 = 16;
 /// As many as in a distribution's kernel with modules. Their names have 20 to 27 letters.
 const FUNCTIONS: u64 = 60_000;
 const MODULE_FUNCTIONS: u64 = 200;

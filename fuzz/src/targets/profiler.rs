@@ -91,7 +91,7 @@ fn profiler() -> (SharedProfiler, Vec<Vcpu>) {
     let memory: GuestMemoryMmap<()> =
         GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
     let sources = BinarySources::new(Arc::new(memory), knowledge, None, None);
-    let on_vcpus = Some(OnVcpus::new(VCPUS.into()));
+    let on_vcpus = Some(OnVcpus::new(VCPUS.into(), 128));
     let gate = Arc::<Gate>::default();
     let profiler = Profiler::new(links, plan, gate, info, 64, on_vcpus, sources);
     (Rc::new(RefCell::new(profiler)), threads)

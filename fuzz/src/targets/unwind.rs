@@ -8,7 +8,7 @@ use kvmprof_introspection::testing::linux_guest::{LinuxGuest, TABLES};
 use kvmprof_introspection::testing::page_tables::Tables;
 use kvmprof_introspection::testing::processes::{AreaPlan, PAGE, Room};
 use kvmprof_introspection::{Registers, Stack, UserUnwinder};
-use kvmprof_recording::{MAX_STACK_FRAMES, StackParts};
+use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackParts};
 
 use crate::input::{Input, block};
 
@@ -53,7 +53,7 @@ pub fn run(data: &[u8]) {
         registers.rip = function + 8;
         let mut stack = Stack::default();
         vcpu.unwind(&guest.memory, &registers, parts, &mut stack);
-        assert!(stack.frames().len() <= MAX_STACK_FRAMES);
+        assert!(stack.frames().len() <= DEFAULT_STACK_FRAMES);
     }
 }
 

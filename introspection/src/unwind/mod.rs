@@ -19,7 +19,7 @@ mod user;
 #[cfg(test)]
 mod user_tests;
 
-use kvmprof_recording::{MAX_STACK_FRAMES, StackEnd, StackSummary};
+use kvmprof_recording::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, StackEnd, StackSummary};
 
 use super::Registers;
 
@@ -33,26 +33,32 @@ pub(super) use stack_memory::{PagedMemory, StackMemory};
 pub use unwind_table::UnwindTable;
 pub use user::{UnwindCache, UserUnwinder};
 
-/// Maximum number of frames of the kernel part.
-const MAX_KERNEL_FRAMES: usize = MAX_STACK_FRAMES / 2;
-
 /// A call stack that is being unwound, of fixed size so that unwinding allocates nothing.
 #[derive(Debug)]
 pub struct Stack {
     frames: [u64; MAX_STACK_FRAMES],
+    /// How many of them are used, from 2 to [`MAX_STACK_FRAMES`].
+    limit: usize,
     summary: StackSummary,
 }
 
 impl Default for Stack {
+    /// One of up to [`DEFAULT_STACK_FRAMES`] frames.
     fn default() -> Self {
-        Self {
-            frames: [0; MAX_STACK_FRAMES],
-            summary: StackSummary::default(),
-        }
+        Self::with_limit(DEFAULT_STACK_FRAMES)
     }
 }
 
 impl Stack {
+    /// One of up to `limit` frames, half of them in the kernel. At least 2 are possible, and [`MAX_STACK_FRAMES`] at most.
+    pub fn with_limit(limit: usize) -> Self {
+        Self {
+            frames: [0; MAX_STACK_FRAMES],
+            limit: limit.clamp(2, MAX_STACK_FRAMES),
+            summary: StackSummary::default(),
+        }
+    }
+
     /// The number of frames, and how each part ends.
     pub fn summary(&self) -> StackSummary {
         self.summary
@@ -62,7 +68,7 @@ impl Stack {
     /// inside the instruction that is being executed: a caller's last byte of its call (the return address less one),
     /// an interrupted instruction's first byte.
     pub fn frames(&self) -> &[u64] {
-        let length = self.summary.frames().min(MAX_STACK_FRAMES);
+        let length = self.summary.frames().min(self.limit);
         &self.frames[..length]
     }
 
@@ -74,7 +80,7 @@ impl Stack {
     /// Adds a kernel frame; false if there is no more room.
     fn push_kernel(&mut self, address: u64) -> bool {
         let index = usize::from(self.summary.kernel);
-        if index >= MAX_KERNEL_FRAMES {
+        if index >= self.limit / 2 {
             return false;
         }
         self.frames[index] = address;
@@ -85,7 +91,7 @@ impl Stack {
     /// Adds a user frame, after all kernel frames; false if there is no more room.
     fn push_user(&mut self, address: u64) -> bool {
         let index = self.summary.frames();
-        let Some(slot) = self.frames.get_mut(index) else {
+        let Some(slot) = self.frames[..self.limit].get_mut(index) else {
             return false;
         };
         *slot = address;
@@ -99,7 +105,9 @@ impl Stack {
         if begin == 0 {
             return;
         }
-        let room = self.frames.get_mut(begin..).unwrap_or_default();
+        let room = self.frames[..self.limit]
+            .get_mut(begin..)
+            .unwrap_or_default();
         for (place, frame) in room.iter_mut().zip(frames) {
             *place = *frame;
             self.summary.host += 1;

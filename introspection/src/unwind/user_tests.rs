@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use kvmprof_recording::{MAX_STACK_FRAMES, StackEnd};
+use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackEnd};
 use proptest::prelude::*;
 
 use super::tests::Hostile;
@@ -335,7 +335,7 @@ proptest! {
         let mut stack = Stack::default();
         let mut cache = UnwindCache::default();
         stack.walk_user(&start, Some((&unwinder, &mut cache)), &mut memory);
-        prop_assert!(stack.frames().len() <= MAX_STACK_FRAMES);
-        prop_assert!(memory.reads <= 40 * MAX_STACK_FRAMES);
+        prop_assert!(stack.frames().len() <= DEFAULT_STACK_FRAMES);
+        prop_assert!(memory.reads <= 40 * DEFAULT_STACK_FRAMES);
     }
 }

@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use kvmprof_abi::prf::MAX_ADDRESSES;
 use kvmprof_attach::{Found, HostKernel, Machine, find_machines, missing_to_look_into};
-use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
+use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackParts};
 use kvmprof_report::text::visible;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Capture, attach};
@@ -19,7 +19,7 @@ use kvmprof_vmm::vm::{block_signals, catch_signals};
 use super::guest::pid_at;
 use super::record_limit::{RecordLimit, whole_recording};
 use super::thread_panics;
-use super::units::parse_stacks;
+use super::units::{parse_max_stack, parse_stacks};
 
 /// The argument of `--capture`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -58,6 +58,9 @@ pub struct AttachArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackParts,
+    /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU stands still
+    #[arg(long, value_name = "FRAMES", default_value_t = DEFAULT_STACK_FRAMES, value_parser = parse_max_stack)]
+    max_stack: usize,
     /// Take the call stacks of the host's kernel and of the VMM, too, where a tick comes while the vCPU isn't in the guest: recordings have them
     /// below the guest's; only with --capture kernel
     #[arg(long)]
@@ -136,6 +139,7 @@ impl Command for AttachArguments {
                 file: self.limit.file(&failure),
             }),
             sysroot: self.sysroot.clone(),
+            max_stack: self.max_stack,
         };
         let end = attach(config)?;
         match end {

@@ -12,9 +12,10 @@ use super::exit::{start_error, status_of_guest};
 use super::root::RootOptions;
 use super::sandbox::SandboxOptions;
 use super::thread_panics;
-use super::units::{parse_guest_memory, parse_memory};
+use super::units::{parse_guest_memory, parse_max_stack, parse_memory};
 use crate::jail::{Bind, Needs};
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::DEFAULT_STACK_FRAMES;
 use kvmprof_sandbox::user::User;
 use kvmprof_tools::command_line::{ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
@@ -115,6 +116,9 @@ pub struct GuestOptions {
     /// used whose build id, or else whose length, is that of the file in the guest
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
+    /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU stands still
+    #[arg(long, value_name = "FRAMES", default_value_t = DEFAULT_STACK_FRAMES, value_parser = parse_max_stack)]
+    max_stack: usize,
     /// Where the guest keeps the pid of the running process, if its image doesn't say:
     /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
     #[arg(long, value_name = "PLACE")]
@@ -173,6 +177,7 @@ impl GuestOptions {
             prf_addresses: self.prf_addresses,
             record,
             sysroot: self.sysroot().map(Path::to_owned),
+            max_stack: self.max_stack,
             on_reset: self.on_reset.into(),
             restrict_paths: self.sandbox.restricts_paths(),
             knowledge: knowledge.map_err(usage)?,

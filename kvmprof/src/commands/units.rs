@@ -1,7 +1,7 @@
 //! Numbers as people write them on a command line.
 
 use kvmprof_abi::recorder::MAX_LOOK_TICKS;
-use kvmprof_recording::StackParts;
+use kvmprof_recording::{MAX_STACK_FRAMES, StackParts};
 use kvmprof_vmm::machine::{HugePages, MemoryBacking, MemoryOptions};
 
 /// Parses an amount of memory, such as `512M`; the suffixes are powers of 1024, and a bare number
@@ -61,6 +61,18 @@ pub fn parse_look_ticks(text: &str) -> Result<u32, String> {
     let ticks = text.parse().ok();
     let ticks = ticks.filter(|ticks| (1..=MAX_LOOK_TICKS).contains(ticks));
     ticks.ok_or_else(|| format!("'{text}' is no number of ticks from 1 to {MAX_LOOK_TICKS}"))
+}
+
+/// Fewest frames that `--max-stack` can ask for.
+const MIN_STACK_FRAMES: usize = 16;
+
+/// What `--max-stack` asks for: frames of a call stack.
+pub fn parse_max_stack(text: &str) -> Result<usize, String> {
+    let range = MIN_STACK_FRAMES..=MAX_STACK_FRAMES;
+    let frames = text.parse().ok().filter(|frames| range.contains(frames));
+    frames.ok_or_else(|| {
+        format!("'{text}' is no number of frames from {MIN_STACK_FRAMES} to {MAX_STACK_FRAMES}")
+    })
 }
 
 /// What `--stacks` asks for.

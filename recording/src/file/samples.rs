@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::{COMM_LENGTH, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
+use crate::{
+    COMM_LENGTH, DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary,
+    Ticks,
+};
 
 use super::details::{DetailsEncoder, DetailsReader};
 use super::times::TimesEncoder;
@@ -27,6 +30,9 @@ mod record {
     pub const UNGATHERED: u8 = 4;
     /// The next stack, as [`STACK`], with the number of the host's frames before them.
     pub const STACK_WITH_HOST: u8 = 5;
+    /// The next stack, of more than [`DEFAULT_STACK_FRAMES`](crate::DEFAULT_STACK_FRAMES) frames: frames in the kernel, in user mode, of the
+    /// host, how each part ends, and the frames.
+    pub const DEEP_STACK: u8 = 6;
 }
 
 /// One block of samples, still unpacked, and the ticks that it accounts for.
@@ -143,27 +149,34 @@ impl SamplesEncoder {
     }
 
     fn stack(&mut self, summary: StackSummary, frames: &[u64]) -> u64 {
-        let head = [
-            summary.kernel,
-            summary.user,
-            summary.kernel_end as u8,
-            summary.user_end as u8,
-        ];
+        let counts = [summary.kernel, summary.user, summary.host];
+        let ends = [summary.kernel_end as u8, summary.user_end as u8];
         self.key.clear();
-        self.key
-            .push(u64::from(u32::from_le_bytes(head)) | u64::from(summary.host) << 32);
+        self.key.extend(counts.map(u64::from));
+        self.key.extend(ends.map(u64::from));
         self.key.extend(frames);
         if let Some(index) = self.stacks.get(&self.key) {
             return *index;
         }
         let bytes = &mut self.block.bytes;
-        if summary.host == 0 {
-            bytes.push(record::STACK);
-            bytes.extend(head);
-        } else {
-            bytes.push(record::STACK_WITH_HOST);
-            bytes.extend(head);
-            bytes.push(summary.host);
+        match counts.map(u8::try_from) {
+            [Ok(kernel), Ok(user), Ok(host)] if frames.len() <= DEFAULT_STACK_FRAMES => {
+                bytes.push(if host == 0 {
+                    record::STACK
+                } else {
+                    record::STACK_WITH_HOST
+                });
+                bytes.extend([kernel, user]);
+                bytes.extend(ends);
+                bytes.extend((host > 0).then_some(host));
+            }
+            _ => {
+                bytes.push(record::DEEP_STACK);
+                for count in counts {
+                    push(bytes, count.into());
+                }
+                bytes.extend(ends);
+            }
         }
         let mut last = 0_u64;
         for frame in frames {
@@ -235,8 +248,9 @@ pub fn decode_with(
                 each(&ticks, &[]);
             }
             record::THREAD => threads.push(decode_thread(&mut numbers)?),
-            record::STACK => stacks.push(decode_stack(&mut numbers, false)?),
-            record::STACK_WITH_HOST => stacks.push(decode_stack(&mut numbers, true)?),
+            kind @ (record::STACK | record::STACK_WITH_HOST | record::DEEP_STACK) => {
+                stacks.push(decode_stack(&mut numbers, kind)?);
+            }
             record::SAMPLE => {
                 let (mut sample, thread, stack) = decode_sample(&mut numbers)?;
                 time = time.wrapping_add(sample.time);
@@ -281,18 +295,27 @@ fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
     })
 }
 
-fn decode_stack(numbers: &mut Numbers<'_>, has_host: bool) -> Option<(StackSummary, Vec<u64>)> {
-    let mut summary = StackSummary {
-        kernel: numbers.byte()?,
-        user: numbers.byte()?,
-        kernel_end: end(numbers.byte()?)?,
-        user_end: end(numbers.byte()?)?,
-        ..StackSummary::default()
-    };
-    if has_host {
-        summary.host = numbers.byte()?;
+/// The stack of a record of this `kind`.
+fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Vec<u64>)> {
+    let is_deep = kind == record::DEEP_STACK;
+    let mut summary = StackSummary::default();
+    if is_deep {
+        for count in [&mut summary.kernel, &mut summary.user, &mut summary.host] {
+            *count = numbers.next_as()?;
+        }
+    } else {
+        (summary.kernel, summary.user) = (numbers.byte()?.into(), numbers.byte()?.into());
     }
-    if summary.frames() > MAX_STACK_FRAMES {
+    summary.kernel_end = end(numbers.byte()?)?;
+    summary.user_end = end(numbers.byte()?)?;
+    if kind == record::STACK_WITH_HOST {
+        summary.host = numbers.byte()?.into();
+    }
+    let most = match is_deep {
+        true => MAX_STACK_FRAMES,
+        false => DEFAULT_STACK_FRAMES,
+    };
+    if summary.frames() > most {
         return None;
     }
     let mut last = 0_u64;
@@ -339,12 +362,20 @@ mod tests {
 
     use super::*;
 
+    /// Stacks of usual depth, and some that need a record of their own.
+    fn frames() -> impl Strategy<Value = Vec<u64>> {
+        prop_oneof![
+            8 => prop::collection::vec(any::<u64>(), 0..8),
+            1 => prop::collection::vec(any::<u64>(), 120..=MAX_STACK_FRAMES),
+        ]
+    }
+
     fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
         let sample = (
             any::<(u64, u64, i32, i32, u64)>(),
             0..4_u8,
             0..6_u8,
-            prop::collection::vec(any::<u64>(), 0..8),
+            frames(),
             0..9_u8,
         );
         (any::<[u32; 4]>(), prop::option::of(sample)).prop_map(|(gap, sample)| {
@@ -371,9 +402,9 @@ mod tests {
                         ipl: 7,
                         mode: mode(mode_of).unwrap(),
                         stack: StackSummary {
-                            kernel: u8::try_from(kernel).unwrap(),
-                            user: u8::try_from(frames.len() - kernel - host).unwrap(),
-                            host: u8::try_from(host).unwrap(),
+                            kernel: u16::try_from(kernel).unwrap(),
+                            user: u16::try_from(frames.len() - kernel - host).unwrap(),
+                            host: u16::try_from(host).unwrap(),
                             kernel_end: end(end_of).unwrap(),
                             user_end: StackEnd::Complete,
                         },

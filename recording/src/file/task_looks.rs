@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::tasks::{Task, TaskLook, TaskStack, TaskState};
-use crate::{COMM_LENGTH, MAX_STACK_FRAMES, StackEnd};
+use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, StackEnd};
 
 use super::varint::{Numbers, push, push_signed};
 
@@ -201,7 +201,7 @@ fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
 fn decode_stack(numbers: &mut Numbers<'_>) -> Option<Stack> {
     let (count, scheduler) = (numbers.byte()?, numbers.byte()?);
     let end = *StackEnd::ALL.get(usize::from(numbers.byte()?))?;
-    if usize::from(count) > MAX_STACK_FRAMES || scheduler > count {
+    if usize::from(count) > DEFAULT_STACK_FRAMES || scheduler > count {
         return None;
     }
     let mut last = 0_u64;

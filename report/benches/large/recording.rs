@@ -66,8 +66,8 @@ impl Template {
             },
             address_space: u64::from(pid.unsigned_abs()) << 13,
             stack: StackSummary {
-                kernel: u8::try_from(kernel).unwrap_or_default(),
-                user: u8::try_from(user).unwrap_or_default(),
+                kernel: u16::try_from(kernel).unwrap_or_default(),
+                user: u16::try_from(user).unwrap_or_default(),
                 host: 0,
                 kernel_end: if kernel == 0 {
                     StackEnd::Absent

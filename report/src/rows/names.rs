@@ -306,7 +306,7 @@ fn comm(name: &str) -> [u8; COMM_LENGTH] {
 
 fn summary(kernel: usize, user: usize, is_cut: bool) -> StackSummary {
     // There are MAX_STACK_FRAMES at most.
-    let number = |frames: usize| u8::try_from(frames).unwrap_or(u8::MAX);
+    let number = |frames: usize| u16::try_from(frames).unwrap_or(u16::MAX);
     let end = |frames, is_cut| match (frames, is_cut) {
         (0, _) => StackEnd::Absent,
         (_, true) => StackEnd::Truncated,

@@ -54,8 +54,8 @@ fn sample(pid: i32, name: &str, mode: Mode, vcpu: u16, frames: &[u64]) -> (Ticks
     comm[..name.len()].copy_from_slice(name.as_bytes());
     let kernel = frames.iter().filter(|frame| **frame < 0x10_0000).count();
     let stack = StackSummary {
-        kernel: u8::try_from(kernel).unwrap(),
-        user: u8::try_from(frames.len() - kernel).unwrap(),
+        kernel: u16::try_from(kernel).unwrap(),
+        user: u16::try_from(frames.len() - kernel).unwrap(),
         host: 0,
         kernel_end: StackEnd::Complete,
         user_end: StackEnd::Complete,

@@ -34,9 +34,9 @@ fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
     ]);
     let frames = prop::collection::vec(number(), 0..6);
     let who = (id(), id(), any::<[u8; 16]>(), 0..3_u16);
-    (who, number(), mode, end, frames, 0..6_u8).prop_map(
+    (who, number(), mode, end, frames, 0..6_u16).prop_map(
         |((pid, tid, comm, vcpu), time, mode, end, frames, kernel)| {
-            let length = u8::try_from(frames.len()).unwrap();
+            let length = u16::try_from(frames.len()).unwrap();
             let kernel = kernel.min(length);
             let host = (length - kernel) / 2;
             let sample = Sample {

@@ -158,8 +158,8 @@ impl SampleKind {
             comm,
             address_space: 0x1000 * u64::from(pid.unsigned_abs()),
             stack: StackSummary {
-                kernel: u8::try_from(self.kernel.len()).unwrap(),
-                user: u8::try_from(self.user.len()).unwrap(),
+                kernel: u16::try_from(self.kernel.len()).unwrap(),
+                user: u16::try_from(self.user.len()).unwrap(),
                 host: 0,
                 kernel_end,
                 user_end: self.user_end,

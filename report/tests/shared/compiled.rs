@@ -131,8 +131,8 @@ impl Guest {
                     Mode::Kernel
                 },
                 stack: StackSummary {
-                    kernel: u8::try_from(kernel.len()).unwrap(),
-                    user: u8::try_from(user.len()).unwrap(),
+                    kernel: u16::try_from(kernel.len()).unwrap(),
+                    user: u16::try_from(user.len()).unwrap(),
                     host: 0,
                     kernel_end: StackEnd::Complete,
                     user_end: StackEnd::Complete,

@@ -69,8 +69,8 @@ impl Written {
                 mode,
                 pc: frames[0],
                 stack: StackSummary {
-                    kernel: u8::try_from(kernel.len()).unwrap(),
-                    user: u8::try_from(user.len()).unwrap(),
+                    kernel: u16::try_from(kernel.len()).unwrap(),
+                    user: u16::try_from(user.len()).unwrap(),
                     host: 0,
                     kernel_end: end(kernel, StackEnd::Complete),
                     user_end: end(user, user_end),

@@ -155,8 +155,8 @@ fn sample(random: &mut Random, vcpu: u16, time: u64) -> (Sample, Vec<u64>) {
         _ => random.pick(&[StackEnd::Complete, StackEnd::Complete, StackEnd::Broken]),
     };
     let stack = StackSummary {
-        kernel: u8::try_from(kernel).unwrap(),
-        user: u8::try_from(user).unwrap(),
+        kernel: u16::try_from(kernel).unwrap(),
+        user: u16::try_from(user).unwrap(),
         host: 0,
         kernel_end: if kernel == 0 {
             StackEnd::Absent

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use kvmprof_demo_guest::{INTERRUPT, function_at, stacks};
-use kvmprof_recording::{Sample, StackEnd};
+use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::{
-    Boot, Clock, Machine, ledger_of, on_kvm, recorded_with_frames, sampling_rate, until,
+    Boot, Clock, Guest, Machine, ledger_of, on_kvm, recorded_with_frames, sampling_rate, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 
@@ -98,5 +98,32 @@ fn every_sample_has_the_callers_that_the_source_has() {
         let (drawn, twisted) = (of("draw_fibres"), of("twist_yarn"));
         let drawn_of_ten = drawn * 10 / (drawn + twisted);
         assert!((5..=7).contains(&drawn_of_ten), "{drawn} {twisted}");
+    });
+}
+
+/// 100 calls on a stack of the kernel.
+#[test]
+fn stacks_have_as_many_frames_as_was_asked_for() {
+    on_kvm(|| {
+        let deepest = |options: &[&str]| {
+            let options = [&["--hz", "200"], options].concat();
+            let guest = Guest::start(Boot::Test("workload=nested depth=100"), options);
+            let path = guest.folder().join("recording");
+            let output = path.to_str().unwrap();
+            let ran = guest.command("record", &["--seconds", "1", "--output", output]);
+            assert_eq!(ran.status, 0, "{ran:?}");
+            guest.stop();
+            let (samples, _) = recorded_with_frames(&path);
+            let samples = samples.iter().map(|(sample, _)| sample);
+            let busy = samples.filter(|sample| sample.mode == Mode::Kernel);
+            let stacks = busy.map(|sample| (sample.stack.kernel, sample.stack.kernel_end));
+            stacks.max_by_key(|(frames, _)| *frames).unwrap()
+        };
+        assert_eq!(deepest(&[]), (64, StackEnd::Truncated));
+        assert_eq!(deepest(&["--max-stack", "32"]), (16, StackEnd::Truncated));
+        let (frames, end) = deepest(&["--max-stack", "1024"]);
+        // The first call, and those that lead to it.
+        assert!((101..120).contains(&frames), "{frames}");
+        assert_eq!(end, StackEnd::Complete);
     });
 }

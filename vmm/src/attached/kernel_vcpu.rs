@@ -58,7 +58,8 @@ impl KernelVcpu {
         let pid = self.common.memory.machine().pid;
         let stopping = Arc::clone(&self.common.stopping);
         let knowledge = Arc::clone(&self.common.knowledge);
-        let view = VcpuView::new(self.vcpu, Arc::clone(&self.common.memory), knowledge);
+        let memory = Arc::clone(&self.common.memory);
+        let view = VcpuView::new(self.vcpu, memory, knowledge, self.common.max_stack);
         let spawned = thread::Builder::new().name(format!("sampler {}", self.vcpu));
         spawned.spawn(move || {
             let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.tid);

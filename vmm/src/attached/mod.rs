@@ -92,6 +92,8 @@ pub struct AttachConfig {
     pub record: Option<RecordPlan>,
     /// A folder on the host with the guest's files.
     pub sysroot: Option<PathBuf>,
+    /// Most frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
+    pub max_stack: usize,
 }
 
 /// Why it is over.
@@ -172,6 +174,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         memory,
         knowledge: Arc::clone(&knowledge),
         jitter: config.jitter,
+        max_stack: config.max_stack,
         refreshed: AtomicU64::new(0),
         in_doubt: AtomicBool::new(false),
         has_rebooted: AtomicBool::new(false),

@@ -29,6 +29,8 @@ pub struct AttachedCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
+    /// Most frames of a call stack.
+    pub max_stack: usize,
     /// When the guest's memory slots were read last, in ns.
     pub refreshed: AtomicU64,
     /// Whether the guest may have rebooted, so that samples could be taken for another kernel's.
@@ -97,6 +99,7 @@ impl AttachedVcpu {
                 self.vcpu,
                 Arc::clone(&self.common.memory),
                 Arc::clone(&self.common.knowledge),
+                self.common.max_stack,
             ),
             traced: self.traced,
             ticks: self.ticks,

@@ -107,7 +107,7 @@ mod tests {
         AVAILABLE, CPL, FLAGS, MP_STATE, OWN, PRIVILEGE, RIP, VALUES,
     };
     use kvmprof_introspection::{GuestKnowledge, ValueAt, ValueKind, ValuePlace};
-    use kvmprof_recording::{Mode, StackEnd, StackParts};
+    use kvmprof_recording::{DEFAULT_STACK_FRAMES, Mode, StackEnd, StackParts};
     use vm_memory::{GuestAddress, GuestMemoryMmap};
 
     use super::*;
@@ -164,7 +164,7 @@ mod tests {
         };
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());
-        let mut view = VcpuView::new(3, memory, knowledge);
+        let mut view = VcpuView::new(3, memory, knowledge, DEFAULT_STACK_FRAMES);
         view.follow(&reader.setting);
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut ticks, _receiver) = tick_ring(3, doorbell);

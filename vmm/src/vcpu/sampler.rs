@@ -164,10 +164,9 @@ impl Sampler {
 
     /// The vCPU starts anew: nothing of what was found of it holds any more, and ticks are made again.
     pub fn start_anew(&mut self, fd: &mut VcpuFd) {
-        let (vcpu, memory) = (self.view.vcpu, self.view.memory.clone());
-        self.view = VcpuView::new(vcpu, memory, Arc::clone(&self.knowledge));
+        self.view.start_anew(Arc::clone(&self.knowledge));
         self.view.follow(&self.setting);
-        self.started = vcpu == 0;
+        self.started = self.view.vcpu == 0;
         self.take_ticks_from(fd, self.setting.effective().source);
     }
 

@@ -83,6 +83,8 @@ pub struct VcpuCommon {
     pub sampling: Option<Arc<KernelSampling>>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
+    /// Most frames of a call stack.
+    pub max_stack: usize,
     /// Where registers are read.
     pub registers: RegisterSource,
     /// The processes that profil and pcsample profile.
@@ -147,7 +149,12 @@ impl VcpuThread {
             (Err(error), _) | (_, Err(error)) => return Ending::HostFailure(error),
         };
         let mut sampler = Sampler {
-            view: VcpuView::new(vcpu, common.memory.clone(), Arc::clone(&common.knowledge)),
+            view: VcpuView::new(
+                vcpu,
+                common.memory.clone(),
+                Arc::clone(&common.knowledge),
+                common.max_stack,
+            ),
             clock,
             kernel,
             setting: ClockSetting::default(),

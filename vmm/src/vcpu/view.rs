@@ -60,8 +60,8 @@ pub struct VcpuView<M> {
 }
 
 impl<M: PhysicalMemory> VcpuView<M> {
-    /// That of vCPU number `vcpu`.
-    pub fn new(vcpu: u16, memory: M, knowledge: Arc<GuestKnowledge>) -> Self {
+    /// That of vCPU number `vcpu`, whose call stacks have `max_stack` frames at most.
+    pub fn new(vcpu: u16, memory: M, knowledge: Arc<GuestKnowledge>, max_stack: usize) -> Self {
         Self {
             vcpu,
             memory,
@@ -69,8 +69,14 @@ impl<M: PhysicalMemory> VcpuView<M> {
             process_group: false,
             stacks: StackParts::default(),
             processes: false,
-            stack: Box::default(),
+            stack: Box::new(Stack::with_limit(max_stack)),
         }
+    }
+
+    /// Forgets all that it has found of the guest, which starts anew.
+    pub fn start_anew(&mut self, knowledge: Arc<GuestKnowledge>) {
+        self.introspector = VcpuIntrospector::new(knowledge, self.vcpu);
+        self.stack.clear();
     }
 
     /// Takes what `setting` asks for from now on.

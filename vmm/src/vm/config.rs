@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::DEFAULT_STACK_FRAMES;
 
 use crate::clock::{ClockSource, DEFAULT_HZ};
 use crate::console::Console;
@@ -62,6 +63,8 @@ pub struct VmConfig {
     pub record: Option<RecordPlan>,
     /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
     pub sysroot: Option<PathBuf>,
+    /// Most frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
+    pub max_stack: usize,
     /// How long the guest runs at most, from its start.
     pub time_limit: Option<Duration>,
     /// The guest ends when its console has this text.
@@ -101,6 +104,7 @@ impl VmConfig {
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             record: None,
             sysroot: None,
+            max_stack: DEFAULT_STACK_FRAMES,
             time_limit: None,
             until: None,
             on_reset: OnReset::Exit,

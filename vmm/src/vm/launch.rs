@@ -142,7 +142,7 @@ impl Vm {
         let held = config.hold || recorder.is_some();
         // Not before: a guest that can't start leaves an older one's output alone.
         as_user(|| config.console.empty())?;
-        let on_vcpus = OnVcpus::new(config.machine.cpus.into());
+        let on_vcpus = OnVcpus::new(config.machine.cpus.into(), config.max_stack);
         let counting = info.counters.of_processes(&on_vcpus.counts);
         let shared = shared.into_iter().zip(counting).collect();
         let (vcpus, rings) = start_vcpus(
@@ -393,6 +393,7 @@ fn start_vcpus(
         ticker,
         sampling,
         jitter: plan.jitter,
+        max_stack: on_vcpus.max_stack,
         registers: plan.registers,
         profiled: Arc::clone(&on_vcpus.profiled),
         gate: Arc::new(gate),

@@ -9,7 +9,7 @@ mod tests;
 
 use kvmprof_recording::file::{MAX_FRAMES, MAX_TASKS};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack};
-use kvmprof_recording::{MAX_STACK_FRAMES, StackEnd};
+use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackEnd};
 
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
@@ -304,4 +304,4 @@ impl TaskReader {
     }
 }
 
-const _: () = assert!(MAX_STACK_FRAMES <= u8::MAX as usize);
+const _: () = assert!(DEFAULT_STACK_FRAMES <= u8::MAX as usize);

@@ -249,12 +249,12 @@ proptest! {
         guest.behind_call(KERNEL + 0x100);
         let registers = registers(cpl, KERNEL + 0x500, sp, bp);
         let (frames, summary) = guest.stack(&registers, BOTH);
-        prop_assert!(!frames.is_empty() && frames.len() <= MAX_STACK_FRAMES);
+        prop_assert!(!frames.is_empty() && frames.len() <= DEFAULT_STACK_FRAMES);
         prop_assert_eq!(frames.len(), summary.frames());
         guest.unwinder = ImageUnwinder::from_elf(kvmprof_demo_guest::ELF);
         let inside = kvmprof_demo_guest::symbol("timer_entry").unwrap();
         let registers = Registers { rip: inside.address + 8, ..registers };
         let (frames, _) = guest.stack(&registers, BOTH);
-        prop_assert!(!frames.is_empty() && frames.len() <= MAX_STACK_FRAMES);
+        prop_assert!(!frames.is_empty() && frames.len() <= DEFAULT_STACK_FRAMES);
     }
 }

@@ -6,7 +6,7 @@ mod retpolines;
 
 use std::collections::HashMap;
 
-use kvmprof_recording::{MAX_STACK_FRAMES, StackEnd};
+use kvmprof_recording::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, StackEnd};
 use proptest::prelude::*;
 
 use super::orc::{Base, Kind, OrcFormat};
@@ -257,7 +257,7 @@ fn endless_stacks_are_cut_short() {
     }
     let registers = in_kernel(at(LEAF), STACK, 0);
     let (stack, _) = walk(Some(&orc), &registers, &mut deep);
-    assert_eq!(stack.frames().len(), MAX_KERNEL_FRAMES);
+    assert_eq!(stack.frames().len(), DEFAULT_STACK_FRAMES / 2);
     assert_eq!(stack.summary().kernel_end, StackEnd::Truncated);
     // Saved registers that point to themselves.
     let mut circular = Words::default();
@@ -368,6 +368,32 @@ fn user_stacks_follow_frame_pointers_over_calls() {
     assert_eq!(stack.summary().user_end, StackEnd::Complete);
 }
 
+/// 300 calls, each from the same place.
+#[test]
+fn stacks_are_as_deep_as_was_asked_for() {
+    const FRAMES: u64 = 0x7ffe_0000;
+    let (start, mut memory) = user();
+    for number in 0..300 {
+        let frame = FRAMES + 16 * number;
+        let back = if number < 299 { frame + 16 } else { 0 };
+        memory.set(frame, &[back, 0x40_1010]);
+    }
+    let start = UserRegisters {
+        sp: FRAMES - 16,
+        bp: FRAMES,
+        ..start
+    };
+    let mut walk = |limit| {
+        let mut stack = Stack::with_limit(limit);
+        stack.walk_user(&start, None, &mut memory);
+        assert_eq!(stack.frames().len(), stack.summary().frames());
+        (stack.summary().user, stack.summary().user_end)
+    };
+    assert_eq!(walk(DEFAULT_STACK_FRAMES), (128, StackEnd::Truncated));
+    assert_eq!(walk(299), (299, StackEnd::Truncated));
+    assert_eq!(walk(MAX_STACK_FRAMES), (300, StackEnd::Complete));
+}
+
 #[test]
 fn user_stacks_that_make_no_sense_are_marked() {
     let ended = |start: UserRegisters, memory: &mut Words| {
@@ -434,7 +460,7 @@ proptest! {
         let (mut stack, user) = walk(orc.as_ref(), &registers, &mut memory);
         let start = user.unwrap_or(UserRegisters { ip: function, sp: 0x7fff_0000, bp, is_64_bit: true });
         stack.walk_user(&start, None, &mut memory);
-        prop_assert!(stack.frames().len() <= MAX_STACK_FRAMES);
-        prop_assert!(memory.reads <= 10 * MAX_STACK_FRAMES);
+        prop_assert!(stack.frames().len() <= DEFAULT_STACK_FRAMES);
+        prop_assert!(memory.reads <= 10 * DEFAULT_STACK_FRAMES);
     }
 }

@@ -16,6 +16,7 @@ static const struct workload workloads[] = {
     { "endless-exits", endless_exits },
     { "halts", halts },
     { "touches", touches },
+    { "nested", nested },
     { "irqoff", irqoff },
     { "halt", halt },
     { "hostile", hostile },

@@ -23,6 +23,7 @@ void exits(void);
 void endless_exits(void);
 void halts(void);
 void touches(void);
+void nested(void);
 void irqoff(void);
 void halt(void);
 void hostile(void);

@@ -285,14 +285,17 @@ pub struct OnVcpus {
     pub profiled: Arc<ProfiledProcesses>,
     /// They count for processes.
     pub counts: Arc<ProcessCounts>,
+    /// They take so many frames of a call stack at most.
+    pub max_stack: usize,
 }
 
 impl OnVcpus {
-    /// For a guest with `vcpus` vCPUs.
-    pub fn new(vcpus: usize) -> Self {
+    /// For a guest with `vcpus` vCPUs, whose call stacks have `max_stack` frames at most.
+    pub fn new(vcpus: usize, max_stack: usize) -> Self {
         Self {
             profiled: Arc::default(),
             counts: Arc::new(ProcessCounts::new(vcpus)),
+            max_stack,
         }
     }
 }
