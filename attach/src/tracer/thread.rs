@@ -139,8 +139,7 @@ impl<'a> StoppedThread<'a> {
         };
         let result = self.call(&call)?;
         if result < 0 {
-            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
-            return Err(TraceError::Kvm(io::Error::from_raw_os_error(errno)));
+            return Err(TraceError::Kvm(error_of(result)));
         }
         read(self.pid, room, answer).map_err(TraceError::Stack)
     }
@@ -233,7 +232,14 @@ impl<'a> StoppedThread<'a> {
 fn is_to_be_restarted(registers: &user_regs_struct) -> bool {
     let result = registers.rax.cast_signed();
     registers.orig_rax.cast_signed() >= 0
-        && (ERESTARTSYS..=ERESTART_RESTARTBLOCK).contains(&-result)
+        && (-ERESTART_RESTARTBLOCK..=-ERESTARTSYS).contains(&result)
+}
+
+/// The error that a system call has returned. The thread is the VMM's, so any number can be there.
+fn error_of(result: i64) -> io::Error {
+    let number = result.checked_neg().map(i32::try_from);
+    let number = number.and_then(Result::ok).unwrap_or(libc::EIO);
+    io::Error::from_raw_os_error(number)
 }
 
 /// The registers by which a thread goes on whose system call is restarted.
@@ -289,5 +295,48 @@ fn whole(done: isize, length: usize) -> io::Result<()> {
         Ok(done) if done == length => Ok(()),
         Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Registers in system call `number`, which has returned `result`.
+    fn returned(number: u64, result: i64) -> user_regs_struct {
+        // SAFETY: it consists of numbers.
+        let registers: user_regs_struct = unsafe { std::mem::zeroed() };
+        user_regs_struct {
+            rip: 0x1002,
+            orig_rax: number,
+            rax: result.cast_unsigned(),
+            ..registers
+        }
+    }
+
+    #[test]
+    fn only_what_the_kernel_restarts_is_restarted() {
+        for result in [-512, -513, -514] {
+            let registers = resumed(&returned(7, result));
+            assert_eq!((registers.rip, registers.rax), (0x1000, 7), "{result}");
+        }
+        let registers = resumed(&returned(7, -516));
+        let restart = libc::SYS_restart_syscall.unsigned_abs();
+        assert_eq!((registers.rip, registers.rax), (0x1000, restart));
+        for result in [i64::MIN, i64::MIN + 1, -517, -511, -4, 0, 512, i64::MAX] {
+            let registers = resumed(&returned(7, result));
+            let own = result.cast_unsigned();
+            assert_eq!((registers.rip, registers.rax), (0x1002, own), "{result}");
+        }
+        // In no system call.
+        assert_eq!(resumed(&returned(u64::MAX, -512)).rip, 0x1002);
+    }
+
+    #[test]
+    fn any_result_of_a_system_call_is_an_error_or_none() {
+        assert_eq!(error_of(-25).raw_os_error(), Some(libc::ENOTTY));
+        for result in [i64::MIN, i64::from(i32::MIN) - 1] {
+            assert_eq!(error_of(result).raw_os_error(), Some(libc::EIO), "{result}");
+        }
     }
 }

@@ -247,6 +247,24 @@ fn a_vcpu_may_be_slow_to_stop() {
     });
 }
 
+/// A vCPU's thread may have any number in its registers when it is stopped.
+#[test]
+fn a_system_call_may_have_returned_any_number() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("seek");
+            attached.until_ticks(2000);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+            assert!(vmm.is_running());
+        }
+    });
+}
+
 /// Kernels with wrong page tables, tasks, symbols and types are looked at within bounds, and answered for.
 #[test]
 fn nonsense_in_memory_is_nonsense_in_the_report() {
