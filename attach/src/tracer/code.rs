@@ -5,7 +5,10 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use libc::pid_t;
 use memchr::memmem;
+
+use super::memory;
 
 /// `syscall; ret`: the end of each function of a C library that can't fail, such as getpid(2).
 const SYSTEM_CALL: &[u8] = b"\x0f\x05\xc3";
@@ -84,6 +87,20 @@ impl ThreadCode {
         }
         Err(CodeError::Missing { pid })
     }
+
+    /// Whether the instructions are there in the program that thread `tid` executes; some 2 us.
+    pub(super) fn is_there(&self, tid: pid_t) -> bool {
+        let mut system_call = [0; SYSTEM_CALL.len()];
+        let mut signal_return = [0; SIGNAL_RETURN.len()];
+        let read = memory::read(
+            tid,
+            [
+                (self.system_call, &mut system_call),
+                (self.signal_return, &mut signal_return),
+            ],
+        );
+        read.is_ok() && system_call == *SYSTEM_CALL && signal_return == *SIGNAL_RETURN
+    }
 }
 
 /// The executable mappings in the lines of `/proc/PID/maps` (proc(5)).
@@ -115,6 +132,15 @@ mod tests {
         assert_eq!(bytes, SIGNAL_RETURN);
         memory.read_exact_at(&mut bytes, code.system_call).unwrap();
         assert_eq!(bytes[..3], *SYSTEM_CALL);
+        assert!(code.is_there(pid));
+        for other in [
+            ThreadCode { system_call: code.system_call + 1, ..code },
+            ThreadCode { signal_return: code.signal_return + 1, ..code },
+            // Nothing is mapped there.
+            ThreadCode { signal_return: 8, ..code },
+        ] {
+            assert!(!other.is_there(pid));
+        }
     }
 
     #[test]

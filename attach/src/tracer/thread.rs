@@ -4,11 +4,12 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, c_void, iovec, pid_t, user_regs_struct};
+use libc::{c_int, pid_t, user_regs_struct};
 
 use super::TraceError;
 use super::code::ThreadCode;
 use super::frame::ReturnFrame;
+use super::memory;
 use super::ptrace::Traced;
 
 /// Looks at a thread that hasn't stopped yet without a pause, and how long the others are apart.
@@ -91,7 +92,7 @@ fn stop(status: c_int) -> Stop {
 #[derive(Debug)]
 pub struct StoppedThread<'a> {
     traced: &'a Traced,
-    pid: pid_t,
+    tid: pid_t,
     code: ThreadCode,
     registers: user_regs_struct,
     /// What brings it back by itself, once it has been sent elsewhere.
@@ -99,11 +100,11 @@ pub struct StoppedThread<'a> {
 }
 
 impl<'a> StoppedThread<'a> {
-    /// The thread that `traced` has just seen stop, of process `pid`.
-    pub fn new(traced: &'a Traced, pid: pid_t, code: ThreadCode) -> Result<Self, TraceError> {
+    /// The thread `tid` that `traced` has just seen stop, and whose process had this `code`.
+    pub fn new(traced: &'a Traced, tid: pid_t, code: ThreadCode) -> Result<Self, TraceError> {
         Ok(Self {
             traced,
-            pid,
+            tid,
             code,
             registers: traced.registers().map_err(TraceError::Registers)?,
             frame: None,
@@ -141,13 +142,17 @@ impl<'a> StoppedThread<'a> {
         if result < 0 {
             return Err(TraceError::Kvm(error_of(result)));
         }
-        read(self.pid, room, answer).map_err(TraceError::Stack)
+        memory::read(self.tid, [(room, answer)]).map_err(TraceError::Stack)
     }
 
     /// Lays the frame below its stack, once; the stack pointer for system calls, and the room for their answers.
     fn lay_frame(&mut self) -> Result<(u64, u64), TraceError> {
         if let Some(frame) = &self.frame {
             return Ok((frame.address, frame.room));
+        }
+        // The program that a thread executes can't be another one by then, as long as it stands still.
+        if !self.code.is_there(self.tid) {
+            return Err(TraceError::OtherProgram);
         }
         let extended = self.traced.extended_registers();
         let blocked = self.traced.blocked_signals();
@@ -159,7 +164,7 @@ impl<'a> StoppedThread<'a> {
             ROOM,
         );
         let frame = frame.ok_or(TraceError::Unknown)?;
-        write(self.pid, frame.address, &frame.bytes).map_err(TraceError::Stack)?;
+        memory::write(self.tid, frame.address, &frame.bytes).map_err(TraceError::Stack)?;
         let places = (frame.address, frame.room);
         self.frame = Some(frame);
         Ok(places)
@@ -256,45 +261,6 @@ fn resumed(registers: &user_regs_struct) -> user_regs_struct {
         rip: registers.rip.wrapping_sub(2),
         rax: number,
         ..*registers
-    }
-}
-
-fn read(pid: pid_t, address: u64, buffer: &mut [u8]) -> io::Result<()> {
-    let local = iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
-    let remote = remote(address, buffer.len());
-    // SAFETY: `local` is a buffer that is valid to write to; the kernel checks the other process's address.
-    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    whole(read, buffer.len())
-}
-
-fn write(pid: pid_t, address: u64, bytes: &[u8]) -> io::Result<()> {
-    let local = iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    let remote = remote(address, bytes.len());
-    let (local, remote) = (&raw const local, &raw const remote);
-    // SAFETY: `local` is a buffer that is valid to read; the kernel checks the other process's address, which is memory
-    // below the stack of a stopped thread, where nobody keeps anything.
-    let written = unsafe { libc::process_vm_writev(pid, local, 1, remote, 1, 0) };
-    whole(written, bytes.len())
-}
-
-fn remote(address: u64, length: usize) -> iovec {
-    iovec {
-        iov_base: address as *mut c_void,
-        iov_len: length,
-    }
-}
-
-fn whole(done: isize, length: usize) -> io::Result<()> {
-    match usize::try_from(done) {
-        Ok(done) if done == length => Ok(()),
-        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-        Err(_) => Err(io::Error::last_os_error()),
     }
 }
 

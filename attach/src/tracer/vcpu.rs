@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
@@ -10,6 +11,7 @@ use libc::{c_uint, pid_t};
 use super::code::ThreadCode;
 use super::ptrace::Traced;
 use super::thread::{Stop, StoppedThread, has_stopped, wait};
+use super::vmm_thread::VmmThread;
 
 /// `KVM_RUN`, `KVM_GET_REGS`, `KVM_GET_SREGS` and `KVM_GET_MP_STATE` (`include/uapi/linux/kvm.h`).
 const KVM_RUN: u64 = 0xae80;
@@ -39,6 +41,11 @@ pub enum TraceError {
     /// The thread has ended.
     #[error("The thread has ended")]
     Gone,
+    /// The instructions that were found aren't in the program that the thread executes.
+    #[error(
+        "The thread executes another program than at first, or that program's C library isn't where it was"
+    )]
+    OtherProgram,
     /// The thread hasn't stopped in time.
     #[error("The thread doesn't stop")]
     Slow,
@@ -131,8 +138,7 @@ unsafe impl Answer for kvm_mp_state {}
 /// A vCPU whose thread is stopped for each look. All looks are made by the same thread.
 #[derive(Debug)]
 pub struct TracedVcpu {
-    pid: pid_t,
-    tid: pid_t,
+    thread: Arc<VmmThread>,
     descriptor: i32,
     code: ThreadCode,
     options: c_uint,
@@ -142,6 +148,9 @@ pub struct TracedVcpu {
 
 impl TracedVcpu {
     /// The vCPU of process `pid` with that descriptor, which the thread `tid` runs. The process has this `code`.
+    ///
+    /// If there is no such thread, it has [gone](Look::Gone). The thread that has the number now is meant from then on, whoever
+    /// has it later.
     pub fn new(pid: pid_t, tid: pid_t, descriptor: i32, code: ThreadCode) -> Self {
         let filtered = has_seccomp_filter(pid, tid);
         let suspended = if filtered {
@@ -150,8 +159,7 @@ impl TracedVcpu {
             0
         };
         Self {
-            pid,
-            tid,
+            thread: Arc::new(VmmThread::new(pid, tid)),
             descriptor,
             code,
             options: (libc::PTRACE_O_TRACESYSGOOD | suspended).unsigned_abs(),
@@ -159,9 +167,31 @@ impl TracedVcpu {
         }
     }
 
+    /// The same vCPU, for another thread that looks at it.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self {
+            thread: Arc::clone(&self.thread),
+            descriptor: self.descriptor,
+            code: self.code,
+            options: self.options,
+            slow: None,
+        }
+    }
+
     /// The thread id of its thread.
     pub fn thread(&self) -> pid_t {
-        self.tid
+        self.thread.tid
+    }
+
+    /// Its descriptor in its VMM.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor
+    }
+
+    /// Whether its thread is still there; some 1 us.
+    pub fn has_thread(&self) -> bool {
+        self.thread.is_there()
     }
 
     /// Stops the vCPU, has `see` look at it, and lets it go on.
@@ -195,8 +225,12 @@ impl TracedVcpu {
                 }
             }
         }
+        // It may have ended just before it was traced, and another one may have its number. Whoever that is, it is let go.
+        if !self.thread.is_there() {
+            return Ok(Look::Gone);
+        }
         let mut state = State {
-            thread: StoppedThread::new(&traced, self.pid, self.code)?,
+            thread: StoppedThread::new(&traced, self.thread.tid, self.code)?,
             descriptor: self.descriptor,
         };
         let seen = see(&mut state);
@@ -253,7 +287,10 @@ impl TracedVcpu {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match Traced::seize(self.tid, self.options) {
+            if !self.thread.is_there() {
+                return Ok(Look::Gone);
+            }
+            match Traced::seize(self.thread.tid, self.options) {
                 Ok(traced) => {
                     traced.interrupt().map_err(TraceError::Wait)?;
                     return Ok(Look::Seen(traced));
@@ -269,7 +306,7 @@ impl TracedVcpu {
 
     /// What it means that the thread can't be traced. A thread that is ending gives EPERM too.
     fn explain<T>(&self, source: io::Error) -> Result<Look<T>, TraceError> {
-        let status = thread_status(self.pid, self.tid).unwrap_or_default();
+        let status = thread_status(self.thread.pid, self.thread.tid).unwrap_or_default();
         let field = |name| field(&status, name);
         let is_ending = field("State:").is_none_or(|state| state.starts_with(['Z', 'X']));
         if is_ending || source.raw_os_error() == Some(libc::ESRCH) {
@@ -278,7 +315,7 @@ impl TracedVcpu {
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
             return Ok(Look::Busy);
         }
-        let tid = self.tid;
+        let tid = self.thread.tid;
         Err(TraceError::Refused { tid, source })
     }
 }

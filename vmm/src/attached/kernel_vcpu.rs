@@ -31,10 +31,7 @@ const PAUSE: u64 = 250_000_000;
 pub struct KernelVcpu {
     /// The vCPU's number, from 0.
     pub vcpu: u16,
-    /// The vCPU's thread in its VMM, and its descriptor.
-    pub tid: i32,
-    pub descriptor: i32,
-    /// The same vCPU, to be asked for its registers until it is known where its processes are.
+    /// The vCPU itself, which is asked for its registers until it is known where its processes are.
     pub traced: TracedVcpu,
     /// What other threads hold of it.
     pub shared: Arc<VcpuShared>,
@@ -62,7 +59,7 @@ impl KernelVcpu {
         let view = VcpuView::new(self.vcpu, memory, knowledge, self.common.max_stack);
         let spawned = thread::Builder::new().name(format!("sampler {}", self.vcpu));
         spawned.spawn(move || {
-            let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.tid);
+            let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.traced.thread());
             if let Ok(schedstat) = File::open(schedstat) {
                 let mut sampler = Sampler {
                     vcpu: self,
@@ -209,8 +206,8 @@ impl Sampler {
 
     fn capture(&self, period: u64) -> Option<Capture> {
         let thread = VcpuThreadId {
-            descriptor: self.vcpu.descriptor,
-            tid: self.vcpu.tid,
+            descriptor: self.vcpu.traced.descriptor(),
+            tid: self.vcpu.traced.thread(),
         };
         let memory = &self.vcpu.common.memory;
         let contents = Contents {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, ThreadCode, TraceError, TracedVcpu};
-use kvmprof_attach::{AttachedMemory, HostKernel, HostStacks, Machine};
+use kvmprof_attach::{AttachError, AttachedMemory, HostKernel, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::GuestKnowledge;
 
@@ -125,10 +125,15 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         .iter()
         .map(|(descriptor, tid)| TracedVcpu::new(pid, *tid, *descriptor, code));
     let mut traced: Vec<TracedVcpu> = traced.collect();
+    // Threads of a process that has got the pid meanwhile aren't the guest's.
+    if let Err(error @ AttachError::Ended(_)) = memory.refresh() {
+        return Err(error.into());
+    }
     check(&mut traced, pid)?;
     let socket = config.socket.as_deref();
     let listener = socket.map(HostListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
+    let sampled = traced.iter().map(TracedVcpu::another).collect();
     let mut learner = Learner::new(traced);
     if let Err(error) = learner.look_apart(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
@@ -182,7 +187,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
     };
-    let (mut threads, rings) = AttachedThreads::start(&vcpus, code, common, &doorbell)
+    let (mut threads, rings) = AttachedThreads::start(sampled, common, &doorbell)
         .map_err(VmError::host("a thread"))?;
     threads
         .learn(learner, &doorbell)
@@ -215,7 +220,7 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     loop {
         tries += 1;
         return match first.look(|vcpu| vcpu.registers()) {
-            Ok(Look::Gone) => Err(kvmprof_attach::AttachError::Ended(pid).into()),
+            Ok(Look::Gone) => Err(AttachError::Ended(pid).into()),
             Ok(_) => Ok(()),
             // A host that has much else to do.
             Err(TraceError::Slow) if tries < MAX_TRIES => continue,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
-use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
+use kvmprof_attach::tracer::TracedVcpu;
 
 use super::AttachedEnd;
 use super::kernel_vcpu::KernelVcpu;
@@ -25,18 +25,15 @@ pub struct AttachedThreads {
 }
 
 impl AttachedThreads {
-    /// Starts a thread for each of `vcpus`: a vCPU's descriptor and its thread in the VMM, whose code is `code`. They ring
-    /// `doorbell` when those have ended.
+    /// Starts a thread for each of `vcpus`. They ring `doorbell` when the vCPUs' own threads have ended.
     ///
     /// # Errors
     /// When the host gives no thread.
     pub fn start(
-        vcpus: &[(i32, i32)],
-        code: ThreadCode,
+        vcpus: Vec<TracedVcpu>,
         common: AttachedCommon,
         doorbell: &Arc<Doorbell>,
     ) -> io::Result<(Self, Vec<Profiled>)> {
-        let pid = common.memory.machine().pid;
         let mut all = Self {
             shared: Vec::new(),
             common: Arc::new(common),
@@ -44,7 +41,7 @@ impl AttachedThreads {
             threads: Vec::new(),
         };
         let mut profiled = Vec::new();
-        for ((descriptor, tid), vcpu) in vcpus.iter().copied().zip(0..) {
+        for (traced, vcpu) in vcpus.into_iter().zip(0..) {
             let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
             let shared = Arc::<VcpuShared>::default();
             let (left, doorbell) = (Arc::clone(&all.left), Arc::clone(doorbell));
@@ -52,12 +49,10 @@ impl AttachedThreads {
                 left.fetch_sub(1, Ordering::Relaxed);
                 doorbell.ring_anyway();
             };
-            let traced = TracedVcpu::new(pid, tid, descriptor, code);
             let (common, thread_shared) = (Arc::clone(&all.common), Arc::clone(&shared));
             let thread = match all.common.sampling.clone() {
                 None => AttachedVcpu {
                     vcpu,
-                    tid,
                     traced,
                     shared: thread_shared,
                     ticks,
@@ -66,8 +61,6 @@ impl AttachedThreads {
                 .start(ended),
                 Some(host) => KernelVcpu {
                     vcpu,
-                    tid,
-                    descriptor,
                     traced,
                     shared: thread_shared,
                     ticks,

@@ -71,8 +71,6 @@ impl AttachedCommon {
 pub struct AttachedVcpu {
     /// The vCPU's number, from 0.
     pub vcpu: u16,
-    /// The vCPU's thread in its VMM.
-    pub tid: i32,
     /// The vCPU itself.
     pub traced: TracedVcpu,
     /// What other threads hold of it.
@@ -93,7 +91,7 @@ impl AttachedVcpu {
         ended: impl FnOnce() + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
         let pid = self.common.memory.machine().pid;
-        let tid = self.tid;
+        let tid = self.traced.thread();
         let mut sampler = Sampler {
             view: VcpuView::new(
                 self.vcpu,
@@ -234,11 +232,19 @@ impl Sampler {
         match looked {
             Ok(Look::Gone) => Presence::Gone,
             Ok(_) => Presence::There,
-            Err(error) => {
-                self.failures.report(self.view.vcpu, &error);
-                Presence::There
-            }
+            Err(error) => self.after(monotonic_ns(), &error),
         }
+    }
+
+    /// What a failed look at `now` means for the vCPU's thread.
+    fn after(&mut self, now: u64, error: &TraceError) -> Presence {
+        // It is the same thread if its VMM's main thread has run the vCPU.
+        let may_be_over = matches!(error, TraceError::OtherProgram);
+        if may_be_over && self.common.refresh_memory(now, 0).is_none() {
+            return Presence::Gone;
+        }
+        self.failures.report(self.view.vcpu, error);
+        Presence::There
     }
 
     fn sample(
@@ -270,7 +276,7 @@ impl Sampler {
             }
             Err(error) => {
                 elapsed.lost += 1;
-                self.failures.report(self.view.vcpu, &error);
+                presence = self.after(time, &error);
             }
         }
         let sample = seen.map(|(sample, _)| sample);

@@ -142,6 +142,24 @@ fn a_vmm_that_executes_another_program_has_ended() {
     });
 }
 
+/// The program that has the thread's number then isn't made to do anything.
+#[test]
+fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            vmm.tell("main-thread");
+            let mut attached = Attached::start(&vmm, capture);
+            attached.until_sampled(100);
+            vmm.begin("exec sleep 1000");
+            let (ran, samples) = attached.wait();
+            assert!(ran.stderr.contains("has ended"), "{ran:?}");
+            check_samples(&samples);
+            assert!(vmm.is_running());
+        }
+    });
+}
+
 /// Slots are removed, added and moved all the time, as by a balloon and by hotplug.
 #[test]
 fn slots_may_change_while_it_is_attached() {

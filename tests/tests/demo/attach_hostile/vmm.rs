@@ -6,12 +6,14 @@ use std::env;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stdin};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -28,6 +30,8 @@ use vm_memory::{Bytes, GuestAddress};
 const IS_VMM: &str = "KVMPROF_TEST_VMM";
 /// What its lines for the test begin with.
 const MARK: &str = "vmm: ";
+/// `include/uapi/linux/kvm.h`
+const KVM_RUN: libc::Ioctl = 0xae80;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 
@@ -195,6 +199,8 @@ enum Order {
     Block(CString),
     /// Do nothing any more but a system call that returns the smallest number, in this file.
     Seek(File),
+    /// Leave the vCPU to the main thread.
+    HandOver,
     /// Close the vCPU and go on without it.
     Close,
     /// End the thread.
@@ -280,6 +286,7 @@ impl Host {
             "copy" => self.copy(number(1)),
             "block" => self.order(Order::Block(make_pipe(words[1]))),
             "unblock" => drop(File::create(words[1]).unwrap()),
+            "main-thread" => self.run_on_main_thread(),
             "seek" => self.order(Order::Seek(File::open("/proc/self/mem").unwrap())),
             "stop-clock" => *self.jiffies.lock().unwrap() = None,
             "close" => self.order(Order::Close),
@@ -296,6 +303,23 @@ impl Host {
         let vcpu = vcpu.create_vcpu(0).unwrap();
         let reset = (vcpu.get_regs().unwrap(), vcpu.get_sregs().unwrap());
         self.order(Order::Registers(Box::new(reset)));
+    }
+
+    /// Has the main thread run the vCPU from now on, as VMMs do that have no other thread. It is in a handler of a signal then, for good.
+    fn run_on_main_thread(&self) {
+        self.order(Order::HandOver);
+        let handler: extern "C" fn(i32) = run_handed_over;
+        // SAFETY: the handler only calls what handlers may call.
+        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+        let mut signal = libc::SIGUSR2;
+        while RUNS.load(Ordering::SeqCst) == 0 {
+            let main = std::process::id();
+            // SAFETY: a process's main thread has its number; both signals have handlers.
+            unsafe { libc::syscall(libc::SYS_tgkill, main, main, signal) };
+            thread::sleep(Duration::from_millis(10));
+            // Once it runs the vCPU this ends that for a moment.
+            signal = libc::SIGUSR1;
+        }
     }
 
     /// Takes all memory from the guest and gives it back, and has other slots come and go, so many times.
@@ -360,6 +384,18 @@ impl Host {
     }
 }
 
+/// The vCPU that the main thread runs, and how often that has returned.
+static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn run_handed_over(_: i32) {
+    loop {
+        // SAFETY: KVM_RUN has no argument, and the guest writes to no memory but its own.
+        unsafe { libc::ioctl(HANDED_OVER.load(Ordering::SeqCst), KVM_RUN, 0) };
+        RUNS.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// The life of the vCPU's thread: whatever the guest does, it goes on.
 fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
     let mut vcpu = Some(vcpu);
@@ -386,6 +422,11 @@ fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     continue;
                 }
                 (Order::Seek(file), _) => sought = Some(file),
+                (Order::HandOver, _) => {
+                    let vcpu = vcpu.take().map(ManuallyDrop::new);
+                    let descriptor = vcpu.map_or(-1, |vcpu| vcpu.as_raw_fd());
+                    HANDED_OVER.store(descriptor, Ordering::SeqCst);
+                }
                 (Order::Close, _) => vcpu = None,
                 (Order::End, _) => return,
             }
