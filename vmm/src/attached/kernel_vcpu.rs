@@ -13,13 +13,11 @@ use kvmprof_attach::{AttachedMemory, Slots};
 use kvmprof_introspection::{ProcessPlaces, Registers};
 use kvmprof_recording::StackParts;
 
-use super::vcpu::AttachedCommon;
+use super::vcpu::{AttachedCommon, LONGEST_SLEEP, REFRESH_NS};
 use crate::clock::{ClockSetting, Generation, Grid, ThreadTimes, TickSource, monotonic_ns};
 use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
 use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
 
-/// How long a thread sleeps that waits for nothing, unless it is kicked.
-const LONG: Duration = Duration::from_secs(3600);
 /// Periods between two looks into the ring, within these bounds; and half of what the ring has room for.
 const PERIODS: u64 = 100;
 const SHORTEST: u64 = 10_000_000;
@@ -120,7 +118,7 @@ impl Sampler {
         if self.vcpu.traced.is_slow() {
             return SLOW_PAUSE;
         }
-        self.clock.as_ref().map_or(LONG, |clock| {
+        self.clock.as_ref().map_or(LONGEST_SLEEP, |clock| {
             let capture = clock.ticks.capture();
             let room = capture.map_or(PERIODS, |capture| capture.room() / 2);
             let periods = clock.ticks.period().saturating_mul(PERIODS.min(room));
@@ -133,9 +131,11 @@ impl Sampler {
         self.take()?;
         self.follow_requests()?;
         if self.clock.is_some() {
-            self.keep_current()?;
+            return self.keep_current();
         }
-        Some(())
+        // While there are no ticks, nothing else tells whether the guest and the vCPU's thread are there.
+        (self.vcpu.common).refresh_memory(monotonic_ns(), REFRESH_NS)?;
+        self.vcpu.traced.has_thread().then_some(())
     }
 
     /// Hands over all samples, and what became of the other ticks until now.

@@ -184,13 +184,14 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         in_doubt: AtomicBool::new(false),
         has_rebooted: AtomicBool::new(false),
         guest_has_ended: watch.has_ended(),
+        doorbell: Arc::clone(&doorbell),
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
     };
-    let (mut threads, rings) = AttachedThreads::start(sampled, common, &doorbell)
+    let (mut threads, rings) = AttachedThreads::start(sampled, common)
         .map_err(VmError::host("a thread"))?;
     threads
-        .learn(learner, &doorbell)
+        .learn(learner)
         .map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,

@@ -12,7 +12,7 @@ use super::kernel_vcpu::KernelVcpu;
 use super::learn::Learner;
 use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
-use crate::vcpu::{Doorbell, VcpuShared, tick_ring};
+use crate::vcpu::{VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
 
 /// All of them. Dropped, they end.
@@ -25,14 +25,13 @@ pub struct AttachedThreads {
 }
 
 impl AttachedThreads {
-    /// Starts a thread for each of `vcpus`. They ring `doorbell` when the vCPUs' own threads have ended.
+    /// Starts a thread for each of `vcpus`. They ring the doorbell of `common` when the vCPUs' own threads have ended.
     ///
     /// # Errors
     /// When the host gives no thread.
     pub fn start(
         vcpus: Vec<TracedVcpu>,
         common: AttachedCommon,
-        doorbell: &Arc<Doorbell>,
     ) -> io::Result<(Self, Vec<Profiled>)> {
         let mut all = Self {
             shared: Vec::new(),
@@ -42,9 +41,10 @@ impl AttachedThreads {
         };
         let mut profiled = Vec::new();
         for (traced, vcpu) in vcpus.into_iter().zip(0..) {
-            let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
+            let doorbell = Arc::clone(&all.common.doorbell);
+            let (ticks, ring) = tick_ring(vcpu, Arc::clone(&doorbell));
             let shared = Arc::<VcpuShared>::default();
-            let (left, doorbell) = (Arc::clone(&all.left), Arc::clone(doorbell));
+            let left = Arc::clone(&all.left);
             let ended = move || {
                 left.fetch_sub(1, Ordering::Relaxed);
                 doorbell.ring_anyway();
@@ -77,12 +77,12 @@ impl AttachedThreads {
     }
 
     /// Has `learner` learn of the guest on a thread of its own, and the guest's kernel watched and its modules read, until the
-    /// end. `doorbell` rings if the guest reboots.
+    /// end. The doorbell rings if the guest reboots.
     ///
     /// # Errors
     /// When the host gives no thread.
-    pub fn learn(&mut self, learner: Learner, doorbell: &Arc<Doorbell>) -> io::Result<()> {
-        let (common, doorbell) = (Arc::clone(&self.common), Arc::clone(doorbell));
+    pub fn learn(&mut self, learner: Learner) -> io::Result<()> {
+        let common = Arc::clone(&self.common);
         let builder = thread::Builder::new().name("introspection".into());
         self.threads.push(builder.spawn(move || {
             let learner = learner.learn(&common.memory, &common.knowledge, &common.stopping);
@@ -97,7 +97,7 @@ impl AttachedThreads {
                 }
                 if RebootWatch::new(learner.into_vcpus(), linux, &common).watch() {
                     common.has_rebooted.store(true, Ordering::Relaxed);
-                    doorbell.ring_anyway();
+                    common.doorbell.ring_anyway();
                 }
             });
         })?);

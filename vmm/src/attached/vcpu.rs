@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::sampling::SamplingHost;
@@ -15,11 +16,13 @@ use kvmprof_recording::Sample;
 use super::backend::AttachedBackend;
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::vcpu::{
-    TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers, signals,
+    Doorbell, TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers, signals,
 };
 
-/// How often the memory slots are looked at, in ns.
+/// How often the memory slots are looked at, and whether the guest is there, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;
+/// The longest that a vCPU's thread sleeps: by then it looks again.
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_nanos(REFRESH_NS);
 
 /// What the threads of all vCPUs of a guest share.
 pub struct AttachedCommon {
@@ -37,8 +40,10 @@ pub struct AttachedCommon {
     pub in_doubt: AtomicBool,
     /// Set once it has.
     pub has_rebooted: AtomicBool,
-    /// Set by whoever sees that the guest has ended.
+    /// Set by whoever sees that the guest has ended, and then the doorbell rings.
     pub guest_has_ended: Arc<AtomicBool>,
+    /// Wakes up the thread that ends all.
+    pub doorbell: Arc<Doorbell>,
     /// What takes samples in the host's kernel, if not this process takes them.
     pub sampling: Option<Arc<SamplingHost>>,
     /// Set, and each vCPU's thread kicked, to end all of them.
@@ -58,6 +63,8 @@ impl AttachedCommon {
         match self.memory.refresh() {
             Err(AttachError::Ended(_)) => {
                 self.guest_has_ended.store(true, Ordering::Relaxed);
+                // Without clients nothing else may ever wake it up.
+                self.doorbell.ring_anyway();
                 return None;
             }
             Err(error) => log::debug!("{error}"),
@@ -179,6 +186,10 @@ impl Sampler {
             let signal = clock.backend_mut().pass(now).then(signals::alarm);
             // The VMM may have changed the guest's memory slots, or ended the guest.
             if self.common.refresh_memory(now, REFRESH_NS).is_none() {
+                break;
+            }
+            // While there are no ticks, nothing else tells whether the vCPU's thread is there.
+            if clock.hz() == 0 && !self.traced.has_thread() {
                 break;
             }
             presence = match clock.on_interrupt(now, signal) {

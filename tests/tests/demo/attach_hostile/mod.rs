@@ -239,6 +239,23 @@ fn a_vcpu_may_go_away_while_it_is_attached() {
     });
 }
 
+/// Whoever asks for no tick hears of the end, too.
+#[test]
+fn a_guest_may_end_while_nobody_counts_its_ticks() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            for way in ["close-vm", "end-thread", "exec sleep 1000"] {
+                let mut vmm = Vmm::start();
+                let mut guest = Guest::attach(vmm.pid(), None, ["--capture", capture]);
+                vmm.begin(way);
+                let ran = guest.wait();
+                assert_eq!(ran.status, 0, "{way}: {ran:?}");
+                assert!(ran.stderr.contains("has ended"), "{way}: {ran:?}");
+            }
+        }
+    });
+}
+
 /// A vCPU's thread that can't be stopped for long isn't kept when it stops at last, though nothing says any more that the guest runs.
 #[test]
 fn a_vcpu_may_be_slow_to_stop() {
