@@ -22,13 +22,17 @@ use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
 const PERIODS: u64 = 100;
 const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 100_000_000;
-/// Between two looks at the registers of a guest that hasn't said yet where its processes are, in ns.
+/// Between two looks at the registers of a guest that hasn't said yet where its processes are, in ns. If it still hasn't, or only by a
+/// guess, after [`MANY_LOOKS`], the pause is twice as long after each [`FEW_LOOKS`], up to 8 times.
 const PAUSE: u64 = 250_000_000;
+const MANY_LOOKS: u32 = 16;
+const FEW_LOOKS: u32 = 4;
 
 /// All that the thread owns.
 pub struct KernelVcpu {
-    /// The vCPU's number, from 0.
+    /// The vCPU's number, from 0, and that of the guest's CPU which it is taken for.
     pub vcpu: u16,
+    pub cpu: u16,
     /// The vCPU itself, which is asked for its registers until it is known where its processes are.
     pub traced: TracedVcpu,
     /// What other threads hold of it.
@@ -54,7 +58,8 @@ impl KernelVcpu {
         let stopping = Arc::clone(&self.common.stopping);
         let knowledge = Arc::clone(&self.common.knowledge);
         let memory = Arc::clone(&self.common.memory);
-        let view = VcpuView::new(self.vcpu, memory, knowledge, self.common.max_stack);
+        let mut view = VcpuView::new(self.vcpu, memory, knowledge, self.common.max_stack);
+        view.introspector.renumber(self.cpu);
         let spawned = thread::Builder::new().name(format!("sampler {}", self.vcpu));
         spawned.spawn(move || {
             let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.traced.thread());
@@ -66,6 +71,7 @@ impl KernelVcpu {
                     places: None,
                     registers: Registers::default(),
                     looked: 0,
+                    looks: 0,
                     generation: 0,
                     setting: ClockSetting::default(),
                     clock: None,
@@ -97,6 +103,8 @@ struct Sampler {
     /// The registers that were looked at last, and when, in ns.
     registers: Registers,
     looked: u64,
+    /// How many times that was.
+    looks: u32,
     generation: Generation,
     setting: ClockSetting,
     clock: Option<Clock>,
@@ -223,9 +231,10 @@ impl Sampler {
     fn keep_current(&mut self) -> Option<()> {
         let now = monotonic_ns();
         let mut is_news = false;
-        if self.places.is_none() && now.saturating_sub(self.looked) >= PAUSE {
+        if self.is_to_look(now) {
+            let before = self.places.clone();
             self.look(now)?;
-            is_news = self.places.is_some();
+            is_news = self.places != before;
         }
         self.vcpu.common.refresh_memory(now, LONGEST)?;
         let slots = self.vcpu.common.memory.slots();
@@ -242,6 +251,13 @@ impl Sampler {
         Some(())
     }
 
+    /// Whether it isn't known yet where the vCPU's processes are, or not for sure, and it is time to look again.
+    fn is_to_look(&self, now: u64) -> bool {
+        let is_open = self.places.is_none() || !self.view.introspector.places_are_sure();
+        let doublings = self.looks.saturating_sub(MANY_LOOKS).div_ceil(FEW_LOOKS);
+        is_open && now.saturating_sub(self.looked) >= PAUSE << doublings.min(3)
+    }
+
     /// Takes what the program before has sampled, without the places that it didn't know.
     fn take_old(&mut self, without_places: bool) -> Option<()> {
         let places = self.places.take_if(|_| without_places);
@@ -253,6 +269,7 @@ impl Sampler {
     /// Stops the vCPU once, to learn where its processes are.
     fn look(&mut self, now: u64) -> Option<()> {
         self.looked = now;
+        self.looks = self.looks.saturating_add(1);
         let memory = &self.vcpu.common.memory;
         let introspector = &mut self.view.introspector;
         let looked = self.vcpu.traced.look(|vcpu| {

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
@@ -130,10 +130,13 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         return Err(error.into());
     }
     check(&mut traced, pid)?;
+    name_left_out(&config.machine);
+    let vcpu_count = memory.vcpu_count().unwrap_or(u32::MAX);
     let socket = config.socket.as_deref();
     let listener = socket.map(HostListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
-    let sampled = traced.iter().map(TracedVcpu::another).collect();
+    let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
+    let sampled = sampled.collect();
     let mut learner = Learner::new(traced);
     if let Err(error) = learner.look_apart(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
@@ -183,6 +186,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         refreshed: AtomicU64::new(0),
         in_doubt: AtomicBool::new(false),
         has_rebooted: AtomicBool::new(false),
+        vcpus: AtomicU32::new(vcpu_count),
         guest_has_ended: watch.has_ended(),
         doorbell: Arc::clone(&doorbell),
         stopping: Arc::new(AtomicBool::new(false)),
@@ -212,6 +216,24 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
     vcpus
         .filter_map(|vcpu| Some((vcpu.descriptor, vcpu.thread?)))
         .collect()
+}
+
+/// The numbers of the guest's CPUs that they are, as far as is known without it: their places among all vCPUs.
+fn numbers(machine: &Machine) -> impl Iterator<Item = u16> {
+    let vcpus = machine.vcpus.iter().zip(0..);
+    vcpus.filter_map(|(vcpu, number)| vcpu.thread.map(|_| number))
+}
+
+/// Says which vCPUs nobody samples, as no thread is known that runs them.
+fn name_left_out(machine: &Machine) {
+    let left_out = machine.vcpus.iter().filter(|vcpu| vcpu.thread.is_none());
+    let names: Vec<String> = left_out.map(|vcpu| vcpu.index.to_string()).collect();
+    if !names.is_empty() {
+        log::warn!(
+            "vCPUs that haven't run yet aren't sampled: {}; attach again once they have",
+            names.join(", ")
+        );
+    }
 }
 
 /// Whether the vCPUs' registers can be had: better now than at the first tick.

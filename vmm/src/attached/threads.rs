@@ -25,12 +25,12 @@ pub struct AttachedThreads {
 }
 
 impl AttachedThreads {
-    /// Starts a thread for each of `vcpus`. They ring the doorbell of `common` when the vCPUs' own threads have ended.
+    /// Starts a thread for each of `vcpus`, with the number of the guest's CPU that it is taken for. They ring the doorbell of `common` when the vCPUs' own threads have ended.
     ///
     /// # Errors
     /// When the host gives no thread.
     pub fn start(
-        vcpus: Vec<TracedVcpu>,
+        vcpus: Vec<(u16, TracedVcpu)>,
         common: AttachedCommon,
     ) -> io::Result<(Self, Vec<Profiled>)> {
         let mut all = Self {
@@ -40,7 +40,7 @@ impl AttachedThreads {
             threads: Vec::new(),
         };
         let mut profiled = Vec::new();
-        for (traced, vcpu) in vcpus.into_iter().zip(0..) {
+        for ((cpu, traced), vcpu) in vcpus.into_iter().zip(0..) {
             let doorbell = Arc::clone(&all.common.doorbell);
             let (ticks, ring) = tick_ring(vcpu, Arc::clone(&doorbell));
             let shared = Arc::<VcpuShared>::default();
@@ -53,6 +53,7 @@ impl AttachedThreads {
             let thread = match all.common.sampling.clone() {
                 None => AttachedVcpu {
                     vcpu,
+                    cpu,
                     traced,
                     shared: thread_shared,
                     ticks,
@@ -61,6 +62,7 @@ impl AttachedThreads {
                 .start(ended),
                 Some(host) => KernelVcpu {
                     vcpu,
+                    cpu,
                     traced,
                     shared: thread_shared,
                     ticks,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub struct AttachedCommon {
     pub in_doubt: AtomicBool,
     /// Set once it has.
     pub has_rebooted: AtomicBool,
+    /// How many vCPUs the guest had at first, until it was said that it has more.
+    pub vcpus: AtomicU32,
     /// Set by whoever sees that the guest has ended, and then the doorbell rings.
     pub guest_has_ended: Arc<AtomicBool>,
     /// Wakes up the thread that ends all.
@@ -70,14 +72,29 @@ impl AttachedCommon {
             Err(error) => log::debug!("{error}"),
             Ok(_) => {}
         }
+        self.look_for_vcpus();
         Some(())
+    }
+
+    /// Says once that there are vCPUs which nobody samples.
+    fn look_for_vcpus(&self) {
+        let Some(now) = self.memory.vcpu_count() else {
+            return;
+        };
+        let before = self.vcpus.fetch_max(now, Ordering::Relaxed);
+        if now > before {
+            log::warn!(
+                "The guest has {now} vCPUs by now, not {before}: those that were added aren't sampled; attach again for them"
+            );
+        }
     }
 }
 
 /// All that the thread owns.
 pub struct AttachedVcpu {
-    /// The vCPU's number, from 0.
+    /// The vCPU's number, from 0, and that of the guest's CPU which it is taken for.
     pub vcpu: u16,
+    pub cpu: u16,
     /// The vCPU itself.
     pub traced: TracedVcpu,
     /// What other threads hold of it.
@@ -115,6 +132,7 @@ impl AttachedVcpu {
             failures: Failures::default(),
             common: Arc::clone(&self.common),
         };
+        sampler.view.introspector.renumber(self.cpu);
         let common = self.common;
         let spawned = thread::Builder::new().name(format!("tracer {}", self.vcpu));
         spawned.spawn(move || {

@@ -18,6 +18,8 @@ const MAX_STATUS: usize = 1 << 20;
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 /// The pid of the process that the synthetic guest runs.
 const PID: i32 = 41;
+/// That of the process on its second CPU.
+const OTHER_PID: i32 = 42;
 
 /// The VMM's process: see `vmm.rs`.
 #[test]
@@ -278,6 +280,44 @@ fn a_vcpu_may_be_slow_to_stop() {
             let (_, samples) = attached.stop();
             check_samples(&samples);
             assert!(!vmm.is_traced());
+        }
+    });
+}
+
+/// A vCPU that the guest's kernel knows by another number, as after hotplug, has the right process before long.
+#[test]
+fn the_guest_may_number_its_cpus_as_it_likes() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            vmm.tell("other-cpu");
+            let attached = Attached::start(&vmm, capture);
+            attached.until_ticks(2000);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            let last = samples.last().unwrap();
+            assert_eq!(last.pid, OTHER_PID, "{capture}: {last:?}");
+        }
+    });
+}
+
+/// Nobody samples a vCPU that is added later, and that is said once.
+#[test]
+fn a_vcpu_may_be_added_while_it_is_attached() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("add-vcpu");
+            until("it is said", || {
+                let said = attached.guest.stderr();
+                said.contains("has 2 vCPUs by now, not 1").then_some(())
+            });
+            attached.until_ticks(1000);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+            check_samples(&samples);
         }
     });
 }

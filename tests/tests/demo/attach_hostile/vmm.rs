@@ -286,6 +286,8 @@ impl Host {
             "copy" => self.copy(number(1)),
             "block" => self.order(Order::Block(make_pipe(words[1]))),
             "unblock" => drop(File::create(words[1]).unwrap()),
+            "other-cpu" => self.become_other_cpu(),
+            "add-vcpu" => drop(self.vm.as_ref().unwrap().create_vcpu(1).unwrap()),
             "main-thread" => self.run_on_main_thread(),
             "seek" => self.order(Order::Seek(File::open("/proc/self/mem").unwrap())),
             "stop-clock" => *self.jiffies.lock().unwrap() = None,
@@ -303,6 +305,14 @@ impl Host {
         let vcpu = vcpu.create_vcpu(0).unwrap();
         let reset = (vcpu.get_regs().unwrap(), vcpu.get_sregs().unwrap());
         self.order(Order::Registers(Box::new(reset)));
+    }
+
+    /// The guest's kernel takes the vCPU for its second CPU from now on.
+    fn become_other_cpu(&self) {
+        let other = Kvm::new().unwrap().create_vm().unwrap();
+        let other = other.create_vcpu(0).unwrap();
+        let registers = registers_in_long_mode(&other, &LinuxGuest::new(HOT).kernel(1));
+        self.order(Order::Registers(Box::new(registers)));
     }
 
     /// Has the main thread run the vCPU from now on, as VMMs do that have no other thread. It is in a handler of a signal then, for good.
