@@ -27,6 +27,8 @@ const LONGEST: u64 = 100_000_000;
 const PAUSE: u64 = 250_000_000;
 const MANY_LOOKS: u32 = 16;
 const FEW_LOOKS: u32 = 4;
+/// Between two tries to have the host's kernel sample that has refused, in ns: memory or descriptors may be short for a moment.
+const RETRY: u64 = 1_000_000_000;
 
 /// All that the thread owns.
 pub struct KernelVcpu {
@@ -72,6 +74,8 @@ impl KernelVcpu {
                     registers: Registers::default(),
                     looked: 0,
                     looks: 0,
+                    tried: 0,
+                    has_warned: false,
                     generation: 0,
                     setting: ClockSetting::default(),
                     clock: None,
@@ -105,6 +109,9 @@ struct Sampler {
     looked: u64,
     /// How many times that was.
     looks: u32,
+    /// When the host's kernel was asked last to take samples, in ns, and whether it was said that it had refused.
+    tried: u64,
+    has_warned: bool,
     generation: Generation,
     setting: ClockSetting,
     clock: Option<Clock>,
@@ -203,16 +210,19 @@ impl Sampler {
         let now = monotonic_ns();
         let grid = Grid::new(now, hz, None);
         let slots = self.vcpu.common.memory.slots();
+        let capture = self.capture(grid.period());
         self.clock = Some(Clock {
             hz,
-            ticks: KernelTicks::new(grid, now, times, self.capture(grid.period())),
+            ticks: KernelTicks::new(grid, now, times, capture),
             slots,
             stacks: self.setting.stacks,
         });
         Some(())
     }
 
-    fn capture(&self, period: u64) -> Option<Capture> {
+    /// Has the host's kernel take samples; `None` if it refuses.
+    fn capture(&mut self, period: u64) -> Option<Capture> {
+        self.tried = monotonic_ns();
         let thread = VcpuThreadId {
             descriptor: self.vcpu.traced.descriptor(),
             tid: self.vcpu.traced.thread(),
@@ -223,8 +233,22 @@ impl Sampler {
             stacks: self.setting.stacks,
         };
         let started = Capture::start(&self.vcpu.host, &memory.slots(), thread, contents, period);
-        let warn = |error: &_| log::warn!("Ticks of vCPU {} are lost: {error}", self.vcpu.vcpu);
-        started.inspect_err(warn).ok()
+        let vcpu = self.vcpu.vcpu;
+        match started {
+            Ok(capture) => return Some(capture),
+            Err(error) if self.has_warned => log::debug!("Ticks of vCPU {vcpu} are lost: {error}"),
+            Err(error) => {
+                self.has_warned = true;
+                log::warn!("Ticks of vCPU {vcpu} are lost until it is sampled again: {error}");
+            }
+        }
+        None
+    }
+
+    /// Whether the host's kernel has refused to take samples, and it is time to ask again.
+    fn is_to_retry(&self, now: u64) -> bool {
+        let is_refused = |clock: &Clock| clock.ticks.capture().is_none();
+        self.clock.as_ref().is_some_and(is_refused) && now.saturating_sub(self.tried) >= RETRY
     }
 
     /// Has the program read where processes are now, and copy the parts of stacks that are wanted, if that has changed.
@@ -240,8 +264,10 @@ impl Sampler {
         let slots = self.vcpu.common.memory.slots();
         let clock = self.clock.as_ref()?;
         let stacks = self.setting.stacks;
-        if is_news || !Arc::ptr_eq(&slots, &clock.slots) || clock.stacks != stacks {
-            let capture = self.capture(clock.ticks.period());
+        let has_changed = !Arc::ptr_eq(&slots, &clock.slots) || clock.stacks != stacks;
+        let period = clock.ticks.period();
+        if is_news || has_changed || self.is_to_retry(now) {
+            let capture = self.capture(period);
             // What the old program has sampled is read by what it was told.
             self.take_old(is_news)?;
             let clock = self.clock.as_mut()?;

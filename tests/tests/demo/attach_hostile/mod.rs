@@ -258,6 +258,30 @@ fn a_guest_may_end_while_nobody_counts_its_ticks() {
     });
 }
 
+/// What the host's kernel refuses for a while is tried again, and said once.
+#[test]
+fn a_vcpu_may_be_another_file_for_a_while() {
+    on_kvm(|| {
+        let mut vmm = Vmm::start();
+        let attached = Attached::start(&vmm, "kernel");
+        attached.until_sampled(50);
+        vmm.tell("hide");
+        // The program that samples is made anew with the slots.
+        vmm.tell("move-slots 1");
+        let refused = "Ticks of vCPU 0 are lost";
+        until("it is refused", || {
+            attached.guest.stderr().contains(refused).then_some(())
+        });
+        vmm.tell("move-slots 25");
+        attached.until_ticks(1000);
+        vmm.tell("show");
+        attached.until_sampled(100);
+        let (ran, samples) = attached.stop();
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+        check_samples(&samples[samples.len() - 50..]);
+    });
+}
+
 /// A vCPU's thread that can't be stopped for long isn't kept when it stops at last, though nothing says any more that the guest runs.
 #[test]
 fn a_vcpu_may_be_slow_to_stop() {

@@ -199,6 +199,9 @@ enum Order {
     Block(CString),
     /// Do nothing any more but a system call that returns the smallest number, in this file.
     Seek(File),
+    /// Put something else in place of the vCPU's descriptor, or the vCPU again.
+    Hide,
+    Show,
     /// Leave the vCPU to the main thread.
     HandOver,
     /// Close the vCPU and go on without it.
@@ -287,6 +290,8 @@ impl Host {
             "block" => self.order(Order::Block(make_pipe(words[1]))),
             "unblock" => drop(File::create(words[1]).unwrap()),
             "other-cpu" => self.become_other_cpu(),
+            "hide" => self.order(Order::Hide),
+            "show" => self.order(Order::Show),
             "add-vcpu" => drop(self.vm.as_ref().unwrap().create_vcpu(1).unwrap()),
             "main-thread" => self.run_on_main_thread(),
             "seek" => self.order(Order::Seek(File::open("/proc/self/mem").unwrap())),
@@ -383,15 +388,27 @@ impl Host {
 
     /// So many more descriptors of the guest.
     fn copy(&mut self, count: u64) {
-        let fd = self.vm.as_ref().unwrap().as_raw_fd();
+        let vm = self.vm.as_ref().unwrap();
         for _ in 0..count {
-            // SAFETY: `fd` is open; the new descriptor is this one's alone.
-            let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-            assert!(copy >= 0, "{}", std::io::Error::last_os_error());
-            // SAFETY: as above.
-            self.copies.push(unsafe { File::from_raw_fd(copy) });
+            self.copies.push(duplicate(vm));
         }
     }
+}
+
+/// Another descriptor of the same.
+fn duplicate(original: &impl AsRawFd) -> File {
+    // SAFETY: it is open; the new descriptor is this one's alone.
+    let copy = unsafe { libc::fcntl(original.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
+    assert!(copy >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: as above.
+    unsafe { File::from_raw_fd(copy) }
+}
+
+/// Makes the descriptor of `place` one of what `other` is.
+fn replace(place: &impl AsRawFd, other: &File) {
+    // SAFETY: both are open, and stay so; who uses `place` stands it.
+    let result = unsafe { libc::dup3(other.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) };
+    assert!(result >= 0, "{}", std::io::Error::last_os_error());
 }
 
 /// The vCPU that the main thread runs, and how often that has returned.
@@ -410,6 +427,7 @@ extern "C" fn run_handed_over(_: i32) {
 fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
     let mut vcpu = Some(vcpu);
     let mut sought = None;
+    let mut hidden = None;
     loop {
         match vcpu.as_mut() {
             Some(_) if sought.is_some() => sought.iter().for_each(seek),
@@ -432,6 +450,15 @@ fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     continue;
                 }
                 (Order::Seek(file), _) => sought = Some(file),
+                (Order::Hide, Some(vcpu)) => {
+                    let copy = duplicate(vcpu);
+                    replace(vcpu, &File::open("/dev/null").unwrap());
+                    hidden = Some(copy);
+                }
+                (Order::Show, Some(vcpu)) => {
+                    hidden.take().iter().for_each(|copy| replace(vcpu, copy))
+                }
+                (Order::Hide | Order::Show, None) => {}
                 (Order::HandOver, _) => {
                     let vcpu = vcpu.take().map(ManuallyDrop::new);
                     let descriptor = vcpu.map_or(-1, |vcpu| vcpu.as_raw_fd());
