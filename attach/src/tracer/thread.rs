@@ -18,8 +18,9 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread may take to stop. One that waits for a disk, or is frozen, takes longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// Stops of a thread for other reasons, such as signals and the system calls of their handlers, during one system call.
-const MAX_STOPS: u32 = 10_000;
+/// How long it may take until a thread has stopped for what is wanted, such as the end of one system call, with all stops before that: for the
+/// signals that it gets meanwhile, and twice for each system call of their handlers.
+pub const MAX_STOP: Duration = Duration::from_millis(500);
 /// Bytes that system calls may write for their caller.
 pub const ROOM: u64 = 1024;
 
@@ -170,35 +171,53 @@ impl<'a> StoppedThread<'a> {
         Ok(places)
     }
 
-    /// Has it do the system call of `call`; the result is what that returns.
+    /// Has it do the system call of `call`; the result is what that returns. The thread runs if it is too slow.
     fn call(&self, call: &user_regs_struct) -> Result<i64, TraceError> {
         self.traced
             .set_registers(call)
             .map_err(TraceError::Registers)?;
         let behind = call.rip + 2;
-        let mut signal = 0;
         let mut is_inside = false;
-        for _ in 0..MAX_STOPS {
-            let proceeded = self.traced.proceed_to_system_call(signal);
-            proceeded.map_err(TraceError::Wait)?;
-            signal = 0;
-            match wait(self.traced)? {
-                Some(Stop::SystemCall) => {
-                    let registers = self.traced.registers().map_err(TraceError::Registers)?;
-                    // Handlers of signals do system calls of their own.
-                    let is_ours = registers.rip == behind && registers.rsp == call.rsp;
-                    if is_ours && is_inside {
-                        return Ok(registers.rax.cast_signed());
-                    }
-                    is_inside = is_ours;
+        self.follow(Traced::proceed_to_system_call, |stop| {
+            if stop == Stop::SystemCall {
+                let registers = self.traced.registers().map_err(TraceError::Registers)?;
+                // Handlers of signals do system calls of their own.
+                let is_ours = registers.rip == behind && registers.rsp == call.rsp;
+                if is_ours && is_inside {
+                    return Ok(Some(registers.rax.cast_signed()));
                 }
-                Some(Stop::Signal(number)) => signal = number,
-                Some(Stop::Interrupted | Stop::Suspended) => {}
-                Some(Stop::Gone) => return Err(TraceError::Gone),
-                None => break,
+                is_inside = is_ours;
             }
+            Ok(None)
+        })
+    }
+
+    /// Lets it go on by `proceed` from stop to stop, with its signals, until `see` finds something in one of them.
+    fn follow<T>(
+        &self,
+        proceed: impl Fn(&Traced, c_int) -> io::Result<()>,
+        mut see: impl FnMut(Stop) -> Result<Option<T>, TraceError>,
+    ) -> Result<T, TraceError> {
+        let begin = Instant::now();
+        let mut signal = 0;
+        loop {
+            proceed(self.traced, signal).map_err(TraceError::Wait)?;
+            // It runs: whoever looks at it next finds it running or at its next stop.
+            if begin.elapsed() >= MAX_STOP {
+                return Err(TraceError::Slow);
+            }
+            let stop = wait(self.traced)?.ok_or(TraceError::Slow)?;
+            if stop == Stop::Gone {
+                return Err(TraceError::Gone);
+            }
+            if let Some(found) = see(stop)? {
+                return Ok(found);
+            }
+            signal = match stop {
+                Stop::Signal(number) => number,
+                _ => 0,
+            };
         }
-        Err(TraceError::Slow)
     }
 
     /// Sets it back where it was, and lets it go on.
@@ -217,19 +236,10 @@ impl<'a> StoppedThread<'a> {
     /// interrupted.
     fn pass_signals(&self) -> Result<(), TraceError> {
         self.traced.interrupt().map_err(TraceError::Wait)?;
-        let mut signal = 0;
-        for _ in 0..MAX_STOPS {
-            self.traced.proceed(signal).map_err(TraceError::Wait)?;
-            signal = 0;
-            match wait(self.traced)? {
-                Some(Stop::Interrupted | Stop::Suspended) => return Ok(()),
-                Some(Stop::Signal(number)) => signal = number,
-                Some(Stop::SystemCall) => {}
-                Some(Stop::Gone) => return Err(TraceError::Gone),
-                None => break,
-            }
-        }
-        Err(TraceError::Slow)
+        self.follow(Traced::proceed, |stop| {
+            let is_it = matches!(stop, Stop::Interrupted | Stop::Suspended);
+            Ok(is_it.then_some(()))
+        })
     }
 }
 

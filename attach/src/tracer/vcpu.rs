@@ -3,14 +3,14 @@
 use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
 use libc::{c_uint, pid_t};
 
 use super::code::ThreadCode;
 use super::ptrace::Traced;
-use super::thread::{Stop, StoppedThread, has_stopped, wait};
+use super::thread::{MAX_STOP, Stop, StoppedThread, has_stopped, wait};
 use super::vmm_thread::VmmThread;
 
 /// `KVM_RUN`, `KVM_GET_REGS`, `KVM_GET_SREGS` and `KVM_GET_MP_STATE` (`include/uapi/linux/kvm.h`).
@@ -211,8 +211,14 @@ impl TracedVcpu {
                 Look::Gone => return Ok(Look::Gone),
             },
         };
+        let begin = Instant::now();
         loop {
-            match wait(&traced)? {
+            let stop = match begin.elapsed() {
+                // It runs, since there was no other stop before or it was let go from that.
+                long if long >= MAX_STOP => None,
+                _ => wait(&traced)?,
+            };
+            match stop {
                 Some(Stop::Interrupted) => break,
                 // The end of the tracing leaves it suspended.
                 Some(Stop::Suspended) => return Ok(Look::Suspended),

@@ -258,6 +258,25 @@ fn a_guest_may_end_while_nobody_counts_its_ticks() {
     });
 }
 
+/// A handler of a signal that comes while the thread does what kvmprof has it do can take for ever: that isn't waited for.
+#[test]
+fn a_signals_handler_may_not_come_back() {
+    on_kvm(|| {
+        let mut vmm = Vmm::start();
+        let attached = Attached::start(&vmm, "ptrace");
+        attached.until_sampled(50);
+        vmm.tell("nap");
+        // From inside of the handler.
+        attached.until_sampled(200);
+        let (ran, samples) = attached.stop();
+        let said = ran.stderr.lines();
+        let said = said.filter(|line| !line.contains("The thread doesn't stop"));
+        assert_eq!(said.count(), 0, "{ran:?}");
+        check_samples(&samples);
+        assert!(vmm.is_running() && !vmm.is_traced());
+    });
+}
+
 /// What the host's kernel refuses for a while is tried again, and said once.
 #[test]
 fn a_vcpu_may_be_another_file_for_a_while() {

@@ -32,6 +32,7 @@ const IS_VMM: &str = "KVMPROF_TEST_VMM";
 const MARK: &str = "vmm: ";
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: libc::Ioctl = 0xae80;
+const KVM_GET_REGS: i64 = 0x8090_ae81;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 
@@ -289,6 +290,7 @@ impl Host {
             "copy" => self.copy(number(1)),
             "block" => self.order(Order::Block(make_pipe(words[1]))),
             "unblock" => drop(File::create(words[1]).unwrap()),
+            "nap" => self.nap(),
             "other-cpu" => self.become_other_cpu(),
             "hide" => self.order(Order::Hide),
             "show" => self.order(Order::Show),
@@ -310,6 +312,24 @@ impl Host {
         let vcpu = vcpu.create_vcpu(0).unwrap();
         let reset = (vcpu.get_regs().unwrap(), vcpu.get_sregs().unwrap());
         self.order(Order::Registers(Box::new(reset)));
+    }
+
+    /// Sends the vCPU's thread a signal again and again, until one comes while it asks KVM for registers, which only kvmprof has it do. Its
+    /// handler takes naps from then on.
+    fn nap(&self) {
+        // SAFETY: 0 is a value of this structure, whose fields are set; the handler only calls what handlers may call.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = take_naps;
+            action.sa_sigaction = handler as libc::sighandler_t;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+        }
+        while NAPS.load(Ordering::SeqCst) == 0 {
+            // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
+            unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR2) };
+            thread::sleep(Duration::from_micros(200));
+        }
     }
 
     /// The guest's kernel takes the vCPU for its second CPU from now on.
@@ -409,6 +429,20 @@ fn replace(place: &impl AsRawFd, other: &File) {
     // SAFETY: both are open, and stay so; who uses `place` stands it.
     let result = unsafe { libc::dup3(other.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) };
     assert!(result >= 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Naps that were taken.
+static NAPS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn take_naps(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a handler of this kind the interrupted registers.
+    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let is_asked = registers[libc::REG_RSI as usize] == KVM_GET_REGS;
+    while is_asked {
+        NAPS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: it waits for nothing else, and nothing is written.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, 100) };
+    }
 }
 
 /// The vCPU that the main thread runs, and how often that has returned.
