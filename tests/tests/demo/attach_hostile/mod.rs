@@ -421,6 +421,7 @@ fn names_and_descriptors_are_only_shown() {
         let program = folder.path().join(evil);
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         let mut vmm = Vmm::start_as(&program, evil);
+        vmm.tell("many-slots 300");
         vmm.tell("copy 900");
         let ran = run(["list"]);
         assert_eq!(ran.status, 0, "{ran:?}");

@@ -277,6 +277,7 @@ impl Host {
             "reboot" => self.reboot(),
             "exec" => panic!("{}", Command::new(words[1]).arg(words[2]).exec()),
             "move-slots" => self.move_slots(number(1)),
+            "many-slots" => self.make_slots(number(1)),
             "protect" => self.memory.protect(libc::PROT_NONE),
             "unmap" => self.memory.unmap(),
             "cut" => {
@@ -367,6 +368,15 @@ impl Host {
             set_slot(vm, 0, 0, address, 0);
             set_slot(vm, 0, 0, address, length);
             set_slot(vm, slot, 0, address, 0);
+        }
+    }
+
+    /// So many more slots, each of one page, far above the guest's memory.
+    fn make_slots(&self, count: u64) {
+        let vm = self.vm.as_ref().unwrap();
+        for number in 0..count {
+            let slot = u32::try_from(16 + number).unwrap();
+            set_slot(vm, slot, (1 << 36) + number * 0x2000, self.memory.address, 0x1000);
         }
     }
 
