@@ -1,7 +1,7 @@
 //! Instructions that a process has anyway, by which its threads are made to do system calls.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -16,6 +16,8 @@ const SYSTEM_CALL: &[u8] = b"\x0f\x05\xc3";
 const SIGNAL_RETURN: &[u8] = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05";
 /// How much of a process's code is searched, in bytes.
 const MAX_CODE: u64 = 512 << 20;
+/// Longest list of mappings that is read, in bytes.
+const MAX_MAPS: u64 = 16 << 20;
 /// The longest mapping that is read at once, in bytes.
 const MAX_MAPPING: u64 = 128 << 20;
 
@@ -57,7 +59,10 @@ impl ThreadCode {
     /// The process's memory can't be read, or they aren't there.
     pub fn find(pid: i32) -> Result<Self, CodeError> {
         let unreadable = |source| CodeError::Unreadable { pid, source };
-        let maps = fs::read(format!("/proc/{pid}/maps")).map_err(unreadable)?;
+        let mut maps = Vec::new();
+        fs::File::open(format!("/proc/{pid}/maps"))
+            .and_then(|file| file.take(MAX_MAPS).read_to_end(&mut maps))
+            .map_err(unreadable)?;
         let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable)?;
         let (mut system_call, mut signal_return) = (None, None);
         let mut left = MAX_CODE;
