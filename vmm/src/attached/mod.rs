@@ -22,7 +22,7 @@ use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, ThreadCode, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory, HostKernel, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
 use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks};
@@ -138,8 +138,13 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
     let sampled = sampled.collect();
     let mut learner = Learner::new(traced);
-    if let Err(error) = learner.look_apart(&memory, &knowledge) {
-        log::warn!("Samples have no processes for now: {error}");
+    match learner.look_apart(&memory, &knowledge) {
+        Ok(()) => {}
+        Err(source @ IntrospectionError::OtherBuild { .. }) => {
+            let path = config.kernel.unwrap_or_default();
+            return Err(AttachedError::Kernel { path, source });
+        }
+        Err(error) => log::warn!("Samples have no processes for now: {error}"),
     }
     let host_stacks = (config.host_stacks && config.capture == Capture::Kernel)
         .then(|| HostStacks::read(pid).map(Arc::new))

@@ -6,6 +6,7 @@ use std::fs;
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use kvmprof_introspection::testing::kernel::HOT;
 use kvmprof_recording::Sample;
 use kvmprof_tests::{Guest, Ran, on_kvm, recorded, run, until};
 use rustix::process::Signal;
@@ -35,10 +36,14 @@ struct Attached {
 
 impl Attached {
     fn start(vmm: &Vmm, capture: &str) -> Self {
+        Self::start_with(vmm, capture, [])
+    }
+
+    fn start_with<const N: usize>(vmm: &Vmm, capture: &str, more: [&str; N]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("recording").display().to_string();
         let options = ["--hz", "500", "--capture", capture, "--record", &record];
-        let guest = Guest::attach(vmm.pid(), None, options);
+        let guest = Guest::attach(vmm.pid(), None, options.into_iter().chain(more));
         Self { guest, folder }
     }
 
@@ -108,6 +113,41 @@ fn the_synthetic_guest_is_known_by_its_memory() {
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr, "");
             check_samples(&samples);
+        }
+    });
+}
+
+/// `--kernel` with the guest's own kernel is as good as its memory, and is refused with another one.
+#[test]
+fn a_kernels_file_is_compared_with_what_runs() {
+    on_kvm(|| {
+        let vmm = Vmm::start();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kernel");
+        let file = HOT.file();
+        fs::write(&path, &file).unwrap();
+        let options = ["--kernel", path.to_str().unwrap()];
+        for capture in CAPTURES {
+            let attached = Attached::start_with(&vmm, capture, options);
+            attached.until_sampled(100);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+        }
+        let pid = vmm.pid().to_string();
+        let socket = folder.path().join("socket");
+        let others = [
+            ("6.99.0-test", "6.98.0-test", "Linux 6.99.0-test"),
+            ("#1 SMP", "#2 SMP", "another build"),
+        ];
+        for (own, other, message) in others {
+            let mut words = file.windows(own.len());
+            let place = words.position(|word| word == own.as_bytes()).unwrap();
+            let mut changed = file.clone();
+            changed[place..place + own.len()].copy_from_slice(other.as_bytes());
+            fs::write(&path, changed).unwrap();
+            let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
+            run(words.into_iter().chain(options)).assert_refused(1, &[options[1], message]);
         }
     });
 }
