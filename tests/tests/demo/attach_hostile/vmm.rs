@@ -33,6 +33,8 @@ const MARK: &str = "vmm: ";
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: libc::Ioctl = 0xae80;
 const KVM_GET_REGS: i64 = 0x8090_ae81;
+/// `REG_RSI` (`sys/ucontext.h`).
+const RSI: usize = 9;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 
@@ -447,7 +449,7 @@ static NAPS: AtomicU64 = AtomicU64::new(0);
 extern "C" fn take_naps(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler of this kind the interrupted registers.
     let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let is_asked = registers[libc::REG_RSI as usize] == KVM_GET_REGS;
+    let is_asked = registers[RSI] == KVM_GET_REGS;
     while is_asked {
         NAPS.fetch_add(1, Ordering::SeqCst);
         // SAFETY: it waits for nothing else, and nothing is written.
