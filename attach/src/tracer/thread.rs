@@ -21,6 +21,8 @@ const MAX_WAIT: Duration = Duration::from_millis(200);
 /// How long it may take until a thread has stopped for what is wanted, such as the end of one system call, with all stops before that: for the
 /// signals that it gets meanwhile, and twice for each system call of their handlers.
 pub const MAX_STOP: Duration = Duration::from_millis(500);
+/// CS in 64-bit code: of Linux, and of Linux on Xen without hardware virtualization (`FLAT_USER_CS64`).
+const CODE_64_BIT: [u64; 2] = [0x33, 0xe033];
 /// Bytes that system calls may write for their caller.
 pub const ROOM: u64 = 1024;
 
@@ -150,6 +152,9 @@ impl<'a> StoppedThread<'a> {
     fn lay_frame(&mut self) -> Result<(u64, u64), TraceError> {
         if let Some(frame) = &self.frame {
             return Ok((frame.address, frame.room));
+        }
+        if !CODE_64_BIT.contains(&self.registers.cs) {
+            return Err(TraceError::Not64Bit);
         }
         // The program that a thread executes can't be another one by then, as long as it stands still.
         if !self.code.is_there(self.tid) {

@@ -49,6 +49,9 @@ pub enum TraceError {
     /// The thread hasn't stopped in time.
     #[error("The thread doesn't stop")]
     Slow,
+    /// The thread executes no 64-bit code.
+    #[error("The thread executes 32-bit code")]
+    Not64Bit,
     /// ptrace(2) has failed on a traced thread.
     #[error("The thread can't be controlled: {0}")]
     Wait(io::Error),
@@ -141,7 +144,9 @@ pub struct TracedVcpu {
     thread: Arc<VmmThread>,
     descriptor: i32,
     code: ThreadCode,
-    options: c_uint,
+    /// Whether it is traced with its seccomp filters suspended, should it have or get any. Who may not suspend them traces it only as long as it
+    /// has none.
+    suspends_filters: bool,
     /// A thread that was interrupted and hasn't stopped yet.
     slow: Option<Traced>,
 }
@@ -152,17 +157,11 @@ impl TracedVcpu {
     /// If there is no such thread, it has [gone](Look::Gone). The thread that has the number now is meant from then on, whoever
     /// has it later.
     pub fn new(pid: pid_t, tid: pid_t, descriptor: i32, code: ThreadCode) -> Self {
-        let filtered = has_seccomp_filter(pid, tid);
-        let suspended = if filtered {
-            libc::PTRACE_O_SUSPEND_SECCOMP
-        } else {
-            0
-        };
         Self {
             thread: Arc::new(VmmThread::new(pid, tid)),
             descriptor,
             code,
-            options: (libc::PTRACE_O_TRACESYSGOOD | suspended).unsigned_abs(),
+            suspends_filters: true,
             slow: None,
         }
     }
@@ -174,7 +173,7 @@ impl TracedVcpu {
             thread: Arc::clone(&self.thread),
             descriptor: self.descriptor,
             code: self.code,
-            options: self.options,
+            suspends_filters: self.suspends_filters,
             slow: None,
         }
     }
@@ -202,39 +201,12 @@ impl TracedVcpu {
         &mut self,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
     ) -> Result<Look<T>, TraceError> {
-        let traced = match self.slow.take() {
-            Some(traced) => traced,
-            None => match self.interrupt()? {
-                Look::Seen(traced) => traced,
-                Look::Suspended => return Ok(Look::Suspended),
-                Look::Busy => return Ok(Look::Busy),
-                Look::Gone => return Ok(Look::Gone),
-            },
+        let traced = match self.stop()? {
+            Look::Seen(traced) => traced,
+            Look::Suspended => return Ok(Look::Suspended),
+            Look::Busy => return Ok(Look::Busy),
+            Look::Gone => return Ok(Look::Gone),
         };
-        let begin = Instant::now();
-        loop {
-            let stop = match begin.elapsed() {
-                // It runs, since there was no other stop before or it was let go from that.
-                long if long >= MAX_STOP => None,
-                _ => wait(&traced)?,
-            };
-            match stop {
-                Some(Stop::Interrupted) => break,
-                // The end of the tracing leaves it suspended.
-                Some(Stop::Suspended) => return Ok(Look::Suspended),
-                Some(Stop::Signal(signal)) => traced.proceed(signal).map_err(TraceError::Wait)?,
-                Some(Stop::SystemCall) => traced.proceed(0).map_err(TraceError::Wait)?,
-                Some(Stop::Gone) => return Ok(Look::Gone),
-                None => {
-                    self.slow = Some(traced);
-                    return Err(TraceError::Slow);
-                }
-            }
-        }
-        // It may have ended just before it was traced, and another one may have its number. Whoever that is, it is let go.
-        if !self.thread.is_there() {
-            return Ok(Look::Gone);
-        }
         let mut state = State {
             thread: StoppedThread::new(&traced, self.thread.tid, self.code)?,
             descriptor: self.descriptor,
@@ -288,15 +260,56 @@ impl TracedVcpu {
         }
     }
 
+    /// Stops the thread.
+    fn stop(&mut self) -> Result<Look<Traced>, TraceError> {
+        let traced = match self.slow.take() {
+            Some(traced) => traced,
+            None => match self.interrupt()? {
+                Look::Seen(traced) => traced,
+                other => return Ok(other),
+            },
+        };
+        let begin = Instant::now();
+        loop {
+            let stop = match begin.elapsed() {
+                // It runs, as it was let go from its last stop.
+                long if long >= MAX_STOP => None,
+                _ => wait(&traced)?,
+            };
+            match stop {
+                Some(Stop::Interrupted) => break,
+                // The end of the tracing leaves it suspended.
+                Some(Stop::Suspended) => return Ok(Look::Suspended),
+                Some(Stop::Signal(signal)) => traced.proceed(signal).map_err(TraceError::Wait)?,
+                Some(Stop::SystemCall) => traced.proceed(0).map_err(TraceError::Wait)?,
+                Some(Stop::Gone) => return Ok(Look::Gone),
+                None => {
+                    self.slow = Some(traced);
+                    return Err(TraceError::Slow);
+                }
+            }
+        }
+        // It may have ended just before it was traced, and another one may have its number. Whoever that is, it is let go.
+        if !self.thread.is_there() {
+            return Ok(Look::Gone);
+        }
+        if !self.suspends_filters && self.has_filter() {
+            // From now on it is tried.
+            self.suspends_filters = true;
+            return Err(self.refused(io::Error::from_raw_os_error(libc::EPERM)));
+        }
+        Ok(Look::Seen(traced))
+    }
+
     /// Begins to trace the thread, which stops soon.
-    fn interrupt(&self) -> Result<Look<Traced>, TraceError> {
+    fn interrupt(&mut self) -> Result<Look<Traced>, TraceError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             if !self.thread.is_there() {
                 return Ok(Look::Gone);
             }
-            match Traced::seize(self.thread.tid, self.options) {
+            match Traced::seize(self.thread.tid, self.options()) {
                 Ok(traced) => {
                     traced.interrupt().map_err(TraceError::Wait)?;
                     return Ok(Look::Seen(traced));
@@ -304,6 +317,10 @@ impl TracedVcpu {
                 Err(error) => match self.explain(error) {
                     // Another tracer may have let it go just before its reason was looked for.
                     Err(_) if attempts < MAX_ATTEMPTS => {}
+                    // Without CAP_SYS_ADMIN, and where the kernel can't.
+                    Err(_) if self.suspends_filters && !self.has_filter() => {
+                        self.suspends_filters = false;
+                    }
                     explained => return explained,
                 },
             }
@@ -321,14 +338,27 @@ impl TracedVcpu {
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
             return Ok(Look::Busy);
         }
-        let tid = self.thread.tid;
-        Err(TraceError::Refused { tid, source })
+        Err(self.refused(source))
     }
-}
 
-fn has_seccomp_filter(pid: pid_t, tid: pid_t) -> bool {
-    let status = thread_status(pid, tid).unwrap_or_default();
-    field(&status, "Seccomp:").is_some_and(|mode| mode != "0")
+    fn refused(&self, source: io::Error) -> TraceError {
+        let tid = self.thread.tid;
+        TraceError::Refused { tid, source }
+    }
+
+    fn options(&self) -> c_uint {
+        let suspended = match self.suspends_filters {
+            true => libc::PTRACE_O_SUSPEND_SECCOMP,
+            false => 0,
+        };
+        (libc::PTRACE_O_TRACESYSGOOD | suspended).unsigned_abs()
+    }
+
+    /// Whether the thread has a seccomp filter.
+    fn has_filter(&self) -> bool {
+        let status = thread_status(self.thread.pid, self.thread.tid).unwrap_or_default();
+        field(&status, "Seccomp:").is_some_and(|mode| mode != "0")
+    }
 }
 
 fn thread_status(pid: pid_t, tid: pid_t) -> io::Result<String> {

@@ -317,6 +317,22 @@ fn a_signals_handler_may_not_come_back() {
     });
 }
 
+/// A filter that the thread gets later is suspended like one that it has had: it doesn't see what kvmprof has the thread do.
+#[test]
+fn a_seccomp_filter_may_come_later() {
+    on_kvm(|| {
+        let mut vmm = Vmm::start();
+        let attached = Attached::start(&vmm, "ptrace");
+        attached.until_sampled(50);
+        vmm.tell("filter");
+        attached.until_sampled(200);
+        let (ran, samples) = attached.stop();
+        assert_eq!(ran.stderr, "");
+        check_samples(&samples);
+        assert!(vmm.is_running());
+    });
+}
+
 /// What the host's kernel refuses for a while is tried again, and said once.
 #[test]
 fn a_vcpu_may_be_another_file_for_a_while() {

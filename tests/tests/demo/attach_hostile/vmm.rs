@@ -205,6 +205,8 @@ enum Order {
     /// Put something else in place of the vCPU's descriptor, or the vCPU again.
     Hide,
     Show,
+    /// Get a seccomp filter that kills the process for a question of the vCPU's registers.
+    Filter,
     /// Leave the vCPU to the main thread.
     HandOver,
     /// Close the vCPU and go on without it.
@@ -295,6 +297,7 @@ impl Host {
             "unblock" => drop(File::create(words[1]).unwrap()),
             "nap" => self.nap(),
             "other-cpu" => self.become_other_cpu(),
+            "filter" => self.order(Order::Filter),
             "hide" => self.order(Order::Hide),
             "show" => self.order(Order::Show),
             "add-vcpu" => drop(self.vm.as_ref().unwrap().create_vcpu(1).unwrap()),
@@ -496,6 +499,7 @@ fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     continue;
                 }
                 (Order::Seek(file), _) => sought = Some(file),
+                (Order::Filter, _) => forbid_registers(),
                 (Order::Hide, Some(vcpu)) => {
                     let copy = duplicate(vcpu);
                     replace(vcpu, &File::open("/dev/null").unwrap());
@@ -524,6 +528,41 @@ fn seek(memory: &File) {
         // SAFETY: it changes nothing but the file's position, which nobody uses.
         unsafe { libc::lseek(memory.as_raw_fd(), i64::MIN, libc::SEEK_SET) };
     }
+}
+
+/// A seccomp filter for the calling thread: ioctl(2) with KVM_GET_REGS ends the process.
+fn forbid_registers() {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const EQUALS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    let instruction = |code: u32, jf, k| libc::sock_filter {
+        code: u16::try_from(code).unwrap(),
+        jt: 0,
+        jf,
+        k,
+    };
+    // The number of the system call, and the lower half of its second argument.
+    let mut filter = [
+        instruction(LOAD, 0, 0),
+        instruction(EQUALS, 3, u32::try_from(libc::SYS_ioctl).unwrap()),
+        instruction(LOAD, 0, 24),
+        instruction(EQUALS, 1, u32::try_from(KVM_GET_REGS).unwrap()),
+        instruction(RETURN, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        instruction(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: 6,
+        filter: filter.as_mut_ptr(),
+    };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program's instructions are alive, and are as many as it says.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0),
+        ]
+    };
+    assert_eq!(results, [0, 0]);
 }
 
 /// A pipe that has a name.
