@@ -196,7 +196,10 @@ impl<'a> Line<'a> {
         )
         .ok()?;
         let status = fstat(&place).ok()?;
-        let device = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
+        let device = (
+            rustix::fs::major(status.st_dev),
+            rustix::fs::minor(status.st_dev),
+        );
         // A file system without a device of its own (major number 0), such as btrfs, tells another number there than in the list of mappings.
         let is_there = device == self.device || device.0 == 0;
         let is_regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
@@ -257,7 +260,12 @@ mod tests {
     #[test]
     fn only_the_file_that_was_mapped_is_opened() {
         let folder = tempfile::tempdir().unwrap();
-        let root = open(folder.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let root = open(
+            folder.path(),
+            OFlags::PATH | OFlags::DIRECTORY,
+            Mode::empty(),
+        )
+        .unwrap();
         let path = |name| folder.path().join(name);
         std::fs::write(path("file"), b"contents").unwrap();
         std::os::unix::fs::symlink("file", path("link")).unwrap();
@@ -270,7 +278,10 @@ mod tests {
         )
         .unwrap();
         let status = rustix::fs::stat(path("file")).unwrap();
-        let device = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
+        let device = (
+            rustix::fs::major(status.st_dev),
+            rustix::fs::minor(status.st_dev),
+        );
         let line = |path, inode| Line {
             begin: 0x1000,
             end: 0x2000,

@@ -139,10 +139,19 @@ mod tests {
         assert_eq!(bytes[..3], *SYSTEM_CALL);
         assert!(code.is_there(pid));
         for other in [
-            ThreadCode { system_call: code.system_call + 1, ..code },
-            ThreadCode { signal_return: code.signal_return + 1, ..code },
+            ThreadCode {
+                system_call: code.system_call + 1,
+                ..code
+            },
+            ThreadCode {
+                signal_return: code.signal_return + 1,
+                ..code
+            },
             // Nothing is mapped there.
-            ThreadCode { signal_return: 8, ..code },
+            ThreadCode {
+                signal_return: 8,
+                ..code
+            },
         ] {
             assert!(!other.is_there(pid));
         }

@@ -8,11 +8,10 @@ use libc::{c_void, iovec, pid_t};
 ///
 /// # Errors
 /// What process_vm_readv(2) says; EFAULT if a part of it can't be read.
-pub fn read<const PARTS: usize>(
-    tid: pid_t,
-    parts: [(u64, &mut [u8]); PARTS],
-) -> io::Result<()> {
-    let remote = parts.each_ref().map(|(address, buffer)| remote(*address, buffer.len()));
+pub fn read<const PARTS: usize>(tid: pid_t, parts: [(u64, &mut [u8]); PARTS]) -> io::Result<()> {
+    let remote = parts
+        .each_ref()
+        .map(|(address, buffer)| remote(*address, buffer.len()));
     let local = parts.map(|(_, buffer)| iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),

@@ -79,7 +79,10 @@ fn a_file_is_compared_with_the_kernel_that_runs() {
     let compare = |file: &[u8], registers: &Registers| {
         let knowledge = GuestKnowledge::from_kernel_image(file).unwrap();
         let compared = knowledge.locate_or_compare(&guest.memory, registers);
-        (compared.map_err(|error| error.to_string()), knowledge.slide())
+        (
+            compared.map_err(|error| error.to_string()),
+            knowledge.slide(),
+        )
     };
     let own = HOT.file();
     let changed = |from: &str, to: &str| {
@@ -99,13 +102,21 @@ fn a_file_is_compared_with_the_kernel_that_runs() {
     assert_eq!(compare(&build, &guest.kernel(0)), (Err(error.into()), None));
     // Nothing is said of what doesn't run yet.
     let (compared, slide) = compare(&release, &Registers::default());
-    assert!(compared.unwrap_err().starts_with("No Linux kernel is running yet"));
+    assert!(
+        compared
+            .unwrap_err()
+            .starts_with("No Linux kernel is running yet")
+    );
     assert_eq!(slide, None);
     // One that runs though it isn't found: an exception table that leads elsewhere.
     guest.write(IDT_PAGE, &[0; 4096]);
     let registers = guest.user();
     let knowledge = GuestKnowledge::from_kernel_image(&own).unwrap();
-    assert!(knowledge.locate_or_compare(&guest.memory, &registers).is_ok());
+    assert!(
+        knowledge
+            .locate_or_compare(&guest.memory, &registers)
+            .is_ok()
+    );
     assert_eq!(knowledge.slide(), None);
 }
 

@@ -197,11 +197,9 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
     };
-    let (mut threads, rings) = AttachedThreads::start(sampled, common)
-        .map_err(VmError::host("a thread"))?;
-    threads
-        .learn(learner)
-        .map_err(VmError::host("a thread"))?;
+    let (mut threads, rings) =
+        AttachedThreads::start(sampled, common).map_err(VmError::host("a thread"))?;
+    threads.learn(learner).map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,
         plan,

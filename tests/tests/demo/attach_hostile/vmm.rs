@@ -381,7 +381,13 @@ impl Host {
         let vm = self.vm.as_ref().unwrap();
         for number in 0..count {
             let slot = u32::try_from(16 + number).unwrap();
-            set_slot(vm, slot, (1 << 36) + number * 0x2000, self.memory.address, 0x1000);
+            set_slot(
+                vm,
+                slot,
+                (1 << 36) + number * 0x2000,
+                self.memory.address,
+                0x1000,
+            );
         }
     }
 
