@@ -1,5 +1,7 @@
 //! VMMs that lie, and do at the worst moment what a VMM may do: `kvmprof attach` reports nonsense about them at most.
 
+mod threads;
+mod vcpu_thread;
 mod vmm;
 
 use std::fs;
@@ -184,24 +186,6 @@ fn a_vmm_that_executes_another_program_has_ended() {
     });
 }
 
-/// The program that has the thread's number then isn't made to do anything.
-#[test]
-fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
-    on_kvm(|| {
-        for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            vmm.tell("main-thread");
-            let mut attached = Attached::start(&vmm, capture);
-            attached.until_sampled(100);
-            vmm.begin("exec sleep 1000");
-            let (ran, samples) = attached.wait();
-            assert!(ran.stderr.contains("has ended"), "{ran:?}");
-            check_samples(&samples);
-            assert!(vmm.is_running());
-        }
-    });
-}
-
 /// Slots are removed, added and moved all the time, as by a balloon and by hotplug.
 #[test]
 fn slots_may_change_while_it_is_attached() {
@@ -298,41 +282,6 @@ fn a_guest_may_end_while_nobody_counts_its_ticks() {
     });
 }
 
-/// A handler of a signal that comes while the thread does what kvmprof has it do can take for ever: that isn't waited for.
-#[test]
-fn a_signals_handler_may_not_come_back() {
-    on_kvm(|| {
-        let mut vmm = Vmm::start();
-        let attached = Attached::start(&vmm, "ptrace");
-        attached.until_sampled(50);
-        vmm.tell("nap");
-        // From inside of the handler.
-        attached.until_sampled(200);
-        let (ran, samples) = attached.stop();
-        let said = ran.stderr.lines();
-        let said = said.filter(|line| !line.contains("The thread doesn't stop"));
-        assert_eq!(said.count(), 0, "{ran:?}");
-        check_samples(&samples);
-        assert!(vmm.is_running() && !vmm.is_traced());
-    });
-}
-
-/// A filter that the thread gets later is suspended like one that it has had: it doesn't see what kvmprof has the thread do.
-#[test]
-fn a_seccomp_filter_may_come_later() {
-    on_kvm(|| {
-        let mut vmm = Vmm::start();
-        let attached = Attached::start(&vmm, "ptrace");
-        attached.until_sampled(50);
-        vmm.tell("filter");
-        attached.until_sampled(200);
-        let (ran, samples) = attached.stop();
-        assert_eq!(ran.stderr, "");
-        check_samples(&samples);
-        assert!(vmm.is_running());
-    });
-}
-
 /// What the host's kernel refuses for a while is tried again, and said once.
 #[test]
 fn a_vcpu_may_be_another_file_for_a_while() {
@@ -354,32 +303,6 @@ fn a_vcpu_may_be_another_file_for_a_while() {
         let (ran, samples) = attached.stop();
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
         check_samples(&samples[samples.len() - 50..]);
-    });
-}
-
-/// A vCPU's thread that can't be stopped for long isn't kept when it stops at last, though nothing says any more that the guest runs.
-#[test]
-fn a_vcpu_may_be_slow_to_stop() {
-    on_kvm(|| {
-        for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(100);
-            let pipe = attached.folder.path().join("pipe").display().to_string();
-            vmm.tell(&format!("block {pipe}"));
-            // It is traced from then on until it has stopped: kvmprof has given up waiting for that.
-            let mut looks = 0;
-            until("kvmprof tries to stop it", || {
-                looks = if vmm.is_traced() { looks + 1 } else { 0 };
-                (looks >= 300).then_some(())
-            });
-            vmm.tell("stop-clock");
-            vmm.tell(&format!("unblock {pipe}"));
-            attached.until_sampled(100);
-            let (_, samples) = attached.stop();
-            check_samples(&samples);
-            assert!(!vmm.is_traced());
-        }
     });
 }
 
@@ -417,24 +340,6 @@ fn a_vcpu_may_be_added_while_it_is_attached() {
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
             check_samples(&samples);
-        }
-    });
-}
-
-/// A vCPU's thread may have any number in its registers when it is stopped.
-#[test]
-fn a_system_call_may_have_returned_any_number() {
-    on_kvm(|| {
-        for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
-            vmm.tell("seek");
-            attached.until_ticks(2000);
-            let (ran, samples) = attached.stop();
-            assert_eq!(ran.stderr, "");
-            check_samples(&samples);
-            assert!(vmm.is_running());
         }
     });
 }

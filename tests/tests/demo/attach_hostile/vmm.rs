@@ -3,38 +3,37 @@
 //! Its guest is one vCPU in the kernel of a synthetic Linux guest, in an endless loop.
 
 use std::env;
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stdin};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvm_bindings::{kvm_regs, kvm_sregs, kvm_userspace_memory_region};
-use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_introspection::testing::kernel::{HOT, offsets};
 use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY};
 use kvmprof_tests::registers_in_long_mode;
 use vm_memory::{Bytes, GuestAddress};
 
+use super::vcpu_thread::{
+    ERRORS, NAPS, Order, RUNS, SIGNALS, WORKED, count_signal, duplicate, make_pipe, run,
+    run_handed_over, take_naps,
+};
+
 /// Set in the process that is the VMM.
 const IS_VMM: &str = "KVMPROF_TEST_VMM";
 /// What its lines for the test begin with.
 const MARK: &str = "vmm: ";
-/// `include/uapi/linux/kvm.h`
-const KVM_RUN: libc::Ioctl = 0xae80;
-const KVM_GET_REGS: i64 = 0x8090_ae81;
-/// `REG_RSI` (`sys/ucontext.h`).
-const RSI: usize = 9;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 
@@ -194,27 +193,6 @@ impl Memory {
     }
 }
 
-/// What the vCPU's thread does between two runs.
-enum Order {
-    /// Go on with these registers.
-    Registers(Box<(kvm_regs, kvm_sregs)>),
-    /// Wait in the kernel, where no signal interrupts it, until somebody opens the pipe of this name for writing.
-    Block(CString),
-    /// Do nothing any more but a system call that returns the smallest number, in this file.
-    Seek(File),
-    /// Put something else in place of the vCPU's descriptor, or the vCPU again.
-    Hide,
-    Show,
-    /// Get a seccomp filter that kills the process for a question of the vCPU's registers.
-    Filter,
-    /// Leave the vCPU to the main thread.
-    HandOver,
-    /// Close the vCPU and go on without it.
-    Close,
-    /// End the thread.
-    End,
-}
-
 struct Host {
     vm: Option<VmFd>,
     memory: Memory,
@@ -297,6 +275,7 @@ impl Host {
             "unblock" => drop(File::create(words[1]).unwrap()),
             "nap" => self.nap(),
             "other-cpu" => self.become_other_cpu(),
+            "work" => self.work(number(1)),
             "filter" => self.order(Order::Filter),
             "hide" => self.order(Order::Hide),
             "show" => self.order(Order::Show),
@@ -318,6 +297,26 @@ impl Host {
         let vcpu = vcpu.create_vcpu(0).unwrap();
         let reset = (vcpu.get_regs().unwrap(), vcpu.get_sregs().unwrap());
         self.order(Order::Registers(Box::new(reset)));
+    }
+
+    /// Has the vCPU's thread sleep and wait, first without signals, and then with one after the other, none of which may be lost.
+    fn work(&self, rounds: u64) {
+        self.order(Order::Work(rounds));
+        while WORKED.load(Ordering::SeqCst) < rounds {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(ERRORS.load(Ordering::SeqCst), 0);
+        let handler: extern "C" fn(i32) = count_signal;
+        // SAFETY: the handler only calls what handlers may call.
+        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+        for round in 1..=rounds {
+            // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
+            unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR2) };
+            while SIGNALS.load(Ordering::SeqCst) < round {
+                thread::sleep(Duration::from_micros(100));
+            }
+        }
+        assert_eq!(SIGNALS.load(Ordering::SeqCst), rounds);
     }
 
     /// Sends the vCPU's thread a signal again and again, until one comes while it asks KVM for registers, which only kvmprof has it do. Its
@@ -433,179 +432,6 @@ impl Host {
         for _ in 0..count {
             self.copies.push(duplicate(vm));
         }
-    }
-}
-
-/// Another descriptor of the same.
-fn duplicate(original: &impl AsRawFd) -> File {
-    // SAFETY: it is open; the new descriptor is this one's alone.
-    let copy = unsafe { libc::fcntl(original.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
-    assert!(copy >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: as above.
-    unsafe { File::from_raw_fd(copy) }
-}
-
-/// Makes the descriptor of `place` one of what `other` is.
-fn replace(place: &impl AsRawFd, other: &File) {
-    // SAFETY: both are open, and stay so; who uses `place` stands it.
-    let result = unsafe { libc::dup3(other.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) };
-    assert!(result >= 0, "{}", std::io::Error::last_os_error());
-}
-
-/// Naps that were taken.
-static NAPS: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn take_naps(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives a handler of this kind the interrupted registers.
-    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let is_asked = registers[RSI] == KVM_GET_REGS;
-    while is_asked {
-        NAPS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: it waits for nothing else, and nothing is written.
-        unsafe { libc::poll(std::ptr::null_mut(), 0, 100) };
-    }
-}
-
-/// The vCPU that the main thread runs, and how often that has returned.
-static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
-static RUNS: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn run_handed_over(_: i32) {
-    loop {
-        // SAFETY: KVM_RUN has no argument, and the guest writes to no memory but its own.
-        unsafe { libc::ioctl(HANDED_OVER.load(Ordering::SeqCst), KVM_RUN, 0) };
-        RUNS.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// The life of the vCPU's thread: whatever the guest does, it goes on.
-fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
-    let mut vcpu = Some(vcpu);
-    let mut sought = None;
-    let mut hidden = None;
-    loop {
-        match vcpu.as_mut() {
-            Some(_) if sought.is_some() => sought.iter().for_each(seek),
-            // What it does has no effect, and neither have failures; its thread is as busy as it would be.
-            Some(vcpu) => {
-                let _ = vcpu.run();
-            }
-            None => thread::sleep(Duration::from_millis(10)),
-        }
-        if let Ok((order, done)) = orders.try_recv() {
-            match (order, &vcpu) {
-                (Order::Registers(registers), Some(vcpu)) => {
-                    vcpu.set_sregs(&registers.1).unwrap();
-                    vcpu.set_regs(&registers.0).unwrap();
-                }
-                (Order::Registers(_), None) => {}
-                (Order::Block(pipe), _) => {
-                    done.send(()).unwrap();
-                    wait_for_child(&pipe);
-                    continue;
-                }
-                (Order::Seek(file), _) => sought = Some(file),
-                (Order::Filter, _) => forbid_registers(),
-                (Order::Hide, Some(vcpu)) => {
-                    let copy = duplicate(vcpu);
-                    replace(vcpu, &File::open("/dev/null").unwrap());
-                    hidden = Some(copy);
-                }
-                (Order::Show, Some(vcpu)) => {
-                    hidden.take().iter().for_each(|copy| replace(vcpu, copy))
-                }
-                (Order::Hide | Order::Show, None) => {}
-                (Order::HandOver, _) => {
-                    let vcpu = vcpu.take().map(ManuallyDrop::new);
-                    let descriptor = vcpu.map_or(-1, |vcpu| vcpu.as_raw_fd());
-                    HANDED_OVER.store(descriptor, Ordering::SeqCst);
-                }
-                (Order::Close, _) => vcpu = None,
-                (Order::End, _) => return,
-            }
-            done.send(()).unwrap();
-        }
-    }
-}
-
-/// lseek(2) in a process's memory takes any number, and returns it: here the smallest one, which has no opposite.
-fn seek(memory: &File) {
-    for _ in 0..1000 {
-        // SAFETY: it changes nothing but the file's position, which nobody uses.
-        unsafe { libc::lseek(memory.as_raw_fd(), i64::MIN, libc::SEEK_SET) };
-    }
-}
-
-/// A seccomp filter for the calling thread: ioctl(2) with KVM_GET_REGS ends the process.
-fn forbid_registers() {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const EQUALS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let instruction = |code: u32, jf, k| libc::sock_filter {
-        code: u16::try_from(code).unwrap(),
-        jt: 0,
-        jf,
-        k,
-    };
-    // The number of the system call, and the lower half of its second argument.
-    let mut filter = [
-        instruction(LOAD, 0, 0),
-        instruction(EQUALS, 3, u32::try_from(libc::SYS_ioctl).unwrap()),
-        instruction(LOAD, 0, 24),
-        instruction(EQUALS, 1, u32::try_from(KVM_GET_REGS).unwrap()),
-        instruction(RETURN, 0, libc::SECCOMP_RET_KILL_PROCESS),
-        instruction(RETURN, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: 6,
-        filter: filter.as_mut_ptr(),
-    };
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the program's instructions are alive, and are as many as it says.
-    let results = unsafe {
-        [
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0),
-        ]
-    };
-    assert_eq!(results, [0, 0]);
-}
-
-/// A pipe that has a name.
-fn make_pipe(path: &str) -> CString {
-    let path = CString::new(path).unwrap();
-    // SAFETY: the name ends with a NUL.
-    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-    path
-}
-
-/// Starts a program whose input is `pipe`, and waits for that in posix_spawn(3), as vfork(2) does, until somebody opens the other end.
-fn wait_for_child(pipe: &CStr) {
-    let program = c"/bin/true";
-    let arguments = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
-    let mut child = 0;
-    // SAFETY: 0 is a value of this structure, which is initialized before it is used; all names end with a NUL, and lists with a null pointer.
-    unsafe {
-        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
-        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
-        let added = libc::posix_spawn_file_actions_addopen(
-            &raw mut actions,
-            0,
-            pipe.as_ptr(),
-            libc::O_RDONLY,
-            0,
-        );
-        assert_eq!(added, 0);
-        let spawned = libc::posix_spawn(
-            &raw mut child,
-            program.as_ptr(),
-            &raw const actions,
-            std::ptr::null(),
-            arguments.as_ptr(),
-            arguments[1..].as_ptr(),
-        );
-        assert_eq!(spawned, 0);
-        libc::posix_spawn_file_actions_destroy(&raw mut actions);
     }
 }
 
