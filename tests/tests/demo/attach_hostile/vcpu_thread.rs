@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Write, pipe};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::Duration;
@@ -42,7 +42,8 @@ pub enum Order {
     End,
 }
 
-/// Rounds of work that are over, what didn't end as it should, and signals that came.
+/// Whether nobody else sends signals any more, rounds of work that are over, what didn't end as it should, and signals that came.
+pub static WORK_BEGINS: AtomicBool = AtomicBool::new(false);
 pub static WORKED: AtomicU64 = AtomicU64::new(0);
 pub static ERRORS: AtomicU64 = AtomicU64::new(0);
 pub static SIGNALS: AtomicU64 = AtomicU64::new(0);
@@ -54,6 +55,10 @@ pub extern "C" fn count_signal(_: i32) {
 /// Waits in ways that the kernel restarts by itself in three manners, if it is interrupted by no handler of a signal: the thread doesn't see that it was
 /// stopped.
 fn work(rounds: u64) {
+    // The signals that have had it take the order are behind it then.
+    while !WORK_BEGINS.load(Ordering::SeqCst) {
+        thread::yield_now();
+    }
     let (reader, mut writer) = pipe().unwrap();
     let writer = thread::spawn(move || {
         for round in 0..rounds {

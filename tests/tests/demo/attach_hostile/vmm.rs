@@ -26,8 +26,8 @@ use kvmprof_tests::registers_in_long_mode;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::vcpu_thread::{
-    ERRORS, NAPS, Order, RUNS, SIGNALS, WORKED, count_signal, duplicate, make_pipe, run,
-    run_handed_over, take_naps,
+    ERRORS, NAPS, Order, RUNS, SIGNALS, WORK_BEGINS, WORKED, count_signal, duplicate, make_pipe,
+    run, run_handed_over, take_naps,
 };
 
 /// Set in the process that is the VMM.
@@ -302,6 +302,7 @@ impl Host {
     /// Has the vCPU's thread sleep and wait, first without signals, and then with one after the other, none of which may be lost.
     fn work(&self, rounds: u64) {
         self.order(Order::Work(rounds));
+        WORK_BEGINS.store(true, Ordering::SeqCst);
         while WORKED.load(Ordering::SeqCst) < rounds {
             thread::sleep(Duration::from_millis(1));
         }
