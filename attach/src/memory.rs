@@ -90,6 +90,11 @@ impl AttachedMemory {
         self.kvm
     }
 
+    /// How many vCPUs the guest has made until now; `None` where the host's kernel doesn't say. One that was closed still counts.
+    pub fn vcpu_count(&self) -> Option<u32> {
+        self.kernel.vcpu_count(self.kvm)
+    }
+
     /// The memory slots as they were read last.
     pub fn slots(&self) -> Arc<Slots> {
         Arc::clone(&self.slots.read().unwrap_or_else(PoisonError::into_inner))

@@ -96,6 +96,14 @@ pub enum IntrospectionError {
         "The guest's memory doesn't tell enough about its kernel; --kernel FILE may, with the file that it was booted from"
     )]
     IncompleteInMemory(#[source] Box<IntrospectionError>),
+    /// The kernel's file is another one's than that of the kernel which runs.
+    #[error("The file is the kernel of Linux {file}, but the guest runs {running}")]
+    OtherBuild {
+        /// The file's release, as in its banner.
+        file: String,
+        /// What runs, in words.
+        running: String,
+    },
     /// A `kvmprof` note is malformed.
     #[error("The guest's note doesn't say where its processes are")]
     Note(#[from] NoteError),

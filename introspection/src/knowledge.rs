@@ -290,6 +290,25 @@ impl GuestKnowledge {
         }
     }
 
+    /// Finds the slide as [`GuestKnowledge::locate`] does. If it isn't found, the kernel that is known by its file is compared with the one that
+    /// runs: that copies its image, some 60 MB.
+    ///
+    /// # Errors
+    /// [`IntrospectionError::OtherBuild`] if another kernel runs than the file's. [`IntrospectionError::NoKernelYet`] and
+    /// [`IntrospectionError::OtherKernel`] as for [`GuestKnowledge::from_memory`].
+    pub fn locate_or_compare<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Result<(), IntrospectionError> {
+        match self.linux() {
+            Some(linux) if linux.locate(memory, registers).is_none() => {
+                linux.compare_with_running(memory, registers)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the guest's kernel has a driver for ACPI's power button. `None` if the guest isn't Linux. A module is only found once it
     /// is known where the kernel is.
     pub fn hears_power_button<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {

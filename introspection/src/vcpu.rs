@@ -70,6 +70,18 @@ impl VcpuIntrospector {
         }
     }
 
+    /// Whether [`VcpuIntrospector::places`] stay as they are. Until a Linux kernel was seen to work on this vCPU, they are those of the CPU with
+    /// the vCPU's number, which can be another one: where vCPUs were added later, or the first ones don't run.
+    pub fn places_are_sure(&self) -> bool {
+        let linux = self.knowledge.linux();
+        linux.is_none_or(|linux| self.cpu.is_sure(linux))
+    }
+
+    /// Takes the vCPU for the guest's CPU `number`, counted from 0, and forgets what was found until now.
+    pub fn renumber(&mut self, number: u16) {
+        self.cpu = Cpu::new(number);
+    }
+
     /// Takes the task at guest-virtual address `task`, of the process `pid`, for the one that
     /// [`VcpuIntrospector::identify`] would have found when the vCPU was stopped with `registers`, not long ago. If that task
     /// has ended since, none is found.

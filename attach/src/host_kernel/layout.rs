@@ -57,6 +57,8 @@ pub struct KvmLayout {
     pub mm: u64,
     /// `kvm.arch.vm_type`: kernels from 6.8 on.
     pub vm_type: Option<u64>,
+    /// `kvm.online_vcpus`, a number of 32 bits.
+    pub vcpu_count: Option<u64>,
     /// `kvm_vcpu.kvm`, `pid` and `vcpu_id`.
     pub vcpu_kvm: u64,
     pub vcpu_pid: u64,
@@ -229,6 +231,7 @@ impl KvmLayout {
             memslots: kvm.offset("memslots")?,
             mm: kvm.offset("mm")?,
             vm_type: kvm.structures.offset_within("arch", "vm_type"),
+            vcpu_count: kvm.structures.offset_of("online_vcpus"),
             vcpu_kvm: vcpu.offset("kvm")?,
             vcpu_pid: vcpu.offset("pid")?,
             vcpu_id: vcpu.offset("vcpu_id")?,

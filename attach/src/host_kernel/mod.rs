@@ -206,6 +206,12 @@ impl HostKernel {
         self.memory.read_pointer(vcpu.checked_add(layout.vcpu_kvm)?)
     }
 
+    /// How many vCPUs the guest at `kvm` has.
+    pub(crate) fn vcpu_count(&self, kvm: u64) -> Option<u32> {
+        let count = kvm.checked_add(self.layout.kvm.vcpu_count?)?;
+        self.memory.read_u32(count)
+    }
+
     /// The thread that ran the vCPU at `vcpu` last; `None` if it hasn't run yet.
     pub(crate) fn thread_of(&self, vcpu: u64) -> Option<i32> {
         let pid = vcpu.checked_add(self.layout.kvm.vcpu_pid)?;

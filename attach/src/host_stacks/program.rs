@@ -1,14 +1,16 @@
 //! The files that a VMM executes: its functions, and the way through its stacks.
 
 use std::borrow::Cow;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use kvmprof_introspection::{UnwindTable, UserUnwinder};
 use kvmprof_recording::elf;
 use kvmprof_recording::file::BinaryFunction;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
 use super::named;
 
@@ -53,6 +55,8 @@ struct Line<'a> {
     begin: u64,
     end: u64,
     offset: u64,
+    /// The file's device, its major and minor number.
+    device: (u32, u32),
     inode: u64,
     path: &'a str,
 }
@@ -63,10 +67,17 @@ impl Program {
     /// # Errors
     /// Its mappings can't be read.
     pub fn read(pid: i32) -> io::Result<Self> {
-        let mut maps = String::new();
+        let mut maps = Vec::new();
         File::open(format!("/proc/{pid}/maps"))?
             .take(MAX_MAPS)
-            .read_to_string(&mut maps)?;
+            .read_to_end(&mut maps)?;
+        // Paths can have any bytes. One that isn't text leads to no file then, and the others do.
+        let maps = String::from_utf8_lossy(&maps);
+        let folder = open(
+            format!("/proc/{pid}/root"),
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         let mut files: Vec<(u64, &str, Option<Arc<Code>>)> = Vec::new();
         let mut mappings = Vec::new();
         let mut room = MAX_FILES;
@@ -77,7 +88,7 @@ impl Program {
             let code = match known {
                 Some((.., code)) => code.clone(),
                 None => {
-                    let code = Code::read(pid, &line, &mut room).map(Arc::new);
+                    let code = Code::read(&folder, &line, &mut room).map(Arc::new);
                     files.push((line.inode, line.path, code.clone()));
                     code
                 }
@@ -128,17 +139,11 @@ impl Program {
 }
 
 impl Code {
-    /// The file of `line`; `None` if there is another one at its path by now, it is no program, or there is no `room` for its bytes.
-    fn read(pid: i32, line: &Line<'_>, room: &mut u64) -> Option<Self> {
-        let path = format!("/proc/{pid}/root{}", line.path);
-        // A pipe that has its place by now would make this wait.
-        let mut options = OpenOptions::new();
-        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path).ok()?;
-        let metadata = file.metadata().ok()?;
-        let is_same = metadata.is_file() && metadata.ino() == line.inode;
-        let length = metadata.len();
-        (is_same && length <= MAX_FILE).then_some(())?;
+    /// The file of `line` below `folder`, the process's root; `None` if there is another one at its path by now, it is no program, or there is no
+    /// `room` for its bytes.
+    fn read(folder: &OwnedFd, line: &Line<'_>, room: &mut u64) -> Option<Self> {
+        let (file, length) = line.open(folder)?;
+        (length <= MAX_FILE).then_some(())?;
         *room = room.checked_sub(length)?;
         let mut contents = Vec::new();
         (&file).take(length).read_to_end(&mut contents).ok()?;
@@ -178,19 +183,47 @@ impl Code {
 }
 
 impl<'a> Line<'a> {
+    /// The file and its length. The process can have put anything in the file's place: what isn't that regular file isn't even opened, since that alone
+    /// does something to some devices, and waits for a pipe.
+    fn open(&self, folder: &OwnedFd) -> Option<(File, u64)> {
+        // The kernel tells paths without symbolic links.
+        let place = openat2(
+            folder,
+            self.path.trim_start_matches('/'),
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS,
+        )
+        .ok()?;
+        let status = fstat(&place).ok()?;
+        let device = (
+            rustix::fs::major(status.st_dev),
+            rustix::fs::minor(status.st_dev),
+        );
+        // A file system without a device of its own (major number 0), such as btrfs, tells another number there than in the list of mappings.
+        let is_there = device == self.device || device.0 == 0;
+        let is_regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+        (is_regular && is_there && status.st_ino == self.inode).then_some(())?;
+        let file = File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()?;
+        Some((file, u64::try_from(status.st_size).ok()?))
+    }
+
     /// `None` for other mappings than those.
     fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let (begin, end) = words.next()?.split_once('-')?;
         let is_executable = words.next()?.as_bytes().get(2) == Some(&b'x');
         let offset = words.next()?;
-        let inode = words.nth(1)?.parse().ok()?;
+        let (major, minor) = words.next()?.split_once(':')?;
+        let inode = words.next()?.parse().ok()?;
         let path = line.get(line.find('/')?..)?;
         let number = |digits| u64::from_str_radix(digits, 16).ok();
+        let device = |digits| u32::from_str_radix(digits, 16).ok();
         is_executable.then_some(Self {
             begin: number(begin)?,
             end: number(end)?,
             offset: number(offset)?,
+            device: (device(major)?, device(minor)?),
             inode,
             path,
         })
@@ -208,6 +241,7 @@ mod tests {
             begin: 0x7f12_0000_1000,
             end: 0x7f12_0000_3000,
             offset: 0x1000,
+            device: (0xfe, 1),
             inode: 1234,
             path: "/usr/lib/a file.so",
         };
@@ -221,6 +255,55 @@ mod tests {
         for other in others {
             assert_eq!(Line::parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn only_the_file_that_was_mapped_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = open(
+            folder.path(),
+            OFlags::PATH | OFlags::DIRECTORY,
+            Mode::empty(),
+        )
+        .unwrap();
+        let path = |name| folder.path().join(name);
+        std::fs::write(path("file"), b"contents").unwrap();
+        std::os::unix::fs::symlink("file", path("link")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path("pipe"),
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let status = rustix::fs::stat(path("file")).unwrap();
+        let device = (
+            rustix::fs::major(status.st_dev),
+            rustix::fs::minor(status.st_dev),
+        );
+        let line = |path, inode| Line {
+            begin: 0x1000,
+            end: 0x2000,
+            offset: 0,
+            device,
+            inode,
+            path,
+        };
+        let (mut file, length) = line("/file", status.st_ino).open(&root).unwrap();
+        let mut contents = String::new();
+        file.read_to_string(&mut contents).unwrap();
+        assert_eq!((contents.as_str(), length), ("contents", 8));
+        assert!(line("/link", status.st_ino).open(&root).is_none());
+        assert!(line("/file", status.st_ino + 1).open(&root).is_none());
+        // To open it would wait for somebody who writes.
+        let pipe = rustix::fs::stat(path("pipe")).unwrap().st_ino;
+        assert!(line("/pipe", pipe).open(&root).is_none());
+        let other = Line {
+            device: (device.0 + 1, device.1),
+            ..line("/file", status.st_ino)
+        };
+        assert_eq!(other.open(&root).is_some(), device.0 == 0);
     }
 
     #[inline(never)]

@@ -5,6 +5,7 @@ mod obstacle;
 mod processes;
 mod threads;
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 pub use obstacle::Obstacle;
@@ -57,10 +58,13 @@ pub struct Found {
     pub hidden: usize,
 }
 
-/// A guest with its `struct kvm`, if that is known.
+/// A guest of which only what is cheap to find was found yet: strangers can have any number of descriptors, of the same few guests.
 struct Candidate {
     machine: Machine,
+    /// Its `struct kvm`, if that is known.
     kvm: Option<u64>,
+    /// Whether the process has a descriptor of /dev/sev.
+    may_be_encrypted: bool,
 }
 
 /// Lists every KVM guest of this host: all processes that hold a guest's descriptor, whatever their names.
@@ -78,7 +82,16 @@ pub fn find_machines(kernel: Result<&HostKernel, &HostKernelError>) -> Found {
             Err(_) => {}
         }
     }
-    // One guest can have several descriptors, and processes that inherited one: the VMM's own come first.
+    let candidates = each_once(candidates).into_iter();
+    found.machines = candidates
+        .filter_map(|candidate| candidate.complete(kernel.ok()))
+        .collect();
+    found
+}
+
+/// One candidate for each guest, by the VMMs' pids. One guest can have several descriptors, and processes that inherited one: the VMM's own is
+/// taken.
+fn each_once(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates.sort_by_key(|candidate| {
         let is_elsewhere = candidate.machine.obstacle == Some(Obstacle::Elsewhere);
         (
@@ -87,16 +100,10 @@ pub fn find_machines(kernel: Result<&HostKernel, &HostKernelError>) -> Found {
             candidate.machine.descriptor,
         )
     });
-    let mut known = Vec::new();
-    candidates.retain(|candidate| {
-        let is_new = candidate.kvm.is_none_or(|kvm| !known.contains(&kvm));
-        known.extend(candidate.kvm);
-        is_new
-    });
+    let mut known = HashSet::new();
+    candidates.retain(|candidate| candidate.kvm.is_none_or(|kvm| known.insert(kvm)));
     candidates.sort_by_key(|candidate| candidate.machine.pid);
-    let machines = candidates.into_iter().map(|candidate| candidate.machine);
-    found.machines = machines.collect();
-    found
+    candidates
 }
 
 /// The names of the capabilities that this process lacks to look into process `pid`, or, without one, into any. None if it may.
@@ -151,25 +158,67 @@ fn guests(
         memory_bytes: None,
         obstacle: None,
     };
-    let machines: Vec<Machine> = guests.into_iter().map(machine).collect();
-    let mut candidates = match kernel {
-        Ok(kernel) => by_kernel(kernel, machines, descriptors),
-        Err(error) => by_proc(error, machines, descriptors),
-    };
     let may_be_encrypted = descriptors.iter().any(|it| it.kind == Kind::Sev);
-    for machine in candidates
-        .iter_mut()
-        .map(|candidate| &mut candidate.machine)
-    {
+    let candidate = |machine, kvm| Candidate {
+        machine,
+        kvm,
+        may_be_encrypted,
+    };
+    let kernel = match kernel {
+        Ok(kernel) => kernel,
+        Err(error) => {
+            let machines = by_proc(error, guests.into_iter().map(machine), descriptors);
+            let machines = machines.into_iter();
+            return machines.map(|machine| candidate(machine, None)).collect();
+        }
+    };
+    let Some(process) = kernel.process(pid) else {
+        let without = |descriptor| Machine {
+            obstacle: Some(Obstacle::NoMainThread),
+            ..machine(descriptor)
+        };
+        let machines = guests.into_iter().map(without);
+        return machines.map(|machine| candidate(machine, None)).collect();
+    };
+    let mut vcpus = vcpus_by_kernel(kernel, process, descriptors);
+    let mut known = HashSet::new();
+    let by_kernel = |descriptor| {
+        let kvm = kernel.private_data(process, descriptor)?;
+        known.insert(kvm).then_some(())?;
+        let is_own = kernel.mm_of(kvm)? == process.mm;
+        let machine = Machine {
+            vcpus: vcpus.remove(&kvm).unwrap_or_default(),
+            obstacle: (!is_own).then_some(Obstacle::Elsewhere),
+            ..machine(descriptor)
+        };
+        Some(candidate(machine, Some(kvm)))
+    };
+    guests.into_iter().filter_map(by_kernel).collect()
+}
+
+impl Candidate {
+    /// The guest with all that is to be known of it; `None` if its process has ended meanwhile.
+    fn complete(self, kernel: Option<&HostKernel>) -> Option<Machine> {
+        let mut machine = self.machine;
+        let by_memory = kernel.zip(self.kvm).and_then(|(kernel, kvm)| {
+            let slots = Slots::read(kernel, kvm);
+            machine.memory_bytes = slots.as_ref().map(Slots::bytes);
+            match slots {
+                None => Some(Obstacle::NoMemory),
+                Some(slots) => obstacle_of_memory(kernel, kvm, &slots),
+            }
+        });
         machine.vcpus.sort_unstable_by_key(|vcpu| vcpu.index);
+        // A vCPU that the process has two descriptors of is one vCPU.
+        machine.vcpus.dedup_by_key(|vcpu| vcpu.index);
         let obstacle = machine.obstacle.take();
         machine.obstacle = obstacle
-            .or_else(|| may_be_encrypted.then_some(Obstacle::Encrypted))
-            .or_else(|| obstacle_of_process(machine));
+            .or(by_memory)
+            .or_else(|| self.may_be_encrypted.then_some(Obstacle::Encrypted))
+            .or_else(|| obstacle_of_process(&machine));
+        // A process that took over the pid meanwhile has nothing to do with these descriptors.
+        (processes::start_time(machine.pid) == Some(machine.start_time)).then_some(machine)
     }
-    // A process that took over the pid meanwhile has nothing to do with these descriptors.
-    candidates.retain(|candidate| processes::start_time(candidate.machine.pid) == Some(start_time));
-    candidates
 }
 
 /// What keeps a guest from being attached to, as far as its process and its vCPUs say.
@@ -185,72 +234,37 @@ fn obstacle_of_process(machine: &Machine) -> Option<Obstacle> {
     }
 }
 
-/// Completes the guests of one process by what the kernel knows.
-fn by_kernel(
-    kernel: &HostKernel,
-    machines: Vec<Machine>,
-    descriptors: &[Descriptor],
-) -> Vec<Candidate> {
-    let Some(first) = machines.first() else {
-        return Vec::new();
-    };
-    let Some(process) = kernel.process(first.pid) else {
-        let without = |mut machine: Machine| {
-            machine.obstacle = Some(Obstacle::NoMainThread);
-            Candidate { machine, kvm: None }
-        };
-        return machines.into_iter().map(without).collect();
-    };
-    let vcpus = vcpus_by_kernel(kernel, process, descriptors);
-    let complete = |mut machine: Machine| {
-        let kvm = kernel.private_data(process, machine.descriptor)?;
-        let own = vcpus.iter().filter(|(guest, _)| *guest == kvm);
-        machine.vcpus = own.map(|(_, vcpu)| *vcpu).collect();
-        // A vCPU that the process has two descriptors of is one vCPU.
-        machine.vcpus.sort_unstable_by_key(|vcpu| vcpu.index);
-        machine.vcpus.dedup_by_key(|vcpu| vcpu.index);
-        let slots = Slots::read(kernel, kvm);
-        machine.memory_bytes = slots.as_ref().map(Slots::bytes);
-        machine.obstacle = match (kernel.mm_of(kvm)? == process.mm, slots) {
-            (false, _) => Some(Obstacle::Elsewhere),
-            (true, None) => Some(Obstacle::NoMemory),
-            (true, Some(slots)) => obstacle_of_memory(kernel, kvm, &slots),
-        };
-        Some(Candidate {
-            machine,
-            kvm: Some(kvm),
-        })
-    };
-    machines.into_iter().filter_map(complete).collect()
-}
-
-/// The vCPUs behind descriptors, each with the `struct kvm` that it belongs to.
+/// The vCPUs behind descriptors, by the `struct kvm` that they belong to.
 fn vcpus_by_kernel(
     kernel: &HostKernel,
     process: Process,
     descriptors: &[Descriptor],
-) -> Vec<(u64, Vcpu)> {
-    let vcpu = |descriptor: &Descriptor| {
+) -> HashMap<u64, Vec<Vcpu>> {
+    let mut vcpus: HashMap<u64, Vec<Vcpu>> = HashMap::new();
+    for descriptor in descriptors {
         let Kind::Vcpu(index) = descriptor.kind else {
-            return None;
+            continue;
         };
-        let address = kernel.private_data(process, descriptor.number)?;
-        let vcpu = Vcpu {
-            index,
-            descriptor: descriptor.number,
-            thread: kernel.thread_of(address),
+        let Some(address) = kernel.private_data(process, descriptor.number) else {
+            continue;
         };
-        Some((kernel.guest_of(address, index)?, vcpu))
-    };
-    descriptors.iter().filter_map(vcpu).collect()
+        if let Some(guest) = kernel.guest_of(address, index) {
+            vcpus.entry(guest).or_default().push(Vcpu {
+                index,
+                descriptor: descriptor.number,
+                thread: kernel.thread_of(address),
+            });
+        }
+    }
+    vcpus
 }
 
 /// Completes the guests of one process by what /proc shows.
 fn by_proc(
     error: &HostKernelError,
-    machines: Vec<Machine>,
+    machines: impl ExactSizeIterator<Item = Machine>,
     descriptors: &[Descriptor],
-) -> Vec<Candidate> {
+) -> Vec<Machine> {
     // Which guest of several a vCPU belongs to, only the kernel knows.
     let is_only_one = machines.len() == 1;
     let complete = |mut machine: Machine| {
@@ -258,7 +272,47 @@ fn by_proc(
             machine.vcpus = threads::vcpus(machine.pid, descriptors);
         }
         machine.obstacle = Some(Obstacle::HostKernel(error.to_string()));
-        Candidate { machine, kvm: None }
+        machine
     };
-    machines.into_iter().map(complete).collect()
+    machines.map(complete).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(pid: i32, descriptor: i32, kvm: Option<u64>, is_own: bool) -> Candidate {
+        Candidate {
+            machine: Machine {
+                pid,
+                start_time: 0,
+                program: String::new(),
+                name: None,
+                descriptor,
+                vcpus: Vec::new(),
+                memory_bytes: None,
+                obstacle: (!is_own).then_some(Obstacle::Elsewhere),
+            },
+            kvm,
+            may_be_encrypted: false,
+        }
+    }
+
+    #[test]
+    fn a_guest_is_listed_once_for_the_process_that_has_its_memory() {
+        // The memory slots of each candidate that is left are read.
+        let mut candidates: Vec<Candidate> = (0..1000)
+            .map(|descriptor| candidate(7, descriptor, Some(1), false))
+            .collect();
+        candidates.push(candidate(9, 4, Some(1), true));
+        candidates.push(candidate(9, 3, Some(1), true));
+        candidates.push(candidate(8, 5, Some(2), false));
+        candidates.push(candidate(5, 6, None, false));
+        candidates.push(candidate(5, 7, None, false));
+        let listed: Vec<(i32, i32)> = each_once(candidates)
+            .iter()
+            .map(|candidate| (candidate.machine.pid, candidate.machine.descriptor))
+            .collect();
+        assert_eq!(listed, [(5, 6), (5, 7), (8, 5), (9, 3)]);
+    }
 }

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
-/// Most descriptors of guests and vCPUs of one process.
-const MAX_DESCRIPTORS: usize = 1 << 16;
+/// Most descriptors of guests and vCPUs of one process: some 15 us each. A guest has 4096 vCPUs at most.
+const MAX_DESCRIPTORS: usize = 1 << 14;
 
 /// Fields of a process's or a thread's status (proc_pid_stat(5)): the first one behind the name, and two more.
 const STATE: usize = 3;

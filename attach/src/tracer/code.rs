@@ -1,11 +1,14 @@
 //! Instructions that a process has anyway, by which its threads are made to do system calls.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use libc::pid_t;
 use memchr::memmem;
+
+use super::memory;
 
 /// `syscall; ret`: the end of each function of a C library that can't fail, such as getpid(2).
 const SYSTEM_CALL: &[u8] = b"\x0f\x05\xc3";
@@ -13,6 +16,8 @@ const SYSTEM_CALL: &[u8] = b"\x0f\x05\xc3";
 const SIGNAL_RETURN: &[u8] = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05";
 /// How much of a process's code is searched, in bytes.
 const MAX_CODE: u64 = 512 << 20;
+/// Longest list of mappings that is read, in bytes.
+const MAX_MAPS: u64 = 16 << 20;
 /// The longest mapping that is read at once, in bytes.
 const MAX_MAPPING: u64 = 128 << 20;
 
@@ -54,7 +59,10 @@ impl ThreadCode {
     /// The process's memory can't be read, or they aren't there.
     pub fn find(pid: i32) -> Result<Self, CodeError> {
         let unreadable = |source| CodeError::Unreadable { pid, source };
-        let maps = fs::read(format!("/proc/{pid}/maps")).map_err(unreadable)?;
+        let mut maps = Vec::new();
+        fs::File::open(format!("/proc/{pid}/maps"))
+            .and_then(|file| file.take(MAX_MAPS).read_to_end(&mut maps))
+            .map_err(unreadable)?;
         let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable)?;
         let (mut system_call, mut signal_return) = (None, None);
         let mut left = MAX_CODE;
@@ -83,6 +91,20 @@ impl ThreadCode {
             }
         }
         Err(CodeError::Missing { pid })
+    }
+
+    /// Whether the instructions are there in the program that thread `tid` executes; some 2 us.
+    pub(super) fn is_there(&self, tid: pid_t) -> bool {
+        let mut system_call = [0; SYSTEM_CALL.len()];
+        let mut signal_return = [0; SIGNAL_RETURN.len()];
+        let read = memory::read(
+            tid,
+            [
+                (self.system_call, &mut system_call),
+                (self.signal_return, &mut signal_return),
+            ],
+        );
+        read.is_ok() && system_call == *SYSTEM_CALL && signal_return == *SIGNAL_RETURN
     }
 }
 
@@ -115,6 +137,24 @@ mod tests {
         assert_eq!(bytes, SIGNAL_RETURN);
         memory.read_exact_at(&mut bytes, code.system_call).unwrap();
         assert_eq!(bytes[..3], *SYSTEM_CALL);
+        assert!(code.is_there(pid));
+        for other in [
+            ThreadCode {
+                system_call: code.system_call + 1,
+                ..code
+            },
+            ThreadCode {
+                signal_return: code.signal_return + 1,
+                ..code
+            },
+            // Nothing is mapped there.
+            ThreadCode {
+                signal_return: 8,
+                ..code
+            },
+        ] {
+            assert!(!other.is_there(pid));
+        }
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! stack. A thread that was sent to `syscall; ret` with its stack pointer at the frame's start does the system call, returns
 //! to the code that does rt_sigreturn(2), and has all its registers back.
 
+use std::sync::LazyLock;
+
+use kvmprof_introspection::bytes::u64_at;
 use libc::user_regs_struct;
 
 /// What code below the stack pointer may use (System V ABI for x86-64, 3.2.2), in bytes.
@@ -24,8 +27,12 @@ const NO_STACK_MODE: u64 = 4;
 const SOFTWARE_BYTES: usize = 464;
 const MAGIC_BEGIN: u32 = 0x4650_5853;
 const MAGIC_END: u32 = 0x4650_5845;
-/// What FXSAVE writes; XSAVE adds a header of 64 bytes, and more.
+/// What FXSAVE writes; XSAVE adds a header, which begins with the components in use (XSTATE_BV), and more.
 const LEGACY: usize = 512;
+const HEADER: usize = 64;
+/// CPUID's leaf about XSAVE, and the component with AMX's tiles (XTILEDATA).
+const EXTENDED_LEAF: u32 = 0xd;
+const TILES: u32 = 18;
 
 /// A frame, and the room beside it for what system calls are to write.
 #[derive(Debug)]
@@ -44,11 +51,12 @@ impl ReturnFrame {
     /// form, and a stack pointer without room below it.
     pub fn new(
         registers: &user_regs_struct,
-        extended: Vec<u8>,
+        mut extended: Vec<u8>,
         blocked: u64,
         signal_return: u64,
         room: u64,
     ) -> Option<Self> {
+        without_unused_tiles(&mut extended, tiles());
         let extended = with_software_bytes(extended)?;
         let room = aligned(registers.rsp.checked_sub(RED_ZONE + room)?, 16);
         let extended_address =
@@ -89,6 +97,38 @@ fn aligned(address: u64, alignment: u64) -> u64 {
     address - address % alignment
 }
 
+/// Where XSAVE puts AMX's tiles, in bytes from the start of the extended registers; `None` on processors without them. Asked once: in a guest,
+/// CPUID takes an exit.
+fn tiles() -> Option<usize> {
+    static TILES_AT: LazyLock<Option<usize>> = LazyLock::new(|| {
+        // SAFETY: every processor that runs 64-bit code has CPUID. Newer versions of Rust have it as a safe function.
+        #[allow(unused_unsafe)]
+        let leaf = unsafe { std::arch::x86_64::__cpuid_count(EXTENDED_LEAF, TILES) };
+        let offset = usize::try_from(leaf.ebx).ok()?;
+        (leaf.eax != 0 && offset >= LEGACY + HEADER).then_some(offset)
+    });
+    *TILES_AT
+}
+
+/// Leaves tiles out that are unused. The kernel tells them of every thread, but has room for them, and takes them back, only of those that have
+/// asked for it (arch_prctl(2), ARCH_REQ_XCOMP_PERM): the others would get nothing back but what FXSAVE saves. Whoever uses them has asked.
+fn without_unused_tiles(extended: &mut Vec<u8>, tiles: Option<usize>) {
+    let Some(tiles) = tiles.filter(|tiles| *tiles < extended.len()) else {
+        return;
+    };
+    let [Some(components), Some(in_use)] =
+        [SOFTWARE_BYTES, LEGACY].map(|place| u64_at(extended, place))
+    else {
+        return;
+    };
+    let bit = 1 << TILES;
+    if components & bit != 0 && in_use & bit == 0 {
+        let rest = (components & !bit).to_ne_bytes();
+        extended.truncate(tiles);
+        extended[SOFTWARE_BYTES..SOFTWARE_BYTES + 8].copy_from_slice(&rest);
+    }
+}
+
 /// The extended registers as rt_sigreturn(2) takes them: those of XSAVE with the size and the components that they have.
 fn with_software_bytes(mut extended: Vec<u8>) -> Option<Vec<u8>> {
     let length = u32::try_from(extended.len()).ok()?;
@@ -96,7 +136,7 @@ fn with_software_bytes(mut extended: Vec<u8>) -> Option<Vec<u8>> {
         extended.get_mut(SOFTWARE_BYTES..)?.fill(0);
         return Some(extended);
     }
-    if extended.len() < LEGACY + 64 {
+    if extended.len() < LEGACY + HEADER {
         return None;
     }
     // There ptrace(2) tells the components (XCR0).
@@ -110,4 +150,60 @@ fn with_software_bytes(mut extended: Vec<u8>) -> Option<Vec<u8>> {
     software[16..20].copy_from_slice(&length.to_ne_bytes());
     extended.extend_from_slice(&MAGIC_END.to_ne_bytes());
     Some(extended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Extended registers with these components, of which `in_use` are.
+    fn extended(length: usize, components: u64, in_use: u64) -> Vec<u8> {
+        let mut bytes = vec![7; length];
+        bytes[SOFTWARE_BYTES..SOFTWARE_BYTES + 8].copy_from_slice(&components.to_ne_bytes());
+        bytes[LEGACY..LEGACY + 8].copy_from_slice(&in_use.to_ne_bytes());
+        bytes
+    }
+
+    /// As a processor with AMX has it: 8 KiB of tiles behind the other components.
+    const OTHERS: u64 = 0x2_02e7;
+    const WITH_TILES: u64 = OTHERS | 1 << TILES;
+    const LENGTH: usize = 11_008;
+    const OFFSET: usize = 2816;
+
+    /// The length and the components that the kernel is told.
+    fn told(extended: &[u8]) -> (u32, u64) {
+        let software = &extended[SOFTWARE_BYTES..];
+        let length = u32::from_ne_bytes(software[16..20].try_into().unwrap());
+        (length, u64_at(software, 8).unwrap())
+    }
+
+    #[test]
+    fn unused_tiles_are_left_out() {
+        let framed = |mut bytes: Vec<u8>, tiles| {
+            without_unused_tiles(&mut bytes, tiles);
+            let framed = with_software_bytes(bytes).unwrap();
+            let (length, components) = told(&framed);
+            assert_eq!(framed.len(), usize::try_from(length).unwrap() + 4);
+            assert!(framed.ends_with(&MAGIC_END.to_ne_bytes()));
+            (usize::try_from(length).unwrap(), components)
+        };
+        let unused = extended(LENGTH, WITH_TILES, OTHERS);
+        assert_eq!(framed(unused.clone(), Some(OFFSET)), (OFFSET, OTHERS));
+        let used = extended(LENGTH, WITH_TILES, WITH_TILES);
+        assert_eq!(framed(used, Some(OFFSET)), (LENGTH, WITH_TILES));
+        // A processor without them, and a kernel that doesn't tell them.
+        assert_eq!(framed(unused, None), (LENGTH, WITH_TILES));
+        let without = extended(OFFSET, OTHERS, OTHERS);
+        assert_eq!(framed(without, Some(OFFSET)), (OFFSET, OTHERS));
+    }
+
+    #[test]
+    fn registers_of_an_unknown_form_are_refused() {
+        for length in [0, LEGACY - 1, LEGACY + 1, LEGACY + HEADER - 1] {
+            let mut bytes = vec![0; length];
+            without_unused_tiles(&mut bytes, Some(OFFSET));
+            assert_eq!(with_software_bytes(bytes), None, "{length}");
+        }
+        assert!(with_software_bytes(vec![0; LEGACY]).is_some());
+    }
 }

@@ -8,9 +8,11 @@
 
 mod code;
 mod frame;
+mod memory;
 mod ptrace;
 mod thread;
 mod vcpu;
+mod vmm_thread;
 
 pub use code::{CodeError, ThreadCode};
 pub use vcpu::{Look, SLOW_PAUSE, State, TraceError, TracedVcpu};

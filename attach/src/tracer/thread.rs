@@ -4,11 +4,12 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, c_void, iovec, pid_t, user_regs_struct};
+use libc::{c_int, pid_t, user_regs_struct};
 
 use super::TraceError;
 use super::code::ThreadCode;
 use super::frame::ReturnFrame;
+use super::memory;
 use super::ptrace::Traced;
 
 /// Looks at a thread that hasn't stopped yet without a pause, and how long the others are apart.
@@ -17,8 +18,11 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread may take to stop. One that waits for a disk, or is frozen, takes longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// Stops of a thread for other reasons, such as signals and the system calls of their handlers, during one system call.
-const MAX_STOPS: u32 = 10_000;
+/// How long it may take until a thread has stopped for what is wanted, such as the end of one system call, with all stops before that: for the
+/// signals that it gets meanwhile, and twice for each system call of their handlers.
+pub const MAX_STOP: Duration = Duration::from_millis(500);
+/// CS in 64-bit code: of Linux, and of Linux on Xen without hardware virtualization (`FLAT_USER_CS64`).
+const CODE_64_BIT: [u64; 2] = [0x33, 0xe033];
 /// Bytes that system calls may write for their caller.
 pub const ROOM: u64 = 1024;
 
@@ -91,7 +95,7 @@ fn stop(status: c_int) -> Stop {
 #[derive(Debug)]
 pub struct StoppedThread<'a> {
     traced: &'a Traced,
-    pid: pid_t,
+    tid: pid_t,
     code: ThreadCode,
     registers: user_regs_struct,
     /// What brings it back by itself, once it has been sent elsewhere.
@@ -99,11 +103,11 @@ pub struct StoppedThread<'a> {
 }
 
 impl<'a> StoppedThread<'a> {
-    /// The thread that `traced` has just seen stop, of process `pid`.
-    pub fn new(traced: &'a Traced, pid: pid_t, code: ThreadCode) -> Result<Self, TraceError> {
+    /// The thread `tid` that `traced` has just seen stop, and whose process had this `code`.
+    pub fn new(traced: &'a Traced, tid: pid_t, code: ThreadCode) -> Result<Self, TraceError> {
         Ok(Self {
             traced,
-            pid,
+            tid,
             code,
             registers: traced.registers().map_err(TraceError::Registers)?,
             frame: None,
@@ -139,16 +143,22 @@ impl<'a> StoppedThread<'a> {
         };
         let result = self.call(&call)?;
         if result < 0 {
-            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
-            return Err(TraceError::Kvm(io::Error::from_raw_os_error(errno)));
+            return Err(TraceError::Kvm(error_of(result)));
         }
-        read(self.pid, room, answer).map_err(TraceError::Stack)
+        memory::read(self.tid, [(room, answer)]).map_err(TraceError::Stack)
     }
 
     /// Lays the frame below its stack, once; the stack pointer for system calls, and the room for their answers.
     fn lay_frame(&mut self) -> Result<(u64, u64), TraceError> {
         if let Some(frame) = &self.frame {
             return Ok((frame.address, frame.room));
+        }
+        if !CODE_64_BIT.contains(&self.registers.cs) {
+            return Err(TraceError::Not64Bit);
+        }
+        // The program that a thread executes can't be another one by then, as long as it stands still.
+        if !self.code.is_there(self.tid) {
+            return Err(TraceError::OtherProgram);
         }
         let extended = self.traced.extended_registers();
         let blocked = self.traced.blocked_signals();
@@ -160,41 +170,59 @@ impl<'a> StoppedThread<'a> {
             ROOM,
         );
         let frame = frame.ok_or(TraceError::Unknown)?;
-        write(self.pid, frame.address, &frame.bytes).map_err(TraceError::Stack)?;
+        memory::write(self.tid, frame.address, &frame.bytes).map_err(TraceError::Stack)?;
         let places = (frame.address, frame.room);
         self.frame = Some(frame);
         Ok(places)
     }
 
-    /// Has it do the system call of `call`; the result is what that returns.
+    /// Has it do the system call of `call`; the result is what that returns. The thread runs if it is too slow.
     fn call(&self, call: &user_regs_struct) -> Result<i64, TraceError> {
         self.traced
             .set_registers(call)
             .map_err(TraceError::Registers)?;
         let behind = call.rip + 2;
-        let mut signal = 0;
         let mut is_inside = false;
-        for _ in 0..MAX_STOPS {
-            let proceeded = self.traced.proceed_to_system_call(signal);
-            proceeded.map_err(TraceError::Wait)?;
-            signal = 0;
-            match wait(self.traced)? {
-                Some(Stop::SystemCall) => {
-                    let registers = self.traced.registers().map_err(TraceError::Registers)?;
-                    // Handlers of signals do system calls of their own.
-                    let is_ours = registers.rip == behind && registers.rsp == call.rsp;
-                    if is_ours && is_inside {
-                        return Ok(registers.rax.cast_signed());
-                    }
-                    is_inside = is_ours;
+        self.follow(Traced::proceed_to_system_call, |stop| {
+            if stop == Stop::SystemCall {
+                let registers = self.traced.registers().map_err(TraceError::Registers)?;
+                // Handlers of signals do system calls of their own.
+                let is_ours = registers.rip == behind && registers.rsp == call.rsp;
+                if is_ours && is_inside {
+                    return Ok(Some(registers.rax.cast_signed()));
                 }
-                Some(Stop::Signal(number)) => signal = number,
-                Some(Stop::Interrupted | Stop::Suspended) => {}
-                Some(Stop::Gone) => return Err(TraceError::Gone),
-                None => break,
+                is_inside = is_ours;
             }
+            Ok(None)
+        })
+    }
+
+    /// Lets it go on by `proceed` from stop to stop, with its signals, until `see` finds something in one of them.
+    fn follow<T>(
+        &self,
+        proceed: impl Fn(&Traced, c_int) -> io::Result<()>,
+        mut see: impl FnMut(Stop) -> Result<Option<T>, TraceError>,
+    ) -> Result<T, TraceError> {
+        let begin = Instant::now();
+        let mut signal = 0;
+        loop {
+            proceed(self.traced, signal).map_err(TraceError::Wait)?;
+            // It runs: whoever looks at it next finds it running or at its next stop.
+            if begin.elapsed() >= MAX_STOP {
+                return Err(TraceError::Slow);
+            }
+            let stop = wait(self.traced)?.ok_or(TraceError::Slow)?;
+            if stop == Stop::Gone {
+                return Err(TraceError::Gone);
+            }
+            if let Some(found) = see(stop)? {
+                return Ok(found);
+            }
+            signal = match stop {
+                Stop::Signal(number) => number,
+                _ => 0,
+            };
         }
-        Err(TraceError::Slow)
     }
 
     /// Sets it back where it was, and lets it go on.
@@ -213,19 +241,10 @@ impl<'a> StoppedThread<'a> {
     /// interrupted.
     fn pass_signals(&self) -> Result<(), TraceError> {
         self.traced.interrupt().map_err(TraceError::Wait)?;
-        let mut signal = 0;
-        for _ in 0..MAX_STOPS {
-            self.traced.proceed(signal).map_err(TraceError::Wait)?;
-            signal = 0;
-            match wait(self.traced)? {
-                Some(Stop::Interrupted | Stop::Suspended) => return Ok(()),
-                Some(Stop::Signal(number)) => signal = number,
-                Some(Stop::SystemCall) => {}
-                Some(Stop::Gone) => return Err(TraceError::Gone),
-                None => break,
-            }
-        }
-        Err(TraceError::Slow)
+        self.follow(Traced::proceed, |stop| {
+            let is_it = matches!(stop, Stop::Interrupted | Stop::Suspended);
+            Ok(is_it.then_some(()))
+        })
     }
 }
 
@@ -233,7 +252,14 @@ impl<'a> StoppedThread<'a> {
 fn is_to_be_restarted(registers: &user_regs_struct) -> bool {
     let result = registers.rax.cast_signed();
     registers.orig_rax.cast_signed() >= 0
-        && (ERESTARTSYS..=ERESTART_RESTARTBLOCK).contains(&-result)
+        && (-ERESTART_RESTARTBLOCK..=-ERESTARTSYS).contains(&result)
+}
+
+/// The error that a system call has returned. The thread is the VMM's, so any number can be there.
+fn error_of(result: i64) -> io::Error {
+    let number = result.checked_neg().map(i32::try_from);
+    let number = number.and_then(Result::ok).unwrap_or(libc::EIO);
+    io::Error::from_raw_os_error(number)
 }
 
 /// The registers by which a thread goes on whose system call is restarted.
@@ -253,41 +279,45 @@ fn resumed(registers: &user_regs_struct) -> user_regs_struct {
     }
 }
 
-fn read(pid: pid_t, address: u64, buffer: &mut [u8]) -> io::Result<()> {
-    let local = iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
-    let remote = remote(address, buffer.len());
-    // SAFETY: `local` is a buffer that is valid to write to; the kernel checks the other process's address.
-    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    whole(read, buffer.len())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn write(pid: pid_t, address: u64, bytes: &[u8]) -> io::Result<()> {
-    let local = iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    let remote = remote(address, bytes.len());
-    let (local, remote) = (&raw const local, &raw const remote);
-    // SAFETY: `local` is a buffer that is valid to read; the kernel checks the other process's address, which is memory
-    // below the stack of a stopped thread, where nobody keeps anything.
-    let written = unsafe { libc::process_vm_writev(pid, local, 1, remote, 1, 0) };
-    whole(written, bytes.len())
-}
-
-fn remote(address: u64, length: usize) -> iovec {
-    iovec {
-        iov_base: address as *mut c_void,
-        iov_len: length,
+    /// Registers in system call `number`, which has returned `result`.
+    fn returned(number: u64, result: i64) -> user_regs_struct {
+        // SAFETY: it consists of numbers.
+        let registers: user_regs_struct = unsafe { std::mem::zeroed() };
+        user_regs_struct {
+            rip: 0x1002,
+            orig_rax: number,
+            rax: result.cast_unsigned(),
+            ..registers
+        }
     }
-}
 
-fn whole(done: isize, length: usize) -> io::Result<()> {
-    match usize::try_from(done) {
-        Ok(done) if done == length => Ok(()),
-        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-        Err(_) => Err(io::Error::last_os_error()),
+    #[test]
+    fn only_what_the_kernel_restarts_is_restarted() {
+        for result in [-512, -513, -514] {
+            let registers = resumed(&returned(7, result));
+            assert_eq!((registers.rip, registers.rax), (0x1000, 7), "{result}");
+        }
+        let registers = resumed(&returned(7, -516));
+        let restart = libc::SYS_restart_syscall.unsigned_abs();
+        assert_eq!((registers.rip, registers.rax), (0x1000, restart));
+        for result in [i64::MIN, i64::MIN + 1, -517, -511, -4, 0, 512, i64::MAX] {
+            let registers = resumed(&returned(7, result));
+            let own = result.cast_unsigned();
+            assert_eq!((registers.rip, registers.rax), (0x1002, own), "{result}");
+        }
+        // In no system call.
+        assert_eq!(resumed(&returned(u64::MAX, -512)).rip, 0x1002);
+    }
+
+    #[test]
+    fn any_result_of_a_system_call_is_an_error_or_none() {
+        assert_eq!(error_of(-25).raw_os_error(), Some(libc::ENOTTY));
+        for result in [i64::MIN, i64::from(i32::MIN) - 1] {
+            assert_eq!(error_of(result).raw_os_error(), Some(libc::EIO), "{result}");
+        }
     }
 }

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
 use libc::{c_uint, pid_t};
 
 use super::code::ThreadCode;
 use super::ptrace::Traced;
-use super::thread::{Stop, StoppedThread, has_stopped, wait};
+use super::thread::{MAX_STOP, Stop, StoppedThread, has_stopped, wait};
+use super::vmm_thread::VmmThread;
 
 /// `KVM_RUN`, `KVM_GET_REGS`, `KVM_GET_SREGS` and `KVM_GET_MP_STATE` (`include/uapi/linux/kvm.h`).
 const KVM_RUN: u64 = 0xae80;
@@ -39,9 +41,17 @@ pub enum TraceError {
     /// The thread has ended.
     #[error("The thread has ended")]
     Gone,
+    /// The instructions that were found aren't in the program that the thread executes.
+    #[error(
+        "The thread executes another program than at first, or that program's C library isn't where it was"
+    )]
+    OtherProgram,
     /// The thread hasn't stopped in time.
     #[error("The thread doesn't stop")]
     Slow,
+    /// The thread executes no 64-bit code.
+    #[error("The thread executes 32-bit code")]
+    Not64Bit,
     /// ptrace(2) has failed on a traced thread.
     #[error("The thread can't be controlled: {0}")]
     Wait(io::Error),
@@ -131,37 +141,56 @@ unsafe impl Answer for kvm_mp_state {}
 /// A vCPU whose thread is stopped for each look. All looks are made by the same thread.
 #[derive(Debug)]
 pub struct TracedVcpu {
-    pid: pid_t,
-    tid: pid_t,
+    thread: Arc<VmmThread>,
     descriptor: i32,
     code: ThreadCode,
-    options: c_uint,
+    /// Whether it is traced with its seccomp filters suspended, should it have or get any. Who may not suspend them traces it only as long as it
+    /// has none.
+    suspends_filters: bool,
     /// A thread that was interrupted and hasn't stopped yet.
     slow: Option<Traced>,
 }
 
 impl TracedVcpu {
     /// The vCPU of process `pid` with that descriptor, which the thread `tid` runs. The process has this `code`.
+    ///
+    /// If there is no such thread, it has [gone](Look::Gone). The thread that has the number now is meant from then on, whoever
+    /// has it later.
     pub fn new(pid: pid_t, tid: pid_t, descriptor: i32, code: ThreadCode) -> Self {
-        let filtered = has_seccomp_filter(pid, tid);
-        let suspended = if filtered {
-            libc::PTRACE_O_SUSPEND_SECCOMP
-        } else {
-            0
-        };
         Self {
-            pid,
-            tid,
+            thread: Arc::new(VmmThread::new(pid, tid)),
             descriptor,
             code,
-            options: (libc::PTRACE_O_TRACESYSGOOD | suspended).unsigned_abs(),
+            suspends_filters: true,
+            slow: None,
+        }
+    }
+
+    /// The same vCPU, for another thread that looks at it.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self {
+            thread: Arc::clone(&self.thread),
+            descriptor: self.descriptor,
+            code: self.code,
+            suspends_filters: self.suspends_filters,
             slow: None,
         }
     }
 
     /// The thread id of its thread.
     pub fn thread(&self) -> pid_t {
-        self.tid
+        self.thread.tid
+    }
+
+    /// Its descriptor in its VMM.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor
+    }
+
+    /// Whether its thread is still there; some 1 us.
+    pub fn has_thread(&self) -> bool {
+        self.thread.is_there()
     }
 
     /// Stops the vCPU, has `see` look at it, and lets it go on.
@@ -172,31 +201,14 @@ impl TracedVcpu {
         &mut self,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
     ) -> Result<Look<T>, TraceError> {
-        let traced = match self.slow.take() {
-            Some(traced) => traced,
-            None => match self.interrupt()? {
-                Look::Seen(traced) => traced,
-                Look::Suspended => return Ok(Look::Suspended),
-                Look::Busy => return Ok(Look::Busy),
-                Look::Gone => return Ok(Look::Gone),
-            },
+        let traced = match self.stop()? {
+            Look::Seen(traced) => traced,
+            Look::Suspended => return Ok(Look::Suspended),
+            Look::Busy => return Ok(Look::Busy),
+            Look::Gone => return Ok(Look::Gone),
         };
-        loop {
-            match wait(&traced)? {
-                Some(Stop::Interrupted) => break,
-                // The end of the tracing leaves it suspended.
-                Some(Stop::Suspended) => return Ok(Look::Suspended),
-                Some(Stop::Signal(signal)) => traced.proceed(signal).map_err(TraceError::Wait)?,
-                Some(Stop::SystemCall) => traced.proceed(0).map_err(TraceError::Wait)?,
-                Some(Stop::Gone) => return Ok(Look::Gone),
-                None => {
-                    self.slow = Some(traced);
-                    return Err(TraceError::Slow);
-                }
-            }
-        }
         let mut state = State {
-            thread: StoppedThread::new(&traced, self.pid, self.code)?,
+            thread: StoppedThread::new(&traced, self.thread.tid, self.code)?,
             descriptor: self.descriptor,
         };
         let seen = see(&mut state);
@@ -248,12 +260,56 @@ impl TracedVcpu {
         }
     }
 
+    /// Stops the thread.
+    fn stop(&mut self) -> Result<Look<Traced>, TraceError> {
+        let traced = match self.slow.take() {
+            Some(traced) => traced,
+            None => match self.interrupt()? {
+                Look::Seen(traced) => traced,
+                other => return Ok(other),
+            },
+        };
+        let begin = Instant::now();
+        loop {
+            let stop = match begin.elapsed() {
+                // It runs, as it was let go from its last stop.
+                long if long >= MAX_STOP => None,
+                _ => wait(&traced)?,
+            };
+            match stop {
+                Some(Stop::Interrupted) => break,
+                // The end of the tracing leaves it suspended.
+                Some(Stop::Suspended) => return Ok(Look::Suspended),
+                Some(Stop::Signal(signal)) => traced.proceed(signal).map_err(TraceError::Wait)?,
+                Some(Stop::SystemCall) => traced.proceed(0).map_err(TraceError::Wait)?,
+                Some(Stop::Gone) => return Ok(Look::Gone),
+                None => {
+                    self.slow = Some(traced);
+                    return Err(TraceError::Slow);
+                }
+            }
+        }
+        // It may have ended just before it was traced, and another one may have its number. Whoever that is, it is let go.
+        if !self.thread.is_there() {
+            return Ok(Look::Gone);
+        }
+        if !self.suspends_filters && self.has_filter() {
+            // From now on it is tried.
+            self.suspends_filters = true;
+            return Err(self.refused(io::Error::from_raw_os_error(libc::EPERM)));
+        }
+        Ok(Look::Seen(traced))
+    }
+
     /// Begins to trace the thread, which stops soon.
-    fn interrupt(&self) -> Result<Look<Traced>, TraceError> {
+    fn interrupt(&mut self) -> Result<Look<Traced>, TraceError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match Traced::seize(self.tid, self.options) {
+            if !self.thread.is_there() {
+                return Ok(Look::Gone);
+            }
+            match Traced::seize(self.thread.tid, self.options()) {
                 Ok(traced) => {
                     traced.interrupt().map_err(TraceError::Wait)?;
                     return Ok(Look::Seen(traced));
@@ -261,6 +317,10 @@ impl TracedVcpu {
                 Err(error) => match self.explain(error) {
                     // Another tracer may have let it go just before its reason was looked for.
                     Err(_) if attempts < MAX_ATTEMPTS => {}
+                    // Without CAP_SYS_ADMIN, and where the kernel can't.
+                    Err(_) if self.suspends_filters && !self.has_filter() => {
+                        self.suspends_filters = false;
+                    }
                     explained => return explained,
                 },
             }
@@ -269,7 +329,7 @@ impl TracedVcpu {
 
     /// What it means that the thread can't be traced. A thread that is ending gives EPERM too.
     fn explain<T>(&self, source: io::Error) -> Result<Look<T>, TraceError> {
-        let status = thread_status(self.pid, self.tid).unwrap_or_default();
+        let status = thread_status(self.thread.pid, self.thread.tid).unwrap_or_default();
         let field = |name| field(&status, name);
         let is_ending = field("State:").is_none_or(|state| state.starts_with(['Z', 'X']));
         if is_ending || source.raw_os_error() == Some(libc::ESRCH) {
@@ -278,14 +338,27 @@ impl TracedVcpu {
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
             return Ok(Look::Busy);
         }
-        let tid = self.tid;
-        Err(TraceError::Refused { tid, source })
+        Err(self.refused(source))
     }
-}
 
-fn has_seccomp_filter(pid: pid_t, tid: pid_t) -> bool {
-    let status = thread_status(pid, tid).unwrap_or_default();
-    field(&status, "Seccomp:").is_some_and(|mode| mode != "0")
+    fn refused(&self, source: io::Error) -> TraceError {
+        let tid = self.thread.tid;
+        TraceError::Refused { tid, source }
+    }
+
+    fn options(&self) -> c_uint {
+        let suspended = match self.suspends_filters {
+            true => libc::PTRACE_O_SUSPEND_SECCOMP,
+            false => 0,
+        };
+        (libc::PTRACE_O_TRACESYSGOOD | suspended).unsigned_abs()
+    }
+
+    /// Whether the thread has a seccomp filter.
+    fn has_filter(&self) -> bool {
+        let status = thread_status(self.thread.pid, self.thread.tid).unwrap_or_default();
+        field(&status, "Seccomp:").is_some_and(|mode| mode != "0")
+    }
 }
 
 fn thread_status(pid: pid_t, tid: pid_t) -> io::Result<String> {

@@ -29,6 +29,8 @@ pub struct Cpu {
     vcpu: u16,
     /// The offset of its per-CPU area, once the areas are set up.
     pub(super) base: Option<u64>,
+    /// Whether the kernel was seen to work with that offset on this vCPU.
+    is_seen: bool,
     /// This thread's view of the kernel's modules.
     modules: KnownModules,
     /// Another CPU's offset that was in the GS base instead, and how many times in a row.
@@ -39,11 +41,12 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// `vcpu` is the vCPU's index. Linux numbers CPUs in the order of the MADT, so its CPU number is the same.
+    /// `vcpu` is the vCPU's index. Linux numbers CPUs in the order of the MADT, so its CPU number is the same as a rule.
     pub fn new(vcpu: u16) -> Self {
         Self {
             vcpu,
             base: None,
+            is_seen: false,
             modules: KnownModules::default(),
             other: (0, 0),
             seen: None,
@@ -234,6 +237,12 @@ impl Cpu {
         processes::can_write(&view, layout, mm, address)
     }
 
+    /// Whether it is sure which of the kernel's CPUs this is: a sample in the kernel has shown it. Before that it is the one with the
+    /// vCPU's number.
+    pub fn is_sure(&self, linux: &LinuxKnowledge) -> bool {
+        self.is_seen || linux.addresses.per_cpu_offset.is_none()
+    }
+
     /// Forgets the last process's mappings, which couldn't be passed on, so that they are read again.
     pub fn forget_process(&mut self) {
         self.follower.forget_current();
@@ -272,10 +281,12 @@ impl Cpu {
         // boot value, which is 0 from 6.15 on: the GS base of many programs.
         if [own, boot].contains(&registers.gs_base) {
             self.other = (0, 0);
+            self.is_seen |= self.base == Some(registers.gs_base);
             return Some(own);
         }
         if self.is_convinced(linux, view, registers.gs_base) {
             self.base = Some(registers.gs_base);
+            self.is_seen = true;
             return self.base;
         }
         Some(own)

@@ -51,6 +51,38 @@ impl LinuxKnowledge {
         Ok(learned)
     }
 
+    /// Compares this kernel, which wasn't found where a vCPU has `registers`, with the one that runs there. Copies that kernel's image, as
+    /// [`Self::from_memory`] does.
+    ///
+    /// # Errors
+    /// It is another one, no Linux kernel runs yet, or a kernel that isn't Linux.
+    pub fn compare_with_running<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Result<(), IntrospectionError> {
+        let running = RunningImage::read(memory, registers)?;
+        let image = running.image();
+        // There can be several, left in reused memory.
+        let mut banners = image.segments().iter().flat_map(|segment| {
+            let starts = memchr::memmem::find_iter(segment.data, BANNER_START);
+            starts.filter_map(|start| segment.data.get(start..))
+        });
+        if banners.any(|banner| banner.starts_with(&self.banner)) {
+            return Ok(());
+        }
+        let running = match release(&image) {
+            Some(release) if release != self.release => {
+                format!("Linux {}", release.escape_default())
+            }
+            _ => "another build of it".to_owned(),
+        };
+        Err(IntrospectionError::OtherBuild {
+            file: self.release.clone(),
+            running,
+        })
+    }
+
     /// Learns from `image`. Gives the slide too: that of a running kernel, 0 for a file.
     fn learn(mut image: KernelImage<'_>) -> Result<(Self, u64), IntrospectionError> {
         let kernel = release(&image).ok_or(IntrospectionError::NotAKernel)?;

@@ -74,6 +74,53 @@ fn a_running_kernel_tells_what_its_file_tells() {
 }
 
 #[test]
+fn a_file_is_compared_with_the_kernel_that_runs() {
+    let guest = LinuxGuest::new(HOT);
+    let compare = |file: &[u8], registers: &Registers| {
+        let knowledge = GuestKnowledge::from_kernel_image(file).unwrap();
+        let compared = knowledge.locate_or_compare(&guest.memory, registers);
+        (
+            compared.map_err(|error| error.to_string()),
+            knowledge.slide(),
+        )
+    };
+    let own = HOT.file();
+    let changed = |from: &str, to: &str| {
+        let mut words = own.windows(from.len());
+        let place = words.position(|word| word == from.as_bytes()).unwrap();
+        let mut file = own.clone();
+        file[place..place + from.len()].copy_from_slice(to.as_bytes());
+        file
+    };
+    assert_eq!(compare(&own, &guest.user()), (Ok(()), Some(SLIDE)));
+    let release = changed("6.99.0-test", "6.98.0-test");
+    let error = "The file is the kernel of Linux 6.98.0-test, but the guest runs Linux 6.99.0-test";
+    assert_eq!(compare(&release, &guest.user()), (Err(error.into()), None));
+    let build = changed("#1 SMP", "#2 SMP");
+    let error =
+        "The file is the kernel of Linux 6.99.0-test, but the guest runs another build of it";
+    assert_eq!(compare(&build, &guest.kernel(0)), (Err(error.into()), None));
+    // Nothing is said of what doesn't run yet.
+    let (compared, slide) = compare(&release, &Registers::default());
+    assert!(
+        compared
+            .unwrap_err()
+            .starts_with("No Linux kernel is running yet")
+    );
+    assert_eq!(slide, None);
+    // One that runs though it isn't found: an exception table that leads elsewhere.
+    guest.write(IDT_PAGE, &[0; 4096]);
+    let registers = guest.user();
+    let knowledge = GuestKnowledge::from_kernel_image(&own).unwrap();
+    assert!(
+        knowledge
+            .locate_or_compare(&guest.memory, &registers)
+            .is_ok()
+    );
+    assert_eq!(knowledge.slide(), None);
+}
+
+#[test]
 fn a_running_kernel_is_found_with_five_levels_of_page_tables() {
     let guest = LinuxGuest::with_levels(HOT, 5);
     let cr4 = long_mode(0, true).cr4;

@@ -257,6 +257,31 @@ fn another_numbering_of_cpus_is_learned() {
 }
 
 #[test]
+fn a_cpus_number_is_sure_once_its_kernel_was_seen() {
+    let guest = LinuxGuest::new(HOT);
+    let places = |introspector: &mut crate::VcpuIntrospector, registers: &Registers| {
+        introspector.identify(&guest.memory, registers, false, false);
+        introspector.places(&guest.memory, registers).unwrap()
+    };
+    let mut expected = guest.introspector(1);
+    let of_other = places(&mut expected, &guest.kernel(1));
+    assert!(expected.places_are_sure());
+    let mut introspector = guest.introspector(0);
+    // Programs don't say.
+    let own = places(&mut introspector, &guest.user());
+    assert!(own != of_other && !introspector.places_are_sure());
+    for _ in 1..8 {
+        assert_eq!(places(&mut introspector, &guest.kernel(1)), own);
+        assert!(!introspector.places_are_sure());
+    }
+    assert_eq!(places(&mut introspector, &guest.kernel(1)), of_other);
+    assert!(introspector.places_are_sure());
+    introspector.renumber(0);
+    assert_eq!(places(&mut introspector, &guest.kernel(0)), own);
+    assert!(introspector.places_are_sure());
+}
+
+#[test]
 fn the_offset_of_absent_cpus_belongs_to_no_cpu() {
     for kernel in [OLD, HOT, NEW] {
         let guest = LinuxGuest::new(kernel);

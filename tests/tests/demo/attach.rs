@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
@@ -82,21 +85,56 @@ fn a_recording_agrees_with_the_guests_own_count() {
     });
 }
 
-/// Whatever a vCPU's thread does when kvmprof is killed, it goes on with it: the guest checks each value that it reads.
+/// Threads that want all of the host's processors. Dropped, they end.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn start() -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        for _ in 0..2 {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self(is_over)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whatever a vCPU's thread does when kvmprof is killed, and whatever else the host does, it goes on with it: the guest checks each value that it
+/// reads.
 #[test]
 fn a_killed_kvmprof_leaves_no_trace() {
     on_kvm(|| {
         let machine = machine(CHECKED, 2);
+        machine.until_rounds(10, || {});
+        let [_, threads] = holdings();
         let mut random = Random(1);
-        for _ in 0..100 {
-            let attached = Guest::attach(process::id(), Some(CHECKED), ["--hz", "1000"]);
+        let mut busy = None;
+        for round in 0..100 {
+            if round == 50 {
+                busy = Some(Busy::start());
+            }
+            let capture = ["ptrace", "kernel"][round % 2];
+            let options = ["--hz", "1000", "--capture", capture];
+            let attached = Guest::attach(process::id(), Some(CHECKED), options);
             let pcs = attached.open();
             pcs.ioctl(PROF_ALL, 0);
             // A different number of samples each time, so that it is killed anywhere.
             until_sampled(&attached, random.below(8));
             drop(attached);
         }
+        drop(busy);
         machine.until_rounds(1000, || {});
+        assert_eq!(holdings()[1], threads);
         machine.stop();
     });
 }
@@ -181,31 +219,37 @@ fn two_hundred_times_leave_nothing_behind() {
     });
 }
 
-/// While its VMM is stopped a guest's ticks are stolen; its end is kvmprof's.
+/// While its VMM is stopped a guest's ticks are stolen, or idle for the host's kernel; its end is kvmprof's.
 #[test]
 fn a_stopped_vmm_is_waited_for_and_its_end_noticed() {
     on_kvm(|| {
-        let mut vmm = Guest::start(Boot::Demo, NO_OPTIONS);
-        let mut attached = Guest::attach(vmm.pid(), Some(Boot::Demo), ["--hz", "100"]);
-        let pcs = attached.open();
-        pcs.ioctl(PROF_ALL, 0);
-        until_sampled(&attached, 20);
-        vmm.signal(Signal::STOP);
-        let [.., before, _] = ledger(&attached);
-        until("ticks are stolen", || {
-            let [.., stolen, _] = ledger(&attached);
-            (stolen >= before + 50).then_some(())
-        });
-        vmm.signal(Signal::CONT);
-        let [_, sampled, ..] = ledger(&attached);
-        until_sampled(&attached, sampled + 20);
-        drop(pcs);
-        vmm.signal(Signal::TERM);
-        assert_eq!(vmm.wait().status, 0);
-        let ran = attached.wait();
-        assert_eq!(ran.status, 0, "{ran:?}");
-        assert!(ran.stderr.contains("has ended"), "{ran:?}");
+        check_stopped_vmm("ptrace", |[_, _, _, stolen, _]| stolen);
+        check_stopped_vmm("kernel", |[_, _, idle, ..]| idle);
     });
+}
+
+/// `counted` is where the ticks of a stopped VMM go, in a [`ledger`].
+fn check_stopped_vmm(capture: &str, counted: impl Fn([u64; 5]) -> u64) {
+    let mut vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+    let options = ["--hz", "100", "--capture", capture];
+    let mut attached = Guest::attach(vmm.pid(), Some(Boot::Demo), options);
+    let pcs = attached.open();
+    pcs.ioctl(PROF_ALL, 0);
+    until_sampled(&attached, 20);
+    vmm.signal(Signal::STOP);
+    let before = counted(ledger(&attached));
+    until("ticks are counted", || {
+        (counted(ledger(&attached)) >= before + 50).then_some(())
+    });
+    vmm.signal(Signal::CONT);
+    let [_, sampled, ..] = ledger(&attached);
+    until_sampled(&attached, sampled + 20);
+    drop(pcs);
+    vmm.signal(Signal::TERM);
+    assert_eq!(vmm.wait().status, 0);
+    let ran = attached.wait();
+    assert_eq!(ran.status, 0, "{ran:?}");
+    assert!(ran.stderr.contains("has ended"), "{ran:?}");
 }
 
 /// What only a VMM can do isn't there.

@@ -338,6 +338,28 @@ fn slots_that_change_are_read_again() {
     });
 }
 
+/// A guest whose vCPU hasn't run has no thread that could be stopped.
+#[test]
+fn a_guest_whose_vcpu_has_not_run_is_not_attached_to() {
+    on_kvm(|| {
+        let kernel = HostKernel::open().unwrap();
+        let vm = Pages::new(1);
+        vm.set(0, 0, 0, 0);
+        let vcpu = vm.vm.create_vcpu(0).unwrap();
+        let own = std::process::id();
+        let found = guests_of(&kernel, own);
+        let [guest] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(guest.obstacle, Some(Obstacle::NoThread));
+        assert_eq!(guest.vcpus.len(), 1);
+        assert_eq!(guest.vcpus[0].descriptor, vcpu.as_raw_fd());
+        assert_eq!(guest.vcpus[0].thread, None);
+        let words = ["attach", &own.to_string(), "--socket", "/nowhere"];
+        run(words).assert_refused(1, &["none of its vCPUs has run yet"]);
+    });
+}
+
 /// A process that inherited a guest's descriptor isn't its VMM: its own memory isn't the guest's.
 #[test]
 fn a_guest_belongs_to_the_process_that_has_its_memory() {

@@ -5,6 +5,7 @@ mod attach;
 mod attach_hostile;
 mod attach_kernel;
 mod attach_rights;
+mod attach_tools;
 mod balloon;
 mod clock;
 mod collect;

@@ -5,10 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use super::vcpu::LONGEST_SLEEP;
 use crate::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
-
-/// How long a thread sleeps that waits for nothing, unless it is kicked.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// When ticks are due, for which the clock's thread waits by itself.
 #[derive(Clone, Copy, Debug)]
@@ -54,11 +52,11 @@ impl AttachedBackend {
         })
     }
 
-    /// How long the clock's thread may sleep from `now` on.
+    /// How long the clock's thread may sleep from `now` on, unless it is kicked.
     pub fn sleep(&self, now: u64) -> Duration {
         let due = self.timer.as_ref().or(self.halted.as_ref());
         let sleep = |due: &Due| Duration::from_nanos(due.next.saturating_sub(now));
-        due.map_or(LONG, sleep).min(LONG)
+        due.map_or(LONGEST_SLEEP, sleep).min(LONGEST_SLEEP)
     }
 
     /// It is `now`, in ns: what was due before has been seen. True when a tick is due on which a halted vCPU isn't halted any

@@ -13,28 +13,29 @@ use kvmprof_attach::{AttachedMemory, Slots};
 use kvmprof_introspection::{ProcessPlaces, Registers};
 use kvmprof_recording::StackParts;
 
-use super::vcpu::AttachedCommon;
+use super::vcpu::{AttachedCommon, LONGEST_SLEEP, REFRESH_NS};
 use crate::clock::{ClockSetting, Generation, Grid, ThreadTimes, TickSource, monotonic_ns};
 use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
 use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
 
-/// How long a thread sleeps that waits for nothing, unless it is kicked.
-const LONG: Duration = Duration::from_secs(3600);
 /// Periods between two looks into the ring, within these bounds; and half of what the ring has room for.
 const PERIODS: u64 = 100;
 const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 100_000_000;
-/// Between two looks at the registers of a guest that hasn't said yet where its processes are, in ns.
+/// Between two looks at the registers of a guest that hasn't said yet where its processes are, in ns. If it still hasn't, or only by a
+/// guess, after [`MANY_LOOKS`], the pause is twice as long after each [`FEW_LOOKS`], up to 8 times.
 const PAUSE: u64 = 250_000_000;
+const MANY_LOOKS: u32 = 16;
+const FEW_LOOKS: u32 = 4;
+/// Between two tries to have the host's kernel sample that has refused, in ns: memory or descriptors may be short for a moment.
+const RETRY: u64 = 1_000_000_000;
 
 /// All that the thread owns.
 pub struct KernelVcpu {
-    /// The vCPU's number, from 0.
+    /// The vCPU's number, from 0, and that of the guest's CPU which it is taken for.
     pub vcpu: u16,
-    /// The vCPU's thread in its VMM, and its descriptor.
-    pub tid: i32,
-    pub descriptor: i32,
-    /// The same vCPU, to be asked for its registers until it is known where its processes are.
+    pub cpu: u16,
+    /// The vCPU itself, which is asked for its registers until it is known where its processes are.
     pub traced: TracedVcpu,
     /// What other threads hold of it.
     pub shared: Arc<VcpuShared>,
@@ -59,10 +60,11 @@ impl KernelVcpu {
         let stopping = Arc::clone(&self.common.stopping);
         let knowledge = Arc::clone(&self.common.knowledge);
         let memory = Arc::clone(&self.common.memory);
-        let view = VcpuView::new(self.vcpu, memory, knowledge, self.common.max_stack);
+        let mut view = VcpuView::new(self.vcpu, memory, knowledge, self.common.max_stack);
+        view.introspector.renumber(self.cpu);
         let spawned = thread::Builder::new().name(format!("sampler {}", self.vcpu));
         spawned.spawn(move || {
-            let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.tid);
+            let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.traced.thread());
             if let Ok(schedstat) = File::open(schedstat) {
                 let mut sampler = Sampler {
                     vcpu: self,
@@ -71,6 +73,9 @@ impl KernelVcpu {
                     places: None,
                     registers: Registers::default(),
                     looked: 0,
+                    looks: 0,
+                    tried: 0,
+                    has_warned: false,
                     generation: 0,
                     setting: ClockSetting::default(),
                     clock: None,
@@ -102,6 +107,11 @@ struct Sampler {
     /// The registers that were looked at last, and when, in ns.
     registers: Registers,
     looked: u64,
+    /// How many times that was.
+    looks: u32,
+    /// When the host's kernel was asked last to take samples, in ns, and whether it was said that it had refused.
+    tried: u64,
+    has_warned: bool,
     generation: Generation,
     setting: ClockSetting,
     clock: Option<Clock>,
@@ -123,7 +133,7 @@ impl Sampler {
         if self.vcpu.traced.is_slow() {
             return SLOW_PAUSE;
         }
-        self.clock.as_ref().map_or(LONG, |clock| {
+        self.clock.as_ref().map_or(LONGEST_SLEEP, |clock| {
             let capture = clock.ticks.capture();
             let room = capture.map_or(PERIODS, |capture| capture.room() / 2);
             let periods = clock.ticks.period().saturating_mul(PERIODS.min(room));
@@ -136,9 +146,11 @@ impl Sampler {
         self.take()?;
         self.follow_requests()?;
         if self.clock.is_some() {
-            self.keep_current()?;
+            return self.keep_current();
         }
-        Some(())
+        // While there are no ticks, nothing else tells whether the guest and the vCPU's thread are there.
+        (self.vcpu.common).refresh_memory(monotonic_ns(), REFRESH_NS)?;
+        self.vcpu.traced.has_thread().then_some(())
     }
 
     /// Hands over all samples, and what became of the other ticks until now.
@@ -198,19 +210,22 @@ impl Sampler {
         let now = monotonic_ns();
         let grid = Grid::new(now, hz, None);
         let slots = self.vcpu.common.memory.slots();
+        let capture = self.capture(grid.period());
         self.clock = Some(Clock {
             hz,
-            ticks: KernelTicks::new(grid, now, times, self.capture(grid.period())),
+            ticks: KernelTicks::new(grid, now, times, capture),
             slots,
             stacks: self.setting.stacks,
         });
         Some(())
     }
 
-    fn capture(&self, period: u64) -> Option<Capture> {
+    /// Has the host's kernel take samples; `None` if it refuses.
+    fn capture(&mut self, period: u64) -> Option<Capture> {
+        self.tried = monotonic_ns();
         let thread = VcpuThreadId {
-            descriptor: self.vcpu.descriptor,
-            tid: self.vcpu.tid,
+            descriptor: self.vcpu.traced.descriptor(),
+            tid: self.vcpu.traced.thread(),
         };
         let memory = &self.vcpu.common.memory;
         let contents = Contents {
@@ -218,24 +233,41 @@ impl Sampler {
             stacks: self.setting.stacks,
         };
         let started = Capture::start(&self.vcpu.host, &memory.slots(), thread, contents, period);
-        let warn = |error: &_| log::warn!("Ticks of vCPU {} are lost: {error}", self.vcpu.vcpu);
-        started.inspect_err(warn).ok()
+        let vcpu = self.vcpu.vcpu;
+        match started {
+            Ok(capture) => return Some(capture),
+            Err(error) if self.has_warned => log::debug!("Ticks of vCPU {vcpu} are lost: {error}"),
+            Err(error) => {
+                self.has_warned = true;
+                log::warn!("Ticks of vCPU {vcpu} are lost until it is sampled again: {error}");
+            }
+        }
+        None
+    }
+
+    /// Whether the host's kernel has refused to take samples, and it is time to ask again.
+    fn is_to_retry(&self, now: u64) -> bool {
+        let is_refused = |clock: &Clock| clock.ticks.capture().is_none();
+        self.clock.as_ref().is_some_and(is_refused) && now.saturating_sub(self.tried) >= RETRY
     }
 
     /// Has the program read where processes are now, and copy the parts of stacks that are wanted, if that has changed.
     fn keep_current(&mut self) -> Option<()> {
         let now = monotonic_ns();
         let mut is_news = false;
-        if self.places.is_none() && now.saturating_sub(self.looked) >= PAUSE {
+        if self.is_to_look(now) {
+            let before = self.places.clone();
             self.look(now)?;
-            is_news = self.places.is_some();
+            is_news = self.places != before;
         }
         self.vcpu.common.refresh_memory(now, LONGEST)?;
         let slots = self.vcpu.common.memory.slots();
         let clock = self.clock.as_ref()?;
         let stacks = self.setting.stacks;
-        if is_news || !Arc::ptr_eq(&slots, &clock.slots) || clock.stacks != stacks {
-            let capture = self.capture(clock.ticks.period());
+        let has_changed = !Arc::ptr_eq(&slots, &clock.slots) || clock.stacks != stacks;
+        let period = clock.ticks.period();
+        if is_news || has_changed || self.is_to_retry(now) {
+            let capture = self.capture(period);
             // What the old program has sampled is read by what it was told.
             self.take_old(is_news)?;
             let clock = self.clock.as_mut()?;
@@ -243,6 +275,13 @@ impl Sampler {
             (clock.slots, clock.stacks) = (slots, stacks);
         }
         Some(())
+    }
+
+    /// Whether it isn't known yet where the vCPU's processes are, or not for sure, and it is time to look again.
+    fn is_to_look(&self, now: u64) -> bool {
+        let is_open = self.places.is_none() || !self.view.introspector.places_are_sure();
+        let doublings = self.looks.saturating_sub(MANY_LOOKS).div_ceil(FEW_LOOKS);
+        is_open && now.saturating_sub(self.looked) >= PAUSE << doublings.min(3)
     }
 
     /// Takes what the program before has sampled, without the places that it didn't know.
@@ -256,6 +295,7 @@ impl Sampler {
     /// Stops the vCPU once, to learn where its processes are.
     fn look(&mut self, now: u64) -> Option<()> {
         self.looked = now;
+        self.looks = self.looks.saturating_add(1);
         let memory = &self.vcpu.common.memory;
         let introspector = &mut self.view.introspector;
         let looked = self.vcpu.traced.look(|vcpu| {

@@ -20,27 +20,45 @@ pub struct Learner {
     vcpus: Vec<TracedVcpu>,
     /// How many looks there were.
     looks: usize,
+    /// Whether another kernel runs than that of the file, and that was said.
+    is_other: bool,
 }
 
 impl Learner {
     /// By these vCPUs, in turn: one may run a guest of its own, or nothing yet.
     pub fn new(vcpus: Vec<TracedVcpu>) -> Self {
-        Self { vcpus, looks: 0 }
+        Self {
+            vcpus,
+            looks: 0,
+            is_other: false,
+        }
     }
 
-    /// Completes `knowledge` if that is pending, and a kernel runs.
+    /// Completes `knowledge` if that is pending, and a kernel runs. Finds where the kernel is if its file is known.
     ///
     /// # Errors
-    /// What keeps the kernel from being found now.
+    /// What keeps the kernel from being found now, and once [`IntrospectionError::OtherBuild`].
     pub fn look(
         &mut self,
         memory: &Arc<AttachedMemory>,
         knowledge: &GuestKnowledge,
     ) -> Result<(), IntrospectionError> {
-        if knowledge.is_pending()
-            && let Some(registers) = self.registers()
-        {
+        let is_pending = knowledge.is_pending();
+        if !is_pending && !knowledge.is_unlocated() {
+            return Ok(());
+        }
+        let Some(registers) = self.registers() else {
+            return Ok(());
+        };
+        if is_pending {
             knowledge.complete(GuestKnowledge::from_memory(memory, &registers)?);
+        } else if self.is_other {
+            // What runs now may be what starts the kernel.
+            knowledge.locate(memory, &registers);
+        } else {
+            let located = knowledge.locate_or_compare(memory, &registers);
+            self.is_other = matches!(located, Err(IntrospectionError::OtherBuild { .. }));
+            located?;
         }
         Ok(())
     }
@@ -62,22 +80,27 @@ impl Learner {
         looked.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Looks again and again, until `knowledge` is complete, or `stopping` is set. Gives itself back.
+    /// Looks again and again, until `knowledge` is complete and it is known where the kernel is, or `stopping` is set. Gives itself back.
     pub fn learn(
         mut self,
         memory: &Arc<AttachedMemory>,
         knowledge: &GuestKnowledge,
         stopping: &AtomicBool,
     ) -> Self {
-        while knowledge.is_pending() && !stopping.load(Ordering::Relaxed) {
+        let is_open = || knowledge.is_pending() || knowledge.is_unlocated();
+        while is_open() && !stopping.load(Ordering::Relaxed) {
             let is_slow = self.vcpus.iter().any(TracedVcpu::is_slow);
             thread::park_timeout(if is_slow { SLOW_PAUSE } else { PAUSE });
             self.vcpus.iter_mut().for_each(TracedVcpu::let_go);
             if is_slow {
                 continue;
             }
-            if let Err(error) = self.look(memory, knowledge) {
-                log::debug!("{error}");
+            match self.look(memory, knowledge) {
+                Err(error @ IntrospectionError::OtherBuild { .. }) => {
+                    log::warn!("Samples have no processes for now: {error}");
+                }
+                Err(error) => log::debug!("{error}"),
+                Ok(()) => {}
             }
         }
         self

@@ -15,14 +15,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, ThreadCode, TraceError, TracedVcpu};
-use kvmprof_attach::{AttachedMemory, HostKernel, HostStacks, Machine};
+use kvmprof_attach::{AttachError, AttachedMemory, HostKernel, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
 use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks};
@@ -125,13 +125,26 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         .iter()
         .map(|(descriptor, tid)| TracedVcpu::new(pid, *tid, *descriptor, code));
     let mut traced: Vec<TracedVcpu> = traced.collect();
+    // Threads of a process that has got the pid meanwhile aren't the guest's.
+    if let Err(error @ AttachError::Ended(_)) = memory.refresh() {
+        return Err(error.into());
+    }
     check(&mut traced, pid)?;
+    name_left_out(&config.machine);
+    let vcpu_count = memory.vcpu_count().unwrap_or(u32::MAX);
     let socket = config.socket.as_deref();
     let listener = socket.map(HostListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
+    let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
+    let sampled = sampled.collect();
     let mut learner = Learner::new(traced);
-    if let Err(error) = learner.look_apart(&memory, &knowledge) {
-        log::warn!("Samples have no processes for now: {error}");
+    match learner.look_apart(&memory, &knowledge) {
+        Ok(()) => {}
+        Err(source @ IntrospectionError::OtherBuild { .. }) => {
+            let path = config.kernel.unwrap_or_default();
+            return Err(AttachedError::Kernel { path, source });
+        }
+        Err(error) => log::warn!("Samples have no processes for now: {error}"),
     }
     let host_stacks = (config.host_stacks && config.capture == Capture::Kernel)
         .then(|| HostStacks::read(pid).map(Arc::new))
@@ -178,15 +191,15 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         refreshed: AtomicU64::new(0),
         in_doubt: AtomicBool::new(false),
         has_rebooted: AtomicBool::new(false),
+        vcpus: AtomicU32::new(vcpu_count),
         guest_has_ended: watch.has_ended(),
+        doorbell: Arc::clone(&doorbell),
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
     };
-    let (mut threads, rings) = AttachedThreads::start(&vcpus, code, common, &doorbell)
-        .map_err(VmError::host("a thread"))?;
-    threads
-        .learn(learner, &doorbell)
-        .map_err(VmError::host("a thread"))?;
+    let (mut threads, rings) =
+        AttachedThreads::start(sampled, common).map_err(VmError::host("a thread"))?;
+    threads.learn(learner).map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,
         plan,
@@ -208,6 +221,24 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
         .collect()
 }
 
+/// The numbers of the guest's CPUs that they are, as far as is known without it: their places among all vCPUs.
+fn numbers(machine: &Machine) -> impl Iterator<Item = u16> {
+    let vcpus = machine.vcpus.iter().zip(0..);
+    vcpus.filter_map(|(vcpu, number)| vcpu.thread.map(|_| number))
+}
+
+/// Says which vCPUs nobody samples, as no thread is known that runs them.
+fn name_left_out(machine: &Machine) {
+    let left_out = machine.vcpus.iter().filter(|vcpu| vcpu.thread.is_none());
+    let names: Vec<String> = left_out.map(|vcpu| vcpu.index.to_string()).collect();
+    if !names.is_empty() {
+        log::warn!(
+            "vCPUs that haven't run yet aren't sampled: {}; attach again once they have",
+            names.join(", ")
+        );
+    }
+}
+
 /// Whether the vCPUs' registers can be had: better now than at the first tick.
 fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     let first = vcpus.first_mut().ok_or(AttachedError::NoVcpus(pid))?;
@@ -215,7 +246,7 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     loop {
         tries += 1;
         return match first.look(|vcpu| vcpu.registers()) {
-            Ok(Look::Gone) => Err(kvmprof_attach::AttachError::Ended(pid).into()),
+            Ok(Look::Gone) => Err(AttachError::Ended(pid).into()),
             Ok(_) => Ok(()),
             // A host that has much else to do.
             Err(TraceError::Slow) if tries < MAX_TRIES => continue,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
-use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
+use kvmprof_attach::tracer::TracedVcpu;
 
 use super::AttachedEnd;
 use super::kernel_vcpu::KernelVcpu;
 use super::learn::Learner;
 use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
-use crate::vcpu::{Doorbell, VcpuShared, tick_ring};
+use crate::vcpu::{VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
 
 /// All of them. Dropped, they end.
@@ -25,18 +25,14 @@ pub struct AttachedThreads {
 }
 
 impl AttachedThreads {
-    /// Starts a thread for each of `vcpus`: a vCPU's descriptor and its thread in the VMM, whose code is `code`. They ring
-    /// `doorbell` when those have ended.
+    /// Starts a thread for each of `vcpus`, with the number of the guest's CPU that it is taken for. They ring the doorbell of `common` when the vCPUs' own threads have ended.
     ///
     /// # Errors
     /// When the host gives no thread.
     pub fn start(
-        vcpus: &[(i32, i32)],
-        code: ThreadCode,
+        vcpus: Vec<(u16, TracedVcpu)>,
         common: AttachedCommon,
-        doorbell: &Arc<Doorbell>,
     ) -> io::Result<(Self, Vec<Profiled>)> {
-        let pid = common.memory.machine().pid;
         let mut all = Self {
             shared: Vec::new(),
             common: Arc::new(common),
@@ -44,20 +40,20 @@ impl AttachedThreads {
             threads: Vec::new(),
         };
         let mut profiled = Vec::new();
-        for ((descriptor, tid), vcpu) in vcpus.iter().copied().zip(0..) {
-            let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
+        for ((cpu, traced), vcpu) in vcpus.into_iter().zip(0..) {
+            let doorbell = Arc::clone(&all.common.doorbell);
+            let (ticks, ring) = tick_ring(vcpu, Arc::clone(&doorbell));
             let shared = Arc::<VcpuShared>::default();
-            let (left, doorbell) = (Arc::clone(&all.left), Arc::clone(doorbell));
+            let left = Arc::clone(&all.left);
             let ended = move || {
                 left.fetch_sub(1, Ordering::Relaxed);
                 doorbell.ring_anyway();
             };
-            let traced = TracedVcpu::new(pid, tid, descriptor, code);
             let (common, thread_shared) = (Arc::clone(&all.common), Arc::clone(&shared));
             let thread = match all.common.sampling.clone() {
                 None => AttachedVcpu {
                     vcpu,
-                    tid,
+                    cpu,
                     traced,
                     shared: thread_shared,
                     ticks,
@@ -66,8 +62,7 @@ impl AttachedThreads {
                 .start(ended),
                 Some(host) => KernelVcpu {
                     vcpu,
-                    tid,
-                    descriptor,
+                    cpu,
                     traced,
                     shared: thread_shared,
                     ticks,
@@ -84,12 +79,12 @@ impl AttachedThreads {
     }
 
     /// Has `learner` learn of the guest on a thread of its own, and the guest's kernel watched and its modules read, until the
-    /// end. `doorbell` rings if the guest reboots.
+    /// end. The doorbell rings if the guest reboots.
     ///
     /// # Errors
     /// When the host gives no thread.
-    pub fn learn(&mut self, learner: Learner, doorbell: &Arc<Doorbell>) -> io::Result<()> {
-        let (common, doorbell) = (Arc::clone(&self.common), Arc::clone(doorbell));
+    pub fn learn(&mut self, learner: Learner) -> io::Result<()> {
+        let common = Arc::clone(&self.common);
         let builder = thread::Builder::new().name("introspection".into());
         self.threads.push(builder.spawn(move || {
             let learner = learner.learn(&common.memory, &common.knowledge, &common.stopping);
@@ -104,7 +99,7 @@ impl AttachedThreads {
                 }
                 if RebootWatch::new(learner.into_vcpus(), linux, &common).watch() {
                     common.has_rebooted.store(true, Ordering::Relaxed);
-                    doorbell.ring_anyway();
+                    common.doorbell.ring_anyway();
                 }
             });
         })?);

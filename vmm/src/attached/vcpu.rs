@@ -2,8 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::sampling::SamplingHost;
@@ -15,11 +16,13 @@ use kvmprof_recording::Sample;
 use super::backend::AttachedBackend;
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::vcpu::{
-    TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers, signals,
+    Doorbell, TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers, signals,
 };
 
-/// How often the memory slots are looked at, in ns.
+/// How often the memory slots are looked at, and whether the guest is there, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;
+/// The longest that a vCPU's thread sleeps: by then it looks again.
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_nanos(REFRESH_NS);
 
 /// What the threads of all vCPUs of a guest share.
 pub struct AttachedCommon {
@@ -37,8 +40,12 @@ pub struct AttachedCommon {
     pub in_doubt: AtomicBool,
     /// Set once it has.
     pub has_rebooted: AtomicBool,
-    /// Set by whoever sees that the guest has ended.
+    /// How many vCPUs the guest had at first, until it was said that it has more.
+    pub vcpus: AtomicU32,
+    /// Set by whoever sees that the guest has ended, and then the doorbell rings.
     pub guest_has_ended: Arc<AtomicBool>,
+    /// Wakes up the thread that ends all.
+    pub doorbell: Arc<Doorbell>,
     /// What takes samples in the host's kernel, if not this process takes them.
     pub sampling: Option<Arc<SamplingHost>>,
     /// Set, and each vCPU's thread kicked, to end all of them.
@@ -58,21 +65,36 @@ impl AttachedCommon {
         match self.memory.refresh() {
             Err(AttachError::Ended(_)) => {
                 self.guest_has_ended.store(true, Ordering::Relaxed);
+                // Without clients nothing else may ever wake it up.
+                self.doorbell.ring_anyway();
                 return None;
             }
             Err(error) => log::debug!("{error}"),
             Ok(_) => {}
         }
+        self.look_for_vcpus();
         Some(())
+    }
+
+    /// Says once that there are vCPUs which nobody samples.
+    fn look_for_vcpus(&self) {
+        let Some(now) = self.memory.vcpu_count() else {
+            return;
+        };
+        let before = self.vcpus.fetch_max(now, Ordering::Relaxed);
+        if now > before {
+            log::warn!(
+                "The guest has {now} vCPUs by now, not {before}: those that were added aren't sampled; attach again for them"
+            );
+        }
     }
 }
 
 /// All that the thread owns.
 pub struct AttachedVcpu {
-    /// The vCPU's number, from 0.
+    /// The vCPU's number, from 0, and that of the guest's CPU which it is taken for.
     pub vcpu: u16,
-    /// The vCPU's thread in its VMM.
-    pub tid: i32,
+    pub cpu: u16,
     /// The vCPU itself.
     pub traced: TracedVcpu,
     /// What other threads hold of it.
@@ -93,7 +115,7 @@ impl AttachedVcpu {
         ended: impl FnOnce() + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
         let pid = self.common.memory.machine().pid;
-        let tid = self.tid;
+        let tid = self.traced.thread();
         let mut sampler = Sampler {
             view: VcpuView::new(
                 self.vcpu,
@@ -110,6 +132,7 @@ impl AttachedVcpu {
             failures: Failures::default(),
             common: Arc::clone(&self.common),
         };
+        sampler.view.introspector.renumber(self.cpu);
         let common = self.common;
         let spawned = thread::Builder::new().name(format!("tracer {}", self.vcpu));
         spawned.spawn(move || {
@@ -183,6 +206,10 @@ impl Sampler {
             if self.common.refresh_memory(now, REFRESH_NS).is_none() {
                 break;
             }
+            // While there are no ticks, nothing else tells whether the vCPU's thread is there.
+            if clock.hz() == 0 && !self.traced.has_thread() {
+                break;
+            }
             presence = match clock.on_interrupt(now, signal) {
                 Some(elapsed) if elapsed.sample => self.sample(&mut clock, now, elapsed),
                 Some(elapsed) => {
@@ -234,11 +261,19 @@ impl Sampler {
         match looked {
             Ok(Look::Gone) => Presence::Gone,
             Ok(_) => Presence::There,
-            Err(error) => {
-                self.failures.report(self.view.vcpu, &error);
-                Presence::There
-            }
+            Err(error) => self.after(monotonic_ns(), &error),
         }
+    }
+
+    /// What a failed look at `now` means for the vCPU's thread.
+    fn after(&mut self, now: u64, error: &TraceError) -> Presence {
+        // It is the same thread if its VMM's main thread has run the vCPU.
+        let may_be_over = matches!(error, TraceError::OtherProgram);
+        if may_be_over && self.common.refresh_memory(now, 0).is_none() {
+            return Presence::Gone;
+        }
+        self.failures.report(self.view.vcpu, error);
+        Presence::There
     }
 
     fn sample(
@@ -270,7 +305,7 @@ impl Sampler {
             }
             Err(error) => {
                 elapsed.lost += 1;
-                self.failures.report(self.view.vcpu, &error);
+                presence = self.after(time, &error);
             }
         }
         let sample = seen.map(|(sample, _)| sample);

@@ -10,7 +10,9 @@ use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
 
 use super::error::KernelCaptureError;
-use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES};
+use super::ring::{
+    Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES, has_room,
+};
 use crate::perf_event::{Attributes, DISABLED, SOFTWARE};
 
 /// Events and their attributes (`include/uapi/linux/perf_event.h`).
@@ -116,7 +118,8 @@ pub fn check(
     Ok(())
 }
 
-/// A ring for records of at most so many bytes. A large one takes more memory than everybody may lock: then a small one has to do.
+/// A ring for records of at most so many bytes. A large one takes more memory than everybody may lock, and than a guest with very many vCPUs
+/// may have for each: then a small one has to do.
 fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
     let larger: &[usize] = if record_bytes <= RECORD_BYTES {
         &[]
@@ -125,7 +128,7 @@ fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
     } else {
         &[LARGEST_RING_BYTES, LARGE_RING_BYTES]
     };
-    let mut larger = larger.iter();
+    let mut larger = larger.iter().filter(|bytes| has_room(**bytes));
     let mapped = larger.find_map(|bytes| PerfRing::map(output, *bytes).ok());
     mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
 }
@@ -153,4 +156,22 @@ fn start_clock(tid: i32, period: u64, program: &SamplingProgram) -> io::Result<F
         }
     }
     Ok(clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::MAX_RINGS_BYTES;
+    use super::*;
+
+    #[test]
+    fn large_rings_have_a_limit_together() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        let output = open_output(tid).unwrap();
+        assert!(has_room(MAX_RINGS_BYTES) && !has_room(MAX_RINGS_BYTES + 1));
+        let ring = map_ring(&output, MAX_SAMPLE_BYTES).unwrap();
+        let left = MAX_RINGS_BYTES - ring.bytes();
+        assert!(has_room(left) && !has_room(left + 1));
+        drop(ring);
+        assert!(has_room(MAX_RINGS_BYTES));
+    }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use kvmprof_attach::sampling::{HostRecord, Record};
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
@@ -17,6 +17,9 @@ pub const RING_BYTES: usize = 32 * PAGE;
 pub const LARGE_RING_BYTES: usize = 256 * PAGE;
 /// The same where records of the host's stacks, of up to 13 KiB each, precede them.
 pub const LARGEST_RING_BYTES: usize = 1024 * PAGE;
+/// What all rings of this process take together, in bytes, before further ones are small: it is memory that can't be swapped out, and a VMM
+/// makes as many vCPUs as it likes.
+pub const MAX_RINGS_BYTES: usize = 256 << 20;
 /// Offsets in the first page.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
@@ -54,6 +57,14 @@ pub enum Entry<'a> {
     Lost(u64),
 }
 
+/// What they take now.
+static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there may be another large ring, of so many bytes.
+pub fn has_room(bytes: usize) -> bool {
+    MAPPED_BYTES.load(Ordering::Relaxed).saturating_add(bytes) <= MAX_RINGS_BYTES
+}
+
 /// The ring of one event.
 #[derive(Debug)]
 pub struct PerfRing {
@@ -87,6 +98,7 @@ impl PerfRing {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        MAPPED_BYTES.fetch_add(bytes, Ordering::Relaxed);
         let address = NonNull::new(address.cast())
             .ok_or_else(|| io::Error::other("it is mapped at address 0"))?;
         Ok(Self {
@@ -151,6 +163,7 @@ impl PerfRing {
 
 impl Drop for PerfRing {
     fn drop(&mut self) {
+        MAPPED_BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
         // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), PAGE + self.bytes) };
     }

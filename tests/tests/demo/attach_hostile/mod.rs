@@ -1,11 +1,14 @@
 //! VMMs that lie, and do at the worst moment what a VMM may do: `kvmprof attach` reports nonsense about them at most.
 
+mod threads;
+mod vcpu_thread;
 mod vmm;
 
 use std::fs;
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use kvmprof_introspection::testing::kernel::HOT;
 use kvmprof_recording::Sample;
 use kvmprof_tests::{Guest, Ran, on_kvm, recorded, run, until};
 use rustix::process::Signal;
@@ -18,6 +21,8 @@ const MAX_STATUS: usize = 1 << 20;
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 /// The pid of the process that the synthetic guest runs.
 const PID: i32 = 41;
+/// That of the process on its second CPU.
+const OTHER_PID: i32 = 42;
 
 /// The VMM's process: see `vmm.rs`.
 #[test]
@@ -33,10 +38,14 @@ struct Attached {
 
 impl Attached {
     fn start(vmm: &Vmm, capture: &str) -> Self {
+        Self::start_with(vmm, capture, [])
+    }
+
+    fn start_with<const N: usize>(vmm: &Vmm, capture: &str, more: [&str; N]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("recording").display().to_string();
         let options = ["--hz", "500", "--capture", capture, "--record", &record];
-        let guest = Guest::attach(vmm.pid(), None, options);
+        let guest = Guest::attach(vmm.pid(), None, options.into_iter().chain(more));
         Self { guest, folder }
     }
 
@@ -106,6 +115,41 @@ fn the_synthetic_guest_is_known_by_its_memory() {
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr, "");
             check_samples(&samples);
+        }
+    });
+}
+
+/// `--kernel` with the guest's own kernel is as good as its memory, and is refused with another one.
+#[test]
+fn a_kernels_file_is_compared_with_what_runs() {
+    on_kvm(|| {
+        let vmm = Vmm::start();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kernel");
+        let file = HOT.file();
+        fs::write(&path, &file).unwrap();
+        let options = ["--kernel", path.to_str().unwrap()];
+        for capture in CAPTURES {
+            let attached = Attached::start_with(&vmm, capture, options);
+            attached.until_sampled(100);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+        }
+        let pid = vmm.pid().to_string();
+        let socket = folder.path().join("socket");
+        let others = [
+            ("6.99.0-test", "6.98.0-test", "Linux 6.99.0-test"),
+            ("#1 SMP", "#2 SMP", "another build"),
+        ];
+        for (own, other, message) in others {
+            let mut words = file.windows(own.len());
+            let place = words.position(|word| word == own.as_bytes()).unwrap();
+            let mut changed = file.clone();
+            changed[place..place + own.len()].copy_from_slice(other.as_bytes());
+            fs::write(&path, changed).unwrap();
+            let words = ["attach", &pid, "--socket", socket.to_str().unwrap()];
+            run(words.into_iter().chain(options)).assert_refused(1, &[options[1], message]);
         }
     });
 }
@@ -221,28 +265,81 @@ fn a_vcpu_may_go_away_while_it_is_attached() {
     });
 }
 
-/// A vCPU's thread that can't be stopped for long isn't kept when it stops at last, though nothing says any more that the guest runs.
+/// Whoever asks for no tick hears of the end, too.
 #[test]
-fn a_vcpu_may_be_slow_to_stop() {
+fn a_guest_may_end_while_nobody_counts_its_ticks() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            for way in ["close-vm", "end-thread", "exec sleep 1000"] {
+                let mut vmm = Vmm::start();
+                let mut guest = Guest::attach(vmm.pid(), None, ["--capture", capture]);
+                vmm.begin(way);
+                let ran = guest.wait();
+                assert_eq!(ran.status, 0, "{way}: {ran:?}");
+                assert!(ran.stderr.contains("has ended"), "{way}: {ran:?}");
+            }
+        }
+    });
+}
+
+/// What the host's kernel refuses for a while is tried again, and said once.
+#[test]
+fn a_vcpu_may_be_another_file_for_a_while() {
+    on_kvm(|| {
+        let mut vmm = Vmm::start();
+        let attached = Attached::start(&vmm, "kernel");
+        attached.until_sampled(50);
+        vmm.tell("hide");
+        // The program that samples is made anew with the slots.
+        vmm.tell("move-slots 1");
+        let refused = "Ticks of vCPU 0 are lost";
+        until("it is refused", || {
+            attached.guest.stderr().contains(refused).then_some(())
+        });
+        vmm.tell("move-slots 25");
+        attached.until_ticks(1000);
+        vmm.tell("show");
+        attached.until_sampled(100);
+        let (ran, samples) = attached.stop();
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+        check_samples(&samples[samples.len() - 50..]);
+    });
+}
+
+/// A vCPU that the guest's kernel knows by another number, as after hotplug, has the right process before long.
+#[test]
+fn the_guest_may_number_its_cpus_as_it_likes() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            vmm.tell("other-cpu");
+            let attached = Attached::start(&vmm, capture);
+            attached.until_ticks(2000);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            let last = samples.last().unwrap();
+            assert_eq!(last.pid, OTHER_PID, "{capture}: {last:?}");
+        }
+    });
+}
+
+/// Nobody samples a vCPU that is added later, and that is said once.
+#[test]
+fn a_vcpu_may_be_added_while_it_is_attached() {
     on_kvm(|| {
         for capture in CAPTURES {
             let mut vmm = Vmm::start();
             let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(100);
-            let pipe = attached.folder.path().join("pipe").display().to_string();
-            vmm.tell(&format!("block {pipe}"));
-            // It is traced from then on until it has stopped: kvmprof has given up waiting for that.
-            let mut looks = 0;
-            until("kvmprof tries to stop it", || {
-                looks = if vmm.is_traced() { looks + 1 } else { 0 };
-                (looks >= 300).then_some(())
+            attached.until_sampled(50);
+            vmm.tell("add-vcpu");
+            until("it is said", || {
+                let said = attached.guest.stderr();
+                said.contains("has 2 vCPUs by now, not 1").then_some(())
             });
-            vmm.tell("stop-clock");
-            vmm.tell(&format!("unblock {pipe}"));
-            attached.until_sampled(100);
-            let (_, samples) = attached.stop();
+            attached.until_ticks(1000);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
             check_samples(&samples);
-            assert!(!vmm.is_traced());
         }
     });
 }
@@ -285,6 +382,7 @@ fn names_and_descriptors_are_only_shown() {
         let program = folder.path().join(evil);
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         let mut vmm = Vmm::start_as(&program, evil);
+        vmm.tell("many-slots 300");
         vmm.tell("copy 900");
         let ran = run(["list"]);
         assert_eq!(ran.status, 0, "{ran:?}");

@@ -3,7 +3,7 @@
 //! Its guest is one vCPU in the kernel of a synthetic Linux guest, in an endless loop.
 
 use std::env;
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -12,17 +12,23 @@ use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvm_bindings::{kvm_regs, kvm_sregs, kvm_userspace_memory_region};
-use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_introspection::testing::kernel::{HOT, offsets};
 use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY};
 use kvmprof_tests::registers_in_long_mode;
 use vm_memory::{Bytes, GuestAddress};
+
+use super::vcpu_thread::{
+    ERRORS, NAPS, Order, RUNS, SIGNALS, WORK_BEGINS, WORKED, count_signal, duplicate, make_pipe,
+    run, run_handed_over, take_naps,
+};
 
 /// Set in the process that is the VMM.
 const IS_VMM: &str = "KVMPROF_TEST_VMM";
@@ -187,18 +193,6 @@ impl Memory {
     }
 }
 
-/// What the vCPU's thread does between two runs.
-enum Order {
-    /// Go on with these registers.
-    Registers(Box<(kvm_regs, kvm_sregs)>),
-    /// Wait in the kernel, where no signal interrupts it, until somebody opens the pipe of this name for writing.
-    Block(CString),
-    /// Close the vCPU and go on without it.
-    Close,
-    /// End the thread.
-    End,
-}
-
 struct Host {
     vm: Option<VmFd>,
     memory: Memory,
@@ -265,6 +259,7 @@ impl Host {
             "reboot" => self.reboot(),
             "exec" => panic!("{}", Command::new(words[1]).arg(words[2]).exec()),
             "move-slots" => self.move_slots(number(1)),
+            "many-slots" => self.make_slots(number(1)),
             "protect" => self.memory.protect(libc::PROT_NONE),
             "unmap" => self.memory.unmap(),
             "cut" => {
@@ -278,6 +273,15 @@ impl Host {
             "copy" => self.copy(number(1)),
             "block" => self.order(Order::Block(make_pipe(words[1]))),
             "unblock" => drop(File::create(words[1]).unwrap()),
+            "nap" => self.nap(),
+            "other-cpu" => self.become_other_cpu(),
+            "work" => self.work(number(1)),
+            "filter" => self.order(Order::Filter),
+            "hide" => self.order(Order::Hide),
+            "show" => self.order(Order::Show),
+            "add-vcpu" => drop(self.vm.as_ref().unwrap().create_vcpu(1).unwrap()),
+            "main-thread" => self.run_on_main_thread(),
+            "seek" => self.order(Order::Seek(File::open("/proc/self/mem").unwrap())),
             "stop-clock" => *self.jiffies.lock().unwrap() = None,
             "close" => self.order(Order::Close),
             "end-thread" => self.order(Order::End),
@@ -295,6 +299,70 @@ impl Host {
         self.order(Order::Registers(Box::new(reset)));
     }
 
+    /// Has the vCPU's thread sleep and wait, first without signals, and then with one after the other, none of which may be lost.
+    fn work(&self, rounds: u64) {
+        self.order(Order::Work(rounds));
+        WORK_BEGINS.store(true, Ordering::SeqCst);
+        while WORKED.load(Ordering::SeqCst) < rounds {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(ERRORS.load(Ordering::SeqCst), 0);
+        let handler: extern "C" fn(i32) = count_signal;
+        // SAFETY: the handler only calls what handlers may call.
+        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+        for round in 1..=rounds {
+            // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
+            unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR2) };
+            while SIGNALS.load(Ordering::SeqCst) < round {
+                thread::sleep(Duration::from_micros(100));
+            }
+        }
+        assert_eq!(SIGNALS.load(Ordering::SeqCst), rounds);
+    }
+
+    /// Sends the vCPU's thread a signal again and again, until one comes while it asks KVM for registers, which only kvmprof has it do. Its
+    /// handler takes naps from then on.
+    fn nap(&self) {
+        // SAFETY: 0 is a value of this structure, whose fields are set; the handler only calls what handlers may call.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = take_naps;
+            action.sa_sigaction = handler as libc::sighandler_t;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+        }
+        while NAPS.load(Ordering::SeqCst) == 0 {
+            // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
+            unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR2) };
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// The guest's kernel takes the vCPU for its second CPU from now on.
+    fn become_other_cpu(&self) {
+        let other = Kvm::new().unwrap().create_vm().unwrap();
+        let other = other.create_vcpu(0).unwrap();
+        let registers = registers_in_long_mode(&other, &LinuxGuest::new(HOT).kernel(1));
+        self.order(Order::Registers(Box::new(registers)));
+    }
+
+    /// Has the main thread run the vCPU from now on, as VMMs do that have no other thread. It is in a handler of a signal then, for good.
+    fn run_on_main_thread(&self) {
+        self.order(Order::HandOver);
+        let handler: extern "C" fn(i32) = run_handed_over;
+        // SAFETY: the handler only calls what handlers may call.
+        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+        let mut signal = libc::SIGUSR2;
+        while RUNS.load(Ordering::SeqCst) == 0 {
+            let main = std::process::id();
+            // SAFETY: a process's main thread has its number; both signals have handlers.
+            unsafe { libc::syscall(libc::SYS_tgkill, main, main, signal) };
+            thread::sleep(Duration::from_millis(10));
+            // Once it runs the vCPU this ends that for a moment.
+            signal = libc::SIGUSR1;
+        }
+    }
+
     /// Takes all memory from the guest and gives it back, and has other slots come and go, so many times.
     fn move_slots(&self, times: u64) {
         let vm = self.vm.as_ref().unwrap();
@@ -305,6 +373,21 @@ impl Host {
             set_slot(vm, 0, 0, address, 0);
             set_slot(vm, 0, 0, address, length);
             set_slot(vm, slot, 0, address, 0);
+        }
+    }
+
+    /// So many more slots, each of one page, far above the guest's memory.
+    fn make_slots(&self, count: u64) {
+        let vm = self.vm.as_ref().unwrap();
+        for number in 0..count {
+            let slot = u32::try_from(16 + number).unwrap();
+            set_slot(
+                vm,
+                slot,
+                (1 << 36) + number * 0x2000,
+                self.memory.address,
+                0x1000,
+            );
         }
     }
 
@@ -346,82 +429,10 @@ impl Host {
 
     /// So many more descriptors of the guest.
     fn copy(&mut self, count: u64) {
-        let fd = self.vm.as_ref().unwrap().as_raw_fd();
+        let vm = self.vm.as_ref().unwrap();
         for _ in 0..count {
-            // SAFETY: `fd` is open; the new descriptor is this one's alone.
-            let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-            assert!(copy >= 0, "{}", std::io::Error::last_os_error());
-            // SAFETY: as above.
-            self.copies.push(unsafe { File::from_raw_fd(copy) });
+            self.copies.push(duplicate(vm));
         }
-    }
-}
-
-/// The life of the vCPU's thread: whatever the guest does, it goes on.
-fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
-    let mut vcpu = Some(vcpu);
-    loop {
-        match vcpu.as_mut().map(VcpuFd::run) {
-            Some(Err(error)) if error.errno() == libc::EINTR => {}
-            // What it does has no effect, and neither have failures; its thread is as busy as it would be.
-            Some(_) => std::hint::spin_loop(),
-            None => thread::sleep(Duration::from_millis(10)),
-        }
-        if let Ok((order, done)) = orders.try_recv() {
-            match (order, &vcpu) {
-                (Order::Registers(registers), Some(vcpu)) => {
-                    vcpu.set_sregs(&registers.1).unwrap();
-                    vcpu.set_regs(&registers.0).unwrap();
-                }
-                (Order::Registers(_), None) => {}
-                (Order::Block(pipe), _) => {
-                    done.send(()).unwrap();
-                    wait_for_child(&pipe);
-                    continue;
-                }
-                (Order::Close, _) => vcpu = None,
-                (Order::End, _) => return,
-            }
-            done.send(()).unwrap();
-        }
-    }
-}
-
-/// A pipe that has a name.
-fn make_pipe(path: &str) -> CString {
-    let path = CString::new(path).unwrap();
-    // SAFETY: the name ends with a NUL.
-    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-    path
-}
-
-/// Starts a program whose input is `pipe`, and waits for that in posix_spawn(3), as vfork(2) does, until somebody opens the other end.
-fn wait_for_child(pipe: &CStr) {
-    let program = c"/bin/true";
-    let arguments = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
-    let mut child = 0;
-    // SAFETY: 0 is a value of this structure, which is initialized before it is used; all names end with a NUL, and lists with a null pointer.
-    unsafe {
-        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
-        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
-        let added = libc::posix_spawn_file_actions_addopen(
-            &raw mut actions,
-            0,
-            pipe.as_ptr(),
-            libc::O_RDONLY,
-            0,
-        );
-        assert_eq!(added, 0);
-        let spawned = libc::posix_spawn(
-            &raw mut child,
-            program.as_ptr(),
-            &raw const actions,
-            std::ptr::null(),
-            arguments.as_ptr(),
-            arguments[1..].as_ptr(),
-        );
-        assert_eq!(spawned, 0);
-        libc::posix_spawn_file_actions_destroy(&raw mut actions);
     }
 }
 

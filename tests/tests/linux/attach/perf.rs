@@ -37,7 +37,7 @@ fn commands_of_the_page() -> String {
         .lines()
         .filter_map(|line| line.strip_prefix("    $ "));
     let lines: Vec<&str> = lines.collect();
-    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(lines.len(), 3, "{lines:?}");
     lines.join("\n")
 }
 

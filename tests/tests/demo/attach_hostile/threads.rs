@@ -1,0 +1,120 @@
+//! Threads of vCPUs that may do anything when they are stopped, and be anything when they are looked at next.
+
+use kvmprof_tests::{on_kvm, until};
+
+use super::vmm::Vmm;
+use super::{Attached, CAPTURES, check_samples};
+
+/// The program that has the thread's number then isn't made to do anything.
+#[test]
+fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            vmm.tell("main-thread");
+            let mut attached = Attached::start(&vmm, capture);
+            attached.until_sampled(100);
+            vmm.begin("exec sleep 1000");
+            let (ran, samples) = attached.wait();
+            assert!(ran.stderr.contains("has ended"), "{ran:?}");
+            check_samples(&samples);
+            assert!(vmm.is_running());
+        }
+    });
+}
+
+/// A handler of a signal that comes while the thread does what kvmprof has it do can take for ever: that isn't waited for.
+#[test]
+fn a_signals_handler_may_not_come_back() {
+    on_kvm(|| {
+        let mut vmm = Vmm::start();
+        let attached = Attached::start(&vmm, "ptrace");
+        attached.until_sampled(50);
+        vmm.tell("nap");
+        // From inside of the handler.
+        attached.until_sampled(200);
+        let (ran, samples) = attached.stop();
+        let said = ran.stderr.lines();
+        let said = said.filter(|line| !line.contains("The thread doesn't stop"));
+        assert_eq!(said.count(), 0, "{ran:?}");
+        check_samples(&samples);
+        assert!(vmm.is_running() && !vmm.is_traced());
+    });
+}
+
+/// What the thread waits for ends as it would without kvmprof, and all signals reach it.
+#[test]
+fn a_vcpus_thread_may_sleep_and_wait() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("work 500");
+            attached.until_sampled(50);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+        }
+    });
+}
+
+/// A filter that the thread gets later is suspended like one that it has had: it doesn't see what kvmprof has the thread do.
+#[test]
+fn a_seccomp_filter_may_come_later() {
+    on_kvm(|| {
+        let mut vmm = Vmm::start();
+        let attached = Attached::start(&vmm, "ptrace");
+        attached.until_sampled(50);
+        vmm.tell("filter");
+        attached.until_sampled(200);
+        let (ran, samples) = attached.stop();
+        assert_eq!(ran.stderr, "");
+        check_samples(&samples);
+        assert!(vmm.is_running());
+    });
+}
+
+/// A vCPU's thread that can't be stopped for long isn't kept when it stops at last, though nothing says any more that the guest runs.
+#[test]
+fn a_vcpu_may_be_slow_to_stop() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(100);
+            let pipe = attached.folder.path().join("pipe").display().to_string();
+            vmm.tell(&format!("block {pipe}"));
+            // It is traced from then on until it has stopped: kvmprof has given up waiting for that.
+            let mut looks = 0;
+            until("kvmprof tries to stop it", || {
+                looks = if vmm.is_traced() { looks + 1 } else { 0 };
+                (looks >= 300).then_some(())
+            });
+            vmm.tell("stop-clock");
+            vmm.tell(&format!("unblock {pipe}"));
+            attached.until_sampled(100);
+            let (_, samples) = attached.stop();
+            check_samples(&samples);
+            assert!(!vmm.is_traced());
+        }
+    });
+}
+
+/// A vCPU's thread may have any number in its registers when it is stopped.
+#[test]
+fn a_system_call_may_have_returned_any_number() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("seek");
+            attached.until_ticks(2000);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+            assert!(vmm.is_running());
+        }
+    });
+}

@@ -1,0 +1,268 @@
+//! What the thread of the VMM's vCPU does.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{Write, pipe};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_ioctls::VcpuFd;
+
+/// `include/uapi/linux/kvm.h`
+const KVM_RUN: libc::Ioctl = 0xae80;
+const KVM_GET_REGS: i64 = 0x8090_ae81;
+/// `REG_RSI` (`sys/ucontext.h`).
+const RSI: usize = 9;
+
+/// What the vCPU's thread does between two runs.
+pub enum Order {
+    /// Go on with these registers.
+    Registers(Box<(kvm_regs, kvm_sregs)>),
+    /// Wait in the kernel, where no signal interrupts it, until somebody opens the pipe of this name for writing.
+    Block(CString),
+    /// Do nothing any more but a system call that returns the smallest number, in this file.
+    Seek(File),
+    /// Sleep and wait so many times, and count what doesn't end as it should.
+    Work(u64),
+    /// Put something else in place of the vCPU's descriptor, or the vCPU again.
+    Hide,
+    Show,
+    /// Get a seccomp filter that kills the process for a question of the vCPU's registers.
+    Filter,
+    /// Leave the vCPU to the main thread.
+    HandOver,
+    /// Close the vCPU and go on without it.
+    Close,
+    /// End the thread.
+    End,
+}
+
+/// Whether nobody else sends signals any more, rounds of work that are over, what didn't end as it should, and signals that came.
+pub static WORK_BEGINS: AtomicBool = AtomicBool::new(false);
+pub static WORKED: AtomicU64 = AtomicU64::new(0);
+pub static ERRORS: AtomicU64 = AtomicU64::new(0);
+pub static SIGNALS: AtomicU64 = AtomicU64::new(0);
+
+pub extern "C" fn count_signal(_: i32) {
+    SIGNALS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Waits in ways that the kernel restarts by itself in three manners, if it is interrupted by no handler of a signal: the thread doesn't see that it was
+/// stopped.
+fn work(rounds: u64) {
+    // The signals that have had it take the order are behind it then.
+    while !WORK_BEGINS.load(Ordering::SeqCst) {
+        thread::yield_now();
+    }
+    let (reader, mut writer) = pipe().unwrap();
+    let writer = thread::spawn(move || {
+        for round in 0..rounds {
+            thread::sleep(Duration::from_millis(1));
+            writer.write_all(&round.to_le_bytes()).unwrap();
+        }
+    });
+    for round in 0..rounds {
+        let mut read = [0; 8];
+        let millisecond = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        // SAFETY: the buffer and the time are alive, and are as long as is said.
+        let ended = unsafe {
+            [
+                libc::poll(std::ptr::null_mut(), 0, 1) == 0,
+                libc::nanosleep(&raw const millisecond, std::ptr::null_mut()) == 0,
+                libc::read(reader.as_raw_fd(), read.as_mut_ptr().cast(), 8) == 8,
+                u64::from_le_bytes(read) == round,
+            ]
+        };
+        let errors = ended.iter().filter(|ended| !**ended).count();
+        ERRORS.fetch_add(errors as u64, Ordering::SeqCst);
+        WORKED.fetch_add(1, Ordering::SeqCst);
+    }
+    writer.join().unwrap();
+}
+
+/// Naps that were taken.
+pub static NAPS: AtomicU64 = AtomicU64::new(0);
+
+pub extern "C" fn take_naps(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a handler of this kind the interrupted registers.
+    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let is_asked = registers[RSI] == KVM_GET_REGS;
+    while is_asked {
+        NAPS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: it waits for nothing else, and nothing is written.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, 100) };
+    }
+}
+
+/// The vCPU that the main thread runs, and how often that has returned.
+static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
+pub static RUNS: AtomicU64 = AtomicU64::new(0);
+
+pub extern "C" fn run_handed_over(_: i32) {
+    loop {
+        // SAFETY: KVM_RUN has no argument, and the guest writes to no memory but its own.
+        unsafe { libc::ioctl(HANDED_OVER.load(Ordering::SeqCst), KVM_RUN, 0) };
+        RUNS.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The life of the vCPU's thread: whatever the guest does, it goes on.
+pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
+    let mut vcpu = Some(vcpu);
+    let mut sought = None;
+    let mut hidden = None;
+    loop {
+        match vcpu.as_mut() {
+            Some(_) if sought.is_some() => sought.iter().for_each(seek),
+            // What it does has no effect, and neither have failures; its thread is as busy as it would be.
+            Some(vcpu) => {
+                let _ = vcpu.run();
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+        if let Ok((order, done)) = orders.try_recv() {
+            match (order, &vcpu) {
+                (Order::Registers(registers), Some(vcpu)) => {
+                    vcpu.set_sregs(&registers.1).unwrap();
+                    vcpu.set_regs(&registers.0).unwrap();
+                }
+                (Order::Registers(_), None) => {}
+                (Order::Block(pipe), _) => {
+                    done.send(()).unwrap();
+                    wait_for_child(&pipe);
+                    continue;
+                }
+                (Order::Seek(file), _) => sought = Some(file),
+                (Order::Work(rounds), _) => {
+                    // Signals come until then.
+                    done.send(()).unwrap();
+                    work(rounds);
+                    continue;
+                }
+                (Order::Filter, _) => forbid_registers(),
+                (Order::Hide, Some(vcpu)) => {
+                    let copy = duplicate(vcpu);
+                    replace(vcpu, &File::open("/dev/null").unwrap());
+                    hidden = Some(copy);
+                }
+                (Order::Show, Some(vcpu)) => {
+                    hidden.take().iter().for_each(|copy| replace(vcpu, copy))
+                }
+                (Order::Hide | Order::Show, None) => {}
+                (Order::HandOver, _) => {
+                    let vcpu = vcpu.take().map(ManuallyDrop::new);
+                    let descriptor = vcpu.map_or(-1, |vcpu| vcpu.as_raw_fd());
+                    HANDED_OVER.store(descriptor, Ordering::SeqCst);
+                }
+                (Order::Close, _) => vcpu = None,
+                (Order::End, _) => return,
+            }
+            done.send(()).unwrap();
+        }
+    }
+}
+
+/// lseek(2) in a process's memory takes any number, and returns it: here the smallest one, which has no opposite.
+fn seek(memory: &File) {
+    for _ in 0..1000 {
+        // SAFETY: it changes nothing but the file's position, which nobody uses.
+        unsafe { libc::lseek(memory.as_raw_fd(), i64::MIN, libc::SEEK_SET) };
+    }
+}
+
+/// A seccomp filter for the calling thread: ioctl(2) with KVM_GET_REGS ends the process.
+fn forbid_registers() {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const EQUALS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    let instruction = |code: u32, jf, k| libc::sock_filter {
+        code: u16::try_from(code).unwrap(),
+        jt: 0,
+        jf,
+        k,
+    };
+    // The number of the system call, and the lower half of its second argument.
+    let mut filter = [
+        instruction(LOAD, 0, 0),
+        instruction(EQUALS, 3, u32::try_from(libc::SYS_ioctl).unwrap()),
+        instruction(LOAD, 0, 24),
+        instruction(EQUALS, 1, u32::try_from(KVM_GET_REGS).unwrap()),
+        instruction(RETURN, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        instruction(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: 6,
+        filter: filter.as_mut_ptr(),
+    };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program's instructions are alive, and are as many as it says.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0),
+        ]
+    };
+    assert_eq!(results, [0, 0]);
+}
+
+/// Another descriptor of the same.
+pub fn duplicate(original: &impl AsRawFd) -> File {
+    // SAFETY: it is open; the new descriptor is this one's alone.
+    let copy = unsafe { libc::fcntl(original.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
+    assert!(copy >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: as above.
+    unsafe { File::from_raw_fd(copy) }
+}
+
+/// Makes the descriptor of `place` one of what `other` is.
+fn replace(place: &impl AsRawFd, other: &File) {
+    // SAFETY: both are open, and stay so; who uses `place` stands it.
+    let result = unsafe { libc::dup3(other.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) };
+    assert!(result >= 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A pipe that has a name.
+pub fn make_pipe(path: &str) -> CString {
+    let path = CString::new(path).unwrap();
+    // SAFETY: the name ends with a NUL.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    path
+}
+
+/// Starts a program whose input is `pipe`, and waits for that in posix_spawn(3), as vfork(2) does, until somebody opens the other end.
+fn wait_for_child(pipe: &CStr) {
+    let program = c"/bin/true";
+    let arguments = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
+    let mut child = 0;
+    // SAFETY: 0 is a value of this structure, which is initialized before it is used; all names end with a NUL, and lists with a null pointer.
+    unsafe {
+        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
+        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
+        let added = libc::posix_spawn_file_actions_addopen(
+            &raw mut actions,
+            0,
+            pipe.as_ptr(),
+            libc::O_RDONLY,
+            0,
+        );
+        assert_eq!(added, 0);
+        let spawned = libc::posix_spawn(
+            &raw mut child,
+            program.as_ptr(),
+            &raw const actions,
+            std::ptr::null(),
+            arguments.as_ptr(),
+            arguments[1..].as_ptr(),
+        );
+        assert_eq!(spawned, 0);
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+    }
+}

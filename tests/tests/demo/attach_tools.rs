@@ -1,0 +1,124 @@
+//! Commands and tools with the socket of a kvmprof that is attached to a guest, and what it is told of the guest.
+
+use std::path::Path;
+use std::process;
+
+use kvmprof_abi::note;
+use kvmprof_abi::prf::ALL_VCPUS;
+use kvmprof_introspection::notes;
+use kvmprof_recording::Mode;
+use kvmprof_tests::{
+    Boot, Clock, Guest, Machine, Prf, check_demo_processes, on_kvm, recorded, sampling_rate, until,
+};
+use kvmprof_vmm::virtio::GuestAccess;
+
+const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
+
+/// A guest in this process, which nobody holds or samples.
+fn machine(vcpus: u16) -> Machine {
+    Machine::start_with_ports(Boot::Demo, vcpus, Clock::default(), GuestAccess::None)
+}
+
+/// What a command prints that has succeeded without a word on standard error.
+#[track_caller]
+fn command(guest: &Guest, name: &str, arguments: &[&str]) -> String {
+    let ran = guest.command(name, arguments);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{name} {ran:?}");
+    ran.stdout
+}
+
+/// What counts, shows and records a guest of one's own does so with one that is attached to.
+#[test]
+fn tools_work_as_on_a_guest_of_ones_own() {
+    on_kvm(|| {
+        let machine = machine(2);
+        machine.truth();
+        for capture in CAPTURES {
+            let hz = sampling_rate(250).to_string();
+            let options = ["--hz", &hz, "--capture", capture];
+            let guest = Guest::attach(process::id(), Some(Boot::Demo), options);
+            check_profile(&guest);
+            let table = command(&guest, "top", &["--count", "1", "--interval", "4"]);
+            for what in ["weaver", "vCPU 0   [", "vCPU 1   ["] {
+                assert!(table.contains(what), "{what} isn't in\n{table}");
+            }
+            let path = guest.folder().join("recording");
+            let output = path.to_str().unwrap();
+            command(&guest, "record", &["--output", output, "--seconds", "4"]);
+            check_samples(&path);
+            guest.stop();
+        }
+        machine.stop();
+    });
+}
+
+/// The profile of the guest's kernel, by the tools of prf.
+fn check_profile(guest: &Guest) {
+    let log = guest.folder().join("log");
+    let log = log.to_str().unwrap();
+    command(guest, "prfld", &[]);
+    command(guest, "prfsnap", &[log]);
+    let prf = Prf::open(&guest.connect(), ALL_VCPUS).unwrap();
+    until("prf has counted", || {
+        (prf.counts().sum() >= 800).then_some(())
+    });
+    command(guest, "prfsnap", &[log]);
+    let report = command(guest, "prfpr", &[log, "0"]);
+    // A process of the workload computes in the kernel.
+    for name in ["compute ", "user ", "idle "] {
+        let is_there = report.lines().any(|line| line.starts_with(name));
+        assert!(is_there, "{name} isn't in\n{report}");
+    }
+}
+
+fn check_samples(path: &Path) {
+    let (samples, contents) = recorded(path);
+    assert_eq!(contents.closed, Some(contents.account));
+    for vcpu in [0, 1] {
+        let own = samples.iter().filter(|sample| sample.vcpu == vcpu);
+        assert!(own.count() > 0, "vCPU {vcpu}: {:?}", contents.account);
+    }
+    let mut user = samples.iter().filter(|sample| sample.mode == Mode::User);
+    assert!(user.any(|sample| sample.pid > 0));
+}
+
+/// The place of the pid that the demo guest's own note gives, as an argument of `--pid-at`.
+fn place() -> String {
+    let notes = notes(kvmprof_demo_guest::ELF, note::OWNER.as_bytes());
+    let mut notes = notes.into_iter();
+    let (_, locations) = notes
+        .find(|(kind, _)| *kind == note::TYPE_LOCATIONS)
+        .unwrap();
+    let pid = note::parse_note(locations).unwrap().pid.unwrap();
+    let offsets: Vec<String> = pid.offsets().iter().map(ToString::to_string).collect();
+    format!("gs:{}:{}", offsets.join(","), pid.width)
+}
+
+/// A guest that says nothing of itself is told of by an option.
+#[test]
+fn the_place_of_the_pid_is_enough_to_name_processes() {
+    on_kvm(|| {
+        let machine = machine(1);
+        machine.truth();
+        for capture in CAPTURES {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("recording");
+            let (hz, place) = (sampling_rate(250).to_string(), place());
+            let record = path.to_str().unwrap();
+            let options = ["--hz", &hz, "--capture", capture, "--record", record];
+            let options = options.into_iter().chain(["--pid-at", &place]);
+            let guest = Guest::attach(process::id(), None, options);
+            until("enough is sampled", || {
+                let sampled = guest.status()["clock"]["ledger"]["sampled"].as_u64();
+                (sampled.unwrap() >= 1500).then_some(())
+            });
+            guest.stop();
+            let (samples, _) = recorded(&path);
+            // The first ones may come before it is known where processes are.
+            let user = samples.iter().skip(200);
+            let user = user.filter(|sample| sample.mode == Mode::User);
+            check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
+        }
+        machine.stop();
+    });
+}
