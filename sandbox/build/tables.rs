@@ -186,9 +186,7 @@ const VCPU: &[Allowed] = &[
     SIGNALS_OF_FILES,
     // Memory that is given back at a reset.
     any(SYS_fallocate),
-    // What serves a shared folder is told of a reset.
-    only(SYS_socket, UNIX),
-    any(SYS_connect),
+    // What serves a shared folder is told of a reset, and so is the helper that starts it or connects to it.
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_recvfrom),

@@ -22,6 +22,8 @@ enum Attempt {
     OpenLock,
     Execute,
     InternetSocket,
+    UnixSocket,
+    Connect,
     Trace,
     ReadOthers,
     MapCode,
@@ -41,13 +43,15 @@ enum Attempt {
 }
 
 impl Attempt {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::Nothing,
         Self::OpenToWrite,
         Self::OpenToWriteByPath,
         Self::OpenLock,
         Self::Execute,
         Self::InternetSocket,
+        Self::UnixSocket,
+        Self::Connect,
         Self::Trace,
         Self::ReadOthers,
         Self::MapCode,
@@ -72,7 +76,8 @@ impl Attempt {
             Self::OpenToWrite => libc::SYS_openat,
             Self::OpenToWriteByPath | Self::OpenLock => libc::SYS_open,
             Self::Execute => libc::SYS_execve,
-            Self::InternetSocket => libc::SYS_socket,
+            Self::InternetSocket | Self::UnixSocket => libc::SYS_socket,
+            Self::Connect => libc::SYS_connect,
             Self::Trace => libc::SYS_ptrace,
             Self::ReadOthers => libc::SYS_process_vm_readv,
             Self::MapCode => libc::SYS_mmap,
@@ -110,6 +115,7 @@ impl Attempt {
             }
             Self::Execute => [c"/bin/true".as_ptr() as u64, 0, 0, 0],
             Self::InternetSocket => [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0],
+            Self::UnixSocket => [libc::AF_UNIX as u64, libc::SOCK_STREAM as u64, 0, 0],
             Self::MapCode => [
                 0,
                 4096,
@@ -149,6 +155,10 @@ impl Attempt {
             Self::Nothing => true,
             // Who removes the name of a socket; Landlock restricts where.
             Self::OpenLock => matches!(thread, Thread::Events | Thread::Vsock),
+            // Their other ends are found by paths, which Landlock doesn't restrict.
+            Self::UnixSocket | Self::Connect => {
+                matches!(thread, Thread::Network | Thread::Vsock)
+            }
             _ => false,
         }
     }

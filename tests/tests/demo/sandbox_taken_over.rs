@@ -107,7 +107,9 @@ fn serve_folder(listener: &UnixListener) {
         let mut payload = vec![0; word(8) as usize];
         stream.read_exact(&mut payload).unwrap();
         if word(0) == GET_FEATURES {
-            stream.write_all(&REPLY.map(u32::to_le_bytes).concat()).unwrap();
+            stream
+                .write_all(&REPLY.map(u32::to_le_bytes).concat())
+                .unwrap();
         }
     }
 }
@@ -132,7 +134,15 @@ fn start_with_early_threads(folder: &Path) -> Killed {
     thread::spawn(move || serve_folder(&listener));
     let mut command = Command::new(kvmprof());
     command
-        .args(["run", "--memory", "64M", "--cmdline", "", "--console", "hvc"])
+        .args([
+            "run",
+            "--memory",
+            "64M",
+            "--cmdline",
+            "",
+            "--console",
+            "hvc",
+        ])
         .arg("--kernel")
         .arg(kernel)
         .arg("--record")

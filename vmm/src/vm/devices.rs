@@ -24,6 +24,7 @@ pub(super) fn virtio_devices(
         &config.shares,
         config.virtiofsd.as_deref(),
         config.share_helper.as_ref(),
+        config.socket_connector.as_ref(),
     )?;
     let networks: Result<Vec<_>, _> = (config.networks.iter())
         .map(|network| Network::connect(network, config.tap_opener.as_ref()))
