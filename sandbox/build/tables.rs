@@ -60,6 +60,9 @@ const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
 const BLOCK: u8 = 0x12;
 
+/// -1, for an event of a thread.
+const ANY_PROCESSOR: u64 = 0xffff_ffff;
+
 /// The signal that makes KVM_RUN return, as `kvmprof_vmm` has it: the first of real time that the C library leaves.
 const KICK: u64 = 34;
 
@@ -182,7 +185,8 @@ const VCPU: &[Allowed] = &[
     any(SYS_timer_create),
     any(SYS_timer_settime),
     any(SYS_timer_delete),
-    any(SYS_perf_event_open),
+    // Of the calling thread.
+    only(SYS_perf_event_open, &[is(1, 0)]),
     SIGNALS_OF_FILES,
     // Memory that is given back at a reset.
     any(SYS_fallocate),
@@ -216,8 +220,8 @@ const EVENTS: &[Allowed] = &[
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_shutdown),
-    // Counters.
-    any(SYS_perf_event_open),
+    // Counters of vCPUs' threads, on any processor: those of one processor would be of all that runs there.
+    only(SYS_perf_event_open, &[is(2, ANY_PROCESSOR)]),
     any(SYS_pread64),
     SIGNALS_OF_FILES,
     only(

@@ -12,6 +12,9 @@ use kvmprof_sandbox::{Mode, Thread, enter};
 /// Names the kind of thread and the attempt, in a process that makes it.
 const CHILD: &str = "KVMPROF_TEST_ATTEMPT";
 
+/// The number of a process that there can't be (kernel: PID_MAX_LIMIT).
+const NOBODY: u64 = 0x3fff_ffff;
+
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
@@ -39,11 +42,13 @@ enum Attempt {
     NewMachine,
     NewMemory,
     InjectInput,
+    CountProcessor,
+    CountOther,
     Kill,
 }
 
 impl Attempt {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 26] = [
         Self::Nothing,
         Self::OpenToWrite,
         Self::OpenToWriteByPath,
@@ -67,6 +72,8 @@ impl Attempt {
         Self::NewMachine,
         Self::NewMemory,
         Self::InjectInput,
+        Self::CountProcessor,
+        Self::CountOther,
         Self::Kill,
     ];
 
@@ -91,6 +98,7 @@ impl Attempt {
             Self::Filter => libc::SYS_seccomp,
             Self::KernelCode => libc::SYS_kexec_load,
             Self::NewMachine | Self::NewMemory | Self::InjectInput => libc::SYS_ioctl,
+            Self::CountProcessor | Self::CountOther => libc::SYS_perf_event_open,
             Self::Kill => libc::SYS_kill,
         }
     }
@@ -128,6 +136,9 @@ impl Attempt {
             Self::NewMachine => [0, 0xae01, 0, 0],
             Self::NewMemory => [0, 0x4020_ae46, 0, 0],
             Self::InjectInput => [0, libc::TIOCSTI, 0, 0],
+            // All tasks on the first processor; another task on any.
+            Self::CountProcessor => [0, u64::MAX, 0, u64::MAX],
+            Self::CountOther => [0, NOBODY, u64::MAX, u64::MAX],
             Self::Kill => [1, libc::SIGKILL as u64, 0, 0],
             _ => [0; 4],
         }
@@ -159,6 +170,8 @@ impl Attempt {
             Self::UnixSocket | Self::Connect => {
                 matches!(thread, Thread::Network | Thread::Vsock)
             }
+            // Which threads are the vCPUs' is known only when they run.
+            Self::CountOther => thread == Thread::Events,
             _ => false,
         }
     }
