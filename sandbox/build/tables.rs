@@ -16,7 +16,7 @@ use libc::{
 };
 
 use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
-use crate::thread::Thread;
+use crate::thread::{OWN_PROCESS, Thread};
 
 impl Thread {
     /// What its filter allows.
@@ -63,8 +63,8 @@ const BLOCK: u8 = 0x12;
 /// -1, for an event of a thread.
 const ANY_PROCESSOR: u64 = 0xffff_ffff;
 
-/// The signal that makes KVM_RUN return, as `kvmprof_vmm` has it: the first of real time that the C library leaves.
-const KICK: u64 = 34;
+/// Signals go nowhere else.
+const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
 
 /// What the standard library, the allocator and a thread's end need, and the report of a panic or of a forbidden call.
 const COMMON: &[Allowed] = &[
@@ -105,9 +105,9 @@ const COMMON: &[Allowed] = &[
     // With RUST_BACKTRACE a panic's report shortens paths and looks for the program's own file.
     any(SYS_getcwd),
     any(SYS_readlink),
-    // A panic asks the event thread for the end.
-    only(SYS_kill, &[is(1, libc::SIGINT as u64)]),
-    only(SYS_tgkill, &[is(2, libc::SIGABRT as u64), is(2, KICK)]),
+    // A panic asks the event thread for the end, an abort is one, and vCPUs' threads are kicked.
+    only(SYS_kill, OF_THIS_PROCESS),
+    only(SYS_tgkill, OF_THIS_PROCESS),
     only(
         SYS_ioctl,
         &[

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::env;
-use std::process::{Command, Output};
+use std::process::{self, Command, Output};
 use std::ptr;
 use std::thread;
 
@@ -45,10 +45,13 @@ enum Attempt {
     CountProcessor,
     CountOther,
     Kill,
+    Interrupt,
+    Abort,
+    SignalItself,
 }
 
 impl Attempt {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 29] = [
         Self::Nothing,
         Self::OpenToWrite,
         Self::OpenToWriteByPath,
@@ -75,6 +78,9 @@ impl Attempt {
         Self::CountProcessor,
         Self::CountOther,
         Self::Kill,
+        Self::Interrupt,
+        Self::Abort,
+        Self::SignalItself,
     ];
 
     fn call(self) -> i64 {
@@ -99,7 +105,8 @@ impl Attempt {
             Self::KernelCode => libc::SYS_kexec_load,
             Self::NewMachine | Self::NewMemory | Self::InjectInput => libc::SYS_ioctl,
             Self::CountProcessor | Self::CountOther => libc::SYS_perf_event_open,
-            Self::Kill => libc::SYS_kill,
+            Self::Kill | Self::Interrupt | Self::SignalItself => libc::SYS_kill,
+            Self::Abort => libc::SYS_tgkill,
         }
     }
 
@@ -140,6 +147,10 @@ impl Attempt {
             Self::CountProcessor => [0, u64::MAX, 0, u64::MAX],
             Self::CountOther => [0, NOBODY, u64::MAX, u64::MAX],
             Self::Kill => [1, libc::SIGKILL as u64, 0, 0],
+            Self::Interrupt => [NOBODY, libc::SIGINT as u64, 0, 0],
+            Self::Abort => [NOBODY, NOBODY, libc::SIGABRT as u64, 0],
+            // No signal, but as much of a call.
+            Self::SignalItself => [process::id().into(), 0, 0, 0],
             _ => [0; 4],
         }
     }
@@ -163,7 +174,7 @@ impl Attempt {
     /// Kinds of thread that need such a call.
     fn is_allowed(self, thread: Thread) -> bool {
         match self {
-            Self::Nothing => true,
+            Self::Nothing | Self::SignalItself => true,
             // Who removes the name of a socket; Landlock restricts where.
             Self::OpenLock => matches!(thread, Thread::Events | Thread::Vsock),
             // Their other ends are found by paths, which Landlock doesn't restrict.
