@@ -39,6 +39,7 @@ use object::{Object, ObjectSegment};
 /// | `endless-exits` | the same without an end |
 /// | `halts` | [`HALT_ROUNDS`] times [`TURNS`] halts on behalf of processes 101, 102 and 103, in `halt_once`; counts, then halts for good |
 /// | `touches` | [`TOUCH_ROUNDS`] times [`TURNS`] first touches of memory on behalf of the same, in `touch_memory`; for one vCPU; counts, then halts |
+/// | `nested` | calls nested as deep as `depth=N` says, at most 100, in the kernel; counts |
 /// | `irqoff` | the kernel with interrupts off; counts |
 /// | `halt` | halted but for a timer interrupt a second; counts those |
 /// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
@@ -70,6 +71,7 @@ pub const WORKLOADS: &[&str] = &[
     "endless-exits",
     "halts",
     "touches",
+    "nested",
     "irqoff",
     "halt",
     "hostile",
