@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, CString};
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -17,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::sandbox::{Fields, threads};
+use super::sandbox_folders::serve;
 
 /// Kinds of threads that a recorded guest has, with the process's first at the end: its end is seen after that of the others.
 const THREADS: [&str; 5] = ["vcpu 0", "events", "recorder", "entropy", "kvmprof"];
@@ -94,26 +94,6 @@ fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
     });
 }
 
-/// Serves a folder as far as a guest without a driver gets (QEMU: docs/interop/vhost-user.rst): it has the features of virtio 1 and none of the
-/// protocol. Ends with its client.
-fn serve_folder(listener: &UnixListener) {
-    const GET_FEATURES: u32 = 1;
-    /// A reply of version 1, with 8 bytes: VIRTIO_F_VERSION_1.
-    const REPLY: [u32; 5] = [GET_FEATURES, 5, 8, 0, 1];
-    let (mut stream, _) = listener.accept().unwrap();
-    let mut header = [0; 12];
-    while stream.read_exact(&mut header).is_ok() {
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
-        let mut payload = vec![0; word(8) as usize];
-        stream.read_exact(&mut payload).unwrap();
-        if word(0) == GET_FEATURES {
-            stream
-                .write_all(&REPLY.map(u32::to_le_bytes).concat())
-                .unwrap();
-        }
-    }
-}
-
 /// A kvmprof that is killed in the end.
 struct Killed(Child);
 
@@ -131,7 +111,7 @@ fn start_with_early_threads(folder: &Path) -> Killed {
     fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
     let socket = folder.join("files");
     let listener = UnixListener::bind(&socket).unwrap();
-    thread::spawn(move || serve_folder(&listener));
+    thread::spawn(move || serve(&listener, |_| true));
     let mut command = Command::new(kvmprof());
     command
         .args([
