@@ -16,7 +16,7 @@ use libc::{
 };
 
 use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
-use crate::thread::Thread;
+use crate::thread::{OWN_PROCESS, Thread};
 
 impl Thread {
     /// What its filter allows.
@@ -60,8 +60,11 @@ const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
 const BLOCK: u8 = 0x12;
 
-/// The signal that makes KVM_RUN return, as `kvmprof_vmm` has it: the first of real time that the C library leaves.
-const KICK: u64 = 34;
+/// -1, for an event of a thread.
+const ANY_PROCESSOR: u64 = 0xffff_ffff;
+
+/// Signals go nowhere else.
+const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
 
 /// What the standard library, the allocator and a thread's end need, and the report of a panic or of a forbidden call.
 const COMMON: &[Allowed] = &[
@@ -102,9 +105,9 @@ const COMMON: &[Allowed] = &[
     // With RUST_BACKTRACE a panic's report shortens paths and looks for the program's own file.
     any(SYS_getcwd),
     any(SYS_readlink),
-    // A panic asks the event thread for the end.
-    only(SYS_kill, &[is(1, libc::SIGINT as u64)]),
-    only(SYS_tgkill, &[is(2, libc::SIGABRT as u64), is(2, KICK)]),
+    // A panic asks the event thread for the end, an abort is one, and vCPUs' threads are kicked.
+    only(SYS_kill, OF_THIS_PROCESS),
+    only(SYS_tgkill, OF_THIS_PROCESS),
     only(
         SYS_ioctl,
         &[
@@ -182,13 +185,12 @@ const VCPU: &[Allowed] = &[
     any(SYS_timer_create),
     any(SYS_timer_settime),
     any(SYS_timer_delete),
-    any(SYS_perf_event_open),
+    // Of the calling thread.
+    only(SYS_perf_event_open, &[is(1, 0)]),
     SIGNALS_OF_FILES,
     // Memory that is given back at a reset.
     any(SYS_fallocate),
-    // What serves a shared folder is told of a reset.
-    only(SYS_socket, UNIX),
-    any(SYS_connect),
+    // What serves a shared folder is told of a reset, and so is the helper that starts it or connects to it.
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_recvfrom),
@@ -218,8 +220,8 @@ const EVENTS: &[Allowed] = &[
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_shutdown),
-    // Counters.
-    any(SYS_perf_event_open),
+    // Counters of vCPUs' threads, on any processor: those of one processor would be of all that runs there.
+    only(SYS_perf_event_open, &[is(2, ANY_PROCESSOR)]),
     any(SYS_pread64),
     SIGNALS_OF_FILES,
     only(

@@ -20,5 +20,5 @@ pub mod state;
 pub mod stderr;
 pub mod user;
 
-pub use filters::{Thread, enter};
+pub use filters::{Thread, enter, enter_without_paths};
 pub use mode::Mode;

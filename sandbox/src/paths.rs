@@ -61,12 +61,13 @@ pub enum Restricted {
 pub struct PathsError(#[from] RulesetError);
 
 /// From now on this thread, and threads that it starts, may use these paths and no others, connect to no TCP port, listen at
-/// none, and reach no abstract Unix sockets but those of its own like. What there isn't at a path needs no rule, and gets none.
+/// none, reach no abstract Unix sockets but those of its own like, and signal no other processes, also by what sends signals for a file
+/// (fcntl(2), F_SETOWN_EX). What there isn't at a path needs no rule, and gets none.
 ///
 /// # Errors
 /// The kernel refuses rules that it should know.
 pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
-    let mut ruleset = ruleset()?;
+    let mut ruleset = ruleset(Scope::AbstractUnixSocket | Scope::Signal)?;
     for (path, allowed) in rules {
         ruleset = allow(ruleset, path, *allowed)?;
     }
@@ -89,15 +90,16 @@ pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
 /// # Errors
 /// The kernel refuses what it should know.
 pub fn restrict_to_none() -> Result<(), PathsError> {
-    ruleset()?.restrict_self()?;
+    // Before 6.15 a kernel takes threads with other restrictions for other processes, which this one's may have to signal.
+    ruleset(Scope::AbstractUnixSocket.into())?.restrict_self()?;
     Ok(())
 }
 
-fn ruleset() -> Result<RulesetCreated, PathsError> {
+fn ruleset(scopes: BitFlags<Scope>) -> Result<RulesetCreated, PathsError> {
     Ok(Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
-        .scope(Scope::AbstractUnixSocket)?
+        .scope(scopes)?
         .create()?)
 }
 

@@ -76,6 +76,15 @@ pub fn keep_network_rights() -> io::Result<()> {
     capabilities::keep_only(CapabilitySet::NET_ADMIN)
 }
 
+/// Gives up, for a process that uses files of other users and nothing else, all other rights of a superuser, and those of programs.
+///
+/// # Errors
+/// The system refuses it.
+pub fn keep_file_rights() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    capabilities::keep_only(CapabilitySet::DAC_OVERRIDE)
+}
+
 /// Closes the files that the process has inherited, but standard input, output and error, and those that `arguments` name as
 /// `/dev/fd/N` or `/proc/self/fd/N`. To be called before it has opened any.
 ///

@@ -20,7 +20,7 @@ use seccompiler::{
 
 use allowed::Condition;
 use compile::Instruction;
-use thread::Thread;
+use thread::{OWN_PROCESS, Thread};
 
 /// Numbers of calls that are tried: more than there are, and those of x32.
 const CALLS: u32 = 600;
@@ -93,6 +93,28 @@ fn run(program: &[Instruction], architecture: u32, call: u32, arguments: [u64; 6
         }
     }
     unreachable!("filters end")
+}
+
+/// Where a filter has the process's own number, that takes its place when it is installed: nothing else may look like it.
+#[test]
+fn only_signals_have_the_own_process() {
+    let is_signal = |call| [libc::SYS_kill, libc::SYS_tgkill].contains(&call);
+    for thread in Thread::ALL {
+        for it in thread.allowed() {
+            let has = |condition: &Condition| {
+                [condition.mask, condition.value].contains(&OWN_PROCESS.into())
+            };
+            assert_eq!(
+                it.if_any.iter().any(has),
+                is_signal(it.call),
+                "{thread:?} {it:?}"
+            );
+        }
+        let filter = compile::compile(thread.allowed());
+        let found: Vec<_> = filter.iter().filter(|it| it.k == OWN_PROCESS).collect();
+        assert_eq!(found.len(), 2, "{thread:?}");
+        assert!(found.iter().all(|it| it.code == compile::IF_EQUAL));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::env;
-use std::process::{Command, Output};
+use std::process::{self, Command, Output};
 use std::ptr;
 use std::thread;
 
@@ -11,6 +11,9 @@ use kvmprof_sandbox::{Mode, Thread, enter};
 
 /// Names the kind of thread and the attempt, in a process that makes it.
 const CHILD: &str = "KVMPROF_TEST_ATTEMPT";
+
+/// The number of a process that there can't be (kernel: PID_MAX_LIMIT).
+const NOBODY: u64 = 0x3fff_ffff;
 
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ enum Attempt {
     OpenLock,
     Execute,
     InternetSocket,
+    UnixSocket,
+    Connect,
     Trace,
     ReadOthers,
     MapCode,
@@ -37,17 +42,24 @@ enum Attempt {
     NewMachine,
     NewMemory,
     InjectInput,
+    CountProcessor,
+    CountOther,
     Kill,
+    Interrupt,
+    Abort,
+    SignalItself,
 }
 
 impl Attempt {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 29] = [
         Self::Nothing,
         Self::OpenToWrite,
         Self::OpenToWriteByPath,
         Self::OpenLock,
         Self::Execute,
         Self::InternetSocket,
+        Self::UnixSocket,
+        Self::Connect,
         Self::Trace,
         Self::ReadOthers,
         Self::MapCode,
@@ -63,7 +75,12 @@ impl Attempt {
         Self::NewMachine,
         Self::NewMemory,
         Self::InjectInput,
+        Self::CountProcessor,
+        Self::CountOther,
         Self::Kill,
+        Self::Interrupt,
+        Self::Abort,
+        Self::SignalItself,
     ];
 
     fn call(self) -> i64 {
@@ -72,7 +89,8 @@ impl Attempt {
             Self::OpenToWrite => libc::SYS_openat,
             Self::OpenToWriteByPath | Self::OpenLock => libc::SYS_open,
             Self::Execute => libc::SYS_execve,
-            Self::InternetSocket => libc::SYS_socket,
+            Self::InternetSocket | Self::UnixSocket => libc::SYS_socket,
+            Self::Connect => libc::SYS_connect,
             Self::Trace => libc::SYS_ptrace,
             Self::ReadOthers => libc::SYS_process_vm_readv,
             Self::MapCode => libc::SYS_mmap,
@@ -86,7 +104,9 @@ impl Attempt {
             Self::Filter => libc::SYS_seccomp,
             Self::KernelCode => libc::SYS_kexec_load,
             Self::NewMachine | Self::NewMemory | Self::InjectInput => libc::SYS_ioctl,
-            Self::Kill => libc::SYS_kill,
+            Self::CountProcessor | Self::CountOther => libc::SYS_perf_event_open,
+            Self::Kill | Self::Interrupt | Self::SignalItself => libc::SYS_kill,
+            Self::Abort => libc::SYS_tgkill,
         }
     }
 
@@ -110,6 +130,7 @@ impl Attempt {
             }
             Self::Execute => [c"/bin/true".as_ptr() as u64, 0, 0, 0],
             Self::InternetSocket => [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0],
+            Self::UnixSocket => [libc::AF_UNIX as u64, libc::SOCK_STREAM as u64, 0, 0],
             Self::MapCode => [
                 0,
                 4096,
@@ -122,7 +143,14 @@ impl Attempt {
             Self::NewMachine => [0, 0xae01, 0, 0],
             Self::NewMemory => [0, 0x4020_ae46, 0, 0],
             Self::InjectInput => [0, libc::TIOCSTI, 0, 0],
+            // All tasks on the first processor; another task on any.
+            Self::CountProcessor => [0, u64::MAX, 0, u64::MAX],
+            Self::CountOther => [0, NOBODY, u64::MAX, u64::MAX],
             Self::Kill => [1, libc::SIGKILL as u64, 0, 0],
+            Self::Interrupt => [NOBODY, libc::SIGINT as u64, 0, 0],
+            Self::Abort => [NOBODY, NOBODY, libc::SIGABRT as u64, 0],
+            // No signal, but as much of a call.
+            Self::SignalItself => [process::id().into(), 0, 0, 0],
             _ => [0; 4],
         }
     }
@@ -146,9 +174,15 @@ impl Attempt {
     /// Kinds of thread that need such a call.
     fn is_allowed(self, thread: Thread) -> bool {
         match self {
-            Self::Nothing => true,
+            Self::Nothing | Self::SignalItself => true,
             // Who removes the name of a socket; Landlock restricts where.
             Self::OpenLock => matches!(thread, Thread::Events | Thread::Vsock),
+            // Their other ends are found by paths, which Landlock doesn't restrict.
+            Self::UnixSocket | Self::Connect => {
+                matches!(thread, Thread::Network | Thread::Vsock)
+            }
+            // Which threads are the vCPUs' is known only when they run.
+            Self::CountOther => thread == Thread::Events,
             _ => false,
         }
     }

@@ -50,6 +50,12 @@ fn act(folder: &Path) {
     assert!(refused(version));
     if linux_has_network_rules() {
         assert!(refused(TcpListener::bind("127.0.0.1:0")));
+        // No signal is sent, but all is checked. Whoever has started this process isn't restricted.
+        let signal = |pid| rustix::process::test_kill_process(pid);
+        let parent = rustix::process::getppid().unwrap();
+        assert_eq!(signal(parent), Err(rustix::io::Errno::PERM));
+        let itself = move || signal(rustix::process::getpid());
+        assert_eq!(std::thread::spawn(itself).join().unwrap(), Ok(()));
     }
     println!("restricted");
 }

@@ -258,6 +258,7 @@ impl GuestOptions {
         let user = self.user.as_ref();
         let helpers = self.sandbox.start(&config.shares, &config.networks, user)?;
         config.share_helper = helpers.shares.clone();
+        config.socket_connector = helpers.sockets.clone();
         config.tap_opener = helpers.taps.clone();
         let disk = match &config.machine.kernel {
             KernelSource::Path(kernel) => self.root.make_disk(kernel, &self.console)?,

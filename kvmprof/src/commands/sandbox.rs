@@ -11,7 +11,7 @@ use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
 use kvmprof_vmm::console::restore_terminal;
 use kvmprof_vmm::network::{NetworkConfig, TapOpener};
-use kvmprof_vmm::share::{ShareHelper, ShareOptions};
+use kvmprof_vmm::share::{ShareHelper, ShareOptions, SocketConnector};
 
 /// Options about it.
 #[derive(Clone, Debug, Args)]
@@ -53,6 +53,8 @@ fn parse_inherited(word: &str) -> Result<i32, String> {
 pub struct Helpers {
     /// Starts virtiofsd.
     pub shares: Option<Arc<ShareHelper>>,
+    /// Connects to what serves folders already.
+    pub sockets: Option<Arc<SocketConnector>>,
     /// Opens taps that come again.
     pub taps: Option<Arc<TapOpener>>,
 }
@@ -80,6 +82,7 @@ impl SandboxOptions {
         if is_on || user.is_some() {
             // Before it gives up what they need.
             helpers.taps = opener(networks)?.map(Arc::new);
+            helpers.sockets = connector(shares)?.map(Arc::new);
             if self.share_helper.is_none() {
                 helpers.shares = starter(shares)?.map(Arc::new);
             }
@@ -122,6 +125,12 @@ fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
     // SAFETY: the command has started no thread yet.
     let opener = unsafe { TapOpener::fork(networks) };
     opener.context("Cannot start the process that opens taps again")
+}
+
+fn connector(shares: &[ShareOptions]) -> anyhow::Result<Option<SocketConnector>> {
+    // SAFETY: the command has started no thread yet.
+    let connector = unsafe { SocketConnector::fork(shares) };
+    connector.context("Cannot start the process that connects to what serves folders")
 }
 
 fn starter(shares: &[ShareOptions]) -> anyhow::Result<Option<ShareHelper>> {

@@ -5,10 +5,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::thread::set_no_new_privs;
 
-use super::thread::Thread;
+use super::thread::{OWN_PROCESS, Thread};
 
 include!(concat!(env!("OUT_DIR"), "/filters.rs"));
 
+/// BPF_JMP | BPF_JEQ | BPF_K.
+const IF_EQUAL: u16 = 0x15;
 /// BPF_RET | BPF_K.
 const RETURN: u16 = 0x06;
 
@@ -35,7 +37,7 @@ pub(super) fn probe() -> io::Result<()> {
 /// # Errors
 /// What the kernel says.
 pub(super) fn apply(thread: Thread) -> io::Result<()> {
-    install(PROGRAMS[thread as usize], 0).map(drop)
+    install(&program(thread), 0).map(drop)
 }
 
 /// Applies it so that other calls wait until whoever has the descriptor lets them go on: seccomp_unotify(2).
@@ -43,7 +45,7 @@ pub(super) fn apply(thread: Thread) -> io::Result<()> {
 /// # Errors
 /// What the kernel says.
 pub(super) fn apply_watched(thread: Thread) -> io::Result<OwnedFd> {
-    let mut program = PROGRAMS[thread as usize].to_vec();
+    let mut program = program(thread);
     for instruction in &mut program {
         // What the table doesn't have ends so.
         if instruction.k == libc::SECCOMP_RET_TRAP && instruction.code == RETURN {
@@ -53,6 +55,17 @@ pub(super) fn apply_watched(thread: Thread) -> io::Result<OwnedFd> {
     let listener = install(&program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
     // SAFETY: the kernel has just made this descriptor, which nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(listener) })
+}
+
+/// The filter of `thread` in this process.
+fn program(thread: Thread) -> Vec<libc::sock_filter> {
+    let mut program = PROGRAMS[thread as usize].to_vec();
+    for instruction in &mut program {
+        if instruction.k == OWN_PROCESS && instruction.code == IF_EQUAL {
+            instruction.k = std::process::id();
+        }
+    }
+    program
 }
 
 /// Returns what the kernel does: with some flags a descriptor.

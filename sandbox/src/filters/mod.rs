@@ -21,7 +21,7 @@ pub use report::STATUS;
 pub use thread::Thread;
 
 use crate::state::{self, Part};
-use crate::{Mode, capabilities, user};
+use crate::{Mode, capabilities, paths, user};
 
 /// What [`prepare`] has decided.
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
@@ -88,4 +88,15 @@ pub fn enter(thread: Thread) {
         log::error!("The thread {thread:?} can't be contained: {error}. Try --sandbox off");
         std::process::abort();
     }
+}
+
+/// As [`enter`], for a thread that is there before the process's files are restricted ([`paths::restrict`] is about later threads), and needs
+/// none: it can use no path from now on. Without [`prepare`] it can use all.
+pub fn enter_without_paths(thread: Thread) {
+    if is_prepared()
+        && let Err(error) = paths::restrict_to_none()
+    {
+        log::warn!("The sandbox lacks restrictions of files for a thread {thread:?}: {error}");
+    }
+    enter(thread);
 }

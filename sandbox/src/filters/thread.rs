@@ -1,5 +1,8 @@
 //! Kinds of threads. The build script, which compiles a filter for each, includes this file.
 
+/// Stands in a compiled filter for the number of the process that it will hold for. No process has this one (kernel: PID_MAX_LIMIT).
+pub(crate) const OWN_PROCESS: u32 = 0x7fff_fffe;
+
 /// A kind of thread of a program that runs a guest. See `docs/architecture.md` for what each does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {

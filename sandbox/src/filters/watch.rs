@@ -108,13 +108,16 @@ fn describe(call: &libc::seccomp_notif) -> String {
     match i64::from(number) {
         libc::SYS_ioctl => format!("{what}, request 0x{second:x}"),
         libc::SYS_openat => format!("{what}, flags 0o{third:o}"),
-        libc::SYS_bpf | libc::SYS_prctl | libc::SYS_socket => {
+        libc::SYS_bpf | libc::SYS_prctl | libc::SYS_socket | libc::SYS_kill | libc::SYS_tgkill => {
             format!("{what}, first argument {first}")
         }
-        libc::SYS_fcntl | libc::SYS_kill | libc::SYS_fallocate | libc::SYS_prlimit64 => {
+        libc::SYS_fcntl | libc::SYS_fallocate | libc::SYS_prlimit64 => {
             format!("{what}, second argument {second}")
         }
-        libc::SYS_mmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_tgkill => {
+        libc::SYS_perf_event_open => {
+            format!("{what}, second argument {second}, third argument {third}")
+        }
+        libc::SYS_mmap | libc::SYS_mprotect | libc::SYS_madvise => {
             format!("{what}, third argument {third}")
         }
         _ => what,

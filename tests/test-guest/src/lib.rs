@@ -39,6 +39,7 @@ use object::{Object, ObjectSegment};
 /// | `endless-exits` | the same without an end |
 /// | `halts` | [`HALT_ROUNDS`] times [`TURNS`] halts on behalf of processes 101, 102 and 103, in `halt_once`; counts, then halts for good |
 /// | `touches` | [`TOUCH_ROUNDS`] times [`TURNS`] first touches of memory on behalf of the same, in `touch_memory`; for one vCPU; counts, then halts |
+/// | `nested` | calls nested as deep as `depth=N` says, at most 100, in the kernel; counts |
 /// | `irqoff` | the kernel with interrupts off; counts |
 /// | `halt` | halted but for a timer interrupt a second; counts those |
 /// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
@@ -53,6 +54,7 @@ use object::{Object, ObjectSegment};
 /// | `hostile-network` | attacks the network device and the entropy device at the level of their queues; whoever is at the other end has to send each frame back ([`NetworkResults`]); `attack=N` tries only that one |
 /// | `vsock` | says hello to port 1234 of the host by the socket device, and sends back what comes on connections to its own ports; counts packets, and connections that it has no credit for |
 /// | `balloon` | gives up pages of a pool for the memory balloon, takes them back, and checks those that it has; says `held PAGES` and `wrong PAGES` on the serial port after each change |
+/// | `folder` | starts the device of the first shared folder, and again whenever that needs a reset; says `started TIMES` on the serial port |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
 ///
@@ -70,6 +72,7 @@ pub const WORKLOADS: &[&str] = &[
     "endless-exits",
     "halts",
     "touches",
+    "nested",
     "irqoff",
     "halt",
     "hostile",
@@ -84,6 +87,7 @@ pub const WORKLOADS: &[&str] = &[
     "hostile-network",
     "vsock",
     "balloon",
+    "folder",
     "poweroff",
     "reboot",
     "triple-fault",

@@ -3,16 +3,20 @@
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::ptr;
+use std::thread;
 
 use kvmprof_sandbox::filters::STATUS;
-use kvmprof_tests::{Boot, Guest, StoppedThread, not_run, on_kvm, until};
+use kvmprof_tests::{Boot, Guest, StoppedThread, kvmprof, not_run, on_kvm, until};
 use rustix::io::Errno;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::sandbox::threads;
+use super::sandbox::{Fields, threads};
+use super::sandbox_folders::serve;
 
 /// Kinds of threads that a recorded guest has, with the process's first at the end: its end is seen after that of the others.
 const THREADS: [&str; 5] = ["vcpu 0", "events", "recorder", "entropy", "kvmprof"];
@@ -87,6 +91,79 @@ fn a_thread_opens_no_file_but_those_that_the_guest_needs() {
             };
             assert_eq!(opened, expected, "{name}");
         }
+    });
+}
+
+/// A kvmprof that is killed in the end.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A guest with a console, a folder and a recording, all in `folder`: with every thread that is there before files are restricted.
+fn start_with_early_threads(folder: &Path) -> Killed {
+    let kernel = folder.join("kernel");
+    fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
+    let socket = folder.join("files");
+    let listener = UnixListener::bind(&socket).unwrap();
+    thread::spawn(move || serve(&listener, |_| true));
+    let mut command = Command::new(kvmprof());
+    command
+        .args([
+            "run",
+            "--memory",
+            "64M",
+            "--cmdline",
+            "",
+            "--console",
+            "hvc",
+        ])
+        .arg("--kernel")
+        .arg(kernel)
+        .arg("--record")
+        .arg(folder.join("recording"))
+        .arg("--share")
+        .arg(format!("socket={},tag=files", socket.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    Killed(command.spawn().unwrap())
+}
+
+/// Not only those that are started after files are restricted: Landlock holds for a thread and those that it starts.
+#[test]
+fn no_thread_at_all_opens_a_file_that_the_guest_does_not_need() {
+    on_kvm(|| {
+        if !has_landlock() {
+            not_run("this host's kernel has no Landlock");
+            return;
+        }
+        const EARLY: [&str; 4] = ["console", "forced end", "panic guard", "share limits"];
+        let (_secret, secret) = secret();
+        let folder = tempfile::tempdir().unwrap();
+        let guest = start_with_early_threads(folder.path());
+        let pid = guest.0.id();
+        let all = until("the threads have their filters", || {
+            let all = threads(pid);
+            let is_complete = EARLY.iter().chain(&THREADS).all(|it| all.contains_key(*it));
+            let has_filter = |fields: &Fields| fields["Seccomp"] == "2";
+            (is_complete && all.values().all(has_filter)).then_some(all)
+        });
+        // The process's first at the end, as above.
+        let (first, others): (Vec<&String>, _) = all.keys().partition(|name| *name == "kvmprof");
+        let names = others.into_iter().chain(first);
+        let stopped: Vec<_> = names
+            .map(|name| (name, StoppedThread::stop(pid, name)))
+            .collect();
+        for (name, thread) in &stopped {
+            assert_eq!(thread.open(&secret), Err(Errno::ACCESS), "{name}");
+        }
+        // None of them is to go on from where it is.
+        kill_process(Pid::from_child(&guest.0), Signal::KILL).unwrap();
     });
 }
 

@@ -29,7 +29,7 @@ const IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 pub struct VcpuThreadId {
     /// The vCPU's descriptor in its VMM.
     pub descriptor: i32,
-    /// The thread.
+    /// The thread; 0 is the calling one.
     pub tid: i32,
 }
 

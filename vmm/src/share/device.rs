@@ -17,7 +17,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::monitor::{ShareMonitor, ShareState};
 use super::options::{ShareOptions, ShareSource};
 use super::program::Starter;
-use super::session::{Events, Session};
+use super::session::{Events, Openers, Session};
 use super::{ShareError, check_folder};
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
@@ -32,7 +32,7 @@ const LINES_MAX: u32 = 20;
 /// A shared folder that is to become a device. The program that serves it runs.
 pub struct Share {
     options: ShareOptions,
-    starter: Option<Starter>,
+    openers: Openers,
     session: Session,
     monitor: ShareMonitor,
 }
@@ -42,20 +42,18 @@ impl Share {
     ///
     /// # Errors
     /// There is no such folder or program, or the program doesn't work.
-    pub(super) fn open(
-        options: &ShareOptions,
-        starter: Option<Starter>,
-    ) -> Result<Self, ShareError> {
-        let is_outside = starter.as_ref().is_some_and(Starter::is_outside);
+    pub(super) fn open(options: &ShareOptions, openers: Openers) -> Result<Self, ShareError> {
+        let starter = openers.starter.as_ref();
+        let is_outside = starter.is_some_and(Starter::is_outside);
         if let ShareSource::Folder { path, .. } = &options.source
             && !is_outside
         {
             check_folder(path)?;
         }
-        let session = Session::open(&options.source, starter.as_ref());
+        let session = Session::open(&options.source, &openers);
         Ok(Self {
             options: options.clone(),
-            starter,
+            openers,
             session: session.map_err(|error| error.of(&options.tag))?,
             monitor: ShareMonitor::new(options),
         })
@@ -84,7 +82,7 @@ impl VirtioParts for Share {
             mmio,
             monitor: self.monitor,
             options: self.options,
-            starter: self.starter,
+            openers: self.openers,
             features,
             state: Mutex::new(State {
                 session: Some(self.session),
@@ -108,7 +106,7 @@ struct SharedFolder {
     mmio: Arc<VirtioMmio<FileSystem>>,
     monitor: ShareMonitor,
     options: ShareOptions,
-    starter: Option<Starter>,
+    openers: Openers,
     /// What the guest has been offered.
     features: u64,
     /// Never locked by who holds the device's own lock.
@@ -178,7 +176,7 @@ impl SharedFolder {
         let session = match &mut state.session {
             Some(session) => session,
             none => {
-                let session = Session::open(&self.options.source, self.starter.as_ref())?;
+                let session = Session::open(&self.options.source, &self.openers)?;
                 if self.features & !session.queue_features() != 0 {
                     let why = "it lacks features that it had before";
                     return Err(ShareError::Protocol(why.to_owned()));

@@ -84,7 +84,7 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
         source: ShareSource::Socket(path),
         tag: "tag".to_owned(),
     };
-    let share = Share::open(&options, None).unwrap();
+    let share = Share::open(&options, Openers::default()).unwrap();
     let monitor = share.monitor();
     assert_eq!(monitor.record().state, ShareState::Waiting);
     let memory = MemoryOptions::private(64 << 20).shareable();

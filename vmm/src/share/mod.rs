@@ -1,5 +1,6 @@
 //! Folders of the host that the guest has as file systems: virtio-fs, served by virtiofsd over vhost-user.
 
+mod connector;
 mod device;
 mod error;
 mod helper;
@@ -12,6 +13,7 @@ mod session;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use connector::SocketConnector;
 pub use device::Share;
 pub use error::ShareError;
 pub use helper::ShareHelper;
@@ -20,9 +22,10 @@ pub use options::{InvalidShare, SHARES_MAX, ShareOptions, ShareSource};
 pub use session::{Events, Session};
 
 use program::{Program, Starter};
+use session::Openers;
 
 /// Starts what serves these folders. `virtiofsd` is that program's path, if it isn't to be searched for. A `helper` was made for the
-/// same folders.
+/// same folders, and a `connector` too.
 ///
 /// # Errors
 /// One of them can't be shared.
@@ -30,6 +33,7 @@ pub(crate) fn open_all(
     shares: &[ShareOptions],
     virtiofsd: Option<&Path>,
     helper: Option<&Arc<ShareHelper>>,
+    connector: Option<&Arc<SocketConnector>>,
 ) -> Result<Vec<Share>, ShareError> {
     if shares.len() > SHARES_MAX {
         let asked = shares.len();
@@ -58,10 +62,13 @@ pub(crate) fn open_all(
         (Some(helper), Ok(number)) => Some(Starter::Helper(Arc::clone(helper), number)),
         _ => program.clone().map(Starter::Own),
     };
-    let opened = shares
-        .iter()
-        .enumerate()
-        .map(|(number, share)| Share::open(share, starter(number)));
+    let opened = shares.iter().enumerate().map(|(number, share)| {
+        let openers = Openers {
+            starter: starter(number),
+            connector: connector.cloned(),
+        };
+        Share::open(share, openers)
+    });
     opened.collect()
 }
 

@@ -4,6 +4,7 @@
 use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvmprof_devices::virtio::fs::{QUEUES, RunningQueues};
@@ -16,10 +17,10 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::ShareError;
 use super::limit::within;
 use super::options::ShareSource;
 use super::program::{Daemon, Starter};
+use super::{ShareError, SocketConnector};
 use crate::machine::GuestMemory;
 
 /// How long an answer may take: far longer than one does. A vCPU that resets or starts the device waits for it.
@@ -33,6 +34,15 @@ pub struct Session {
     stream: UnixStream,
     daemon: Option<Daemon>,
     features: u64,
+}
+
+/// What finds or starts the program, the first time and each time that the device is reset.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Openers {
+    /// For a folder.
+    pub starter: Option<Starter>,
+    /// For a socket, if this process may not connect itself.
+    pub connector: Option<Arc<SocketConnector>>,
 }
 
 /// What wakes the program, and what it wakes the guest by.
@@ -49,18 +59,18 @@ impl Session {
     ///
     /// # Errors
     /// There is none, or it doesn't keep to the protocol.
-    pub(super) fn open(
-        source: &ShareSource,
-        starter: Option<&Starter>,
-    ) -> Result<Self, ShareError> {
-        let (daemon, stream) = match (source, starter) {
+    pub(super) fn open(source: &ShareSource, openers: &Openers) -> Result<Self, ShareError> {
+        let (daemon, stream) = match (source, &openers.starter) {
             (ShareSource::Folder { path, readonly }, Some(starter)) => {
                 let (daemon, stream) = starter.start(path, *readonly)?;
                 (Some(daemon), stream)
             }
             (ShareSource::Folder { .. }, None) => return Err(ShareError::NoProgram(Vec::new())),
             (ShareSource::Socket(path), _) => {
-                let connected = UnixStream::connect(path);
+                let connected = match &openers.connector {
+                    Some(connector) => connector.connect(path),
+                    None => UnixStream::connect(path),
+                };
                 let failed = |source| ShareError::Connect {
                     path: path.clone(),
                     source,

@@ -110,7 +110,7 @@ fn outcome(wrong: u32, lie: Lie) -> Result<(), ShareError> {
     let listener = UnixListener::bind(&path).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| serve(&listener, wrong, lie));
-        let mut session = Session::open(&ShareSource::Socket(path), None)?;
+        let mut session = Session::open(&ShareSource::Socket(path), &Openers::default())?;
         let memory = MemoryOptions::private(64 << 20).shareable();
         let memory = allocate_memory(&memory).unwrap();
         let event = EventFd::new(EFD_NONBLOCK).unwrap();

@@ -13,7 +13,7 @@ use crate::disk::DiskOptions;
 use crate::machine::MachineConfig;
 use crate::network::{NetworkConfig, TapOpener};
 use crate::profiler::RecordPlan;
-use crate::share::{ShareHelper, ShareOptions};
+use crate::share::{ShareHelper, ShareOptions, SocketConnector};
 use crate::vcpu::OnReset;
 use crate::virtio::GuestAccess;
 use crate::vsock::VsockConfig;
@@ -39,6 +39,8 @@ pub struct VmConfig {
     pub virtiofsd: Option<PathBuf>,
     /// Who starts it in this process's place, if this process may execute no program.
     pub share_helper: Option<Arc<ShareHelper>>,
+    /// Who connects to programs that serve them already in this process's place, if this process may not.
+    pub socket_connector: Option<Arc<SocketConnector>>,
     /// Who opens taps again in this process's place, if this process may not.
     pub tap_opener: Option<Arc<TapOpener>>,
     /// Whether it has a memory balloon.
@@ -92,6 +94,7 @@ impl VmConfig {
             shares: Vec::new(),
             virtiofsd: None,
             share_helper: None,
+            socket_connector: None,
             tap_opener: None,
             balloon: false,
             vsock: None,

@@ -8,22 +8,23 @@ use crate::machine::VirtioDevices;
 use crate::network::Network;
 use crate::profiler::DeviceMonitors;
 use crate::share::{self, Share};
-use crate::virtio::{BalloonParts, BlockParts, ConsolePorts, EntropySource, VirtioParts};
+use crate::virtio::{BalloonParts, BlockParts, EntropySource, VirtioParts};
 use crate::vsock::VsockParts;
 
-/// The devices that `config` asks for, those of `console` first, what shows what happens on them, and the disks.
+/// The devices that `config` asks for, beside the console's, what shows what happens on them, and the disks. All that they need of the
+/// host's files is open then, and none of their threads has been started.
 ///
 /// # Errors
 /// An image, an end of a network or a socket's path can't be used.
 pub(super) fn virtio_devices(
     config: &VmConfig,
-    console: Option<ConsolePorts>,
 ) -> Result<(VirtioDevices, DeviceMonitors, GuestDisks), VmError> {
     let disks = open_disks(&config.disks, config.machine.cpus)?;
     let shares = share::open_all(
         &config.shares,
         config.virtiofsd.as_deref(),
         config.share_helper.as_ref(),
+        config.socket_connector.as_ref(),
     )?;
     let networks: Result<Vec<_>, _> = (config.networks.iter())
         .map(|network| Network::connect(network, config.tap_opener.as_ref()))
@@ -60,6 +61,7 @@ pub(super) fn virtio_devices(
         others.push(Box::new(balloon));
     }
     others.push(Box::new(entropy));
+    let console = None;
     Ok((VirtioDevices { console, others }, monitors, contents))
 }
 

@@ -43,12 +43,7 @@ pub(super) fn start() -> io::Result<()> {
 /// Contains a thread that ends the process if nothing else does, if threads are contained. Such a thread is there before files are
 /// restricted, and needs none.
 pub fn enter_sandbox() {
-    if kvmprof_sandbox::filters::is_prepared()
-        && let Err(error) = kvmprof_sandbox::paths::restrict_to_none()
-    {
-        log::warn!("The sandbox lacks restrictions of files for the program's end: {error}");
-    }
-    kvmprof_sandbox::enter(kvmprof_sandbox::Thread::End);
+    kvmprof_sandbox::enter_without_paths(kvmprof_sandbox::Thread::End);
 }
 
 /// One of the requests didn't ask for the program's end after all: it counts no more.

@@ -69,14 +69,7 @@ impl Vm {
         let stop_request = EventFd::new(EFD_NONBLOCK).map_err(VmError::host("an eventfd"))?;
         let output = as_user(|| config.console.open_output())?.limited(config.console_limit);
         let output = output.watched(text_watch(&config, &stop_request)?);
-        let hvc = hvc_console(&config, &stop_request)?;
-        let hello = HelloInfo {
-            vcpus: config.machine.cpus.into(),
-            hz: config.hz,
-        };
-        let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
-        let ports = ports.map_err(VmError::host("an eventfd"))?;
-        let (virtio, monitors, disks) = virtio_devices(&config, ports)?;
+        let (mut virtio, monitors, disks) = virtio_devices(&config)?;
         if kvmprof_sandbox::filters::is_prepared() {
             // It needs /dev/kvm, and a machine of its own.
             kernel_events::find_out();
@@ -90,6 +83,14 @@ impl Vm {
         if config.restrict_paths {
             restrict_paths(&config)?;
         }
+        // Threads that exist by then wouldn't be restricted.
+        let hvc = hvc_console(&config, &stop_request)?;
+        let hello = HelloInfo {
+            vcpus: config.machine.cpus.into(),
+            hz: config.hz,
+        };
+        let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
+        virtio.console = ports.map_err(VmError::host("an eventfd"))?;
         let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
         if config.restrict_paths {
             limit_files(&config)?;

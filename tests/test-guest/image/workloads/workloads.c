@@ -31,6 +31,7 @@ static const struct workload workloads[] = {
     { "hostile-network", hostile_network },
     { "vsock", vsock_echo },
     { "balloon", balloon_pages },
+    { "folder", folder_starts },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },
     { "triple-fault", end_by_triple_fault },

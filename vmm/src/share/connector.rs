@@ -1,0 +1,105 @@
+//! A process that connects again to programs that serve folders, when their devices are reset. A contained kvmprof may not: who may connect to
+//! one socket may connect to any, of which some start programs.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use super::options::{ShareOptions, ShareSource};
+use crate::helper::{Answer, Helper};
+use crate::unix_socket::connect;
+
+/// The connection to it. Dropped, the process ends.
+#[derive(Debug)]
+pub struct SocketConnector(Helper);
+
+impl SocketConnector {
+    /// Forks the process for the sockets among these folders; `None` if there are none. It connects to these and no others, and keeps no rights
+    /// of a superuser but to reach other users' files.
+    ///
+    /// # Errors
+    /// The host gives no socket or process.
+    ///
+    /// # Safety
+    /// The process has no other thread: one might hold a lock that nobody releases in the new process.
+    pub unsafe fn fork(shares: &[ShareOptions]) -> io::Result<Option<Self>> {
+        let path = |share: &ShareOptions| match &share.source {
+            ShareSource::Socket(path) => Some(path.clone()),
+            ShareSource::Folder { .. } => None,
+        };
+        let paths: Vec<PathBuf> = shares.iter().filter_map(path).collect();
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        let server = || {
+            let contained = kvmprof_sandbox::process::keep_file_rights();
+            move |asked: &[u8]| match &contained {
+                Ok(()) => answer(&paths, asked),
+                Err(error) => Err(format!("it can't give up rights: {error}")),
+            }
+        };
+        // SAFETY: by this function's own condition.
+        let helper = unsafe { Helper::fork(c"kvmprof-socket", server) };
+        helper.map(|helper| Some(Self(helper)))
+    }
+
+    /// Connects to the socket at this path, which is one of those from the start.
+    ///
+    /// # Errors
+    /// Nobody listens there, or too many wait for that one already.
+    pub(super) fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        let asked = path.as_os_str().as_bytes();
+        let stream = self.0.ask(asked)?.into_iter().next();
+        let stream = stream.ok_or_else(|| io::Error::other("the helper has sent no socket"))?;
+        Ok(stream.into())
+    }
+}
+
+fn answer(paths: &[PathBuf], asked: &[u8]) -> Answer {
+    let path = paths
+        .iter()
+        .find(|path| path.as_os_str().as_bytes() == asked);
+    let path = path.ok_or_else(|| "it isn't on the command line".to_owned())?;
+    // Who uses the connection waits for answers; only to be accepted nobody does.
+    let connected = connect(path).and_then(|stream| {
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    });
+    match connected {
+        Ok(stream) => Ok(vec![stream.into()]),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn only_sockets_of_the_command_line_are_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let [named, other] = ["named", "other"].map(|name| folder.path().join(name));
+        let listener = UnixListener::bind(&named).unwrap();
+        let _other = UnixListener::bind(&other).unwrap();
+        let nowhere = folder.path().join("nowhere");
+        let paths = [named.clone(), nowhere.clone()];
+        let ask = |path: &Path| answer(&paths, path.as_os_str().as_bytes());
+        assert_eq!(ask(&other).unwrap_err(), "it isn't on the command line");
+        assert!(ask(&nowhere).unwrap_err().contains("No such file"));
+        let file: OwnedFd = ask(&named).unwrap().into_iter().next().unwrap();
+        let mut stream = UnixStream::from(file);
+        let (mut served, _) = listener.accept().unwrap();
+        // Reading waits: the byte comes from another thread.
+        let writer = thread::spawn(move || served.write_all(b"a").unwrap());
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        writer.join().unwrap();
+        assert_eq!(&byte, b"a");
+    }
+}
