@@ -118,6 +118,7 @@ mod tests {
         let samples = kvmprof_recording::file::MAX_WAITING >> 20;
         let all = <ClientSink as Sink>::CAPACITY >> 20;
         let turn = kvmprof_devices::endpoint::REQUESTS_PER_TURN;
+        let turn_time = crate::host_socket::TURN_TIME.as_millis();
         let texts = MAX_TEXT_BYTES >> 20;
         for row in [
             format!("| clients of the socket | {clients} |"),
@@ -131,6 +132,7 @@ mod tests {
             format!(
                 "| requests of a client that are served before others have their turn | {turn} |"
             ),
+            format!("| their time, the last one aside | {turn_time} ms |"),
         ] {
             assert!(limits.contains(&row), "{row} isn't in {limits}");
         }

@@ -134,18 +134,20 @@ impl Pmc {
         }
     }
 
-    /// Something was counted while a process ran.
-    pub fn count(&mut self, counted: &Counted) {
+    /// Something was counted while a process ran. True if that has counters.
+    pub fn count(&mut self, counted: &Counted) -> bool {
         let key = counted.process;
         if !self.processes.iter().any(|process| process.is(key)) {
             self.forget_predecessors(key);
             self.inherit(counted);
         }
         let mut newest = self.processes.iter_mut().rev();
-        if let Some(process) = newest.find(|process| process.is(key)) {
-            process.meet(key, counted.parent);
-            process.count(&counted.counts);
-        }
+        let Some(process) = newest.find(|process| process.is(key)) else {
+            return false;
+        };
+        process.meet(key, counted.parent);
+        process.count(&counted.counts);
+        true
     }
 
     /// The process `pid` has ended that was started then, or that was never met (`None`). It may be unknown here.

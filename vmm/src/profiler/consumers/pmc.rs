@@ -1,6 +1,7 @@
 //! pmc: calls of clients, and what the vCPUs' threads have counted for processes (`crate::counters`).
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
@@ -28,20 +29,19 @@ use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
 /// Maximum number of clients that have all processes counted: each may take most of a megabyte, and as much for its document.
 const MAX_ACCOUNTS: usize = 32;
 
-/// What a client has open.
-#[derive(Debug, Default)]
-struct Open {
-    account: Option<Account>,
-    /// The document that is being read, and how much of it has been.
-    document: Option<(Vec<u8>, usize)>,
-}
-
 /// The device, and what clients have open.
 #[derive(Debug)]
 pub struct PmcConsumer {
     pmc: Pmc,
     counts: Arc<ProcessCounts>,
-    open: BTreeMap<Handle, Open>,
+    /// What clients have open, most of which may stand for nothing: none costs a tick or another request anything.
+    open: BTreeSet<Handle>,
+    /// Those that have all processes counted, [`MAX_ACCOUNTS`] at most.
+    accounts: BTreeMap<Handle, Account>,
+    /// The documents that are being read, and how much of each has been.
+    documents: BTreeMap<Handle, (Vec<u8>, usize)>,
+    /// The bits of the counters that count for processes.
+    wanted: u32,
     /// The processes that have counters and were met.
     instances: BTreeMap<ProcessKey, ProcessInstance>,
     watched: Vec<KnownProcess>,
@@ -58,7 +58,10 @@ impl PmcConsumer {
         Self {
             pmc: Pmc::default(),
             counts,
-            open: BTreeMap::new(),
+            open: BTreeSet::new(),
+            accounts: BTreeMap::new(),
+            documents: BTreeMap::new(),
+            wanted: 0,
             instances: BTreeMap::new(),
             watched: Vec::new(),
             source: None,
@@ -67,38 +70,34 @@ impl PmcConsumer {
         }
     }
 
-    fn accounts(&self) -> impl Iterator<Item = &Account> {
-        self.open.values().filter_map(|open| open.account.as_ref())
-    }
-
-    /// The bits of the counters that count for processes.
-    fn wanted(&self) -> u32 {
-        let accounts = self.accounts().map(Account::counters);
-        accounts.fold(self.pmc.wanted(), |all, one| all | one)
-    }
-
     /// Takes in what the vCPUs' threads have counted and found.
     fn absorb(&mut self) {
         let Self {
             pmc,
             counts,
-            open,
+            accounts,
             instances,
             ..
         } = self;
+        let before = pmc.processes().len();
+        let mut is_other = false;
         let ended = counts.take(|one| {
-            pmc.count(&one.counted);
-            for account in open.values_mut().filter_map(|open| open.account.as_mut()) {
+            let instance = one.instance;
+            if pmc.count(&one.counted) {
+                is_other |= instances.insert(one.counted.process, instance) != Some(instance);
+            }
+            for account in accounts.values_mut() {
                 account.count(&one.counted);
             }
-            if pmc.processes().len() > 0 {
-                instances.insert(one.counted.process, one.instance);
-            }
         });
+        is_other |= !ended.is_empty() || pmc.processes().len() != before;
         for KnownProcess { pid, instance } in ended {
             pmc.end(pid, instance.map(|instance| instance.started));
         }
-        self.follow();
+        // Very many processes may have counters, and this is done at each request.
+        if is_other {
+            self.follow();
+        }
     }
 
     /// Has the vCPUs' threads count what is wanted now, and watch those who have counters.
@@ -116,7 +115,9 @@ impl PmcConsumer {
             self.counts.watch(watched.clone());
             self.watched = watched;
         }
-        self.counts.want(self.wanted());
+        let accounts = self.accounts.values().map(Account::counters);
+        self.wanted = accounts.fold(self.pmc.wanted(), |all, one| all | one);
+        self.counts.want(self.wanted);
     }
 
     fn call(&mut self, data: &[u8], context: &Context<'_>) -> Result<IoctlReply, Errno> {
@@ -141,7 +142,9 @@ impl PmcConsumer {
             self.profiles_for_host = context.client == Client::Host;
         }
         call.value = called.value;
-        self.follow();
+        if !only_asks(call.function) {
+            self.follow();
+        }
         Ok(IoctlReply {
             value: called.returned,
             data: call.encode().to_vec(),
@@ -150,7 +153,7 @@ impl PmcConsumer {
 
     /// What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
     fn take_source(&mut self, context: &Context<'_>) {
-        if self.wanted() == 0 {
+        if self.wanted == 0 {
             self.source = context.ticks();
         }
     }
@@ -173,14 +176,19 @@ impl PmcConsumer {
         if chosen.any(|id| counters & id.bit() != 0 && !totals.can_count(id)) {
             return Err(Errno::ENODEV);
         }
-        let others = self.open.iter().filter(|(other, _)| **other != handle);
-        let others = others.filter(|(_, open)| open.account.is_some());
+        if !self.open.contains(&handle) {
+            return Err(Errno::EBADF);
+        }
+        let others = self.accounts.keys().filter(|other| **other != handle);
         if counters != 0 && others.count() >= MAX_ACCOUNTS {
             return Err(Errno::ENOMEM);
         }
         self.take_source(context);
-        let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
-        open.account = (counters != 0).then(|| Account::new(counters));
+        if counters == 0 {
+            self.accounts.remove(&handle);
+        } else {
+            self.accounts.insert(handle, Account::new(counters));
+        }
         self.follow();
         Ok(IoctlReply::default())
     }
@@ -191,24 +199,39 @@ impl PmcConsumer {
         limit: usize,
         context: &Context<'_>,
     ) -> Result<Vec<u8>, Errno> {
-        let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
-        let (document, read) = match &mut open.document {
-            Some(document) => document,
-            document => {
+        if !self.open.contains(&handle) {
+            return Err(Errno::EBADF);
+        }
+        let (document, read) = match self.documents.entry(handle) {
+            Entry::Occupied(document) => document.into_mut(),
+            Entry::Vacant(place) => {
                 let mut counters = context.machine.counters.read(&context.clocks.ticks());
-                counters.processes = open.account.as_ref().map(processes);
+                counters.processes = self.accounts.get(&handle).map(processes);
                 let text = serde_json::to_vec(&counters).map_err(|_| Errno::EIO)?;
-                document.insert((text, 0))
+                place.insert((text, 0))
             }
         };
         let rest = document.get(*read..).unwrap_or_default();
         let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
         *read += bytes.len();
         if bytes.is_empty() && limit > 0 {
-            open.document = None;
+            self.documents.remove(&handle);
         }
         Ok(bytes)
     }
+}
+
+/// Whether calls of `function` change nothing.
+fn only_asks(function: Function) -> bool {
+    matches!(
+        function,
+        Function::NumCounters
+            | Function::CounterType
+            | Function::Value
+            | Function::IsRunning
+            | Function::IsConfigured
+            | Function::Enabled
+    )
 }
 
 /// Whether the call in `data` depends on which processes have ended.
@@ -273,8 +296,8 @@ impl Consumer for PmcConsumer {
     fn needs(&self) -> ClockNeeds {
         let event = self.pmc.profiling().map(TickSource::Event);
         ClockNeeds {
-            source: event.or(self.source.filter(|_| self.wanted() != 0)),
-            gives_way: self.accounts().next().is_none()
+            source: event.or(self.source.filter(|_| self.wanted != 0)),
+            gives_way: self.accounts.is_empty()
                 && (event.is_none() || !self.profiles_for_host),
             exits: true,
             ..ClockNeeds::default()
@@ -314,7 +337,7 @@ impl Consumer for PmcConsumer {
         let kernel = self.pmc.kernel_counters().map(|id| id.name().to_owned());
         let kernel: Vec<String> = kernel.collect();
         let processes = self.pmc.processes().len();
-        let accounts = self.accounts().count();
+        let accounts = self.accounts.len();
         if kernel.is_empty() && processes == 0 && accounts == 0 {
             return Vec::new();
         }
@@ -341,11 +364,9 @@ impl Device for PmcConsumer {
         let ticks = match *request {
             Request::Open { minor } if minor != 0 => return Err(Errno::ENXIO),
             Request::Open { .. } | Request::Close => TicksBefore::Any,
-            Request::Read { .. } => match self.open.get(&handle) {
-                // The rest of what was made then.
-                Some(open) if open.document.is_some() => TicksBefore::Any,
-                _ => TicksBefore::All,
-            },
+            // The rest of what was made then.
+            Request::Read { .. } if self.documents.contains_key(&handle) => TicksBefore::Any,
+            Request::Read { .. } => TicksBefore::All,
             // Counts of a process that has just ended are its parent's.
             Request::Ioctl {
                 command: PMC_CALL,
@@ -365,7 +386,7 @@ impl Device for PmcConsumer {
     ) -> Result<Reply, Errno> {
         match *request {
             Request::Open { .. } => {
-                self.open.insert(handle, Open::default());
+                self.open.insert(handle);
                 Ok(Reply::Done)
             }
             Request::Read { limit } => self.read(handle, limit, context).map(Reply::Read),
@@ -383,7 +404,10 @@ impl Device for PmcConsumer {
             }
             Request::Close => {
                 self.open.remove(&handle);
-                self.follow();
+                self.documents.remove(&handle);
+                if self.accounts.remove(&handle).is_some() {
+                    self.follow();
+                }
                 Ok(Reply::Done)
             }
         }
@@ -429,6 +453,7 @@ mod tests {
             let call = Call::new(function, 7, 0);
             consumer.pmc.call(&call, &Host).unwrap();
         }
+        consumer.follow();
         assert_eq!(consumer.needs().source, TickSource::clock(100));
         counts.end(KnownProcess {
             pid: 7,
