@@ -293,3 +293,6 @@ impl Profiler {
         act(device.ok_or(Errno::ENODEV)?, &context)
     }
 }
+
+#[cfg(test)]
+mod tests;

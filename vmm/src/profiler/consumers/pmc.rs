@@ -13,7 +13,7 @@ use kvmprof_abi::text::task_name;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::Pmc;
-use kvmprof_devices::profiling::pmc::{Account, ProcessKey, Row, Totals, event_kind};
+use kvmprof_devices::profiling::pmc::{Account, Called, ProcessKey, Row, Totals, event_kind};
 use kvmprof_introspection::ProcessInstance;
 use kvmprof_recording::counters::ProcessCounters;
 use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
@@ -40,13 +40,16 @@ pub struct PmcConsumer {
     accounts: BTreeMap<Handle, Account>,
     /// The documents that are being read, and how much of each has been.
     documents: BTreeMap<Handle, (Vec<u8>, usize)>,
-    /// The bits of the counters that count for processes.
+    /// The bits of the counters that count for processes which have counters themselves, and of all that count for any.
+    processes_wanted: u32,
     wanted: u32,
     /// The processes that have counters and were met.
     instances: BTreeMap<ProcessKey, ProcessInstance>,
     watched: Vec<KnownProcess>,
-    /// What made the ticks when something began to be counted for a process.
-    source: Option<TickSource>,
+    /// What made the ticks when the first process began to count for itself, and when the first client of the host had all
+    /// processes counted. That one needn't take the guest's.
+    guests_source: Option<TickSource>,
+    hosts_source: Option<TickSource>,
     /// Whether the host had a counter's overflow make ticks, rather than the guest.
     profiles_for_host: bool,
     ledger: Ledger,
@@ -61,10 +64,12 @@ impl PmcConsumer {
             open: BTreeSet::new(),
             accounts: BTreeMap::new(),
             documents: BTreeMap::new(),
+            processes_wanted: 0,
             wanted: 0,
             instances: BTreeMap::new(),
             watched: Vec::new(),
-            source: None,
+            guests_source: None,
+            hosts_source: None,
             profiles_for_host: false,
             ledger: Ledger::default(),
         }
@@ -116,7 +121,8 @@ impl PmcConsumer {
             self.watched = watched;
         }
         let accounts = self.accounts.values().map(Account::counters);
-        self.wanted = accounts.fold(self.pmc.wanted(), |all, one| all | one);
+        self.processes_wanted = self.pmc.wanted();
+        self.wanted = accounts.fold(self.processes_wanted, |all, one| all | one);
         self.counts.want(self.wanted);
     }
 
@@ -128,19 +134,20 @@ impl PmcConsumer {
         if context.has_ended {
             return Err(Errno::ENXIO);
         }
-        let is_start = call.function == Function::StartProfiling;
-        if is_start && self.pmc.profiling().is_none() {
-            let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
-            let kind = event_kind(counter);
-            if let Some(event) = kind.and_then(|kind| SamplingEvent::new(kind, call.reset_value)) {
-                context.can_count(TickSource::Event(event))?;
+        // What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
+        if self.processes_wanted == 0 {
+            self.guests_source = context.ticks();
+        }
+        let called = match call.function {
+            Function::StartProfiling => self.start_profiling(&call, context)?,
+            // The guest's clients end only what the guest has started.
+            Function::StopProfiling
+                if context.client == Client::Guest && self.profiles_for_host() =>
+            {
+                return Err(Errno::EBUSY);
             }
-        }
-        self.take_source(context);
-        let called = self.pmc.call(&call, &HostTotals::new(context))?;
-        if is_start {
-            self.profiles_for_host = context.client == Client::Host;
-        }
+            _ => self.pmc.call(&call, &HostTotals::new(context))?,
+        };
         call.value = called.value;
         if !only_asks(call.function) {
             self.follow();
@@ -151,11 +158,35 @@ impl PmcConsumer {
         })
     }
 
-    /// What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
-    fn take_source(&mut self, context: &Context<'_>) {
-        if self.wanted == 0 {
-            self.source = context.ticks();
+    /// Whether the host has had a counter's overflow make ticks, and it does.
+    fn profiles_for_host(&self) -> bool {
+        self.profiles_for_host && self.pmc.profiling().is_some()
+    }
+
+    fn start_profiling(&mut self, call: &Call, context: &Context<'_>) -> Result<Called, Errno> {
+        let is_host = context.client == Client::Host;
+        let uses = self.pmc.kernel_uses();
+        if is_host && !self.profiles_for_host() {
+            // What the guest has started stands in nobody's way.
+            self.pmc.stop_profiling();
         }
+        let called = self.check_source(call, context);
+        let called = called.and_then(|()| self.pmc.call(call, &HostTotals::new(context)));
+        match called {
+            Ok(_) => self.profiles_for_host = is_host,
+            Err(_) => self.pmc.set_kernel_uses(uses),
+        }
+        called
+    }
+
+    /// Whether what `call` has make the ticks may do so.
+    fn check_source(&self, call: &Call, context: &Context<'_>) -> Result<(), Errno> {
+        if self.pmc.profiling().is_some() {
+            return Ok(());
+        }
+        let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
+        let event = event_kind(counter).and_then(|kind| SamplingEvent::new(kind, call.reset_value));
+        event.map_or(Ok(()), |event| context.can_count(TickSource::Event(event)))
     }
 
     fn account(
@@ -183,7 +214,9 @@ impl PmcConsumer {
         if counters != 0 && others.count() >= MAX_ACCOUNTS {
             return Err(Errno::ENOMEM);
         }
-        self.take_source(context);
+        if self.accounts.is_empty() {
+            self.hosts_source = context.ticks();
+        }
         if counters == 0 {
             self.accounts.remove(&handle);
         } else {
@@ -295,10 +328,12 @@ impl Totals for HostTotals<'_> {
 impl Consumer for PmcConsumer {
     fn needs(&self) -> ClockNeeds {
         let event = self.pmc.profiling().map(TickSource::Event);
+        let hosts_event = event.filter(|_| self.profiles_for_host());
+        let hosts = hosts_event.or(self.hosts_source.filter(|_| !self.accounts.is_empty()));
+        let guests = event.or(self.guests_source.filter(|_| self.wanted != 0));
         ClockNeeds {
-            source: event.or(self.source.filter(|_| self.wanted != 0)),
-            gives_way: self.accounts.is_empty()
-                && (event.is_none() || !self.profiles_for_host),
+            source: hosts.or(guests),
+            gives_way: hosts.is_none(),
             exits: true,
             ..ClockNeeds::default()
         }
@@ -447,7 +482,7 @@ mod tests {
     fn the_clock_stops_with_the_last_process_that_counts() {
         let counts = Arc::new(ProcessCounts::new(1));
         let mut consumer = PmcConsumer::new(Arc::clone(&counts));
-        consumer.source = TickSource::clock(100);
+        consumer.guests_source = TickSource::clock(100);
         assert_eq!(consumer.needs().source, None);
         for function in [Function::Configure, Function::Enable] {
             let call = Call::new(function, 7, 0);
