@@ -17,7 +17,7 @@ fn code() -> Words {
 }
 
 /// The number of frames from `bp` on, and how they end.
-fn ended(bp: u64, memory: &mut Words) -> (u8, StackEnd) {
+fn ended(bp: u64, memory: &mut Words) -> (u16, StackEnd) {
     let start = UserRegisters {
         ip: 0x40_0123,
         sp: FRAME - 0x20,
