@@ -350,7 +350,8 @@ impl Profiler {
             self.drain();
             return Poll::Ready(result);
         }
-        self.handles.set_stage(handle, request, Stage::After(wait, result));
+        self.handles
+            .set_stage(handle, request, Stage::After(wait, result));
         Poll::Pending
     }
 
@@ -382,7 +383,9 @@ impl Profiler {
             TicksBefore::Any => None,
             TicksBefore::All => Some(self.clocks.flush()),
             TicksBefore::AllAndEnds => Some(self.clocks.ask_all()),
-            TicksBefore::Last { others } if others || self.consumers.needs().others_count(consumer) => {
+            TicksBefore::Last { others }
+                if others || self.consumers.needs().others_count(consumer) =>
+            {
                 Some(self.clocks.flush())
             }
             TicksBefore::Last { .. } => Some(self.stop_clocks()),

@@ -71,7 +71,7 @@ impl Profiler {
         handle
     }
 
-    fn command(&mut self, handle: Handle, command: u32, argument: i64) -> Result<i64, Errno> {
+    fn do_ioctl(&mut self, handle: Handle, command: u32, argument: i64) -> Result<i64, Errno> {
         now(self.ioctl(handle, command, argument, &[])).map(|reply| reply.value)
     }
 
@@ -95,7 +95,7 @@ impl Profiler {
     fn account(&mut self) -> Handle {
         let handle = self.opened_for(Client::Host, device::PMC);
         let counters = CounterId::PortWrites.bit().into();
-        self.command(handle, PMC_ACCOUNT, counters).unwrap();
+        self.do_ioctl(handle, PMC_ACCOUNT, counters).unwrap();
         handle
     }
 
@@ -114,8 +114,8 @@ fn event(kind: EventKind) -> Option<TickSource> {
 fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
     let mut profiler = profiler();
     let pcs = profiler.opened_for(Client::Guest, device::PCS);
-    profiler.command(pcs, PCS_SETHZ, 10).unwrap();
-    profiler.command(pcs, PROF_ALL, 0).unwrap();
+    profiler.do_ioctl(pcs, PCS_SETHZ, 10).unwrap();
+    profiler.do_ioctl(pcs, PROF_ALL, 0).unwrap();
     let pmc = profiler.opened_for(Client::Guest, device::PMC);
     for function in [Function::Configure, Function::Enable] {
         profiler.pmc(pmc, function, CounterId::PortReads).unwrap();
@@ -125,7 +125,9 @@ fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
     assert_eq!(profiler.source(), TickSource::clock(HZ));
     // What starts now counts as the first one does.
     let recorder = profiler.opened_for(Client::Host, device::RECORDER);
-    profiler.command(recorder, REC_START, STACK_KERNEL).unwrap();
+    profiler
+        .do_ioctl(recorder, REC_START, STACK_KERNEL)
+        .unwrap();
     assert_eq!(profiler.source(), TickSource::clock(HZ));
     for handle in [recorder, account] {
         assert_eq!(profiler.source(), TickSource::clock(HZ));

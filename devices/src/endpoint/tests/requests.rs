@@ -421,7 +421,10 @@ fn a_turn_is_over_after_its_time_but_one_request_is_served() {
     talk.endpoint.receive(&opens, &mut talk.bench).unwrap();
     for tag in 1..=3 {
         let answered = replies(&mut talk.endpoint);
-        assert_eq!(answered.iter().map(|reply| reply.tag).collect::<Vec<_>>(), [tag]);
+        assert_eq!(
+            answered.iter().map(|reply| reply.tag).collect::<Vec<_>>(),
+            [tag]
+        );
         assert_eq!(talk.endpoint.waits_for_turn(), tag < 3);
         talk.endpoint.begin_turn();
         talk.endpoint.limit_turn(Duration::ZERO);

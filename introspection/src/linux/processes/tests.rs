@@ -211,7 +211,7 @@ fn mappings_that_change_at_each_tick_are_passed_on_more_rarely() {
     let guest = LinuxGuest::new(HOT);
     let mut room = Room::new(&guest, Areas::Tree);
     let plans = |count| -> Vec<_> {
-        let area = |index| area(index * 0x10_0000, 4, true, 0, 0);
+        let area = |index: u64| area(index * 0x10_0000, 4, true, 0, 0);
         (1..=count).map(area).collect()
     };
     let mm = room.process(1, &plans(200));

@@ -11,8 +11,8 @@ use kvmprof_abi::profil::{Call, MAX_RANGES, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::profil::{KeptProfile, turns_on};
-use kvmprof_recording::{Mode, Ticks};
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
+use kvmprof_recording::{Mode, Ticks};
 
 use super::kept_profile::{Kept, PassedTicks};
 use super::rate::{RateCheck, can_follow, ticks_a_second};
@@ -125,9 +125,10 @@ impl ProfilConsumer {
     /// Checks that there is memory for the buffer of `call`, in place of the one of `handle`.
     fn check_memory(&self, handle: Handle, client: Client, call: &Call) -> Result<(), Errno> {
         let size = KeptProfile::size(call)?;
-        let others = self.kept.iter().filter(|((_, other), kept)| {
-            *other != handle && kept.client == client
-        });
+        let others = self
+            .kept
+            .iter()
+            .filter(|((_, other), kept)| *other != handle && kept.client == client);
         let taken: usize = others.map(|(_, kept)| kept.profile.memory()).sum();
         if taken + size > MAX_MEMORY {
             return Err(Errno::ENOSPC);

@@ -1,4 +1,7 @@
+use kvmprof_recording::StackParts;
+
 use super::*;
+use crate::clock::ClockSetting;
 
 /// Needs what it is told to, and counts.
 #[derive(Default)]
@@ -103,12 +106,20 @@ fn the_hosts_source_goes_before_the_guests() {
     };
     let alone = consumers([counts(50, true)]);
     assert_eq!(alone.needs().source(), TickSource::clock(50));
-    assert_eq!(alone.needs().source_for(Client::Guest), TickSource::clock(50));
+    assert_eq!(
+        alone.needs().source_for(Client::Guest),
+        TickSource::clock(50)
+    );
     assert_eq!(alone.needs().source_for(Client::Host), None);
-    assert!(alone.needs().others_bind(0, Client::Guest) && !alone.needs().others_bind(0, Client::Host));
+    assert!(
+        alone.needs().others_bind(0, Client::Guest) && !alone.needs().others_bind(0, Client::Host)
+    );
     let both = consumers([counts(50, true), counts(1000, false)]);
     assert_eq!(both.needs().source(), TickSource::clock(1000));
-    assert_eq!(both.needs().source_for(Client::Guest), TickSource::clock(1000));
+    assert_eq!(
+        both.needs().source_for(Client::Guest),
+        TickSource::clock(1000)
+    );
     assert!(both.needs().others_bind(0, Client::Host));
 }
 
@@ -170,5 +181,8 @@ fn who_gives_way_to_the_host_goes_before_the_guest() {
     assert!(two.needs().others_count(0));
     let all = consumers([guest, yielding, host]);
     assert_eq!(all.needs().source(), TickSource::clock(1000));
-    assert_eq!(all.needs().source_for(Client::Host), TickSource::clock(1000));
+    assert_eq!(
+        all.needs().source_for(Client::Host),
+        TickSource::clock(1000)
+    );
 }
