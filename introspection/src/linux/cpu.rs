@@ -234,6 +234,11 @@ impl Cpu {
         processes::can_write(&view, layout, mm, address)
     }
 
+    /// Takes the modules as they are known now.
+    pub fn follow_modules(&mut self, linux: &LinuxKnowledge) {
+        linux.modules.follow(&mut self.modules);
+    }
+
     /// Forgets the last process's mappings, which couldn't be passed on, so that they are read again.
     pub fn forget_process(&mut self) {
         self.follower.forget_current();
