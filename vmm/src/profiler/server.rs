@@ -104,6 +104,17 @@ impl Handles {
         !(self.closing.is_empty() && self.busy.is_empty())
     }
 
+    /// Takes room as a text of device `number` would.
+    #[cfg(test)]
+    pub(super) fn keep(&mut self, number: u16, bytes: std::sync::Arc<[u8]>) -> Result<Text, Errno> {
+        self.texts.keep(number, bytes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn give_back(&mut self, text: &Text) {
+        self.texts.give_back(text);
+    }
+
     fn add(&mut self, client: Client, target: Target) -> Handle {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -462,6 +473,7 @@ impl Profiler {
             }
             Target::Control => self.carry_out_control(request)?,
             Target::Text(number) => {
+                self.handles.texts.check(number, self.least_text(number))?;
                 let text = self.text(number)?;
                 let Handles { open, texts, .. } = &mut self.handles;
                 let open = open.get_mut(&handle).ok_or(Errno::EBADF)?;

@@ -16,6 +16,7 @@ use crate::clock::{ClockSource, TickSource};
 use crate::console::{ConsoleOutput, SerialConsole};
 use crate::counters::MachineCounters;
 use crate::machine::{GuestMemory, MachineDevices};
+use crate::profiler::texts::MAX_TEXT_BYTES;
 use crate::vcpu::{Doorbell, RegisterSource, tick_ring};
 
 const HZ: u32 = 100;
@@ -172,4 +173,23 @@ fn the_hosts_profiling_goes_before_the_guests() {
     assert_eq!(profiler.source(), event(EventKind::PortWrite));
     profiler.pmc(host, stop, CounterId::PortWrites).unwrap();
     assert_eq!(profiler.source(), None);
+}
+
+/// Nothing is made that would be thrown away: a client can ask for it again and again.
+#[test]
+fn a_text_without_room_is_not_made() {
+    let mut profiler = profiler();
+    let whole: Arc<[u8]> = vec![0; MAX_TEXT_BYTES].into();
+    let kept = profiler.handles.keep(device::PROCESSES, whole).unwrap();
+    for (pid, expected) in [(1, Err(Errno::ENOMEM)), (2, Err(Errno::ENOMEM))] {
+        profiler.names.note_main_thread(pid, *b"0123456789abcdef");
+        let handle = profiler
+            .open_for(Client::Host, device::PROCESSES, 0)
+            .unwrap();
+        assert_eq!(now(profiler.opened(handle)), expected);
+        assert!(!profiler.names.has_table());
+    }
+    profiler.handles.give_back(&kept);
+    profiler.opened_for(Client::Host, device::PROCESSES);
+    assert!(profiler.names.has_table());
 }
