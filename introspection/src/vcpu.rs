@@ -225,6 +225,13 @@ impl VcpuIntrospector {
         self.cpu.look_at_tasks(linux, memory, registers, reader)
     }
 
+    /// Takes the kernel's modules as they are known now. A vCPU without ticks would keep those in memory that it knew last.
+    pub fn follow_modules(&mut self) {
+        if let Some(linux) = self.knowledge.linux() {
+            self.cpu.follow_modules(linux);
+        }
+    }
+
     /// Forgets the last process's mappings, which couldn't be passed on, so that they are returned again.
     pub fn forget_process(&mut self) {
         self.cpu.forget_process();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
@@ -11,15 +12,12 @@ use kvmprof_abi::wire::{
 
 use super::action::{Action, OpenDevice, Outcome};
 use super::output::Output;
+use super::turn::Turn;
 use super::waiting::{Wait, events_of, nonblocking};
 use super::{Backend, EndpointError, Handle};
 
 /// Size to which the input buffer shrinks between requests, in bytes.
 const INPUT_KEPT: usize = 64 << 10;
-
-/// The number of requests that are served in a turn: an open of a text builds all of it, and thousands of opens fit into what a client
-/// may send at once.
-pub const REQUESTS_PER_TURN: usize = 64;
 
 /// The machine's properties in the reply to a hello.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +42,7 @@ struct Waiting {
 ///
 /// The owner of the byte stream calls [`receive`](Self::receive) while [`wants_input`](Self::wants_input), sends
 /// [`output`](Self::output), and calls [`wake`](Self::wake) after it has sent something and after the devices have
-/// changed. Between two calls of [`begin_turn`](Self::begin_turn), which lets others have their turn, it serves [`REQUESTS_PER_TURN`] at most. After an error of either it must [`close`](Self::close) the connection, and do nothing else with it.
+/// changed. Between two calls of [`begin_turn`](Self::begin_turn), which lets others have their turn, it serves [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) at most. After an error of either it must [`close`](Self::close) the connection, and do nothing else with it.
 #[derive(Debug)]
 pub struct Endpoint {
     info: HelloInfo,
@@ -58,8 +56,8 @@ pub struct Endpoint {
     waiting: Vec<Waiting>,
     /// The request that a device is working on, and its tag; later requests wait.
     in_progress: Option<(u32, Action)>,
-    /// The requests that may still be served in this turn.
-    left: usize,
+    /// What may still be served.
+    turn: Turn,
 }
 
 impl Endpoint {
@@ -74,7 +72,7 @@ impl Endpoint {
             last_name: 0,
             waiting: Vec::new(),
             in_progress: None,
-            left: REQUESTS_PER_TURN,
+            turn: Turn::new(),
         }
     }
 
@@ -84,9 +82,14 @@ impl Endpoint {
         self.can_serve() && !self.is_turn_over()
     }
 
-    /// A turn begins: [`REQUESTS_PER_TURN`] requests may be served until the next one. [`wake`](Self::wake) goes on with those that waited for it.
+    /// A turn begins, as long as [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) requests take. [`wake`](Self::wake) goes on with those that waited for it.
     pub fn begin_turn(&mut self) {
-        self.left = REQUESTS_PER_TURN;
+        self.turn = Turn::new();
+    }
+
+    /// The turn that has begun is over after `time`, too. One request is always served.
+    pub fn limit_turn(&mut self, time: Duration) {
+        self.turn.limit(time);
     }
 
     /// True if requests wait for nothing but the next turn, so that the owner has to begin one.
@@ -99,7 +102,7 @@ impl Endpoint {
     }
 
     fn is_turn_over(&self) -> bool {
-        self.left == 0 && !self.input.is_empty()
+        self.turn.is_over() && !self.input.is_empty()
     }
 
     /// Bytes to send.
@@ -179,13 +182,14 @@ impl Endpoint {
         let input = std::mem::take(&mut self.input);
         let mut done = 0;
         let mut result = Ok(());
-        while self.can_serve() && self.left > 0 {
+        while self.can_serve() && !self.turn.is_over() {
+            let begun = Instant::now();
             let rest = input.get(done..).unwrap_or_default();
             match RequestFrame::decode(rest) {
                 Ok(Some((frame, length))) => {
                     result = self.request(&frame, backend);
                     done += length;
-                    self.left -= 1;
+                    self.turn.spend(begun.elapsed());
                 }
                 Ok(None) => break,
                 Err(error) => result = Err(error.into()),

@@ -7,8 +7,10 @@ mod machine;
 mod output;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod waiting;
 
 pub use backend::{Backend, Handle, IoctlReply, Readiness};
 pub use error::EndpointError;
-pub use machine::{Endpoint, HelloInfo, REQUESTS_PER_TURN};
+pub use machine::{Endpoint, HelloInfo};
+pub use turn::REQUESTS_PER_TURN;

@@ -243,6 +243,11 @@ impl Cpu {
         self.is_seen || linux.addresses.per_cpu_offset.is_none()
     }
 
+    /// Takes the modules as they are known now.
+    pub fn follow_modules(&mut self, linux: &LinuxKnowledge) {
+        linux.modules.follow(&mut self.modules);
+    }
+
     /// Forgets the last process's mappings, which couldn't be passed on, so that they are read again.
     pub fn forget_process(&mut self) {
         self.follower.forget_current();

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use super::locks::LockLoops;
 use super::modules::Modules;
 use super::placement::{ALIGNMENT, PlacementCell};
-use super::processes::{InstanceLayout, ProcessLayout};
+use super::processes::{InstanceLayout, MapBudget, ProcessLayout};
 use super::running::RunningImage;
 use super::task_layout::{Addresses, TaskLayout};
 use super::tasks::TaskListLayout;
@@ -115,6 +115,7 @@ impl LinuxKnowledge {
             tasks: TaskLayout::find(&btf)?,
             orc: stacks::find(&image, &symbols, &release),
             processes: ProcessLayout::find(&btf),
+            map_budget: MapBudget::default(),
             instances: InstanceLayout::find(&symbols, &btf),
             task_list: TaskListLayout::find(&symbols, &btf),
             locks: LockLoops::find(&symbols, &btf),

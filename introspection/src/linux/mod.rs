@@ -32,7 +32,7 @@ use crate::unwind::{MODULES, OrcTable};
 use crate::{Registers, Symbols};
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
-use processes::{InstanceLayout, ProcessLayout};
+use processes::{InstanceLayout, MapBudget, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
 
@@ -73,6 +73,8 @@ pub struct LinuxKnowledge {
     orc: Option<OrcTable>,
     /// The offsets for reading processes' mappings, if known.
     processes: Option<ProcessLayout>,
+    /// How many maps of processes may be passed on.
+    map_budget: MapBudget,
     /// The offsets for telling processes apart, if known.
     instances: Option<InstanceLayout>,
     /// Where all tasks are found, if known.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvmprof_abi::pcs::Ledger;
 
 use super::intake::Intake;
-use super::{Part, SampleBlock, Sink};
+use super::{Part, SampleBlock, Sink, SymbolText};
 use crate::Ticks;
 use crate::tasks::TaskLook;
 
@@ -131,7 +131,7 @@ impl<S: Sink> Encoder<S> {
     /// Takes places in variables of the kernel, in the form of `/proc/kallsyms`; nothing if there are none.
     pub fn add_variables(&mut self, lines: String) {
         if !lines.is_empty() {
-            self.add_symbols(lines.into_bytes().into());
+            self.add_symbols(lines.into());
         }
     }
 
@@ -140,8 +140,8 @@ impl<S: Sink> Encoder<S> {
         !self.has_kernel && self.is_recording()
     }
 
-    /// Takes the kernel's functions, in the form of `/proc/kallsyms`.
-    pub fn add_kernel(&mut self, symbols: Arc<[u8]>) {
+    /// Takes the kernel's functions.
+    pub fn add_kernel(&mut self, symbols: SymbolText) {
         self.has_kernel = true;
         self.add_symbols(symbols);
     }
@@ -158,7 +158,7 @@ impl<S: Sink> Encoder<S> {
     }
 
     /// Takes functions of the host, and how many bytes of their text it has now.
-    pub fn add_host_functions(&mut self, symbols: Arc<[u8]>, host_text: u64) {
+    pub fn add_host_functions(&mut self, symbols: SymbolText, host_text: u64) {
         self.host_text = host_text;
         self.add_symbols(symbols);
     }
@@ -168,12 +168,12 @@ impl<S: Sink> Encoder<S> {
     }
 
     /// Takes functions of modules, and how many bytes of their text it has now.
-    pub fn add_modules(&mut self, symbols: Arc<[u8]>, module_text: u64) {
+    pub fn add_modules(&mut self, symbols: SymbolText, module_text: u64) {
         self.module_text = module_text;
         self.add_symbols(symbols);
     }
 
-    fn add_symbols(&mut self, symbols: Arc<[u8]>) {
+    fn add_symbols(&mut self, symbols: SymbolText) {
         if !self.is_over {
             // As for blocks.
             let _ = self.sink.put(Part::Symbols(symbols), S::CAPACITY);

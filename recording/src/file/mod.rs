@@ -43,6 +43,7 @@ pub use recording::{Contents, Recording};
 pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};
 pub use sink::{
     ClientSink, Delivered, END_ROOM, FileOptions, FileSink, Part, RecordingFailure, Sink,
+    SymbolText,
 };
 pub use task_looks::{MAX_FRAMES, MAX_TASKS, TasksEncoder, decode as decode_looks};
 pub use times::{BlockTimes, SampleTimes, VcpuTimes};

@@ -70,6 +70,44 @@ fn start_recorder(connection: &Connection) -> Option<RemoteDevice> {
     Some(recorder)
 }
 
+/// As many connections as there may be, with as many handles of pmc and profil that count nothing, while somebody records.
+pub fn idle_handles(answers: usize) -> Times {
+    let guest = guest();
+    let recorded = guest.connect();
+    let recorder = start_recorder(&recorded).expect("a recording");
+    let connections: Vec<Connection> = (0..TOO_MANY)
+        .map_while(|_| Connection::connect(&guest.socket()).ok())
+        .collect();
+    let handles: Vec<RemoteDevice> = connections
+        .iter()
+        .flat_map(|connection| {
+            let devices = [device::PMC, device::PROFIL].into_iter().cycle();
+            devices.map_while(|number| connection.open(number, 0).ok())
+        })
+        .collect();
+    assert!(handles.len() > TOO_MANY, "only {} are open", handles.len());
+    let times = Times::of(&guest, answers);
+    drop((recorder, recorded, handles, connections));
+    guest.stop();
+    times
+}
+
+/// Each recording begins with the kernel's symbols.
+pub fn recorders_in_a_loop(answers: usize) -> Times {
+    let guest = guest();
+    let times = beside(&guest, answers, |guest| {
+        let Ok(connection) = Connection::connect(&guest.socket()) else {
+            return;
+        };
+        // Others may have as many as there may be.
+        for _ in 0..TOO_MANY {
+            drop(start_recorder(&connection));
+        }
+    });
+    guest.stop();
+    times
+}
+
 /// The clock starts and stops with each.
 pub fn opens(answers: usize) -> Times {
     let guest = guest();

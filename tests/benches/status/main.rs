@@ -26,7 +26,7 @@ const MAX_STATUS: usize = 8 << 20;
 /// A case: what it is, and what has the answers measured meanwhile.
 type Case = (&'static str, fn(usize) -> Times);
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 20] = [
     ("nobody disturbs", guests::at_rest),
     ("guest: hostile memory, recorded", guests::hostile_memory),
     ("guest: floods its port", guests::port_flood),
@@ -43,6 +43,14 @@ const CASES: [Case; 18] = [
     (
         "clients: all recorders, none read",
         clients::stalled_recorders,
+    ),
+    (
+        "clients: idle pmc and profil handles",
+        clients::idle_handles,
+    ),
+    (
+        "clients: start and close recorders",
+        clients::recorders_in_a_loop,
     ),
     ("clients: open and close pcs", clients::opens),
     ("clients: ask and don't read", clients::unread_answers),

@@ -9,6 +9,8 @@ use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, HelloInfo};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::TURN_TIME;
+
 /// Bytes taken from a client at a time, so that one that sends much doesn't keep others waiting.
 const CHUNK: usize = 64 << 10;
 
@@ -90,6 +92,7 @@ impl Connection {
     /// A turn of all clients begins.
     pub fn begin_turn(&mut self) {
         self.endpoint.begin_turn();
+        self.endpoint.limit_turn(TURN_TIME);
     }
 
     /// True if requests wait for nothing but the next turn.

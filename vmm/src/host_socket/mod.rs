@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use kvmprof_abi::wire::device;
@@ -29,6 +30,10 @@ use crate::restricted::Restricted;
 pub const MAX_CONNECTIONS: usize = 64;
 /// Clients beyond those, which may only ask for the status.
 const MAX_STATUS_CONNECTIONS: usize = 4;
+
+/// How long a client's requests may take, the last one aside, before others have their turn: some take a millisecond each, when a guest and
+/// clients have seen to that.
+pub const TURN_TIME: Duration = Duration::from_millis(1);
 
 /// Events handled before other subscribers have their turn.
 const BATCH: usize = 32;

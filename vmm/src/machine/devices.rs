@@ -46,7 +46,7 @@ pub struct MachineDevices {
 
 impl MachineDevices {
     /// `virtio` are the registers of all virtio devices by slot, those of `console` among them.
-    pub(super) fn new(
+    pub(crate) fn new(
         serial: SerialConsole,
         console: Option<Arc<ConsoleDevice>>,
         virtio: Vec<Arc<dyn MmioRegisters>>,

@@ -1,12 +1,13 @@
 //! Calls of profil and pcsample.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Range, State};
 use kvmprof_devices::profiling::Profile;
 
-use super::{Account, MAX_PROCESSES, ProfiledProcess, ProfiledProcesses};
+use super::{Account, MAX_PROCESSES, ProfiledProcess, ProfiledProcesses, UNKNOWN};
 
 impl ProfiledProcesses {
     /// Carries out `call`, with its `ranges`. Returns what the function returns.
@@ -14,6 +15,12 @@ impl ProfiledProcesses {
     /// # Errors
     /// EINVAL for what the function's page refuses; ENOSPC when too many processes are profiled. Nothing has changed then.
     pub fn call(&self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
+        let result = self.carry_out(call, ranges);
+        self.off_at.store(UNKNOWN, Ordering::Relaxed);
+        result
+    }
+
+    fn carry_out(&self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
         if let Some(process) = self.newest(call.pid) {
             let mut account = process.account();
             // Under this pid there is another program now, or another process.

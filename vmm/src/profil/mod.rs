@@ -76,7 +76,14 @@ pub struct ProfiledProcesses {
     watched: Mutex<Arc<[Arc<WatchedProcess>]>>,
     /// Counts the changes of the lists; 0: nothing was ever profiled.
     version: AtomicU64,
+    /// The version at which no tick of any process was stored. Only calls have them stored: they make it [`UNKNOWN`].
+    off_at: AtomicU64,
+    /// One whose ticks were stored when somebody looked: the next one looks there first.
+    one_on: Mutex<Option<Arc<ProfiledProcess>>>,
 }
+
+/// No version.
+const UNKNOWN: u64 = u64::MAX;
 
 /// A profiled process for reports.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +124,19 @@ impl ProfiledProcesses {
 
     /// Whether ticks of any process are stored.
     pub fn any_is_on(&self) -> bool {
-        let list = self.current();
-        list.iter().any(|process| process.account().profile.is_on())
+        let version = self.version.load(Ordering::Acquire);
+        if self.off_at.load(Ordering::Relaxed) == version {
+            return false;
+        }
+        let is_on = |process: &Arc<ProfiledProcess>| process.account().profile.is_on();
+        let mut one_on = lock(&self.one_on);
+        if !one_on.as_ref().is_some_and(is_on) {
+            *one_on = self.current().iter().find(|one| is_on(one)).cloned();
+        }
+        if one_on.is_none() {
+            self.off_at.store(version, Ordering::Relaxed);
+        }
+        one_on.is_some()
     }
 
     /// Forgets processes that have ended some time ago.
@@ -173,4 +191,71 @@ fn change_list<T: Clone>(list: &Mutex<Arc<[T]>>, change: impl FnOnce(&mut Vec<T>
     let mut changed = list.to_vec();
     change(&mut changed);
     *list = changed.into();
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_abi::profil::{Call, Function};
+
+    use super::*;
+
+    /// pcsample of process `pid`, for so many samples; none: off.
+    fn pcsample(processes: &ProfiledProcesses, pid: i32, samples: u64) {
+        let call = Call {
+            function: Function::Pcsample,
+            flags: 0,
+            pid,
+            ranges: 0,
+            buffer: 0x1000,
+            size: samples,
+            offset: 0,
+            scale: 0,
+            time: 1,
+            program: [0; 16],
+        };
+        processes.call(&call, &[]).unwrap();
+    }
+
+    /// What was found the last time doesn't outlast what changes it.
+    #[test]
+    fn any_is_on_while_one_is() {
+        let processes = ProfiledProcesses::default();
+        for _ in 0..2 {
+            assert!(!processes.any_is_on());
+            pcsample(&processes, 1, 10);
+            assert!(processes.any_is_on());
+            pcsample(&processes, 2, 10);
+            pcsample(&processes, 1, 0);
+            assert!(processes.any_is_on());
+            pcsample(&processes, 2, 0);
+            assert!(!processes.any_is_on());
+            // One that is in the list already.
+            pcsample(&processes, 1, 10);
+            assert!(processes.any_is_on());
+            processes.stop();
+        }
+        assert!(!processes.any_is_on());
+        // A vCPU's thread has found one that was forked.
+        let mut account = Account {
+            profile: Profile::default(),
+            instance: None,
+            on_from: 0,
+            on_until: 1,
+            ended: None,
+        };
+        pcsample(&processes, 3, 10);
+        std::mem::swap(
+            &mut account.profile,
+            &mut processes.newest(3).unwrap().account().profile,
+        );
+        assert!(!processes.any_is_on());
+        processes
+            .add(ProfiledProcess {
+                pid: 4,
+                program: [0; 16],
+                account: Mutex::new(account),
+            })
+            .unwrap();
+        assert!(processes.any_is_on());
+    }
 }

@@ -1,5 +1,6 @@
 //! Processes whose ticks are counted elsewhere: what counts them learns here when the process ends, or executes another program.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kvmprof_abi::errno::Errno;
@@ -18,6 +19,8 @@ const SEARCHES: u32 = 2;
 pub struct WatchedProcess {
     pid: i32,
     found: Mutex<Found>,
+    /// Whether an end has been found: who follows very many asks for no lock.
+    has_ended: AtomicBool,
 }
 
 /// What is known of a [`WatchedProcess`].
@@ -44,12 +47,22 @@ impl WatchedProcess {
         Self {
             pid,
             found: Mutex::default(),
+            has_ended: AtomicBool::new(false),
         }
     }
 
     /// The end of its program, if it has been noticed. Its ticks until then have been handed over.
     pub fn end(&self) -> Option<ProgramEnd> {
+        if !self.has_ended.load(Ordering::Acquire) {
+            return None;
+        }
         lock(&self.found).end
+    }
+
+    /// Its program has ended, as `found` has it.
+    fn end_at(&self, found: &mut Found, state: State, time: u64) {
+        found.end_at(state, time);
+        self.has_ended.store(true, Ordering::Release);
     }
 
     /// A tick at `time` has met `instance`, whose pid is this one's, in user mode.
@@ -57,9 +70,11 @@ impl WatchedProcess {
         let mut found = lock(&self.found);
         match found.instance {
             None => found.instance = Some(*instance),
-            Some(known) if !known.is_same(instance) => found.end_at(State::Ended, time),
+            Some(known) if !known.is_same(instance) => {
+                self.end_at(&mut found, State::Ended, time);
+            }
             Some(known) if known.programs != instance.programs => {
-                found.end_at(State::Executed, time);
+                self.end_at(&mut found, State::Executed, time);
             }
             Some(_) => {}
         }
@@ -83,7 +98,7 @@ impl WatchedProcess {
                 Some(ProcessFate::Executed) => State::Executed,
                 Some(ProcessFate::Lives) | None => return,
             };
-            lock(&self.found).end_at(state, time);
+            self.end_at(&mut lock(&self.found), state, time);
             return;
         }
         let searched = introspector.find_process(memory, registers, self.pid);
@@ -95,7 +110,7 @@ impl WatchedProcess {
             Some(None) => {
                 found.missed += 1;
                 if found.missed >= SEARCHES && found.instance.is_none() {
-                    found.end_at(State::Ended, time);
+                    self.end_at(&mut found, State::Ended, time);
                 }
             }
             None => {}

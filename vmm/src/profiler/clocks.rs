@@ -7,7 +7,7 @@ use kvmprof_introspection::ProcessMap;
 use kvmprof_recording::{ClockLedger, Ticks};
 
 use crate::clock::{ClockSetting, ClockSource, Generation, TickSource};
-use crate::vcpu::{RING_ENTRIES, RegisterSource, TickReceiver, VcpuShared};
+use crate::vcpu::{RegisterSource, TickReceiver, VcpuShared};
 
 /// How long a vCPU's thread may take to answer that is busy with an exit: one that is stuck there (a
 /// stalled terminal) must not hold up a client for long.
@@ -185,7 +185,7 @@ impl Clocks {
         })
     }
 
-    /// Takes all that the vCPUs have handed over: each run of ticks, and the frames of its sample's stack, goes to
+    /// Takes all that the vCPUs have handed over by now: each run of ticks, and the frames of its sample's stack, goes to
     /// `each`, after the maps of processes that the sample needs. True if there was anything.
     pub fn drain(
         &mut self,
@@ -193,11 +193,9 @@ impl Clocks {
     ) -> bool {
         let mut any = false;
         for vcpu in &mut self.vcpus {
-            // Bounded, for a vCPU can fill its ring as fast as it is emptied.
-            for _ in 0..RING_ENTRIES {
-                let Some((ticks, frames)) = vcpu.ring.pop(&mut self.maps) else {
-                    break;
-                };
+            // A vCPU can fill its ring as fast as it is emptied: what comes meanwhile is for the next time.
+            let mut present = vcpu.ring.present();
+            while let Some((ticks, frames)) = vcpu.ring.pop(&mut present, &mut self.maps) {
                 any = true;
                 vcpu.ledger.enter(&ticks);
                 each(&mut self.maps, &ticks, frames);
@@ -373,5 +371,38 @@ mod tests {
             assert!(ledger.balances());
             assert_eq!((ledger.ticks, ledger.idle, ledger.stolen), (20, 15, 5));
         }
+    }
+
+    /// A vCPU that is faster than what takes its ticks and maps holds nobody up.
+    #[test]
+    fn what_comes_meanwhile_is_for_the_next_time() {
+        let (mut clocks, mut threads) = clocks(1);
+        let sender = &mut threads[0].1;
+        let mut sent = 0;
+        let mut send = || {
+            let map = ProcessMap::new(0x1000, sent, 0, Vec::new());
+            assert!(sender.send_map(Arc::new(map)));
+            let ticks = Ticks {
+                lost: 1,
+                ..Ticks::default()
+            };
+            sender.send(&ticks, &[]);
+            sent += 1;
+        };
+        send();
+        send();
+        let mut taken = Vec::new();
+        for expected in [2, 4, 8] {
+            taken.clear();
+            clocks.drain(|maps, _, _| {
+                taken.extend(maps.drain(..).map(|map| map.pid));
+                send();
+                send();
+            });
+            // All that were there go before the first tick.
+            assert_eq!(taken.len(), expected);
+            assert!(taken.is_sorted());
+        }
+        assert_eq!(taken, (6..14).collect::<Vec<_>>());
     }
 }

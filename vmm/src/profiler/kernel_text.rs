@@ -1,14 +1,22 @@
 //! The guest kernel's symbols as a client reads them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::file::SymbolText;
+
+/// Maximum number of bytes of modules' functions that are kept for the next recording.
+const MAX_KEPT: usize = 32 << 20;
 
 /// The texts, which are some MB long. The kernel's own stays the same; its modules come and go.
 #[derive(Debug, Default)]
 pub struct KernelText {
-    kernel: Option<Arc<[u8]>>,
+    kernel: Option<SymbolText>,
     whole: Option<WholeText>,
+    /// Functions of modules as recordings have them, and how many bytes are known then; by how many were known before.
+    modules: BTreeMap<u64, (SymbolText, u64)>,
+    kept: usize,
 }
 
 #[derive(Debug)]
@@ -21,11 +29,38 @@ struct WholeText {
 impl KernelText {
     /// The functions of the kernel's own image, once it is known where they are.
     pub fn kernel(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
+        let symbols = self.kernel_symbols(knowledge)?;
+        Some(Arc::clone(symbols.text()))
+    }
+
+    /// The same for recordings.
+    pub fn kernel_symbols(&mut self, knowledge: &GuestKnowledge) -> Option<SymbolText> {
         if self.kernel.is_none() {
-            let text = knowledge.kallsyms()?;
-            self.kernel = Some(text.into_bytes().into());
+            self.kernel = Some(knowledge.kallsyms()?.into());
         }
         self.kernel.clone()
+    }
+
+    /// Functions of modules after the first `known` bytes of them, and how many bytes are known with them. What one recording
+    /// has had is handed out to the next, too, which needn't pack it again.
+    pub fn modules_after(
+        &mut self,
+        knowledge: &GuestKnowledge,
+        known: u64,
+    ) -> Option<(SymbolText, u64)> {
+        if let Some((text, known)) = self.modules.get(&known) {
+            return Some((text.clone(), *known));
+        }
+        let new = knowledge.modules()?.functions_after(known)?;
+        let text = SymbolText::from(new.text);
+        self.kept += text.text().len();
+        self.modules.insert(known, (text.clone(), new.known));
+        while self.kept > MAX_KEPT
+            && let Some((_, (oldest, _))) = self.modules.pop_first()
+        {
+            self.kept -= oldest.text().len();
+        }
+        Some((text, new.known))
     }
 
     /// The same with the functions of the modules that are known, by address: modules lie above the kernel.
@@ -80,6 +115,28 @@ mod tests {
         let whole = texts.whole(knowledge).unwrap();
         assert!(whole.ends_with(b"_1\t[first]\n"));
         assert!(Arc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
+    }
+
+    #[test]
+    fn recordings_have_the_same_texts_of_modules() {
+        let guest = LinuxGuest::new(HOT);
+        let knowledge = &guest.knowledge;
+        knowledge.locate(&guest.memory, &guest.user());
+        let mut texts = KernelText::default();
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.read_modules();
+        let (first, known) = texts.modules_after(knowledge, 0).unwrap();
+        assert!(texts.modules_after(knowledge, known).is_none());
+        guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
+        guest.read_modules();
+        // The second one, whoever asks next.
+        for _ in 0..2 {
+            let (same, same_known) = texts.modules_after(knowledge, 0).unwrap();
+            assert!(Arc::ptr_eq(same.text(), first.text()) && same_known == known);
+            let (second, end) = texts.modules_after(knowledge, known).unwrap();
+            assert!(second.text().ends_with(b"second_0\t[second]\n\n"));
+            assert!(texts.modules_after(knowledge, end).is_none());
+        }
     }
 
     #[test]

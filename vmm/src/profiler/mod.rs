@@ -31,7 +31,7 @@ use crate::clock::ClockSetting;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use crate::vm::GuestControl;
 use clocks::{Clocks, Flush};
-use consumers::{Client, Consumer, Consumers, Context, Device, SymbolSources};
+use consumers::{AllNeeds, Client, Consumer, Consumers, Context, Device, SymbolSources};
 use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
@@ -151,8 +151,9 @@ impl Profiler {
         for consumer in consumers.iter_mut() {
             consumer.advance(&mut sources);
         }
-        self.look_at_tasks();
-        if self.is_ticking() && self.consumers.source().is_none() {
+        let needs = self.consumers.needs();
+        self.look_at_tasks(needs.look_period());
+        if self.is_ticking() && needs.source().is_none() {
             // The last consumer has ended by itself, as a full array of pcsample does.
             let _ = self.stop_clocks();
         }
@@ -164,10 +165,10 @@ impl Profiler {
         self.task_looks.wait()
     }
 
-    /// Has the guest's tasks looked at when that is due, and hands looks on.
-    fn look_at_tasks(&mut self) {
+    /// Has the guest's tasks looked at every `period`, and hands looks on.
+    fn look_at_tasks(&mut self, period: Option<Duration>) {
         let consumers = &mut self.consumers;
-        let period = consumers.look_period().filter(|_| !self.has_ended);
+        let period = period.filter(|_| !self.has_ended);
         self.task_looks.advance(&self.clocks, period, |look| {
             consumers.iter_mut().for_each(|one| one.take_look(look));
         });
@@ -244,25 +245,26 @@ impl Profiler {
     /// Has the clocks run as the consumers need them now, unless the guest is to be paused, and lets the guest start if anything is counted. The result
     /// is over when the vCPUs have followed; `None` when nothing changes.
     fn follow_consumers(&mut self) -> Option<Flush> {
-        let is_starting = self.consumers.start_guest();
-        let flush = self.set_clocks();
+        let needs = self.consumers.needs();
+        let flush = self.set_clocks(&needs);
         // Not before: a vCPU that passes the gate has to find the setting, or its first instructions go without ticks.
-        if is_starting {
+        if needs.start_guest() {
             self.gate.open();
         }
         flush
     }
 
     /// Has the clocks run as the consumers need them now, unless the guest is to be paused.
-    fn set_clocks(&mut self) -> Option<Flush> {
+    fn set_clocks(&mut self, needs: &AllNeeds) -> Option<Flush> {
         if self.has_ended {
             return None;
         }
-        let source = self.consumers.source();
-        if source.is_some() && source != self.clocks.setting().source {
-            self.consumers.follow(source);
+        let mut setting = needs.setting();
+        if setting.source.is_some() && setting.source != self.clocks.setting().source {
+            self.consumers.follow(setting.source);
+            // Some may have ended by that.
+            setting = self.consumers.needs().setting();
         }
-        let setting = self.consumers.setting();
         let changed = (setting != self.clocks.setting()).then(|| self.clocks.set(setting));
         let is_other = self.wants_pause != self.clocks.is_paused();
         // The later request is answered last.
@@ -277,10 +279,11 @@ impl Profiler {
         client: Client,
         act: impl FnOnce(&mut dyn Device, &Context<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        let needs = self.consumers.needs();
         let context = Context {
             client,
-            source: self.consumers.source_for(client),
-            is_shared: self.consumers.others_bind(index, client),
+            source: needs.source_for(client),
+            is_shared: needs.others_bind(index, client),
             has_ended: self.has_ended,
             clocks: &self.clocks,
             machine: &self.info,
@@ -290,3 +293,6 @@ impl Profiler {
         act(device.ok_or(Errno::ENODEV)?, &context)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvmprof_abi::text::task_name;
 use kvmprof_recording::{COMM_LENGTH, Sample};
@@ -9,7 +11,12 @@ use kvmprof_recording::{COMM_LENGTH, Sample};
 /// The processes that are remembered at most: a guest can make up any number.
 const MAX_PROCESSES: usize = 65_536;
 
-#[derive(Clone, Copy, Debug)]
+/// A table is handed out again for so many times the time that it has taken to make, though there are other names by now, ...
+const PAUSES: u32 = 4;
+/// ... and for so long at most.
+const MAX_AGE: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Name {
     tid: i32,
     comm: [u8; COMM_LENGTH],
@@ -19,6 +26,18 @@ struct Name {
 #[derive(Debug, Default)]
 pub struct Names {
     processes: BTreeMap<i32, Name>,
+    /// Counts what was noted and wasn't known.
+    changes: u64,
+    table: Option<Table>,
+}
+
+/// The table as it was made last.
+#[derive(Debug)]
+struct Table {
+    text: Arc<[u8]>,
+    changes: u64,
+    /// Until then it is new enough.
+    good_until: Instant,
 }
 
 impl Names {
@@ -38,14 +57,46 @@ impl Names {
             return;
         }
         let room = self.processes.len() < MAX_PROCESSES;
-        match self.processes.get_mut(&pid) {
-            Some(known) if known.tid != pid || name.tid == pid => *known = name,
-            Some(_) => {}
-            None if room => {
-                self.processes.insert(pid, name);
+        let is_new = match self.processes.get_mut(&pid) {
+            Some(known) if known.tid != pid || name.tid == pid => {
+                std::mem::replace(known, name) != name
             }
-            None => {}
+            Some(_) => false,
+            None if room => self.processes.insert(pid, name).is_none(),
+            None => false,
+        };
+        self.changes += u64::from(is_new);
+    }
+
+    /// The [`table`](Self::table), for whoever asks. It is made again when there are other names, but not so often that much time goes
+    /// into that, as clients may ask all the time and a guest can make up any number of names.
+    pub fn text(&mut self) -> Arc<[u8]> {
+        let begun = Instant::now();
+        if let Some(table) = &self.table
+            && (table.changes == self.changes || begun < table.good_until)
+        {
+            return Arc::clone(&table.text);
         }
+        let text: Arc<[u8]> = self.table().into_bytes().into();
+        let made = Instant::now();
+        let pause = made.saturating_duration_since(begun) * PAUSES;
+        self.table = Some(Table {
+            text: Arc::clone(&text),
+            changes: self.changes,
+            good_until: made + pause.min(MAX_AGE),
+        });
+        text
+    }
+
+    /// Whether the table was ever made.
+    #[cfg(test)]
+    pub fn has_table(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// How long the table is at least, in bytes.
+    pub fn least_bytes(&self) -> usize {
+        self.processes.len() * "1\t1\t?\n".len()
     }
 
     /// One line a process: pid, tid of the thread that the name is from, name; tabs between them.
@@ -53,9 +104,10 @@ impl Names {
     pub fn table(&self) -> String {
         let mut table = String::new();
         for (pid, name) in &self.processes {
-            let comm: String = task_name(&name.comm).collect();
             // Writing to a String cannot fail.
-            let _ = writeln!(table, "{pid}\t{}\t{comm}", name.tid);
+            let _ = write!(table, "{pid}\t{}\t", name.tid);
+            table.extend(task_name(&name.comm));
+            table.push('\n');
         }
         table
     }
@@ -94,6 +146,27 @@ mod tests {
         names.note(&sample(3, 3, b""));
         names.note(&sample(4, 4, b"a\n\x1b[b"));
         assert_eq!(names.table(), "4\t4\ta??[b\n");
+    }
+
+    #[test]
+    fn a_table_is_made_again_when_there_are_other_names_and_some_time_has_passed() {
+        let mut names = Names::default();
+        names.note(&sample(7, 7, b"first"));
+        let first = names.text();
+        assert!(first.len() >= names.least_bytes());
+        let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
+        let good_until = |names: &mut Names, time| names.table.as_mut().unwrap().good_until = time;
+        good_until(&mut names, past);
+        names.note(&sample(7, 7, b"first"));
+        names.note(&sample(7, 8, b"another"));
+        assert!(Arc::ptr_eq(&first, &names.text()));
+        names.note(&sample(7, 7, b"second"));
+        good_until(&mut names, future);
+        assert!(Arc::ptr_eq(&first, &names.text()));
+        good_until(&mut names, past);
+        assert_eq!(&*names.text(), b"7\t7\tsecond\n");
+        let table = names.table.as_ref().unwrap();
+        assert!(table.good_until <= Instant::now() + MAX_AGE);
     }
 
     #[test]

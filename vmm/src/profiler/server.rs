@@ -4,7 +4,7 @@
 //! endpoint asks again. Each stage is bounded in time, so that a vCPU that doesn't answer holds up only those who need
 //! its answer, and those not for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,6 @@ struct Open {
     client: Client,
     target: Target,
     is_open: bool,
-    is_closing: bool,
     /// An open, an ioctl or a close.
     action: Stage,
     read: Stage,
@@ -86,6 +85,10 @@ struct Open {
 #[derive(Debug, Default)]
 pub struct Handles {
     open: BTreeMap<Handle, Open>,
+    /// Those whose endpoints have gone, and which aren't closed yet.
+    closing: BTreeSet<Handle>,
+    /// Those with a stage that goes on, and whether that is of a read: of very many handles few have any.
+    busy: BTreeSet<(Handle, bool)>,
     last: u32,
     texts: TextRoom,
 }
@@ -98,9 +101,18 @@ impl Handles {
 
     /// True while a request is being carried out.
     pub fn are_busy(&self) -> bool {
-        let is_idle = |stage: &Stage| matches!(stage, Stage::Idle);
-        let mut open = self.open.values();
-        open.any(|open| open.is_closing || !is_idle(&open.action) || !is_idle(&open.read))
+        !(self.closing.is_empty() && self.busy.is_empty())
+    }
+
+    /// Takes room as a text of device `number` would.
+    #[cfg(test)]
+    pub(super) fn keep(&mut self, number: u16, bytes: std::sync::Arc<[u8]>) -> Result<Text, Errno> {
+        self.texts.keep(number, bytes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn give_back(&mut self, text: &Text) {
+        self.texts.give_back(text);
     }
 
     fn add(&mut self, client: Client, target: Target) -> Handle {
@@ -112,7 +124,6 @@ impl Handles {
                     client,
                     target,
                     is_open: false,
-                    is_closing: false,
                     action: Stage::Idle,
                     read: Stage::Idle,
                     text: None,
@@ -123,16 +134,51 @@ impl Handles {
     }
 
     fn remove(&mut self, handle: Handle) {
+        self.give_up(handle);
+        self.closing.remove(&handle);
         if let Some(text) = self.open.remove(&handle).and_then(|open| open.text) {
             self.texts.give_back(&text);
         }
     }
 
-    /// Those whose endpoints have gone, and which aren't closed yet.
-    fn closing(&self) -> Vec<Handle> {
-        let closing = self.open.iter().filter(|(_, open)| open.is_closing);
-        closing.map(|(handle, _)| *handle).collect()
+    /// The stage of `request`.
+    fn stage(&mut self, handle: Handle, request: &Request<'_>) -> Option<&mut Stage> {
+        let open = self.open.get_mut(&handle)?;
+        Some(if is_read(request) {
+            &mut open.read
+        } else {
+            &mut open.action
+        })
     }
+
+    /// Takes the stage of `request`, which is idle then.
+    fn take_stage(&mut self, handle: Handle, request: &Request<'_>) -> Option<Stage> {
+        self.busy.remove(&(handle, is_read(request)));
+        self.stage(handle, request).map(std::mem::take)
+    }
+
+    /// `request` goes on later.
+    fn set_stage(&mut self, handle: Handle, request: &Request<'_>, stage: Stage) {
+        if let Some(place) = self.stage(handle, request) {
+            *place = stage;
+            self.busy.insert((handle, is_read(request)));
+        }
+    }
+
+    /// Has no request of `handle` go on: it isn't carried out, or nobody wants its result any more.
+    fn give_up(&mut self, handle: Handle) {
+        for is_read in [false, true] {
+            self.busy.remove(&(handle, is_read));
+        }
+        if let Some(open) = self.open.get_mut(&handle) {
+            (open.action, open.read) = (Stage::Idle, Stage::Idle);
+        }
+    }
+}
+
+/// Whether `request` is a read, which has a stage of its own.
+fn is_read(request: &Request<'_>) -> bool {
+    matches!(request, Request::Read { .. })
 }
 
 impl Backend for Profiler {
@@ -218,16 +264,13 @@ impl Backend for Profiler {
     }
 
     fn close(&mut self, handle: Handle) -> Poll<()> {
-        let Some(open) = self.handles.open.get_mut(&handle) else {
+        let Some(is_open) = self.handles.open.get(&handle).map(|open| open.is_open) else {
             return Poll::Ready(());
         };
-        if !open.is_closing {
-            open.is_closing = true;
-            // Given up: it wasn't carried out, or nobody wants its result any more.
-            open.action = Stage::Idle;
-            open.read = Stage::Idle;
+        if self.handles.closing.insert(handle) {
+            self.handles.give_up(handle);
         }
-        if open.is_open && self.proceed(handle, &Request::Close).is_pending() {
+        if is_open && self.proceed(handle, &Request::Close).is_pending() {
             return Poll::Pending;
         }
         self.handles.remove(handle);
@@ -265,7 +308,7 @@ impl Profiler {
 
     /// Goes on with closing what endpoints have left behind.
     pub(super) fn close_abandoned(&mut self) {
-        for handle in self.handles.closing() {
+        for handle in self.handles.closing.clone() {
             // It is asked again when it takes longer.
             let _ = self.close(handle);
         }
@@ -273,10 +316,10 @@ impl Profiler {
 
     /// Carries out `request`, as far as that goes now.
     fn proceed(&mut self, handle: Handle, request: &Request<'_>) -> Poll<Result<Reply, Errno>> {
-        let Some(stage) = self.stage(handle, request) else {
+        let Some(stage) = self.handles.take_stage(handle, request) else {
             return Poll::Ready(Err(Errno::EBADF));
         };
-        let mut wait = match std::mem::take(stage) {
+        let mut wait = match stage {
             Stage::Idle => match self.before(handle, request) {
                 Ok(wait) => wait,
                 Err(errno) => return Poll::Ready(Err(errno)),
@@ -288,7 +331,7 @@ impl Profiler {
             wait.modules = self.ask_for_modules();
         }
         if !self.is_over(&wait) {
-            self.set_stage(handle, request, Stage::Before(wait));
+            self.handles.set_stage(handle, request, Stage::Before(wait));
             return Poll::Pending;
         }
         if wait.flush.is_some() {
@@ -318,22 +361,9 @@ impl Profiler {
             self.drain();
             return Poll::Ready(result);
         }
-        self.set_stage(handle, request, Stage::After(wait, result));
+        self.handles
+            .set_stage(handle, request, Stage::After(wait, result));
         Poll::Pending
-    }
-
-    fn stage(&mut self, handle: Handle, request: &Request<'_>) -> Option<&mut Stage> {
-        let open = self.handles.open.get_mut(&handle)?;
-        Some(match request {
-            Request::Read { .. } => &mut open.read,
-            Request::Open { .. } | Request::Ioctl { .. } | Request::Close => &mut open.action,
-        })
-    }
-
-    fn set_stage(&mut self, handle: Handle, request: &Request<'_>, stage: Stage) {
-        if let Some(place) = self.stage(handle, request) {
-            *place = stage;
-        }
     }
 
     /// Begins what has to be done before `request`.
@@ -364,7 +394,9 @@ impl Profiler {
             TicksBefore::Any => None,
             TicksBefore::All => Some(self.clocks.flush()),
             TicksBefore::AllAndEnds => Some(self.clocks.ask_all()),
-            TicksBefore::Last { others } if others || self.consumers.others_count(consumer) => {
+            TicksBefore::Last { others }
+                if others || self.consumers.needs().others_count(consumer) =>
+            {
                 Some(self.clocks.flush())
             }
             TicksBefore::Last { .. } => Some(self.stop_clocks()),
@@ -441,6 +473,7 @@ impl Profiler {
             }
             Target::Control => self.carry_out_control(request)?,
             Target::Text(number) => {
+                self.handles.texts.check(number, self.least_text(number))?;
                 let text = self.text(number)?;
                 let Handles { open, texts, .. } = &mut self.handles;
                 let open = open.get_mut(&handle).ok_or(Errno::EBADF)?;

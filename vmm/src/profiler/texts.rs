@@ -37,20 +37,30 @@ pub(super) struct TextRoom {
 }
 
 impl TextRoom {
+    /// Whether there may be room for the text of a handle of device `number`, which has `least` bytes at least. To be asked before the
+    /// text is made.
+    ///
+    /// # Errors
+    /// ENOMEM if not.
+    pub fn check(&self, number: u16, least: usize) -> Result<(), Errno> {
+        self.with(own_bytes(number, least)).map(drop)
+    }
+
+    /// What is taken with so many more bytes.
+    fn with(&self, bytes: usize) -> Result<usize, Errno> {
+        let used = self.used.saturating_add(bytes);
+        (used <= MAX_TEXT_BYTES)
+            .then_some(used)
+            .ok_or(Errno::ENOMEM)
+    }
+
     /// The text of a handle of device `number`. [`give_back`](Self::give_back) is due when the handle is closed.
     ///
     /// # Errors
     /// ENOMEM if it would be more than [`MAX_TEXT_BYTES`].
     pub fn keep(&mut self, number: u16, bytes: Arc<[u8]>) -> Result<Text, Errno> {
-        let own_bytes = match number {
-            // The symbols' text is the same one for all.
-            device::KALLSYMS => 0,
-            _ => bytes.len(),
-        };
-        let used = self.used.saturating_add(own_bytes);
-        if used > MAX_TEXT_BYTES {
-            return Err(Errno::ENOMEM);
-        }
+        let own_bytes = own_bytes(number, bytes.len());
+        let used = self.with(own_bytes)?;
         self.used = used;
         Ok(Text {
             bytes,
@@ -65,7 +75,24 @@ impl TextRoom {
     }
 }
 
+/// How many of a text's `bytes` only one handle keeps.
+fn own_bytes(number: u16, bytes: usize) -> usize {
+    match number {
+        // The symbols' text is the same one for all.
+        device::KALLSYMS => 0,
+        _ => bytes,
+    }
+}
+
 impl Profiler {
+    /// How long the text of device `number` is at least, in bytes.
+    pub(super) fn least_text(&self, number: u16) -> usize {
+        match number {
+            device::PROCESSES => self.names.least_bytes(),
+            _ => 1,
+        }
+    }
+
     /// What the text device `number` gives now.
     pub(super) fn text(&mut self, number: u16) -> Result<Arc<[u8]>, Errno> {
         match number {
@@ -75,7 +102,7 @@ impl Profiler {
             }
             device::PROCESSES => {
                 self.drain();
-                Ok(self.names.table().into_bytes().into())
+                Ok(self.names.text())
             }
             _ => {
                 let text = self.kernel_text.whole(&self.info.knowledge);
@@ -102,6 +129,8 @@ mod tests {
         let one: Arc<[u8]> = [0].into();
         let refused = room.keep(device::PROCESSES, Arc::clone(&one));
         assert_eq!(refused.map(drop), Err(Errno::ENOMEM));
+        assert_eq!(room.check(device::PROCESSES, 1), Err(Errno::ENOMEM));
+        assert_eq!(room.check(device::KALLSYMS, 1), Ok(()));
         // All have the same symbols.
         room.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
         room.give_back(&first);
@@ -118,6 +147,7 @@ mod tests {
         let samples = kvmprof_recording::file::MAX_WAITING >> 20;
         let all = <ClientSink as Sink>::CAPACITY >> 20;
         let turn = kvmprof_devices::endpoint::REQUESTS_PER_TURN;
+        let turn_time = crate::host_socket::TURN_TIME.as_millis();
         let texts = MAX_TEXT_BYTES >> 20;
         for row in [
             format!("| clients of the socket | {clients} |"),
@@ -131,6 +161,7 @@ mod tests {
             format!(
                 "| requests of a client that are served before others have their turn | {turn} |"
             ),
+            format!("| their time, the last one aside | {turn_time} ms |"),
         ] {
             assert!(limits.contains(&row), "{row} isn't in {limits}");
         }

@@ -22,7 +22,7 @@ pub use gate::Gate;
 pub use kernel_clock::KernelSampling;
 pub use kicker::Kicker;
 pub use restart::{OnReset, Restart};
-pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
+pub use ring::{Doorbell, TickReceiver, TickSender, tick_ring};
 pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 pub use task_request::TaskRequest;
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};

@@ -11,7 +11,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Entries of a ring: 0.4 s of samples at the fastest clock, so that a profiler that the host
 /// keeps waiting loses none.
-pub const RING_ENTRIES: usize = 4096;
+const RING_ENTRIES: usize = 4096;
 /// Frames that travel beside them: for all of those samples stacks of usual depth.
 const RING_FRAMES: usize = RING_ENTRIES * 32;
 /// Maps of processes that travel beside them: each process brings one when it begins, and some more as it loads its
@@ -89,6 +89,13 @@ pub struct TickReceiver {
     maps: Consumer<Arc<ProcessMap>>,
     // Those of the last ticks.
     stack: [u64; MAX_STACK_FRAMES],
+}
+
+/// What is in a ring at one moment.
+#[derive(Debug)]
+pub struct Present {
+    ticks: usize,
+    maps: usize,
 }
 
 /// The ring of vCPU number `vcpu`.
@@ -173,11 +180,26 @@ fn push_frames(ring: &mut Producer<u64>, frames: &[u64]) -> bool {
 }
 
 impl TickReceiver {
-    /// The next ticks, if there are any, and the frames of their sample's stack. The maps that were sent before them
-    /// are added to `maps`.
-    pub fn pop(&mut self, maps: &mut Vec<Arc<ProcessMap>>) -> Option<(Ticks, &[u64])> {
+    /// What is there now.
+    pub fn present(&self) -> Present {
+        // In this order: the maps that were sent before these ticks are there then.
+        let ticks = self.ring.slots();
+        Present {
+            ticks,
+            maps: self.maps.slots(),
+        }
+    }
+
+    /// The next ticks of what was `present`, if there are any left, and the frames of their sample's stack. The maps that
+    /// were sent before them are added to `maps`.
+    pub fn pop(
+        &mut self,
+        present: &mut Present,
+        maps: &mut Vec<Arc<ProcessMap>>,
+    ) -> Option<(Ticks, &[u64])> {
+        present.ticks = present.ticks.checked_sub(1)?;
         let ticks = self.ring.pop().ok()?;
-        if let Ok(chunk) = self.maps.read_chunk(self.maps.slots()) {
+        if let Ok(chunk) = self.maps.read_chunk(std::mem::take(&mut present.maps)) {
             maps.extend(chunk);
         }
         let count = ticks.sample.map_or(0, |sample| sample.stack.frames());
@@ -211,13 +233,15 @@ mod tests {
             sender.send(&sampled, &[]);
         }
         let mut ledger = ClockLedger::default();
-        while let Some((ticks, _)) = receiver.pop(&mut Vec::new()) {
+        let mut present = receiver.present();
+        while let Some((ticks, _)) = receiver.pop(&mut present, &mut Vec::new()) {
             ledger.enter(&ticks);
         }
         assert_eq!(ledger.sampled, RING_ENTRIES as u64);
         assert_eq!(ledger.lost, 0);
         sender.send(&sampled, &[]);
-        ledger.enter(&receiver.pop(&mut Vec::new()).unwrap().0);
+        let mut present = receiver.present();
+        ledger.enter(&receiver.pop(&mut present, &mut Vec::new()).unwrap().0);
         assert_eq!(ledger.lost, 10);
         assert_eq!(ledger.ticks, 3 * (sent as u64 + 1));
         assert!(ledger.balances());
@@ -246,7 +270,8 @@ mod tests {
             sender.send(&ticks, &frames);
         }
         let (mut whole, mut dropped) = (0, 0);
-        while let Some((ticks, handed_over)) = receiver.pop(&mut Vec::new()) {
+        let mut present = receiver.present();
+        while let Some((ticks, handed_over)) = receiver.pop(&mut present, &mut Vec::new()) {
             let sample = ticks.sample.unwrap();
             if sample.stack == stack {
                 assert_eq!(handed_over, frames);

@@ -84,6 +84,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         self.process_group = setting.process_group;
         self.stacks = setting.stacks;
         self.processes = setting.processes;
+        self.introspector.follow_modules();
     }
 
     /// Forgets the stack of the last sample.

@@ -1,5 +1,7 @@
 //! Tests of single requests.
 
+use std::time::Duration;
+
 use kvmprof_abi::wire::{
     HANG_UP, Kind, MAX_DATA, MAX_HANDLES, MAX_OUTSTANDING, NONBLOCKING, READABLE, Reply,
     ReplyFrame, Request, VERSION, WRITABLE, WireError,
@@ -402,4 +404,30 @@ fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
         talk.endpoint.wake(&mut talk.bench).unwrap();
     }
     assert!(tags.into_iter().eq(1..=3 * turn));
+}
+
+/// Whatever a request costs, others needn't wait for many of them.
+#[test]
+fn a_turn_is_over_after_its_time_but_one_request_is_served() {
+    let mut talk = Talk::new();
+    let open = Request::Open {
+        device: COMMON,
+        minor: 0,
+        flags: 0,
+    };
+    let opens: Vec<u8> = (1..=3).flat_map(|tag| encode(tag, open)).collect();
+    talk.endpoint.begin_turn();
+    talk.endpoint.limit_turn(Duration::ZERO);
+    talk.endpoint.receive(&opens, &mut talk.bench).unwrap();
+    for tag in 1..=3 {
+        let answered = replies(&mut talk.endpoint);
+        assert_eq!(
+            answered.iter().map(|reply| reply.tag).collect::<Vec<_>>(),
+            [tag]
+        );
+        assert_eq!(talk.endpoint.waits_for_turn(), tag < 3);
+        talk.endpoint.begin_turn();
+        talk.endpoint.limit_turn(Duration::ZERO);
+        talk.endpoint.wake(&mut talk.bench).unwrap();
+    }
 }

@@ -72,20 +72,15 @@ struct KernelUse {
     profiling: Option<SamplingEvent>,
 }
 
+/// Which counters the kernel uses, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelUses([Option<KernelUse>; COUNTERS]);
+
 /// The counters of all processes and of the kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pmc {
     processes: Vec<Process>,
-    kernel: [Option<KernelUse>; COUNTERS],
-}
-
-impl Default for Pmc {
-    fn default() -> Self {
-        Self {
-            processes: Vec::new(),
-            kernel: [None; COUNTERS],
-        }
-    }
+    kernel: KernelUses,
 }
 
 impl Pmc {
@@ -134,18 +129,20 @@ impl Pmc {
         }
     }
 
-    /// Something was counted while a process ran.
-    pub fn count(&mut self, counted: &Counted) {
+    /// Something was counted while a process ran. True if that has counters.
+    pub fn count(&mut self, counted: &Counted) -> bool {
         let key = counted.process;
         if !self.processes.iter().any(|process| process.is(key)) {
             self.forget_predecessors(key);
             self.inherit(counted);
         }
         let mut newest = self.processes.iter_mut().rev();
-        if let Some(process) = newest.find(|process| process.is(key)) {
-            process.meet(key, counted.parent);
-            process.count(&counted.counts);
-        }
+        let Some(process) = newest.find(|process| process.is(key)) else {
+            return false;
+        };
+        process.meet(key, counted.parent);
+        process.count(&counted.counts);
+        true
     }
 
     /// The process `pid` has ended that was started then, or that was never met (`None`). It may be unknown here.
@@ -183,20 +180,30 @@ impl Pmc {
 
     /// The counters that the kernel uses.
     pub fn kernel_counters(&self) -> impl Iterator<Item = CounterId> {
-        let pairs = CounterId::ALL.into_iter().zip(&self.kernel);
+        let pairs = CounterId::ALL.into_iter().zip(&self.kernel.0);
         pairs.filter_map(|(id, used)| used.is_some().then_some(id))
     }
 
     /// What makes ticks, if a counter's overflow does.
     pub fn profiling(&self) -> Option<SamplingEvent> {
-        self.kernel.iter().find_map(|used| (*used)?.profiling)
+        self.kernel.0.iter().find_map(|used| (*used)?.profiling)
     }
 
     /// Something else makes ticks now: the counter whose overflow did is free again.
     pub fn stop_profiling(&mut self) {
-        for used in &mut self.kernel {
+        for used in &mut self.kernel.0 {
             *used = used.filter(|used| used.profiling.is_none());
         }
+    }
+
+    /// Which counters the kernel uses now.
+    pub fn kernel_uses(&self) -> KernelUses {
+        self.kernel
+    }
+
+    /// The kernel uses its counters as it did then.
+    pub fn set_kernel_uses(&mut self, uses: KernelUses) {
+        self.kernel = uses;
     }
 
     fn newest(&self, call: &Call) -> Option<&Process> {
@@ -210,11 +217,11 @@ impl Pmc {
     }
 
     fn kernel_use(&mut self, id: CounterId) -> Result<&mut Option<KernelUse>, Errno> {
-        self.kernel.get_mut(id.number()).ok_or(Errno::EINVAL)
+        self.kernel.0.get_mut(id.number()).ok_or(Errno::EINVAL)
     }
 
     fn is_kernels(&self, id: CounterId) -> bool {
-        self.kernel.get(id.number()).is_some_and(Option::is_some)
+        self.kernel.0.get(id.number()).is_some_and(Option::is_some)
     }
 
     fn is(&self, call: &Call) -> bool {
@@ -222,7 +229,7 @@ impl Pmc {
         let id = CounterId::from_number(call.counter.into());
         match (call.function, id) {
             (Function::Enabled, _) => {
-                let is_kernel = self.kernel.iter().any(Option::is_some);
+                let is_kernel = self.kernel.0.iter().any(Option::is_some);
                 let mut all = CounterId::ALL.into_iter();
                 let has_any = process.is_some_and(|process| all.any(|id| process.is_enabled(id)));
                 is_kernel || has_any
@@ -311,7 +318,7 @@ impl Pmc {
 
     /// Whether the kernel may take this counter, for profiling or not.
     fn check_free(&self, id: CounterId, for_profiling: bool) -> Result<(), Errno> {
-        let used = self.kernel.get(id.number()).copied().flatten();
+        let used = self.kernel.0.get(id.number()).copied().flatten();
         if for_profiling && used.is_some_and(|used| used.profiling.is_some()) {
             return Err(Errno::EINPROGRESS);
         }
@@ -329,7 +336,7 @@ impl Pmc {
         if call.flags & !VALUE_FLAGS_CHILDREN != 0 {
             return Err(Errno::EINVAL);
         }
-        let used = self.kernel.get(id.number()).copied().flatten();
+        let used = self.kernel.0.get(id.number()).copied().flatten();
         let base = used.ok_or(Errno::ENXIO)?.base;
         Ok(totals.total(id).saturating_sub(base))
     }

@@ -66,6 +66,11 @@ impl LoadedModules {
         text
     }
 
+    /// The modules, in the list's order.
+    pub(super) fn modules(&self) -> &[Arc<Module>] {
+        &self.modules
+    }
+
     /// The number of modules.
     pub fn len(&self) -> usize {
         self.modules.len()

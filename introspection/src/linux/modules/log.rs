@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::LoadedModules;
 use super::module::Module;
 
 /// Maximum number of bytes of text that are kept for late readers.
@@ -68,8 +67,6 @@ pub struct ModuleLog {
     entries: VecDeque<Entry>,
     kept: usize,
     end: u64,
-    /// Former lists that vCPUs may still use. They are freed here, not by a vCPU's thread.
-    retired: Vec<Arc<LoadedModules>>,
 }
 
 impl ModuleLog {
@@ -111,12 +108,6 @@ impl ModuleLog {
             code.extend(entry.code.iter().cloned());
         }
         (!new.text.is_empty()).then_some(new)
-    }
-
-    /// Keeps `loaded` until nothing else uses it.
-    pub fn retire(&mut self, loaded: Arc<LoadedModules>) {
-        self.retired.retain(|loaded| Arc::strong_count(loaded) > 1);
-        self.retired.push(loaded);
     }
 }
 

@@ -9,12 +9,13 @@ mod log;
 mod module;
 mod module_layout;
 mod reader;
+mod retired;
 #[cfg(test)]
 mod tests;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::PhysicalMemory;
 
@@ -27,6 +28,7 @@ use crate::image::btf::Btf;
 use crate::memory::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use log::{Entry, ModuleLog};
 use module_layout::{ModuleLayout, NAME_LENGTH};
+use retired::RetiredLists;
 use watch::Watch;
 
 pub use loaded::LoadedModules;
@@ -55,6 +57,7 @@ pub struct Modules {
     generation: AtomicU64,
     loaded: Mutex<Arc<LoadedModules>>,
     log: Mutex<ModuleLog>,
+    retired: Mutex<RetiredLists>,
     watch: Watch,
 }
 
@@ -67,6 +70,7 @@ impl Modules {
             generation: AtomicU64::new(0),
             loaded: Mutex::default(),
             log: Mutex::default(),
+            retired: Mutex::default(),
             watch: Watch::default(),
         }
     }
@@ -149,7 +153,7 @@ impl Modules {
         log.after(known)
     }
 
-    /// Reads the list if it has changed.
+    /// Reads the list if it has changed, unless too much of former lists is still in use.
     pub(crate) fn read<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
         let (Some(layout), Some(placement)) = (&self.layout, linux.placement.get()) else {
             return;
@@ -157,6 +161,9 @@ impl Modules {
         let registers = self.kernel_registers(layout, placement);
         let view = KernelView::new(linux, placement, memory, &registers);
         let before = self.loaded();
+        if self.retired().are_full(&before) {
+            return;
+        }
         let mut loaded = Arc::clone(&before);
         for _ in 0..MAX_TRIES {
             let fingerprint = fingerprint(layout, memory, placement);
@@ -223,10 +230,14 @@ impl Modules {
         let new = loaded.not_in(before);
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.add(new.iter().map(|module| Entry::new(module)));
-        log.retire(Arc::clone(before));
         drop(log);
+        self.retired().add(Arc::clone(before));
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn retired(&self) -> MutexGuard<'_, RetiredLists> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers that select the kernel's own page tables, which map all modules.

@@ -197,6 +197,44 @@ fn stacks_lead_through_modules_as_long_as_they_are_there() {
     }
 }
 
+/// A guest that loads other modules all the time can't fill the host's memory with those that halted vCPUs know.
+#[test]
+fn the_list_is_not_read_again_while_vcpus_keep_too_much_of_former_ones() {
+    let guest = located(HOT);
+    let registers = in_module(&guest);
+    let replace = |name: &str| {
+        guest.load(&[TestModule::new("stays", 1), TestModule::new(name, 1)]);
+        guest.read_modules();
+        names(&guest).last().cloned().unwrap_or_default()
+    };
+    let limit = |bytes| modules(&guest).retired().limit = bytes;
+    let shown = |name: &str| format!("{name}_0\t[{name}]");
+    assert_eq!(replace("first"), shown("first"));
+    let mut halted = guest.introspector(0);
+    unwind(&mut halted, &guest, &registers);
+    limit(0);
+    // The vCPU keeps the first one from now on.
+    assert_eq!(replace("second"), shown("second"));
+    assert_eq!(replace("third"), shown("second"));
+    // Some more may be kept.
+    limit(1 << 20);
+    assert_eq!(replace("third"), shown("third"));
+    limit(0);
+    assert_eq!(replace("fourth"), shown("third"));
+    // When it is asked something it takes the newest.
+    halted.follow_modules();
+    assert_eq!(replace("fourth"), shown("fourth"));
+    // What both lists have isn't kept for the former one.
+    halted.follow_modules();
+    guest.load(&[
+        TestModule::new("stays", 1),
+        TestModule::new("fourth", 1),
+        TestModule::new("fifth", 1),
+    ]);
+    guest.read_modules();
+    assert_eq!(replace("sixth"), shown("sixth"));
+}
+
 /// Reports, lists of symbols and messages show these names.
 #[test]
 fn names_with_characters_that_act_or_separate_are_left_out() {

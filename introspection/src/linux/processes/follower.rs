@@ -64,6 +64,17 @@ struct Space {
     cache: UnwindCache,
 }
 
+impl Signature {
+    /// Whether `other` is of the same program: its mappings may be others.
+    fn is_same_program(&self, other: &Self) -> bool {
+        let anywhere = Self {
+            executable_pages: other.executable_pages,
+            ..*self
+        };
+        anywhere == *other
+    }
+}
+
 /// Follows the processes on one vCPU.
 #[derive(Debug, Default)]
 pub struct ProcessFollower {
@@ -74,7 +85,7 @@ pub struct ProcessFollower {
 
 impl ProcessFollower {
     /// Checks the process of a vCPU that is stopped at `time` with `registers`. Returns the process's map if it is new
-    /// or has changed.
+    /// or has changed, at a later call if there have been too many maps (`MapBudget`).
     pub fn follow<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -107,6 +118,13 @@ impl ProcessFollower {
                 return None;
             }
         }
+        if !linux.map_budget.has_room(time) {
+            let space = known.and_then(|index| self.spaces.get(index));
+            // What is known of the program is mostly right still; what is known of another one isn't.
+            let is_same = space.is_some_and(|space| space.signature.is_same_program(&signature));
+            self.current = known.filter(|_| is_same);
+            return None;
+        }
         areas::read(view, layout, mm, &mut self.areas)?;
         if let Some(space) = known.and_then(|index| self.spaces.get_mut(index)) {
             (space.extent, space.walked) = (extent, time);
@@ -120,6 +138,7 @@ impl ProcessFollower {
             name: process_name(linux, view, seen.task),
             ..ProcessMap::new(root, seen.pid, time, areas)
         });
+        linux.map_budget.spend(time, &map);
         self.remember(
             known,
             Space {

@@ -4,6 +4,7 @@
 //! files while the guest runs. Guest memory is untrusted: walks are bounded, and invalid data means fewer mappings.
 
 mod areas;
+mod budget;
 mod files;
 mod follower;
 mod instance;
@@ -24,6 +25,7 @@ use kvmprof_recording::COMM_LENGTH;
 use crate::unwind::UserUnwinder;
 
 pub use areas::can_write;
+pub use budget::MapBudget;
 pub use follower::{ProcessFollower, Seen};
 pub use instance::{InstanceLayout, ProcessFate, ProcessInstance, ProcessOrigin};
 pub use process_layout::ProcessLayout;

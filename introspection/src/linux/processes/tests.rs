@@ -205,6 +205,41 @@ fn a_map_that_was_not_passed_on_comes_again() {
     assert!(look(&mut introspector, &guest, 2).is_none());
 }
 
+/// On two vCPUs, whose share is the same one.
+#[test]
+fn mappings_that_change_at_each_tick_are_passed_on_more_rarely() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = Room::new(&guest, Areas::Tree);
+    let plans = |count| -> Vec<_> {
+        let area = |index: u64| area(index * 0x10_0000, 4, true, 0, 0);
+        (1..=count).map(area).collect()
+    };
+    let mm = room.process(1, &plans(200));
+    let mut vcpus = [guest.introspector(0), guest.introspector(0)];
+    let mut areas = 0;
+    let end = 2 * SECOND;
+    for time in (0..end).step_by(100_000) {
+        // Another program each time.
+        room.start_code(mm, 1 + time);
+        for vcpu in &mut vcpus {
+            areas += look(vcpu, &guest, time).map_or(0, |map| map.areas.len());
+        }
+    }
+    // Each is a microsecond's work, and a quarter of the time may be.
+    let limit = usize::try_from(end / 4000).unwrap();
+    assert!((limit / 2..=limit).contains(&areas), "{areas}");
+    // The last state comes, however long that takes, and nothing of the program before it counts until then.
+    room.map(mm, &plans(3));
+    for vcpu in &mut vcpus {
+        let mut looks = (end..)
+            .step_by(100_000)
+            .map(|time| look(vcpu, &guest, time));
+        let map = looks.by_ref().take(10_000).flatten().next().unwrap();
+        assert_eq!(map.areas.len(), 3);
+        assert!(looks.take(100).all(|map| map.is_none()));
+    }
+}
+
 #[test]
 fn tasks_in_borrowed_address_spaces_have_no_mappings() {
     let guest = LinuxGuest::new(HOT);

@@ -1,14 +1,14 @@
 //! A recording that a client reads while it is made.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{Delivered, Part, Sink, beginning};
+use super::{Delivered, Encoded, Part, Sink, beginning};
 use crate::file::RecordingInfo;
 
 /// Encoded bytes, and the ticks that are accounted for when they have been read.
 #[derive(Debug)]
 struct Waiting {
-    bytes: Vec<u8>,
+    bytes: Encoded,
     samples: u64,
     idle: u64,
 }
@@ -22,6 +22,9 @@ pub struct ClientSink {
     /// How many bytes of the first part have been read.
     read: usize,
     delivered: Delivered,
+    /// How many bytes the last part has that found no room, by the limit that it had. Until there is room for so many no
+    /// other one is packed: that is work, and who doesn't read would have it done for nothing.
+    refused: BTreeMap<usize, usize>,
     is_finished: bool,
 }
 
@@ -32,12 +35,13 @@ impl ClientSink {
         Self {
             queued: bytes.len(),
             queue: VecDeque::from([Waiting {
-                bytes,
+                bytes: Encoded::Own(bytes),
                 samples: 0,
                 idle: 0,
             }]),
             read: 0,
             delivered: Delivered::default(),
+            refused: BTreeMap::new(),
             is_finished: false,
         }
     }
@@ -81,14 +85,19 @@ impl Sink for ClientSink {
     const CAPACITY: usize = 32 << 20;
 
     fn put(&mut self, part: Part, limit: usize) -> Result<(), Part> {
+        let room = limit.saturating_sub(self.waiting());
+        if self.refused.get(&limit).is_some_and(|bytes| *bytes > room) {
+            return Err(part);
+        }
         let Some(bytes) = part.encode() else {
             return Ok(());
         };
-        if bytes.len() > limit.saturating_sub(self.waiting()) {
+        if bytes.len() > room {
+            self.refused.insert(limit, bytes.len());
             return Err(part);
         }
+        self.refused.remove(&limit);
         let (samples, idle) = part.counts();
-        let bytes = bytes.into_owned();
         self.queued += bytes.len();
         self.queue.push_back(Waiting {
             bytes,

@@ -2,16 +2,18 @@
 
 mod client;
 mod file;
+mod symbol_text;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{Account, Block, Kind, RecordingInfo, SampleBlock, header};
 
 pub use client::ClientSink;
 pub use file::{END_ROOM, FileOptions, FileSink, RecordingFailure};
+pub use symbol_text::SymbolText;
 
 /// A block on its way into a recording.
 #[derive(Clone, Debug)]
@@ -20,8 +22,8 @@ pub enum Part {
     Samples(SampleBlock),
     /// Looks at the guest's tasks, as [`TasksEncoder`](super::TasksEncoder) makes them.
     Looks(Vec<u8>),
-    /// Functions of the guest's kernel or its modules, in the form of `/proc/kallsyms`.
-    Symbols(Arc<[u8]>),
+    /// Functions of the guest's kernel or its modules.
+    Symbols(SymbolText),
     /// A whole block, as [`Block::encode`] makes it.
     Encoded(Arc<[u8]>),
     /// The account of all ticks, which comes last.
@@ -34,22 +36,23 @@ impl Part {
         match self {
             Self::Samples(block) => block.bytes.len() + block.details.len() + block.times.len(),
             Self::Looks(bytes) => bytes.len(),
-            Self::Symbols(bytes) | Self::Encoded(bytes) => bytes.len(),
+            Self::Symbols(text) => text.text().len(),
+            Self::Encoded(bytes) => bytes.len(),
             Self::End(_) => 0,
         }
     }
 
     /// The block. `None` when it would be too long, or has nothing in it.
-    fn encode(&self) -> Option<Cow<'_, [u8]>> {
+    fn encode(&self) -> Option<Encoded> {
         match self {
             Self::Samples(block) if block.bytes.is_empty() => None,
-            Self::Samples(block) => encode_samples(block).map(Cow::Owned),
-            Self::Looks(bytes) => Block::encode(Kind::Tasks, bytes).map(Cow::Owned),
-            Self::Symbols(text) => Block::encode(Kind::Symbols, text).map(Cow::Owned),
-            Self::Encoded(block) => Some(Cow::Borrowed(block)),
+            Self::Samples(block) => encode_samples(block).map(Encoded::Own),
+            Self::Looks(bytes) => Block::encode(Kind::Tasks, bytes).map(Encoded::Own),
+            Self::Symbols(text) => text.block().map(Encoded::Shared),
+            Self::Encoded(block) => Some(Encoded::Shared(Arc::clone(block))),
             Self::End(account) => {
                 let json = serde_json::to_vec(account).ok()?;
-                Block::encode(Kind::End, &json).map(Cow::Owned)
+                Block::encode(Kind::End, &json).map(Encoded::Own)
             }
         }
     }
@@ -59,6 +62,26 @@ impl Part {
         match self {
             Self::Samples(block) => (block.samples, block.idle),
             _ => (0, 0),
+        }
+    }
+}
+
+/// A block as it is in a recording.
+#[derive(Debug)]
+enum Encoded {
+    /// Of one recording.
+    Own(Vec<u8>),
+    /// Of any number of recordings.
+    Shared(Arc<[u8]>),
+}
+
+impl Deref for Encoded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
         }
     }
 }

@@ -289,8 +289,8 @@ fn contents(bytes: &[u8]) -> Contents {
     read(&path)
 }
 
-fn text(text: &str) -> Arc<[u8]> {
-    text.as_bytes().into()
+fn text(text: &str) -> SymbolText {
+    text.to_owned().into()
 }
 
 #[test]
@@ -373,4 +373,55 @@ fn a_block_for_which_there_is_no_room_by_far_is_thrown_away() {
     }
     let waiting = encoder.sink().waiting();
     assert!((31 << 20..=32 << 20).contains(&waiting), "{waiting}");
+}
+
+/// Who doesn't read has no work done for parts that find no room: until there is room for one like the last, none is packed.
+#[test]
+fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
+    let mut sink = ClientSink::new(&RecordingInfo::default());
+    // Text that hardly packs.
+    let mut seed = 1_u64;
+    let mut symbols = |bytes: usize| {
+        let digits = std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            b"0123456789abcdef"[usize::try_from(seed >> 60).unwrap()]
+        });
+        SymbolText::new(digits.take(bytes).collect())
+    };
+    let limit = 100_000;
+    let (first, second, third) = (symbols(150_000), symbols(150_000), symbols(150_000));
+    sink.put(Part::Symbols(first), limit).unwrap();
+    sink.put(Part::Symbols(second.clone()), limit).unwrap_err();
+    assert!(second.is_packed());
+    sink.put(Part::Symbols(third.clone()), limit).unwrap_err();
+    assert!(!third.is_packed());
+    // Another limit is another matter, and so is the end.
+    let small = symbols(100);
+    sink.put(Part::Symbols(small), 2 * limit).unwrap();
+    sink.read(usize::MAX).unwrap();
+    sink.put(Part::Symbols(third.clone()), limit).unwrap();
+    assert!(third.is_packed());
+    sink.put(Part::Symbols(second.clone()), limit).unwrap_err();
+    sink.put(Part::Symbols(second), usize::MAX).unwrap();
+}
+
+/// All recordings have the same bytes of what is the same in all of them.
+#[test]
+fn recordings_share_what_they_have_in_common() {
+    let symbols = text("1000 t f\n");
+    let block: Arc<[u8]> = vec![7; 1000].into();
+    let mut sinks = [(); 2].map(|()| ClientSink::new(&RecordingInfo::default()));
+    let packed = symbols.block().unwrap();
+    let before = [&packed, &block].map(Arc::strong_count);
+    for sink in &mut sinks {
+        sink.put(Part::Symbols(symbols.clone()), usize::MAX)
+            .unwrap();
+        sink.put(Part::Encoded(Arc::clone(&block)), usize::MAX)
+            .unwrap();
+    }
+    let after = [&packed, &block].map(Arc::strong_count);
+    assert_eq!(after, before.map(|count| count + 2));
+    let [first, second] = sinks.map(|mut sink| sink.read(usize::MAX).unwrap());
+    assert_eq!(first, second);
+    assert!(first.ends_with(&[&*packed, &*block].concat()));
 }

@@ -6,6 +6,28 @@ use kvmprof_recording::Ticks;
 use super::Client;
 use crate::profil::{ProgramEnd, Watch};
 
+/// How many ticks have passed on each vCPU, by their indexes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PassedTicks(Vec<u64>);
+
+impl PassedTicks {
+    /// `ticks` pass. Returns how many had passed on their vCPU before.
+    pub(super) fn pass(&mut self, ticks: &Ticks) -> u64 {
+        let passed = self.of(ticks.vcpu);
+        let before = *passed;
+        *passed = before.saturating_add(ticks.total());
+        before
+    }
+
+    fn of(&mut self, vcpu: u16) -> &mut u64 {
+        let index = usize::from(vcpu);
+        if index >= self.0.len() {
+            self.0.resize(index + 1, 0);
+        }
+        &mut self.0[index]
+    }
+}
+
 /// The profile of a process, and the watch that tells when its program ends.
 #[derive(Debug)]
 pub(super) struct Kept {
@@ -13,16 +35,25 @@ pub(super) struct Kept {
     pub client: Client,
     pub profile: KeptProfile,
     watch: Watch,
+    /// Those that the profile has been told of.
+    passed: PassedTicks,
     /// The end had been noticed before the last ticks were taken.
     is_over: bool,
 }
 
 impl Kept {
-    pub(super) fn new(client: Client, profile: KeptProfile, watch: Watch) -> Self {
+    /// Ticks count that come after those that have `passed`.
+    pub(super) fn new(
+        client: Client,
+        profile: KeptProfile,
+        watch: Watch,
+        passed: PassedTicks,
+    ) -> Self {
         Self {
             client,
             profile,
             watch,
+            passed,
             is_over: false,
         }
     }
@@ -32,13 +63,28 @@ impl Kept {
         self.watch
     }
 
-    /// Takes ticks of the clock, but for those of what the process has executed later.
-    pub(super) fn feed(&mut self, ticks: &Ticks) {
+    /// Takes ticks of the clock, but for those of what the process has executed later. On their vCPU `before` have passed
+    /// until then, most of which were others', and of which it was not told.
+    pub(super) fn feed(&mut self, ticks: &Ticks, before: u64) {
         let time = ticks.sample.as_ref().map(|sample| sample.time);
         let end = self.watch.process().end();
-        if end.zip(time).is_none_or(|(end, time)| time < end.time) {
-            self.profile.feed(ticks);
+        if end.zip(time).is_some_and(|(end, time)| time >= end.time) {
+            return;
         }
+        let passed = self.passed.of(ticks.vcpu);
+        self.profile.feed(&Ticks {
+            vcpu: ticks.vcpu,
+            lost: before.saturating_sub(*passed),
+            ..Ticks::default()
+        });
+        *passed = before.saturating_add(ticks.total());
+        self.profile.feed(ticks);
+    }
+
+    /// The clock runs at `hz` ticks a second from now on, after those that have `passed`.
+    pub(super) fn set_hz(&mut self, hz: u32, passed: PassedTicks) {
+        self.profile.set_hz(hz);
+        self.passed = passed;
     }
 
     /// All ticks have been taken that the vCPUs had handed over. Those before the end are there when it has been
@@ -67,11 +113,11 @@ mod tests {
 
     const PID: i32 = 7;
 
-    /// A profile of 10 samples, or one that nothing is stored for.
-    fn kept(samples: u64) -> Kept {
-        let call = Call {
+    /// A call for so many samples of the process, or for nothing.
+    fn call(samples: u64, flags: u32) -> Call {
+        Call {
             function: Function::Pcsample,
-            flags: Call::KEEP | Call::EVERY_TICK,
+            flags: Call::KEEP | flags,
             pid: PID,
             ranges: 0,
             buffer: 0,
@@ -80,14 +126,15 @@ mod tests {
             scale: 0,
             time: u64::MAX,
             program: [0; 16],
-        };
+        }
+    }
+
+    /// A profile of so many samples, or one that nothing is stored for.
+    fn kept(samples: u64, flags: u32) -> Kept {
         let processes = Arc::<ProfiledProcesses>::default();
         let watch = Watch::begin(&processes, PID).unwrap();
-        Kept::new(
-            Client::Host,
-            KeptProfile::new(&call, 1, 1000).unwrap(),
-            watch,
-        )
+        let profile = KeptProfile::new(&call(samples, flags), 2, 1000).unwrap();
+        Kept::new(Client::Host, profile, watch, PassedTicks::default())
     }
 
     fn tick(time: u64) -> Ticks {
@@ -105,29 +152,29 @@ mod tests {
 
     #[test]
     fn ticks_from_before_the_end_count_though_it_was_noticed_before_them() {
-        let mut kept = kept(10);
+        let mut kept = kept(10, Call::EVERY_TICK);
         let mut instance = ProcessInstance::from_pid(PID);
         kept.watch.process().meet(&instance, 10);
-        kept.feed(&tick(10));
+        kept.feed(&tick(10), 0);
         kept.follow();
         instance.programs += 1;
         kept.watch.process().meet(&instance, 30);
         // Those were in the rings when the end was noticed, and are drained after that.
-        kept.feed(&tick(30));
+        kept.feed(&tick(30), 1);
         kept.follow();
         assert!(kept.profile.is_on());
-        kept.feed(&tick(20));
-        kept.feed(&tick(40));
+        kept.feed(&tick(20), 2);
+        kept.feed(&tick(40), 3);
         kept.follow();
         let status = kept.profile.status();
         assert_eq!((status.state, status.ticks), (State::Executed, 2));
-        kept.feed(&tick(25));
+        kept.feed(&tick(25), 4);
         assert_eq!(kept.profile.status(), status);
     }
 
     #[test]
     fn a_profile_that_is_off_tells_the_end_too() {
-        let mut kept = kept(0);
+        let mut kept = kept(0, Call::EVERY_TICK);
         assert_eq!(kept.profile.status().state, State::Off);
         let mut instance = ProcessInstance::from_pid(PID);
         kept.watch.process().meet(&instance, 10);
@@ -136,5 +183,38 @@ mod tests {
         kept.follow();
         kept.follow();
         assert_eq!(kept.profile.status().state, State::Ended);
+    }
+
+    /// Of a clock at 1000 Hz every tenth tick of a vCPU counts, whosever it is.
+    #[test]
+    fn ticks_of_others_need_not_be_fed() {
+        let (mut kept, mut passed) = (kept(1000, 0), PassedTicks::default());
+        let mut told_of_all = KeptProfile::new(&call(1000, 0), 2, 1000).unwrap();
+        for number in 0..3000_u64 {
+            let vcpu = u16::from(number % 7 < 3);
+            let mut ticks = Ticks {
+                vcpu,
+                idle: number % 5,
+                stolen: u64::from(number % 11 == 0),
+                ..tick(number)
+            };
+            let is_its_own = number % 3 == 0;
+            if let Some(sample) = &mut ticks.sample {
+                sample.pid += i32::from(!is_its_own);
+                sample.pc = number;
+            }
+            told_of_all.feed(&ticks);
+            let before = passed.pass(&ticks);
+            if is_its_own {
+                kept.feed(&ticks, before);
+            }
+            if number == 1500 {
+                told_of_all.set_hz(500);
+                kept.set_hz(500, passed.clone());
+            }
+        }
+        assert!(told_of_all.status().ticks > 20);
+        assert_eq!(kept.profile.status(), told_of_all.status());
+        assert_eq!(kept.profile.stored(), told_of_all.stored());
     }
 }

@@ -4,6 +4,7 @@
 mod client_recorders;
 mod file_recorder;
 mod kept_profile;
+mod needs;
 mod pcs;
 mod pmc;
 mod prf;
@@ -12,18 +13,17 @@ mod rate;
 mod recording;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::tasks::TaskLook;
-use kvmprof_recording::{EventKind, StackParts, Ticks};
+use kvmprof_recording::{EventKind, Ticks};
 
 use super::MachineInfo;
 use super::clocks::Clocks;
 use super::processes::Processes;
-use crate::clock::{ClockSetting, TickSource};
+use crate::clock::TickSource;
 use crate::counters::ProcessCounts;
 use crate::kernel_events;
 use crate::profil::ProfiledProcesses;
@@ -34,6 +34,7 @@ use prf::PrfConsumer;
 use profil::ProfilConsumer;
 
 pub use file_recorder::{FileRecorder, RecordPlan};
+pub use needs::{AllNeeds, ClockNeeds};
 pub use recording::{SymbolSources, recording_info};
 
 /// Who opens a device. What the guest opens never stands in the way of the host's clients.
@@ -43,29 +44,6 @@ pub enum Client {
     Host,
     /// The guest, through its ports.
     Guest,
-}
-
-/// What a consumer needs of the clocks at this moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClockNeeds {
-    /// What makes the ticks that it counts; `None`: it counts nothing.
-    pub source: Option<TickSource>,
-    /// Whether it counts for the guest alone: what makes the host's ticks goes before `source`.
-    pub gives_way: bool,
-    /// Whether others of the host needn't take `source`: theirs goes before it.
-    pub yields: bool,
-    /// Whether a guest that is held may start.
-    pub starts_guest: bool,
-    /// Whether samples need their process group.
-    pub process_group: bool,
-    /// The parts of call stacks that samples need.
-    pub stacks: StackParts,
-    /// Whether it needs the mappings of processes.
-    pub processes: bool,
-    /// Whether something is done on the vCPU's thread at each tick.
-    pub exits: bool,
-    /// How often the guest's tasks are to be looked at; `None`: never.
-    pub looks: Option<Duration>,
 }
 
 /// Counts ticks.
@@ -364,45 +342,12 @@ impl Consumers {
         self.list.get_mut(index)?.device()
     }
 
-    /// What makes the ticks that they count; `None` while none does. Whoever starts to count while others do takes
-    /// theirs, or can't start; but the host's clients needn't take the guest's.
-    pub fn source(&self) -> Option<TickSource> {
-        let mut yielding = self.iter().map(Consumer::needs);
-        let yielding = || yielding.find(|needs| needs.yields)?.source;
-        self.source_for(Client::Host).or_else(yielding).or_else(|| {
-            let source = self.iter().find_map(|consumer| consumer.needs().source)?;
-            match source {
-                // One that was the host's choice, who has left.
-                TickSource::Clock(hz) => TickSource::clock(hz.min(self.guest_max_hz)),
-                TickSource::Event(_) => Some(source),
-            }
-        })
-    }
-
-    /// What makes the ticks to which `client` has to keep.
-    pub fn source_for(&self, client: Client) -> Option<TickSource> {
-        match client {
-            Client::Host => self.iter().find_map(|consumer| {
-                let needs = consumer.needs();
-                needs.source.filter(|_| !needs.gives_way && !needs.yields)
-            }),
-            Client::Guest => self.source(),
+    /// What all of them need at this moment.
+    pub fn needs(&self) -> AllNeeds {
+        AllNeeds {
+            each: self.iter().map(Consumer::needs).collect(),
+            guest_max_hz: self.guest_max_hz,
         }
-    }
-
-    /// Whether a consumer other than `index` counts.
-    pub fn others_count(&self, index: usize) -> bool {
-        let mut others = self.list.iter().enumerate();
-        others.any(|(other, consumer)| other != index && consumer.needs().source.is_some())
-    }
-
-    /// Whether a consumer other than `index` counts to whose source `client` has to keep.
-    pub fn others_bind(&self, index: usize, client: Client) -> bool {
-        let binds = |needs: ClockNeeds| {
-            needs.source.is_some() && (client == Client::Guest || !needs.gives_way && !needs.yields)
-        };
-        let mut others = self.list.iter().enumerate();
-        others.any(|(other, consumer)| other != index && binds(consumer.needs()))
     }
 
     /// From now on `source` makes the ticks.
@@ -410,35 +355,6 @@ impl Consumers {
         for consumer in self.iter_mut() {
             consumer.follow(source);
         }
-    }
-
-    /// How often the guest's tasks are to be looked at: as often as any of them needs it.
-    pub fn look_period(&self) -> Option<Duration> {
-        self.iter()
-            .filter_map(|consumer| consumer.needs().looks)
-            .min()
-    }
-
-    /// Whether a guest that is held may start.
-    pub fn start_guest(&self) -> bool {
-        self.iter().any(|consumer| consumer.needs().starts_guest)
-    }
-
-    /// The setting of the clocks that serves all of them.
-    pub fn setting(&self) -> ClockSetting {
-        let mut setting = ClockSetting {
-            source: self.source(),
-            ..ClockSetting::default()
-        };
-        let needs = self.iter().map(Consumer::needs);
-        for needs in needs.filter(|needs| needs.source.is_some()) {
-            setting.process_group |= needs.process_group;
-            setting.stacks.kernel |= needs.stacks.kernel;
-            setting.stacks.user |= needs.stacks.user;
-            setting.processes |= needs.processes;
-            setting.exits |= needs.exits;
-        }
-        setting
     }
 }
 

@@ -1,6 +1,7 @@
 //! pmc: calls of clients, and what the vCPUs' threads have counted for processes (`crate::counters`).
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
@@ -12,7 +13,7 @@ use kvmprof_abi::text::task_name;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::Pmc;
-use kvmprof_devices::profiling::pmc::{Account, ProcessKey, Row, Totals, event_kind};
+use kvmprof_devices::profiling::pmc::{Account, Called, ProcessKey, Row, Totals, event_kind};
 use kvmprof_introspection::ProcessInstance;
 use kvmprof_recording::counters::ProcessCounters;
 use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
@@ -28,25 +29,27 @@ use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
 /// Maximum number of clients that have all processes counted: each may take most of a megabyte, and as much for its document.
 const MAX_ACCOUNTS: usize = 32;
 
-/// What a client has open.
-#[derive(Debug, Default)]
-struct Open {
-    account: Option<Account>,
-    /// The document that is being read, and how much of it has been.
-    document: Option<(Vec<u8>, usize)>,
-}
-
 /// The device, and what clients have open.
 #[derive(Debug)]
 pub struct PmcConsumer {
     pmc: Pmc,
     counts: Arc<ProcessCounts>,
-    open: BTreeMap<Handle, Open>,
+    /// What clients have open, most of which may stand for nothing: none costs a tick or another request anything.
+    open: BTreeSet<Handle>,
+    /// Those that have all processes counted, [`MAX_ACCOUNTS`] at most.
+    accounts: BTreeMap<Handle, Account>,
+    /// The documents that are being read, and how much of each has been.
+    documents: BTreeMap<Handle, (Vec<u8>, usize)>,
+    /// The bits of the counters that count for processes which have counters themselves, and of all that count for any.
+    processes_wanted: u32,
+    wanted: u32,
     /// The processes that have counters and were met.
     instances: BTreeMap<ProcessKey, ProcessInstance>,
     watched: Vec<KnownProcess>,
-    /// What made the ticks when something began to be counted for a process.
-    source: Option<TickSource>,
+    /// What made the ticks when the first process began to count for itself, and when the first client of the host had all
+    /// processes counted. That one needn't take the guest's.
+    guests_source: Option<TickSource>,
+    hosts_source: Option<TickSource>,
     /// Whether the host had a counter's overflow make ticks, rather than the guest.
     profiles_for_host: bool,
     ledger: Ledger,
@@ -58,23 +61,18 @@ impl PmcConsumer {
         Self {
             pmc: Pmc::default(),
             counts,
-            open: BTreeMap::new(),
+            open: BTreeSet::new(),
+            accounts: BTreeMap::new(),
+            documents: BTreeMap::new(),
+            processes_wanted: 0,
+            wanted: 0,
             instances: BTreeMap::new(),
             watched: Vec::new(),
-            source: None,
+            guests_source: None,
+            hosts_source: None,
             profiles_for_host: false,
             ledger: Ledger::default(),
         }
-    }
-
-    fn accounts(&self) -> impl Iterator<Item = &Account> {
-        self.open.values().filter_map(|open| open.account.as_ref())
-    }
-
-    /// The bits of the counters that count for processes.
-    fn wanted(&self) -> u32 {
-        let accounts = self.accounts().map(Account::counters);
-        accounts.fold(self.pmc.wanted(), |all, one| all | one)
     }
 
     /// Takes in what the vCPUs' threads have counted and found.
@@ -82,23 +80,29 @@ impl PmcConsumer {
         let Self {
             pmc,
             counts,
-            open,
+            accounts,
             instances,
             ..
         } = self;
+        let before = pmc.processes().len();
+        let mut is_other = false;
         let ended = counts.take(|one| {
-            pmc.count(&one.counted);
-            for account in open.values_mut().filter_map(|open| open.account.as_mut()) {
+            let instance = one.instance;
+            if pmc.count(&one.counted) {
+                is_other |= instances.insert(one.counted.process, instance) != Some(instance);
+            }
+            for account in accounts.values_mut() {
                 account.count(&one.counted);
             }
-            if pmc.processes().len() > 0 {
-                instances.insert(one.counted.process, one.instance);
-            }
         });
+        is_other |= !ended.is_empty() || pmc.processes().len() != before;
         for KnownProcess { pid, instance } in ended {
             pmc.end(pid, instance.map(|instance| instance.started));
         }
-        self.follow();
+        // Very many processes may have counters, and this is done at each request.
+        if is_other {
+            self.follow();
+        }
     }
 
     /// Has the vCPUs' threads count what is wanted now, and watch those who have counters.
@@ -116,7 +120,10 @@ impl PmcConsumer {
             self.counts.watch(watched.clone());
             self.watched = watched;
         }
-        self.counts.want(self.wanted());
+        let accounts = self.accounts.values().map(Account::counters);
+        self.processes_wanted = self.pmc.wanted();
+        self.wanted = accounts.fold(self.processes_wanted, |all, one| all | one);
+        self.counts.want(self.wanted);
     }
 
     fn call(&mut self, data: &[u8], context: &Context<'_>) -> Result<IoctlReply, Errno> {
@@ -127,32 +134,59 @@ impl PmcConsumer {
         if context.has_ended {
             return Err(Errno::ENXIO);
         }
-        let is_start = call.function == Function::StartProfiling;
-        if is_start && self.pmc.profiling().is_none() {
-            let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
-            let kind = event_kind(counter);
-            if let Some(event) = kind.and_then(|kind| SamplingEvent::new(kind, call.reset_value)) {
-                context.can_count(TickSource::Event(event))?;
+        // What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
+        if self.processes_wanted == 0 {
+            self.guests_source = context.ticks();
+        }
+        let called = match call.function {
+            Function::StartProfiling => self.start_profiling(&call, context)?,
+            // The guest's clients end only what the guest has started.
+            Function::StopProfiling
+                if context.client == Client::Guest && self.profiles_for_host() =>
+            {
+                return Err(Errno::EBUSY);
             }
-        }
-        self.take_source(context);
-        let called = self.pmc.call(&call, &HostTotals::new(context))?;
-        if is_start {
-            self.profiles_for_host = context.client == Client::Host;
-        }
+            _ => self.pmc.call(&call, &HostTotals::new(context))?,
+        };
         call.value = called.value;
-        self.follow();
+        if !only_asks(call.function) {
+            self.follow();
+        }
         Ok(IoctlReply {
             value: called.returned,
             data: call.encode().to_vec(),
         })
     }
 
-    /// What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
-    fn take_source(&mut self, context: &Context<'_>) {
-        if self.wanted() == 0 {
-            self.source = context.ticks();
+    /// Whether the host has had a counter's overflow make ticks, and it does.
+    fn profiles_for_host(&self) -> bool {
+        self.profiles_for_host && self.pmc.profiling().is_some()
+    }
+
+    fn start_profiling(&mut self, call: &Call, context: &Context<'_>) -> Result<Called, Errno> {
+        let is_host = context.client == Client::Host;
+        let uses = self.pmc.kernel_uses();
+        if is_host && !self.profiles_for_host() {
+            // What the guest has started stands in nobody's way.
+            self.pmc.stop_profiling();
         }
+        let called = self.check_source(call, context);
+        let called = called.and_then(|()| self.pmc.call(call, &HostTotals::new(context)));
+        match called {
+            Ok(_) => self.profiles_for_host = is_host,
+            Err(_) => self.pmc.set_kernel_uses(uses),
+        }
+        called
+    }
+
+    /// Whether what `call` has make the ticks may do so.
+    fn check_source(&self, call: &Call, context: &Context<'_>) -> Result<(), Errno> {
+        if self.pmc.profiling().is_some() {
+            return Ok(());
+        }
+        let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
+        let event = event_kind(counter).and_then(|kind| SamplingEvent::new(kind, call.reset_value));
+        event.map_or(Ok(()), |event| context.can_count(TickSource::Event(event)))
     }
 
     fn account(
@@ -173,14 +207,21 @@ impl PmcConsumer {
         if chosen.any(|id| counters & id.bit() != 0 && !totals.can_count(id)) {
             return Err(Errno::ENODEV);
         }
-        let others = self.open.iter().filter(|(other, _)| **other != handle);
-        let others = others.filter(|(_, open)| open.account.is_some());
+        if !self.open.contains(&handle) {
+            return Err(Errno::EBADF);
+        }
+        let others = self.accounts.keys().filter(|other| **other != handle);
         if counters != 0 && others.count() >= MAX_ACCOUNTS {
             return Err(Errno::ENOMEM);
         }
-        self.take_source(context);
-        let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
-        open.account = (counters != 0).then(|| Account::new(counters));
+        if self.accounts.is_empty() {
+            self.hosts_source = context.ticks();
+        }
+        if counters == 0 {
+            self.accounts.remove(&handle);
+        } else {
+            self.accounts.insert(handle, Account::new(counters));
+        }
         self.follow();
         Ok(IoctlReply::default())
     }
@@ -191,24 +232,39 @@ impl PmcConsumer {
         limit: usize,
         context: &Context<'_>,
     ) -> Result<Vec<u8>, Errno> {
-        let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
-        let (document, read) = match &mut open.document {
-            Some(document) => document,
-            document => {
+        if !self.open.contains(&handle) {
+            return Err(Errno::EBADF);
+        }
+        let (document, read) = match self.documents.entry(handle) {
+            Entry::Occupied(document) => document.into_mut(),
+            Entry::Vacant(place) => {
                 let mut counters = context.machine.counters.read(&context.clocks.ticks());
-                counters.processes = open.account.as_ref().map(processes);
+                counters.processes = self.accounts.get(&handle).map(processes);
                 let text = serde_json::to_vec(&counters).map_err(|_| Errno::EIO)?;
-                document.insert((text, 0))
+                place.insert((text, 0))
             }
         };
         let rest = document.get(*read..).unwrap_or_default();
         let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
         *read += bytes.len();
         if bytes.is_empty() && limit > 0 {
-            open.document = None;
+            self.documents.remove(&handle);
         }
         Ok(bytes)
     }
+}
+
+/// Whether calls of `function` change nothing.
+fn only_asks(function: Function) -> bool {
+    matches!(
+        function,
+        Function::NumCounters
+            | Function::CounterType
+            | Function::Value
+            | Function::IsRunning
+            | Function::IsConfigured
+            | Function::Enabled
+    )
 }
 
 /// Whether the call in `data` depends on which processes have ended.
@@ -272,10 +328,12 @@ impl Totals for HostTotals<'_> {
 impl Consumer for PmcConsumer {
     fn needs(&self) -> ClockNeeds {
         let event = self.pmc.profiling().map(TickSource::Event);
+        let hosts_event = event.filter(|_| self.profiles_for_host());
+        let hosts = hosts_event.or(self.hosts_source.filter(|_| !self.accounts.is_empty()));
+        let guests = event.or(self.guests_source.filter(|_| self.wanted != 0));
         ClockNeeds {
-            source: event.or(self.source.filter(|_| self.wanted() != 0)),
-            gives_way: self.accounts().next().is_none()
-                && (event.is_none() || !self.profiles_for_host),
+            source: hosts.or(guests),
+            gives_way: hosts.is_none(),
             exits: true,
             ..ClockNeeds::default()
         }
@@ -314,7 +372,7 @@ impl Consumer for PmcConsumer {
         let kernel = self.pmc.kernel_counters().map(|id| id.name().to_owned());
         let kernel: Vec<String> = kernel.collect();
         let processes = self.pmc.processes().len();
-        let accounts = self.accounts().count();
+        let accounts = self.accounts.len();
         if kernel.is_empty() && processes == 0 && accounts == 0 {
             return Vec::new();
         }
@@ -341,11 +399,9 @@ impl Device for PmcConsumer {
         let ticks = match *request {
             Request::Open { minor } if minor != 0 => return Err(Errno::ENXIO),
             Request::Open { .. } | Request::Close => TicksBefore::Any,
-            Request::Read { .. } => match self.open.get(&handle) {
-                // The rest of what was made then.
-                Some(open) if open.document.is_some() => TicksBefore::Any,
-                _ => TicksBefore::All,
-            },
+            // The rest of what was made then.
+            Request::Read { .. } if self.documents.contains_key(&handle) => TicksBefore::Any,
+            Request::Read { .. } => TicksBefore::All,
             // Counts of a process that has just ended are its parent's.
             Request::Ioctl {
                 command: PMC_CALL,
@@ -365,7 +421,7 @@ impl Device for PmcConsumer {
     ) -> Result<Reply, Errno> {
         match *request {
             Request::Open { .. } => {
-                self.open.insert(handle, Open::default());
+                self.open.insert(handle);
                 Ok(Reply::Done)
             }
             Request::Read { limit } => self.read(handle, limit, context).map(Reply::Read),
@@ -383,7 +439,10 @@ impl Device for PmcConsumer {
             }
             Request::Close => {
                 self.open.remove(&handle);
-                self.follow();
+                self.documents.remove(&handle);
+                if self.accounts.remove(&handle).is_some() {
+                    self.follow();
+                }
                 Ok(Reply::Done)
             }
         }
@@ -423,12 +482,13 @@ mod tests {
     fn the_clock_stops_with_the_last_process_that_counts() {
         let counts = Arc::new(ProcessCounts::new(1));
         let mut consumer = PmcConsumer::new(Arc::clone(&counts));
-        consumer.source = TickSource::clock(100);
+        consumer.guests_source = TickSource::clock(100);
         assert_eq!(consumer.needs().source, None);
         for function in [Function::Configure, Function::Enable] {
             let call = Call::new(function, 7, 0);
             consumer.pmc.call(&call, &Host).unwrap();
         }
+        consumer.follow();
         assert_eq!(consumer.needs().source, TickSource::clock(100));
         counts.end(KnownProcess {
             pid: 7,

@@ -4,16 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, MAX_RANGES, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ, Range, State};
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::profil::{KeptProfile, turns_on};
-use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
+use kvmprof_recording::{Mode, Ticks};
 
-use super::kept_profile::Kept;
+use super::kept_profile::{Kept, PassedTicks};
 use super::rate::{RateCheck, can_follow, ticks_a_second};
 use super::{
     Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources,
@@ -25,25 +26,33 @@ use crate::profil::{ProfiledProcesses, Watch};
 /// Maximum number of bytes of all buffers that are kept for the host's clients, and of those for the guest.
 const MAX_MEMORY: usize = 64 << 20;
 
+/// Between two looks for processes that have ended some time ago.
+const FORGET_INTERVAL: Duration = Duration::from_millis(100);
+
 /// What the last call of a handle was for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Open {
     /// There was none.
     Idle,
     /// A process, which has the buffer.
     Process(i32),
-    /// A buffer that is kept here.
-    Kept(Box<Kept>),
+    /// A process whose buffer is kept here.
+    Kept(i32),
 }
 
 /// All that clients have open.
 #[derive(Debug)]
 pub struct ProfilConsumer {
     processes: Arc<ProfiledProcesses>,
+    /// Clients may have very many, and those without a buffer cost a tick nothing.
     open: BTreeMap<Handle, Open>,
+    /// Those whose buffers are kept, by their processes: each tick is for those of one process at most.
+    kept: BTreeMap<(i32, Handle), Kept>,
+    passed: PassedTicks,
     /// What made the ticks at the last call that turned something on.
     source: Option<TickSource>,
     rates: RateCheck,
+    forgotten: Instant,
 }
 
 impl ProfilConsumer {
@@ -52,27 +61,16 @@ impl ProfilConsumer {
         Self {
             processes,
             open: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            passed: PassedTicks::default(),
             source: None,
             rates: RateCheck::default(),
+            forgotten: Instant::now(),
         }
     }
 
-    fn kept(&self) -> impl Iterator<Item = &Kept> {
-        self.open.values().filter_map(|open| match open {
-            Open::Kept(kept) => Some(&**kept),
-            Open::Idle | Open::Process(_) => None,
-        })
-    }
-
-    fn kept_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
-        self.open.values_mut().filter_map(|open| match open {
-            Open::Kept(kept) => Some(&mut **kept),
-            Open::Idle | Open::Process(_) => None,
-        })
-    }
-
     fn is_on(&self) -> bool {
-        self.kept().any(|kept| kept.profile.is_on()) || self.processes.any_is_on()
+        self.kept.values().any(|kept| kept.profile.is_on()) || self.processes.any_is_on()
     }
 
     fn call(&mut self, handle: Handle, data: &[u8], context: &Context<'_>) -> Result<i64, Errno> {
@@ -85,34 +83,35 @@ impl ProfilConsumer {
             self.check_rate(&call, ticks_a_second(source, RATE_HZ))?;
             self.source = source;
         }
-        let (value, open) = if call.flags & Call::KEEP == 0 {
+        if call.flags & Call::KEEP == 0 {
             let value = self.processes.call(&call, &ranges)?;
-            (value, Open::Process(call.pid))
-        } else {
-            self.check_memory(handle, context.client, &call)?;
-            let hz = ticks_a_second(self.source, RATE_HZ);
-            let profile = KeptProfile::new(&call, context.clocks.ledgers().len(), hz)?;
-            let watch = self.watch(handle, call.pid)?;
-            let kept = Kept::new(context.client, profile, watch);
-            (0, Open::Kept(Box::new(kept)))
-        };
-        self.open.insert(handle, open);
-        Ok(value)
+            self.replace(handle, Open::Process(call.pid));
+            return Ok(value);
+        }
+        self.check_memory(handle, context.client, &call)?;
+        let hz = ticks_a_second(self.source, RATE_HZ);
+        let vcpus = context.clocks.ledgers().len();
+        let profile = KeptProfile::new(&call, vcpus, hz)?;
+        let watch = self.watch(handle, call.pid)?;
+        self.replace(handle, Open::Kept(call.pid));
+        let kept = Kept::new(context.client, profile, watch, self.passed.clone());
+        self.kept.insert((call.pid, handle), kept);
+        Ok(0)
     }
 
     /// Has process `pid` watched: by what watches it for `handle` already, so that no end goes unnoticed between two
-    /// calls.
+    /// calls. A call that fails changes nothing.
     fn watch(&mut self, handle: Handle, pid: i32) -> Result<Watch, Errno> {
-        match self.open.remove(&handle) {
-            Some(Open::Kept(kept)) if kept.profile.pid() == pid => Ok(kept.into_watch()),
-            other => {
-                let watch = Watch::begin(&self.processes, pid);
-                if let Some(open) = other {
-                    // A call that fails changes nothing.
-                    self.open.insert(handle, open);
-                }
-                watch
-            }
+        match self.kept.remove(&(pid, handle)) {
+            Some(kept) => Ok(kept.into_watch()),
+            None => Watch::begin(&self.processes, pid),
+        }
+    }
+
+    /// `handle` stands for `open` from now on; what was kept for it is thrown away.
+    fn replace(&mut self, handle: Handle, open: Open) {
+        if let Some(Open::Kept(pid)) = self.open.insert(handle, open) {
+            self.kept.remove(&(pid, handle));
         }
     }
 
@@ -126,33 +125,37 @@ impl ProfilConsumer {
     /// Checks that there is memory for the buffer of `call`, in place of the one of `handle`.
     fn check_memory(&self, handle: Handle, client: Client, call: &Call) -> Result<(), Errno> {
         let size = KeptProfile::size(call)?;
-        let others = self.open.iter().filter(|(other, _)| **other != handle);
-        let taken: usize = others
-            .map(|(_, open)| match open {
-                Open::Kept(kept) if kept.client == client => kept.profile.memory(),
-                Open::Kept(_) | Open::Idle | Open::Process(_) => 0,
-            })
-            .sum();
+        let others = self
+            .kept
+            .iter()
+            .filter(|((_, other), kept)| *other != handle && kept.client == client);
+        let taken: usize = others.map(|(_, kept)| kept.profile.memory()).sum();
         if taken + size > MAX_MEMORY {
             return Err(Errno::ENOSPC);
         }
         Ok(())
     }
 
+    /// The buffer that is kept for `handle`; `None` if it has none.
+    fn kept_for(&self, handle: Handle) -> Result<Option<&Kept>, Errno> {
+        match *self.open.get(&handle).ok_or(Errno::EBADF)? {
+            Open::Kept(pid) => Ok(self.kept.get(&(pid, handle))),
+            Open::Idle | Open::Process(_) => Ok(None),
+        }
+    }
+
     fn status_of(&self, handle: Handle) -> Result<Vec<u8>, Errno> {
-        let status = match self.open.get(&handle).ok_or(Errno::EBADF)? {
-            Open::Idle => return Err(Errno::EINVAL),
+        let status = match (self.kept_for(handle)?, self.open.get(&handle)) {
+            (Some(kept), _) => kept.profile.status(),
             // One that was forgotten, or that the call has turned off before it was ever on.
-            Open::Process(pid) => self.processes.status(*pid).unwrap_or_default(),
-            Open::Kept(kept) => kept.profile.status(),
+            (None, Some(Open::Process(pid))) => self.processes.status(*pid).unwrap_or_default(),
+            (None, _) => return Err(Errno::EINVAL),
         };
         Ok(status.encode().to_vec())
     }
 
     fn read(&self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
-        let Open::Kept(kept) = self.open.get(&handle).ok_or(Errno::EBADF)? else {
-            return Err(Errno::EINVAL);
-        };
+        let kept = self.kept_for(handle)?.ok_or(Errno::EINVAL)?;
         let stored = kept.profile.stored();
         Ok(stored.get(..limit).unwrap_or(stored).to_vec())
     }
@@ -177,7 +180,7 @@ fn decode(data: &[u8]) -> Result<(Call, Vec<Range>), Errno> {
 impl Consumer for ProfilConsumer {
     fn needs(&self) -> ClockNeeds {
         let is_on = self.is_on();
-        let mut kept = self.kept();
+        let mut kept = self.kept.values();
         ClockNeeds {
             source: self.source.filter(|_| is_on),
             // A process that has the buffer itself is the guest's, whoever has had it profiled.
@@ -189,7 +192,16 @@ impl Consumer for ProfilConsumer {
     }
 
     fn take(&mut self, ticks: &Ticks, _frames: &[u64]) {
-        self.kept_mut().for_each(|kept| kept.feed(ticks));
+        let passed = self.passed.pass(ticks);
+        let sample = ticks.sample.as_ref();
+        let sample = sample.filter(|sample| sample.mode == Mode::User);
+        let Some(pid) = sample.map(|sample| sample.pid) else {
+            return;
+        };
+        let of_process = (pid, Handle(0))..=(pid, Handle(u32::MAX));
+        for (_, kept) in self.kept.range_mut(of_process) {
+            kept.feed(ticks, passed);
+        }
     }
 
     fn follow(&mut self, source: Option<TickSource>) {
@@ -199,28 +211,34 @@ impl Consumer for ProfilConsumer {
         if can_follow(self.source, source, RATE_HZ) {
             // The vCPUs' threads follow by themselves.
             let hz = ticks_a_second(source, RATE_HZ);
-            self.kept_mut().for_each(|kept| kept.profile.set_hz(hz));
+            for kept in self.kept.values_mut() {
+                kept.set_hz(hz, self.passed.clone());
+            }
         } else {
-            let kept = self.kept_mut();
+            let kept = self.kept.values_mut();
             kept.for_each(|kept| kept.profile.stop(State::Off));
             self.processes.stop();
         }
     }
 
     fn advance(&mut self, _sources: &mut SymbolSources<'_>) {
-        self.kept_mut().for_each(Kept::follow);
-        self.processes.forget_ended();
+        self.kept.values_mut().for_each(Kept::follow);
+        if self.forgotten.elapsed() >= FORGET_INTERVAL {
+            self.processes.forget_ended();
+            self.forgotten = Instant::now();
+        }
     }
 
     fn end(&mut self) {
-        let kept = self.kept_mut();
+        let kept = self.kept.values_mut();
         kept.for_each(|kept| kept.profile.end(State::Ended));
         self.processes.end();
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
         let kept = self
-            .kept()
+            .kept
+            .values()
             .map(|kept| ProfilStatus::new(kept.profile.pid(), true, &kept.profile.status()));
         let own = self.processes.reports().into_iter();
         let own = own.map(|report| ProfilStatus::new(report.pid, false, &report.status));
@@ -281,6 +299,7 @@ impl Device for ProfilConsumer {
                 Ok(Reply::Ioctl(reply))
             }
             Request::Close => {
+                self.replace(handle, Open::Idle);
                 self.open.remove(&handle);
                 Ok(Reply::Done)
             }

@@ -97,10 +97,10 @@ pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSour
     while let Some(known) = recording.host_text()
         && let Some(new) = host.and_then(|host| host.functions_after(known))
     {
-        recording.add_host_functions(new.text.into_bytes().into(), new.known);
+        recording.add_host_functions(new.text.into(), new.known);
     }
     if recording.wants_kernel()
-        && let Some(text) = kernel_text.kernel(knowledge)
+        && let Some(text) = kernel_text.kernel_symbols(knowledge)
     {
         if let Some(block) = kernel_block(knowledge) {
             recording.add_block(block);
@@ -112,13 +112,10 @@ pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSour
         variables += &knowledge.variable(lock).unwrap_or_default();
     }
     recording.add_variables(variables);
-    let Some(modules) = knowledge.modules() else {
-        return;
-    };
     while let Some(known) = recording.module_text()
-        && let Some(new) = modules.functions_after(known)
+        && let Some((text, known)) = kernel_text.modules_after(knowledge, known)
     {
-        recording.add_modules(new.text.into_bytes().into(), new.known);
+        recording.add_modules(text, known);
     }
 }
 

@@ -1,4 +1,7 @@
+use kvmprof_recording::StackParts;
+
 use super::*;
+use crate::clock::ClockSetting;
 
 /// Needs what it is told to, and counts.
 #[derive(Default)]
@@ -37,8 +40,8 @@ fn while_nobody_counts_the_clocks_stand_still() {
         ..ClockNeeds::default()
     };
     let consumers = consumers([idle]);
-    assert_eq!(consumers.setting(), ClockSetting::default());
-    assert!(!consumers.start_guest() && !consumers.others_count(0));
+    assert_eq!(consumers.needs().setting(), ClockSetting::default());
+    assert!(!consumers.needs().start_guest() && !consumers.needs().others_count(0));
 }
 
 #[test]
@@ -67,13 +70,13 @@ fn the_setting_serves_all_who_count() {
         exits: true,
         paused: false,
     };
-    assert_eq!(all.setting(), expected);
-    assert!(all.start_guest());
+    assert_eq!(all.needs().setting(), expected);
+    assert!(all.needs().start_guest());
     // Behind the seven that are always there.
-    assert!(all.others_count(7) && all.others_count(8));
+    assert!(all.needs().others_count(7) && all.needs().others_count(8));
     let alone = consumers([first]);
-    assert!(!alone.others_count(7) && !alone.start_guest());
-    assert_eq!(alone.setting().stacks, stacks(true, false));
+    assert!(!alone.needs().others_count(7) && !alone.needs().start_guest());
+    assert_eq!(alone.needs().setting().stacks, stacks(true, false));
 }
 
 /// As pmc does it: one that has an event make the ticks, whether somebody else counts or not.
@@ -89,9 +92,9 @@ fn an_event_is_the_source_of_all() {
         source: Some(event),
         ..ClockSetting::default()
     };
-    assert_eq!(alone.setting(), expected);
-    assert_eq!(alone.source(), Some(event));
-    assert!(!alone.start_guest() && !alone.others_count(7));
+    assert_eq!(alone.needs().setting(), expected);
+    assert_eq!(alone.needs().source(), Some(event));
+    assert!(!alone.needs().start_guest() && !alone.needs().others_count(7));
 }
 
 #[test]
@@ -102,14 +105,22 @@ fn the_hosts_source_goes_before_the_guests() {
         ..ClockNeeds::default()
     };
     let alone = consumers([counts(50, true)]);
-    assert_eq!(alone.source(), TickSource::clock(50));
-    assert_eq!(alone.source_for(Client::Guest), TickSource::clock(50));
-    assert_eq!(alone.source_for(Client::Host), None);
-    assert!(alone.others_bind(0, Client::Guest) && !alone.others_bind(0, Client::Host));
+    assert_eq!(alone.needs().source(), TickSource::clock(50));
+    assert_eq!(
+        alone.needs().source_for(Client::Guest),
+        TickSource::clock(50)
+    );
+    assert_eq!(alone.needs().source_for(Client::Host), None);
+    assert!(
+        alone.needs().others_bind(0, Client::Guest) && !alone.needs().others_bind(0, Client::Host)
+    );
     let both = consumers([counts(50, true), counts(1000, false)]);
-    assert_eq!(both.source(), TickSource::clock(1000));
-    assert_eq!(both.source_for(Client::Guest), TickSource::clock(1000));
-    assert!(both.others_bind(0, Client::Host));
+    assert_eq!(both.needs().source(), TickSource::clock(1000));
+    assert_eq!(
+        both.needs().source_for(Client::Guest),
+        TickSource::clock(1000)
+    );
+    assert!(both.needs().others_bind(0, Client::Host));
 }
 
 /// The guest had joined a client of the host that has left.
@@ -120,7 +131,7 @@ fn the_guest_alone_has_no_faster_clock_than_the_host_allows() {
         gives_way: true,
         ..ClockNeeds::default()
     };
-    assert_eq!(consumers([joined]).source(), TickSource::clock(250));
+    assert_eq!(consumers([joined]).needs().source(), TickSource::clock(250));
 }
 
 #[test]
@@ -163,12 +174,15 @@ fn who_gives_way_to_the_host_goes_before_the_guest() {
         counts(1000, false, false),
     );
     let two = consumers([guest, yielding]);
-    assert_eq!(two.source(), TickSource::clock(19));
-    assert_eq!(two.source_for(Client::Host), None);
-    assert_eq!(two.source_for(Client::Guest), TickSource::clock(19));
-    assert!(two.others_bind(0, Client::Guest) && !two.others_bind(0, Client::Host));
-    assert!(two.others_count(0));
+    assert_eq!(two.needs().source(), TickSource::clock(19));
+    assert_eq!(two.needs().source_for(Client::Host), None);
+    assert_eq!(two.needs().source_for(Client::Guest), TickSource::clock(19));
+    assert!(two.needs().others_bind(0, Client::Guest) && !two.needs().others_bind(0, Client::Host));
+    assert!(two.needs().others_count(0));
     let all = consumers([guest, yielding, host]);
-    assert_eq!(all.source(), TickSource::clock(1000));
-    assert_eq!(all.source_for(Client::Host), TickSource::clock(1000));
+    assert_eq!(all.needs().source(), TickSource::clock(1000));
+    assert_eq!(
+        all.needs().source_for(Client::Host),
+        TickSource::clock(1000)
+    );
 }

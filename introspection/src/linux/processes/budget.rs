@@ -1,0 +1,100 @@
+//! How much work maps of processes may make for who takes them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Area, ProcessMap};
+
+/// What the thread that takes a map does with it, in ns, about: to compare, to pack and to keep it, each of its areas, and each
+/// byte of their names.
+const COST: u64 = 20_000;
+const COST_OF_AREA: u64 = 1_000;
+const COST_OF_BYTE: u64 = 4;
+/// One part in so many of that thread's time may go into maps, ...
+const SHARE: u64 = 4;
+/// ... and so much at once, in ns: some hundred programs that start together have their maps at once.
+const BURST: u64 = 20_000_000;
+
+/// Has maps of all vCPUs wait while there have been too many: a guest that changes its mappings all the time must not keep the
+/// thread busy that takes them. What waits is read at a later tick, as it is by then.
+#[derive(Debug, Default)]
+pub struct MapBudget {
+    /// Until when the work of the maps so far takes its share of the time, in ns of CLOCK_MONOTONIC.
+    paid_until: AtomicU64,
+}
+
+impl MapBudget {
+    /// Whether one more map may be passed on at `time`, in ns of CLOCK_MONOTONIC. Never waits.
+    pub fn has_room(&self, time: u64) -> bool {
+        let paid_until = self.paid_until.load(Ordering::Relaxed);
+        paid_until <= time.saturating_add(BURST * SHARE)
+    }
+
+    /// `map` is passed on at `time`.
+    pub fn spend(&self, time: u64, map: &ProcessMap) {
+        let cost = cost(map).saturating_mul(SHARE);
+        let later = |paid_until: u64| Some(paid_until.max(time).saturating_add(cost));
+        // It is always changed.
+        let _ = (self.paid_until).fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+    }
+}
+
+/// The work that `map` makes, in ns, about.
+fn cost(map: &ProcessMap) -> u64 {
+    let area = |area: &Area| COST_OF_AREA + COST_OF_BYTE * area.name().len() as u64;
+    COST + map.areas.iter().map(area).sum::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Backing;
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn map(areas: usize) -> ProcessMap {
+        let area = Area {
+            begin: 0,
+            end: 4096,
+            offset: 0,
+            backing: Backing::Anonymous,
+        };
+        ProcessMap::new(0x1000, 1, 0, vec![area; areas])
+    }
+
+    /// The work of maps that are passed on when each of `ticks`, in ns, finds another one of `areas` areas.
+    fn work(budget: &MapBudget, areas: usize, ticks: impl Iterator<Item = u64>) -> u64 {
+        let map = map(areas);
+        let passed = ticks.filter(|time| {
+            let has_room = budget.has_room(*time);
+            if has_room {
+                budget.spend(*time, &map);
+            }
+            has_room
+        });
+        passed.count() as u64 * cost(&map)
+    }
+
+    #[test]
+    fn maps_take_their_share_and_no_more() {
+        for areas in [0, 10, 2048] {
+            // 16 vCPUs at 10 kHz for 4 s, some time after the start.
+            let ticks = (0..16 * 40_000).map(|tick| 77 * SECOND + tick * 100_000 / 16);
+            let work = work(&MapBudget::default(), areas, ticks);
+            let share = 4 * SECOND / SHARE;
+            assert!(work >= share, "{areas}: {work}");
+            assert!(work <= share + BURST + cost(&map(areas)), "{areas}: {work}");
+        }
+    }
+
+    #[test]
+    fn programs_that_start_together_have_their_maps_at_once() {
+        let budget = MapBudget::default();
+        let started = (0..300).map(|_| SECOND);
+        assert_eq!(work(&budget, 20, started), 300 * cost(&map(20)));
+        // What was spent is there again after a while; more isn't saved up.
+        for time in [2 * SECOND, 100 * SECOND] {
+            let at_once = work(&budget, 20, (0..10_000).map(|_| time));
+            assert!((BURST..=BURST + cost(&map(20))).contains(&at_once));
+        }
+    }
+}

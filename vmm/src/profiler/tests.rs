@@ -1,0 +1,195 @@
+//! Clients of the host and the guest, with all of the profiler behind them. The vCPUs have no threads.
+
+use std::task::Poll;
+
+use kvmprof_abi::pcs::{PCS_SETHZ, PROF_ALL};
+use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL};
+use kvmprof_abi::recorder::{REC_START, STACK_KERNEL};
+use kvmprof_abi::wire::device;
+use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply};
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::{EventKind, SamplingEvent};
+use vm_memory::GuestAddress;
+
+use super::*;
+use crate::clock::{ClockSource, TickSource};
+use crate::console::{ConsoleOutput, SerialConsole};
+use crate::counters::MachineCounters;
+use crate::machine::{GuestMemory, MachineDevices};
+use crate::profiler::texts::MAX_TEXT_BYTES;
+use crate::vcpu::{Doorbell, RegisterSource, tick_ring};
+
+const HZ: u32 = 100;
+
+fn profiler() -> Profiler {
+    // A kick is a signal for the thread that stands for the vCPU, this one.
+    crate::vcpu::signals::block().unwrap();
+    let doorbell = Arc::new(Doorbell::new().unwrap());
+    let (_, receiver) = tick_ring(0, doorbell);
+    let knowledge = Arc::new(GuestKnowledge::unknown());
+    let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
+    let info = MachineInfo {
+        kernel: "none".to_owned(),
+        memory_bytes: 4096,
+        devices: Some(Arc::new(MachineDevices::new(serial, None, Vec::new()))),
+        monitors: DeviceMonitors::default(),
+        counters: MachineCounters::default(),
+        knowledge: Arc::clone(&knowledge),
+        host_stacks: None,
+        halted_ticks: None,
+    };
+    let plan = ClockPlan {
+        hz: HZ,
+        source: ClockSource::Thread,
+        fallback: ClockSource::Thread,
+        of_recordings: ClockSource::Thread,
+        jitter: false,
+        registers: RegisterSource::Ioctls,
+    };
+    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
+    Profiler::new(
+        vec![(Arc::default(), receiver)],
+        plan,
+        Arc::default(),
+        info,
+        64,
+        Some(OnVcpus::new(1, 128)),
+        BinarySources::new(Arc::new(memory), knowledge, None, None),
+    )
+}
+
+fn now<T>(poll: Poll<T>) -> T {
+    match poll {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("no vCPU has a thread that could be waited for"),
+    }
+}
+
+impl Profiler {
+    fn opened_for(&mut self, client: Client, number: u16) -> Handle {
+        let handle = self.open_for(client, number, 0).unwrap();
+        now(self.opened(handle)).unwrap();
+        handle
+    }
+
+    fn do_ioctl(&mut self, handle: Handle, command: u32, argument: i64) -> Result<i64, Errno> {
+        now(self.ioctl(handle, command, argument, &[])).map(|reply| reply.value)
+    }
+
+    /// A call of pmc about counter `id` of process 7, or of the kernel.
+    fn pmc(
+        &mut self,
+        handle: Handle,
+        function: Function,
+        id: CounterId,
+    ) -> Result<IoctlReply, Errno> {
+        let number = i32::try_from(id.number()).unwrap();
+        let call = Call {
+            event: number.cast_unsigned(),
+            reset_value: 1,
+            ..Call::new(function, 7, number)
+        };
+        now(self.ioctl(handle, PMC_CALL, 0, &call.encode()))
+    }
+
+    /// Has a client of the host have all processes counted.
+    fn account(&mut self) -> Handle {
+        let handle = self.opened_for(Client::Host, device::PMC);
+        let counters = CounterId::PortWrites.bit().into();
+        self.do_ioctl(handle, PMC_ACCOUNT, counters).unwrap();
+        handle
+    }
+
+    fn source(&self) -> Option<TickSource> {
+        self.clocks.setting().source
+    }
+}
+
+/// Each of these makes a tick.
+fn event(kind: EventKind) -> Option<TickSource> {
+    SamplingEvent::new(kind, 1).map(TickSource::Event)
+}
+
+/// It counts by a slow clock first. The host's clients open as if the guest counted nothing.
+#[test]
+fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
+    let mut profiler = profiler();
+    let pcs = profiler.opened_for(Client::Guest, device::PCS);
+    profiler.do_ioctl(pcs, PCS_SETHZ, 10).unwrap();
+    profiler.do_ioctl(pcs, PROF_ALL, 0).unwrap();
+    let pmc = profiler.opened_for(Client::Guest, device::PMC);
+    for function in [Function::Configure, Function::Enable] {
+        profiler.pmc(pmc, function, CounterId::PortReads).unwrap();
+    }
+    assert_eq!(profiler.source(), TickSource::clock(10));
+    let account = profiler.account();
+    assert_eq!(profiler.source(), TickSource::clock(HZ));
+    // What starts now counts as the first one does.
+    let recorder = profiler.opened_for(Client::Host, device::RECORDER);
+    profiler
+        .do_ioctl(recorder, REC_START, STACK_KERNEL)
+        .unwrap();
+    assert_eq!(profiler.source(), TickSource::clock(HZ));
+    for handle in [recorder, account] {
+        assert_eq!(profiler.source(), TickSource::clock(HZ));
+        now(profiler.close(handle));
+    }
+    // The guest's process still has its counter.
+    assert_eq!(profiler.source(), TickSource::clock(10));
+}
+
+#[test]
+fn what_the_guest_has_make_ticks_gives_way_to_the_hosts_counters() {
+    let mut profiler = profiler();
+    let guest = profiler.opened_for(Client::Guest, device::PMC);
+    let (start, stop) = (Function::StartProfiling, Function::StopProfiling);
+    profiler.pmc(guest, start, CounterId::PortReads).unwrap();
+    assert_eq!(profiler.source(), event(EventKind::PortRead));
+    let account = profiler.account();
+    assert_eq!(profiler.source(), TickSource::clock(HZ));
+    let stopped = profiler.pmc(guest, stop, CounterId::PortReads);
+    assert_eq!(stopped.unwrap_err(), Errno::ENXIO);
+    now(profiler.close(account));
+    assert_eq!(profiler.source(), None);
+}
+
+#[test]
+fn the_hosts_profiling_goes_before_the_guests() {
+    let mut profiler = profiler();
+    let guest = profiler.opened_for(Client::Guest, device::PMC);
+    let host = profiler.opened_for(Client::Host, device::PMC);
+    let (start, stop) = (Function::StartProfiling, Function::StopProfiling);
+    profiler.pmc(guest, start, CounterId::PortReads).unwrap();
+    // A call that fails changes nothing.
+    let refused = profiler.pmc(host, start, CounterId::Ticks);
+    assert_eq!(refused.unwrap_err(), Errno::ENODEV);
+    assert_eq!(profiler.source(), event(EventKind::PortRead));
+    profiler.pmc(host, start, CounterId::PortWrites).unwrap();
+    assert_eq!(profiler.source(), event(EventKind::PortWrite));
+    for (function, id) in [(stop, CounterId::PortWrites), (start, CounterId::PortReads)] {
+        let refused = profiler.pmc(guest, function, id);
+        assert_eq!(refused.unwrap_err(), Errno::EBUSY);
+    }
+    assert_eq!(profiler.source(), event(EventKind::PortWrite));
+    profiler.pmc(host, stop, CounterId::PortWrites).unwrap();
+    assert_eq!(profiler.source(), None);
+}
+
+/// Nothing is made that would be thrown away: a client can ask for it again and again.
+#[test]
+fn a_text_without_room_is_not_made() {
+    let mut profiler = profiler();
+    let whole: Arc<[u8]> = vec![0; MAX_TEXT_BYTES].into();
+    let kept = profiler.handles.keep(device::PROCESSES, whole).unwrap();
+    for (pid, expected) in [(1, Err(Errno::ENOMEM)), (2, Err(Errno::ENOMEM))] {
+        profiler.names.note_main_thread(pid, *b"0123456789abcdef");
+        let handle = profiler
+            .open_for(Client::Host, device::PROCESSES, 0)
+            .unwrap();
+        assert_eq!(now(profiler.opened(handle)), expected);
+        assert!(!profiler.names.has_table());
+    }
+    profiler.handles.give_back(&kept);
+    profiler.opened_for(Client::Host, device::PROCESSES);
+    assert!(profiler.names.has_table());
+}
