@@ -25,7 +25,7 @@ use self::parquet::ParquetSink;
 use self::pprof::{Dialect, PprofSink};
 use crate::batch::Batch;
 use crate::config::{SinkConfig, SinkKind};
-use crate::spool::{Attempt, Claim, Counts, Progress, Spool, SpoolError};
+use crate::spool::{Claim, Counts, Progress, Spool, SpoolError};
 
 /// Waits before a sink that has failed is tried again: each twice the one before, all of them by chance up to half as long again.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -216,7 +216,7 @@ impl Runner<'_> {
             // An earlier collector was killed while it was sent.
             let (windows, ticks) = self.sink.part(batches, first);
             first = first.saturating_add(1);
-            self.note(first, false, |progress| {
+            self.note(first, |progress| {
                 progress.unsure.add_part(windows, ticks)
             })?;
         }
@@ -233,7 +233,7 @@ impl Runner<'_> {
         let (windows, ticks) = self.sink.part(batches, part);
         let mut wait = FIRST_WAIT;
         loop {
-            self.note(part, true, |_| ())?;
+            self.note_sent(part)?;
             let (error, fate): (_, Fate) = match self.sink.send(batches, part) {
                 Ok(()) => (None, |progress| &mut progress.delivered),
                 Err(Failure::Refused(error)) => (Some(error), |progress| &mut progress.refused),
@@ -241,7 +241,7 @@ impl Runner<'_> {
                 Err(Failure::Retry { error, after }) => {
                     let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
-                    self.note(part, false, |progress| progress.retries += 1)?;
+                    self.note(part, |progress| progress.retries += 1)?;
                     if self.spool.wait_ended(jittered(wait, chance()).max(asked)) {
                         return Ok(false);
                     }
@@ -253,28 +253,27 @@ impl Runner<'_> {
                 None => self.last_error.clear(),
                 Some(error) => self.tell(&error, "It is not sent again"),
             }
-            self.note(part + 1, false, |progress| {
+            self.note(part + 1, |progress| {
                 fate(progress).add_part(windows, ticks);
             })?;
             return Ok(true);
         }
     }
 
-    /// Notes how far the attempt has come.
-    fn note(
-        &self,
-        part: usize,
-        is_sent: bool,
-        change: impl FnOnce(&mut Progress),
-    ) -> Result<(), SpoolError> {
+    /// Notes that a part is about to be sent. It isn't, if that can't be written: a collector that is killed then would send it again.
+    fn note_sent(&self, part: usize) -> Result<(), SpoolError> {
+        self.spool.try_change(&self.name, |progress| {
+            if let Some(attempt) = &mut progress.attempt {
+                (attempt.part, attempt.is_sent) = (part as u64, true);
+            }
+        })
+    }
+
+    /// Notes that `part` is the next one, and what else has changed.
+    fn note(&self, part: usize, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         self.spool.change(&self.name, |progress| {
-            if let Some(Attempt {
-                part: known,
-                is_sent: was_sent,
-                ..
-            }) = &mut progress.attempt
-            {
-                (*known, *was_sent) = (part as u64, is_sent);
+            if let Some(attempt) = &mut progress.attempt {
+                (attempt.part, attempt.is_sent) = (part as u64, false);
             }
             change(progress);
         })
@@ -290,7 +289,7 @@ impl Runner<'_> {
     }
 }
 
-/// The wait behind `wait`.
+/// The wait that follows `wait`.
 fn longer(wait: Duration) -> Duration {
     (2 * wait).min(LONGEST_WAIT)
 }
@@ -312,6 +311,7 @@ fn chance() -> u8 {
 mod tests {
     use super::*;
     use crate::batch::testing::batch;
+    use crate::spool::testing::{fill_up, on_small_disk};
 
     #[test]
     fn waits_grow_up_to_a_bound_and_are_spread() {
@@ -356,16 +356,36 @@ mod tests {
         }
     }
 
-    fn run(spool: &Arc<Spool>) -> (Progress, u64) {
+    /// Has `sink` take what is in `spool`, and returns how far it has come, and what waits for it.
+    fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
         let mut runner = Runner {
             name: "a".to_owned(),
-            sink: &mut Closing(Arc::clone(spool)),
+            sink,
             spool: Arc::clone(spool),
             last_error: String::new(),
         };
         runner.run();
         let (_, progress, waiting) = spool.progress().remove(0);
         (progress, waiting)
+    }
+
+    /// Takes batches in two parts, and counts these.
+    #[derive(Default)]
+    struct Counting(u64);
+
+    impl Sink for Counting {
+        fn parts(&self, batches: &[Batch]) -> usize {
+            2 * batches.len()
+        }
+
+        fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
+            (1, 8)
+        }
+
+        fn send(&mut self, _: &[Batch], _: usize) -> Result<(), Failure> {
+            self.0 += 1;
+            Ok(())
+        }
     }
 
     #[test]
@@ -375,12 +395,68 @@ mod tests {
         let spool = open().unwrap();
         spool.push(&batch(10, &["g"], 5)).unwrap();
         spool.push(&batch(20, &["g"], 5)).unwrap();
-        let (progress, waiting) = run(&spool);
+        let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
         assert_eq!((progress.delivered.windows, waiting), (1, 2));
         drop(spool);
         // The other two parts, then the next batch's first one.
-        let (progress, waiting) = run(&open().unwrap());
+        let spool = open().unwrap();
+        let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
         assert_eq!((progress.delivered.windows, waiting), (4, 1));
         assert_eq!(progress.unsure.windows, 0);
+    }
+
+    #[test]
+    fn a_full_disk_holds_no_sink_up() {
+        on_small_disk("sinks::tests::a_full_disk_holds_no_sink_up", |folder| {
+            let open = || Spool::open(&folder.join("spool"), 1 << 30, &["a"]).map(Arc::new);
+            let spool = open().unwrap();
+            let next = |start: u64| batch(10 * start, &["g", "h"], 5);
+            let in_spool = (0..1 << 10).find(|start| spool.push(&next(*start)).is_err());
+            let in_spool = in_spool.unwrap();
+            assert!(in_spool > 2, "{in_spool}");
+            fill_up(folder);
+            drop(spool);
+            // Nor a collector that starts.
+            let spool = open().unwrap();
+            spool.drain();
+            let mut sink = Counting::default();
+            let (progress, waiting) = run(&spool, &mut sink);
+            assert_eq!(
+                (progress.delivered.windows, progress.unsure.windows, waiting),
+                (2 * in_spool, 0, 0)
+            );
+            assert_eq!((sink.0, progress.lost.batches), (2 * in_spool, 1));
+            // Files have gone, and there is room.
+            spool.push(&next(in_spool)).unwrap();
+            drop(spool);
+            let (_, kept, waiting) = open().unwrap().progress().remove(0);
+            assert_eq!((kept, waiting), (progress, 1));
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_noted_is_not_sent_and_waits() {
+        on_small_disk(
+            "sinks::tests::what_cannot_be_noted_is_not_sent_and_waits",
+            |folder| {
+                let path = folder.join("spool");
+                let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());
+                spool.push(&batch(10, &["g", "h"], 5)).unwrap();
+                spool.drain();
+                // The room that is kept for notes is somebody else's.
+                std::fs::remove_file(path.join("spare")).unwrap();
+                let filler = fill_up(folder);
+                let mut sink = Counting::default();
+                for _ in 0..4 {
+                    let (progress, waiting) = run(&spool, &mut sink);
+                    assert_eq!((progress.unsure.windows, waiting), (0, 1));
+                }
+                assert_eq!(sink.0, 0);
+                std::fs::remove_file(filler).unwrap();
+                let (progress, waiting) = run(&spool, &mut sink);
+                assert_eq!((progress.unsure.windows, waiting), (0, 0));
+                assert_eq!((progress.delivered.windows, sink.0), (2, 2));
+            },
+        );
     }
 }

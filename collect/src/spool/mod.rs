@@ -3,20 +3,23 @@
 //! Each batch is a file. A sink has a position, which is in a file, too; a batch is removed when all sinks have it, or when there is no
 //! room: then the oldest goes, and counts as lost for each sink that doesn't have it.
 
+mod error;
 mod files;
 mod progress;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
+pub use error::SpoolError;
 pub use files::Entry;
 use files::Folder;
 pub use progress::{Attempt, Counts, Progress};
@@ -26,33 +29,6 @@ const STATE: &str = "state.json";
 /// Batches, and packed bytes of them, that are handed over at a time, at most.
 const MAX_CLAIM: usize = 720;
 const MAX_CLAIM_BYTES: u64 = 16 << 20;
-
-/// What is wrong with the spool.
-#[derive(Debug, thiserror::Error)]
-pub enum SpoolError {
-    /// The folder, or a file in it, can't be used.
-    #[error("Cannot use the spool {}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Others can read or change it.
-    #[error("The spool {} isn't a folder of your own with mode 0700", .0.display())]
-    NotOwn(PathBuf),
-    /// Another collector uses it.
-    #[error("Another kvmprof-collect uses the spool {}", .0.display())]
-    InUse(PathBuf),
-    /// A file can't be read.
-    #[error("Cannot read {}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: io::Error,
-    },
-}
 
 /// What was being collected, by which a later collector counts what a killed one has lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,8 +139,17 @@ impl Spool {
             changed: Condvar::new(),
         };
         let mut state = spool.lock();
-        spool.save_state(&state)?;
+        let saved = spool.save_state(&state);
         spool.remove_done(&mut state)?;
+        match saved {
+            // What has gone may be the room that was missing. Else the state is written with the next batch.
+            Err(error) if error.is_full() => {
+                if let Err(error) = spool.save_state(&state) {
+                    log::warn!("{error:?}: sinks get what is in the spool, and new windows are lost until there is room");
+                }
+            }
+            saved => saved?,
+        }
         drop(state);
         Ok(spool)
     }
@@ -282,7 +267,11 @@ impl Spool {
             let mut sinks = state.sinks.values();
             !sinks.any(|progress| progress.needs(entry.number))
         };
-        let done: Vec<Entry> = state.entries.values().filter(is_done).copied().collect();
+        // All sinks need those after that.
+        let claimed = state.sinks.values().map(|progress| progress.next).min();
+        let claimed = state.entries.range(..claimed.unwrap_or_default());
+        let done = claimed.map(|(_, entry)| entry).filter(is_done).copied();
+        let done: Vec<Entry> = done.collect();
         for entry in done {
             self.forget(state, entry)?;
         }
@@ -337,17 +326,35 @@ impl Spool {
                 Ok(batch) => batches.push(batch),
                 Err(error) => {
                     log::warn!("{error}: it is lost");
-                    self.change(sink, |progress| progress.lost.add(entry))?;
+                    self.try_change(sink, |progress| progress.lost.add(entry))?;
                 }
             }
         }
         Ok(Claim { attempt, batches })
     }
 
+    /// Changes a sink's progress, unless the change can't be written.
+    ///
+    /// # Errors
+    /// It can't be written, and nothing has changed.
+    pub fn try_change(
+        &self,
+        sink: &str,
+        change: impl FnOnce(&mut Progress),
+    ) -> Result<(), SpoolError> {
+        let mut state = self.lock();
+        let progress = state.sinks.entry(sink.to_owned()).or_default();
+        let before = *progress;
+        change(progress);
+        self.save(&mut state, sink).inspect_err(|_| {
+            state.sinks.insert(sink.to_owned(), before);
+        })
+    }
+
     /// Changes a sink's progress, and writes it.
     ///
     /// # Errors
-    /// It can't be written.
+    /// It can't be written now: it has changed, and is written later.
     pub fn change(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         let mut state = self.lock();
         change(state.sinks.entry(sink.to_owned()).or_default());
@@ -357,11 +364,15 @@ impl Spool {
     /// The sink is through with what it has claimed.
     ///
     /// # Errors
-    /// It can't be written, or what isn't needed any more can't be removed.
+    /// It can't be written now, or what isn't needed any more can't be removed.
     pub fn finish(&self, sink: &str) -> Result<(), SpoolError> {
-        self.change(sink, |progress| progress.attempt = None)?;
         let mut state = self.lock();
-        self.remove_done(&mut state)
+        let progress = state.sinks.entry(sink.to_owned()).or_default();
+        progress.attempt = None;
+        let saved = self.save(&mut state, sink);
+        // Whatever became of that: it makes room.
+        self.remove_done(&mut state)?;
+        saved.or_else(|_| self.save(&mut state, sink))
     }
 
     /// No more batches will come, and the sinks end: what they haven't claimed stays for the next start.

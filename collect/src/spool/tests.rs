@@ -1,3 +1,6 @@
+use std::path::PathBuf;
+
+use super::testing::{fill_up, on_small_disk};
 use super::*;
 use crate::batch::testing::batch;
 
@@ -239,49 +242,16 @@ fn the_folder_is_ones_own_and_used_once() {
     assert!(matches!(others, Err(SpoolError::NotOwn(_))), "{others:?}");
 }
 
-/// Where [`a_full_disk_loses_what_is_counted`] finds its small file system.
-const SMALL: &str = "KVMPROF_TEST_SMALL_FOLDER";
-
-/// The test runs itself in a mount namespace, in which a folder is a file system of 256 KiB.
 #[test]
 fn a_full_disk_loses_what_is_counted() {
-    if let Some(folder) = std::env::var_os(SMALL) {
-        return fill_the_disk(Path::new(&folder));
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let unshared = |script: &str| {
-        let mut command = std::process::Command::new("unshare");
-        command.args(["--mount", "--map-root-user", "sh", "-c"]);
-        command
-            .arg(format!(
-                "mount -t tmpfs -o size=256k none \"$0\" && {script}"
-            ))
-            .arg(folder.path())
-            .arg(std::env::current_exe().unwrap())
-            .env(SMALL, folder.path());
-        command.output().unwrap()
-    };
-    if !unshared("true").status.success() {
-        println!("not run: this host gives no mount namespace");
-        return;
-    }
-    let name = "spool::tests::a_full_disk_loses_what_is_counted";
-    let ran = unshared(&format!("exec \"$1\" --exact {name} --nocapture"));
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success(), "{said}{ran:?}");
-    assert!(said.contains("1 passed"), "{said}");
+    on_small_disk(
+        "spool::tests::a_full_disk_loses_what_is_counted",
+        fill_the_disk,
+    );
 }
 
 fn fill_the_disk(folder: &Path) {
-    use std::io::Write as _;
-
     let open = || Spool::open(&folder.join("spool"), LARGE, &["a", "b"]).unwrap();
-    let filler = folder.join("filler");
-    let fill = || {
-        let mut file = std::fs::File::create(&filler).unwrap();
-        let full = (0..1 << 10).find_map(|_| file.write_all(&[7; 1 << 10]).err());
-        assert_eq!(full.unwrap().kind(), io::ErrorKind::StorageFull);
-    };
     let lost = |spool: &Spool| -> Vec<(u64, u64, u64)> {
         let all = spool.progress().into_iter();
         all.map(|(_, progress, _)| progress.lost)
@@ -290,7 +260,7 @@ fn fill_the_disk(folder: &Path) {
     };
     let spool = open();
     spool.push(&batch(10, &["g"], 5)).unwrap();
-    fill();
+    let filler = fill_up(folder);
     for start in (20..60).step_by(10) {
         let refused = spool.push(&batch(start, &["g", "h"], 5));
         assert!(
@@ -298,31 +268,40 @@ fn fill_the_disk(folder: &Path) {
             "{refused:?}"
         );
     }
-    // Neither batches nor counts could be written.
+    // There is no room for batches, but for counts.
     assert_eq!(lost(&spool), [(4, 8, 64); 2]);
     assert_eq!(spool.fill().batches, 1);
-    std::fs::remove_file(&filler).unwrap();
-    spool.push(&batch(60, &["g"], 5)).unwrap();
     drop(spool);
     let spool = open();
     assert_eq!(lost(&spool), [(4, 8, 64); 2]);
-    // The collector ends before there is another batch.
-    fill();
-    spool.push(&batch(70, &["g"], 5)).unwrap_err();
+    // Counts can't be written either, until there is another batch.
+    std::fs::remove_file(folder.join("spool").join("spare")).unwrap();
+    fill_up(folder);
+    spool.push(&batch(60, &["g"], 5)).unwrap_err();
+    assert_eq!(lost(&spool), [(5, 9, 72); 2]);
+    std::fs::remove_file(&filler).unwrap();
+    spool.push(&batch(70, &["g"], 5)).unwrap();
+    drop(spool);
+    let spool = open();
+    assert_eq!(lost(&spool), [(5, 9, 72); 2]);
+    // The collector ends before there is one.
+    std::fs::remove_file(folder.join("spool").join("spare")).unwrap();
+    fill_up(folder);
+    spool.push(&batch(80, &["g"], 5)).unwrap_err();
     std::fs::remove_file(&filler).unwrap();
     spool.close();
     drop(spool);
     let spool = open();
-    assert_eq!(lost(&spool), [(5, 9, 72); 2]);
+    assert_eq!(lost(&spool), [(6, 10, 80); 2]);
     // What came after that has a number of its own, and everything that isn't lost is handed over.
-    spool.push(&batch(80, &["g"], 5)).unwrap();
-    for start in [10, 60, 80] {
+    spool.push(&batch(90, &["g"], 5)).unwrap();
+    for start in [10, 70, 90] {
         assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
         spool.finish("a").unwrap();
     }
     spool.drain();
     assert!(spool.claim("a", 0).unwrap().is_none());
-    assert_eq!(lost(&spool), [(5, 9, 72); 2]);
+    assert_eq!(lost(&spool), [(6, 10, 80); 2]);
 }
 
 #[test]
