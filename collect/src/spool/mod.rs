@@ -111,14 +111,6 @@ impl Spool {
             state.entries.insert(entry.number, entry);
         }
         let mut collected: Collected = folder.read_json(STATE)?.unwrap_or_default();
-        // What came into the spool when the state was not written any more.
-        for entry in state
-            .entries
-            .range(collected.next..)
-            .map(|(_, entry)| entry)
-        {
-            collected.open.remove(&entry.start);
-        }
         let last = state.entries.last_key_value();
         let after = last.map_or(0, |(number, _)| number + 1);
         collected.next = after.max(collected.next);
@@ -195,14 +187,25 @@ impl Spool {
     /// Adds a batch, whose windows aren't open any more.
     ///
     /// # Errors
-    /// It can't be written, and counts as lost. Counts that can't be written either are written with a later batch, or at the end ([`Self::close`]).
+    /// As [`push_noting`](Self::push_noting).
     pub fn push(&self, batch: &Batch) -> Result<(), SpoolError> {
+        let mut open = self.lock().collected.open.clone();
+        open.remove(&batch.start);
+        self.push_noting(batch, open)
+    }
+
+    /// Adds a batch, and notes at the same moment which windows are `open` from then on, as [`note_open`](Self::note_open) does. A collector that is
+    /// killed in between has the former ones open: the guests whose windows the batch has lose their next ones.
+    ///
+    /// # Errors
+    /// It can't be written, and counts as lost. Counts that can't be written either are written with a later batch, or at the end ([`Self::close`]).
+    pub fn push_noting(&self, batch: &Batch, open: BTreeMap<u64, u64>) -> Result<(), SpoolError> {
         let mut state = self.lock();
         let mut entry = Entry::new(state.collected.next, batch);
         let written = self.folder.write_batch(&entry, batch);
         entry.bytes = written.as_ref().copied().unwrap_or_default();
         state.collected.next += 1;
-        state.collected.open.remove(&batch.start);
+        state.collected.open = open;
         state.bytes += entry.bytes;
         state.entries.insert(entry.number, entry);
         // Each is done whatever became of those before it.
@@ -379,8 +382,9 @@ impl Spool {
     pub fn close(&self) {
         let mut state = self.lock();
         state.end = End::Closed;
-        if let Err(error) = self.save_rest(&mut state) {
-            log::error!("{error}: what the sinks have lost isn't known after the next start");
+        let saved = self.save_state(&state);
+        if let Err(error) = saved.and(self.save_rest(&mut state)) {
+            log::error!("{error}: what was lost isn't known after the next start");
         }
         drop(state);
         self.changed.notify_all();
