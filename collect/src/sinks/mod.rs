@@ -1,7 +1,7 @@
 //! Hands batches out of the spool to sinks, each in a thread of its own.
 //!
 //! A batch, or several, are handed over in parts. Before a part is sent that is noted in the spool, and when it has arrived. Whatever is
-//! in between when the collector is killed isn't sent again, unless sending it twice does nothing.
+//! in between when the collector is killed isn't sent again. Where sending it twice does nothing, it is, and less is noted.
 
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -11,6 +11,8 @@ mod objects;
 mod otlp;
 pub mod parquet;
 mod pprof;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,21 +71,17 @@ trait Sink: Send {
         0
     }
 
-    /// How many parts the batches have.
-    fn parts(&self, batches: &[Batch]) -> usize;
+    /// How many parts the batches have: the same number for the same batches. It is asked first.
+    fn parts(&mut self, batches: &[Batch]) -> usize;
 
     /// Windows and ticks in a part.
     fn part(&self, batches: &[Batch], part: usize) -> (u64, u64);
 
     /// Hands a part over.
     fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure>;
-}
 
-/// Windows and ticks of whole batches.
-fn whole(batches: &[Batch]) -> (u64, u64) {
-    let windows = batches.iter().map(|batch| batch.windows.len() as u64);
-    let ticks = batches.iter().map(Batch::ticks);
-    (windows.sum(), ticks.fold(0, u64::saturating_add))
+    /// Forgets what it has kept of the batches.
+    fn forget(&mut self) {}
 }
 
 /// A sink that can be started: the files that its configuration names have been read.
@@ -210,7 +208,20 @@ impl Runner<'_> {
 
     /// False when the spool was closed before all of it was taken: the next start goes on with the part after the last one that was.
     fn hand_over(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
+        let done = self.hand_over_parts(claim);
+        self.sink.forget();
+        if done? {
+            self.spool.finish(&self.name)?;
+            return Ok(true);
+        }
+        // What was noted in memory alone.
+        self.spool.change(&self.name, |_| ())?;
+        Ok(false)
+    }
+
+    fn hand_over_parts(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
         let batches = &claim.batches;
+        let parts = self.sink.parts(batches);
         let mut first = usize::try_from(claim.attempt.part).unwrap_or(usize::MAX);
         if claim.attempt.is_sent && !self.sink.is_idempotent() {
             // An earlier collector was killed while it was sent.
@@ -220,12 +231,11 @@ impl Runner<'_> {
                 progress.unsure.add_part(windows, ticks)
             })?;
         }
-        for part in first..self.sink.parts(batches) {
+        for part in first..parts {
             if self.spool.is_closed() || !self.hand_over_part(batches, part)? {
                 return Ok(false);
             }
         }
-        self.spool.finish(&self.name)?;
         Ok(true)
     }
 
@@ -233,7 +243,9 @@ impl Runner<'_> {
         let (windows, ticks) = self.sink.part(batches, part);
         let mut wait = FIRST_WAIT;
         loop {
-            self.note_sent(part)?;
+            if !self.sink.is_idempotent() {
+                self.note_sent(part)?;
+            }
             let (error, fate): (_, Fate) = match self.sink.send(batches, part) {
                 Ok(()) => (None, |progress| &mut progress.delivered),
                 Err(Failure::Refused(error)) => (Some(error), |progress| &mut progress.refused),
@@ -269,14 +281,20 @@ impl Runner<'_> {
         })
     }
 
-    /// Notes that `part` is the next one, and what else has changed.
+    /// Notes that `part` is the next one, and what else has changed. Where parts may be sent twice that isn't written each time: those since then
+    /// are sent again after a kill, and are counted by then.
     fn note(&self, part: usize, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
-        self.spool.change(&self.name, |progress| {
+        let change = |progress: &mut Progress| {
             if let Some(attempt) = &mut progress.attempt {
                 (attempt.part, attempt.is_sent) = (part as u64, false);
             }
             change(progress);
-        })
+        };
+        if self.sink.is_idempotent() {
+            self.spool.change_later(&self.name, change);
+            return Ok(());
+        }
+        self.spool.change(&self.name, change)
     }
 
     /// Tells of an error, once until there is another one.
@@ -305,158 +323,4 @@ fn chance() -> u8 {
     // Without chance, all come at once: that is no failure.
     let _ = getrandom(&mut byte, GetRandomFlags::empty());
     byte[0]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::batch::testing::batch;
-    use crate::spool::testing::{fill_up, on_small_disk};
-
-    #[test]
-    fn waits_grow_up_to_a_bound_and_are_spread() {
-        let mut wait = FIRST_WAIT;
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            waits.push(wait.as_millis());
-            wait = longer(wait);
-        }
-        let expected = [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000];
-        assert_eq!(waits, expected);
-        for wait in [FIRST_WAIT, LONGEST_WAIT] {
-            assert_eq!(jittered(wait, 0), wait);
-            assert_eq!(jittered(wait, 128), wait + wait / 4);
-            let longest = jittered(wait, u8::MAX);
-            assert!(longest < wait + wait / 2 && longest > wait * 149 / 100);
-            let all = (0..=u8::MAX).map(|chance| jittered(wait, chance));
-            assert!(all.is_sorted_by(|one, other| one < other));
-        }
-        // Not the same one for all collectors.
-        let chances: std::collections::BTreeSet<u8> = (0..1000).map(|_| chance()).collect();
-        assert!(chances.len() > 100, "{chances:?}");
-    }
-
-    /// Takes a batch in three parts, and has the spool closed while the first one is sent.
-    struct Closing(Arc<Spool>);
-
-    impl Sink for Closing {
-        fn parts(&self, _: &[Batch]) -> usize {
-            3
-        }
-
-        fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
-            (1, 10)
-        }
-
-        fn send(&mut self, _: &[Batch], part: usize) -> Result<(), Failure> {
-            if part == 0 {
-                self.0.close();
-            }
-            Ok(())
-        }
-    }
-
-    /// Has `sink` take what is in `spool`, and returns how far it has come, and what waits for it.
-    fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
-        let mut runner = Runner {
-            name: "a".to_owned(),
-            sink,
-            spool: Arc::clone(spool),
-            last_error: String::new(),
-        };
-        runner.run();
-        let (_, progress, waiting) = spool.progress().remove(0);
-        (progress, waiting)
-    }
-
-    /// Takes batches in two parts, and counts these.
-    #[derive(Default)]
-    struct Counting(u64);
-
-    impl Sink for Counting {
-        fn parts(&self, batches: &[Batch]) -> usize {
-            2 * batches.len()
-        }
-
-        fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
-            (1, 8)
-        }
-
-        fn send(&mut self, _: &[Batch], _: usize) -> Result<(), Failure> {
-            self.0 += 1;
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_sink_that_is_to_end_finishes_the_part_that_it_sends() {
-        let folder = tempfile::tempdir().unwrap();
-        let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
-        let spool = open().unwrap();
-        spool.push(&batch(10, &["g"], 5)).unwrap();
-        spool.push(&batch(20, &["g"], 5)).unwrap();
-        let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
-        assert_eq!((progress.delivered.windows, waiting), (1, 2));
-        drop(spool);
-        // The other two parts, then the next batch's first one.
-        let spool = open().unwrap();
-        let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
-        assert_eq!((progress.delivered.windows, waiting), (4, 1));
-        assert_eq!(progress.unsure.windows, 0);
-    }
-
-    #[test]
-    fn a_full_disk_holds_no_sink_up() {
-        on_small_disk("sinks::tests::a_full_disk_holds_no_sink_up", |folder| {
-            let open = || Spool::open(&folder.join("spool"), 1 << 30, &["a"]).map(Arc::new);
-            let spool = open().unwrap();
-            let next = |start: u64| batch(10 * start, &["g", "h"], 5);
-            let in_spool = (0..1 << 10).find(|start| spool.push(&next(*start)).is_err());
-            let in_spool = in_spool.unwrap();
-            assert!(in_spool > 2, "{in_spool}");
-            fill_up(folder);
-            drop(spool);
-            // Nor a collector that starts.
-            let spool = open().unwrap();
-            spool.drain();
-            let mut sink = Counting::default();
-            let (progress, waiting) = run(&spool, &mut sink);
-            assert_eq!(
-                (progress.delivered.windows, progress.unsure.windows, waiting),
-                (2 * in_spool, 0, 0)
-            );
-            assert_eq!((sink.0, progress.lost.batches), (2 * in_spool, 1));
-            // Files have gone, and there is room.
-            spool.push(&next(in_spool)).unwrap();
-            drop(spool);
-            let (_, kept, waiting) = open().unwrap().progress().remove(0);
-            assert_eq!((kept, waiting), (progress, 1));
-        });
-    }
-
-    #[test]
-    fn what_cannot_be_noted_is_not_sent_and_waits() {
-        on_small_disk(
-            "sinks::tests::what_cannot_be_noted_is_not_sent_and_waits",
-            |folder| {
-                let path = folder.join("spool");
-                let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());
-                spool.push(&batch(10, &["g", "h"], 5)).unwrap();
-                spool.drain();
-                // The room that is kept for notes is somebody else's.
-                std::fs::remove_file(path.join("spare")).unwrap();
-                let filler = fill_up(folder);
-                let mut sink = Counting::default();
-                for _ in 0..4 {
-                    let (progress, waiting) = run(&spool, &mut sink);
-                    assert_eq!((progress.unsure.windows, waiting), (0, 1));
-                }
-                assert_eq!(sink.0, 0);
-                std::fs::remove_file(filler).unwrap();
-                let (progress, waiting) = run(&spool, &mut sink);
-                assert_eq!((progress.unsure.windows, waiting), (0, 0));
-                assert_eq!((progress.delivered.windows, sink.0), (2, 2));
-            },
-        );
-    }
 }

@@ -47,7 +47,7 @@ impl OtlpSink {
 }
 
 impl Sink for OtlpSink {
-    fn parts(&self, batches: &[Batch]) -> usize {
+    fn parts(&mut self, batches: &[Batch]) -> usize {
         batches.iter().map(|batch| pieces(batch).count()).sum()
     }
 

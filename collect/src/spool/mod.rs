@@ -60,7 +60,7 @@ struct State {
     bytes: u64,
     collected: Collected,
     sinks: BTreeMap<String, Progress>,
-    /// Sinks whose progress couldn't be written, as on a full disk.
+    /// Sinks whose progress isn't written yet, or couldn't be, as on a full disk.
     unsaved: BTreeSet<String>,
     end: End,
 }
@@ -362,6 +362,13 @@ impl Spool {
         let mut state = self.lock();
         change(state.sinks.entry(sink.to_owned()).or_default());
         self.save(&mut state, sink)
+    }
+
+    /// Changes a sink's progress. It is written with the next change, or the next batch.
+    pub fn change_later(&self, sink: &str, change: impl FnOnce(&mut Progress)) {
+        let mut state = self.lock();
+        change(state.sinks.entry(sink.to_owned()).or_default());
+        state.unsaved.insert(sink.to_owned());
     }
 
     /// The sink is through with what it has claimed.
