@@ -21,7 +21,8 @@ use crate::batch::{Batch, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Now, Policy, State};
 use crate::names::{BatchNames, Names};
-use crate::sockets::{Followed, News, Socket, Watcher};
+use crate::sockets::{Followed, News, Socket};
+use crate::watcher::Watcher;
 
 /// In ns.
 const SECOND: u64 = 1_000_000_000;

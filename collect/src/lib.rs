@@ -22,4 +22,5 @@ pub mod page;
 pub mod sinks;
 pub mod sockets;
 pub mod spool;
+pub mod watcher;
 pub mod work;

@@ -9,6 +9,8 @@ use crate::sockets::{Followed, Socket, Wanted, find, guest_name};
 
 /// How often the patterns are looked at, beside what inotify tells.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long a guest may take until the first bytes of its recording come.
+const SILENCE: Duration = Duration::from_secs(30);
 /// Guests that are begun with at a time, each with some hundred KiB of names.
 const STARTS: usize = 8;
 /// Waits before a guest that can't be followed is tried again.
@@ -19,6 +21,7 @@ impl Collector<'_> {
     /// Follows guests that are new, and lets go those whose sockets have been replaced.
     pub(super) fn look(&mut self, host: &mut dyn Host) {
         self.next_look = Instant::now() + LOOK;
+        self.give_up_silent(SILENCE);
         // Before its sockets are looked for: none comes in between.
         if let Some(watcher) = &self.watcher {
             watcher.look();
@@ -61,6 +64,26 @@ impl Collector<'_> {
             .values()
             .filter(|guest| guest.followed.is_some());
         host.note_guests(followed.count(), left_out);
+    }
+
+    /// Lets go guests of whose recording nothing has come for so long: whoever listens at the socket doesn't answer.
+    pub(super) fn give_up_silent(&mut self, time: Duration) {
+        let mut silent = Vec::new();
+        for guest in self.guests.values_mut() {
+            let followed = guest.followed.as_ref();
+            if followed.is_some_and(|followed| followed.is_silent(time)) {
+                guest.followed = None;
+                silent.push((guest.socket.path.clone(), guest.name.clone()));
+            }
+        }
+        for (path, name) in silent {
+            let seconds = time.as_secs();
+            let message = format!(
+                "{} doesn't answer: no recording has begun for {seconds} s",
+                path.display()
+            );
+            self.failed(path, &name, message);
+        }
     }
 
     pub(super) fn follow(&mut self, socket: Socket) {

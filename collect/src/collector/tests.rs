@@ -1,3 +1,4 @@
+use std::io::Read;
 use std::os::unix::net::UnixListener;
 
 use kvmprof_recording::Ticks;
@@ -37,15 +38,20 @@ const START: u64 = 1_000_000;
 
 /// Has `test` see a collector with windows of ten seconds, which follows a guest whose recording hasn't begun.
 fn with_collector(test: impl FnOnce(&mut Collector<'_>, &mut Told)) {
+    with_silent_server(|collector, told, _| test(collector, told));
+}
+
+/// As [`with_collector`]; `test` has the server's socket, too.
+fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Told, UnixListener)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.sock");
     // It never answers.
-    let _listener = UnixListener::bind(&path).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
     let config = Config::default();
     assert_eq!(config.window, 10);
     let mut collector = Collector::new(&config, "host".to_owned(), "b007".to_owned());
     collector.follow(socket_at(path, None).unwrap());
-    test(&mut collector, &mut Told::default());
+    test(&mut collector, &mut Told::default(), listener);
 }
 
 impl Collector<'_> {
@@ -145,5 +151,27 @@ fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
         let all: Vec<(u64, u64)> = all.map(|batch| (batch.start, batch.ticks())).collect();
         assert_eq!(all, [(START, 5), (START + 10, 7)]);
         assert!(told.batches.iter().all(|batch| batch.boot == "b007"));
+    });
+}
+
+#[test]
+fn a_server_that_never_answers_is_told_of_and_let_go() {
+    with_silent_server(|collector, told, listener| {
+        let (mut stream, _) = listener.accept().unwrap();
+        collector.give_up_silent(Duration::MAX);
+        assert!(collector.failures.is_empty());
+        collector.give_up_silent(Duration::ZERO);
+        let said: Vec<&str> = (collector.failures.values())
+            .map(|failure| failure.message.as_str())
+            .collect();
+        assert!(
+            matches!(said.as_slice(), [one] if one.contains("a.sock doesn't answer")),
+            "{said:?}"
+        );
+        collector.close_at(told, false, START);
+        assert!(collector.guests.is_empty());
+        // The connection ends, and with it the threads that wait for an answer.
+        stream.read_to_end(&mut Vec::new()).unwrap();
+        assert!(matches!(collector.news.recv().unwrap(), News::Gone(1, _)));
     });
 }
