@@ -13,6 +13,7 @@ pub mod commands;
 pub mod config;
 pub mod demo;
 pub mod export;
+mod files;
 pub mod gather;
 pub mod hash;
 pub mod look;

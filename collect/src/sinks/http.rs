@@ -1,7 +1,6 @@
 //! Requests to sinks.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use ureq::{Agent, Body};
 
 use super::{Failure, tls};
 use crate::config::Endpoint;
+use crate::files::read_text_up_to;
 
 /// How long a request may take in all.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -134,10 +134,8 @@ pub fn with_values(
 }
 
 fn read_value(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_VALUE).read_to_string(&mut text))
-        .with_context(|| format!("Cannot read {}", path.display()))?;
+    let text = read_text_up_to(path, MAX_VALUE);
+    let text = text.with_context(|| format!("Cannot read {}", path.display()))?;
     Ok(text.trim_end().to_owned())
 }
 
