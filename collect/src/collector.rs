@@ -181,9 +181,7 @@ impl<'a> Collector<'a> {
         let nanoseconds = u64::try_from(monotonic.tv_nsec).unwrap_or_default();
         self.now_at(
             real_time(),
-            seconds
-                .saturating_mul(SECOND)
-                .saturating_add(nanoseconds),
+            seconds.saturating_mul(SECOND).saturating_add(nanoseconds),
         )
     }
 
@@ -340,7 +338,9 @@ impl<'a> Collector<'a> {
             }
             // One window has all ticks until the clock has the former time again.
             Err(error) => {
-                log::error!("The clock was set back by {back} s, and there is no random number: {error}");
+                log::error!(
+                    "The clock was set back by {back} s, and there is no random number: {error}"
+                );
                 self.latest = seconds;
             }
         }

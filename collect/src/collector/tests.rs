@@ -69,11 +69,7 @@ fn begin() -> Vec<u8> {
         ..RecordingInfo::default()
     };
     let info = serde_json::to_vec(&info).unwrap();
-    [
-        header().to_vec(),
-        Block::encode(Kind::Info, &info).unwrap(),
-    ]
-    .concat()
+    [header().to_vec(), Block::encode(Kind::Info, &info).unwrap()].concat()
 }
 
 /// Ticks that have just been.

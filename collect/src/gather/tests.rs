@@ -1,3 +1,4 @@
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use kvmprof_recording::file::{KERNEL_CLOCK, ResetInfo, SamplesEncoder, header};

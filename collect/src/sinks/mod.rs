@@ -210,13 +210,16 @@ impl Runner<'_> {
     fn hand_over(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
         let done = self.hand_over_parts(claim);
         self.sink.forget();
-        if done? {
-            self.spool.finish(&self.name)?;
-            return Ok(true);
+        if !done? {
+            // What was noted in memory alone, and that nothing is being sent.
+            self.spool.change(&self.name, |progress| {
+                if let Some(attempt) = &mut progress.attempt {
+                    attempt.is_sent = false;
+                }
+            })?;
+            return Ok(false);
         }
-        // What was noted in memory alone.
-        self.spool.change(&self.name, |_| ())?;
-        Ok(false)
+        Ok(true)
     }
 
     fn hand_over_parts(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
@@ -227,23 +230,39 @@ impl Runner<'_> {
             // An earlier collector was killed while it was sent.
             let (windows, ticks) = self.sink.part(batches, first);
             first = first.saturating_add(1);
-            self.note(first, |progress| {
-                progress.unsure.add_part(windows, ticks)
-            })?;
+            self.note(first, |progress| progress.unsure.add_part(windows, ticks))?;
         }
+        let mut is_noted = false;
         for part in first..parts {
-            if self.spool.is_closed() || !self.hand_over_part(batches, part)? {
+            if self.spool.is_closed() {
                 return Ok(false);
             }
+            let Some(fate) = self.send(batches, part, is_noted)? else {
+                return Ok(false);
+            };
+            let (windows, ticks) = self.sink.part(batches, part);
+            let count = |progress: &mut Progress| fate(progress).add_part(windows, ticks);
+            if part + 1 == parts {
+                self.spool.finish(&self.name, count)?;
+                return Ok(true);
+            }
+            self.note_next(part + 1, count)?;
+            is_noted = true;
         }
+        self.spool.finish(&self.name, |_| ())?;
         Ok(true)
     }
 
-    fn hand_over_part(&mut self, batches: &[Batch], part: usize) -> Result<bool, SpoolError> {
-        let (windows, ticks) = self.sink.part(batches, part);
+    /// Sends a part, until it isn't sent again. `None` if the spool was closed before that.
+    fn send(
+        &mut self,
+        batches: &[Batch],
+        part: usize,
+        mut is_noted: bool,
+    ) -> Result<Option<Fate>, SpoolError> {
         let mut wait = FIRST_WAIT;
         loop {
-            if !self.sink.is_idempotent() {
+            if !self.sink.is_idempotent() && !is_noted {
                 self.note_sent(part)?;
             }
             let (error, fate): (_, Fate) = match self.sink.send(batches, part) {
@@ -254,8 +273,9 @@ impl Runner<'_> {
                     let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
                     self.note(part, |progress| progress.retries += 1)?;
+                    is_noted = false;
                     if self.spool.wait_ended(jittered(wait, chance()).max(asked)) {
-                        return Ok(false);
+                        return Ok(None);
                     }
                     wait = longer(wait);
                     continue;
@@ -265,29 +285,37 @@ impl Runner<'_> {
                 None => self.last_error.clear(),
                 Some(error) => self.tell(&error, "It is not sent again"),
             }
-            self.note(part + 1, |progress| {
-                fate(progress).add_part(windows, ticks);
-            })?;
-            return Ok(true);
+            return Ok(Some(fate));
         }
     }
 
     /// Notes that a part is about to be sent. It isn't, if that can't be written: a collector that is killed then would send it again.
     fn note_sent(&self, part: usize) -> Result<(), SpoolError> {
-        self.spool.try_change(&self.name, |progress| {
-            if let Some(attempt) = &mut progress.attempt {
-                (attempt.part, attempt.is_sent) = (part as u64, true);
-            }
+        self.spool
+            .try_change(&self.name, |progress| progress.go_on(part, true))
+    }
+
+    /// Notes that the part before `part` is done, what has become of it, and that `part` is about to be sent, all at once: for a sink with a part for each
+    /// guest it is the most that is written. Where parts may be sent twice it isn't written each time: those since then are sent again after
+    /// a kill, and are counted by then.
+    fn note_next(&self, part: usize, count: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
+        if self.sink.is_idempotent() {
+            return self.note(part, count);
+        }
+        let noted = self.spool.change(&self.name, |progress| {
+            count(progress);
+            progress.go_on(part, true);
+        });
+        noted.inspect_err(|_| {
+            self.spool
+                .change_later(&self.name, |progress| progress.go_on(part, false));
         })
     }
 
-    /// Notes that `part` is the next one, and what else has changed. Where parts may be sent twice that isn't written each time: those since then
-    /// are sent again after a kill, and are counted by then.
+    /// Notes that `part` is the next one and isn't being sent, and what else has changed.
     fn note(&self, part: usize, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         let change = |progress: &mut Progress| {
-            if let Some(attempt) = &mut progress.attempt {
-                (attempt.part, attempt.is_sent) = (part as u64, false);
-            }
+            progress.go_on(part, false);
             change(progress);
         };
         if self.sink.is_idempotent() {

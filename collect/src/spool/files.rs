@@ -200,9 +200,7 @@ impl Folder {
         let mut json = serde_json::to_vec(document).map_err(|source| self.failed(source.into()))?;
         json.resize(json.len().next_multiple_of(DOCUMENT_UNIT), b' ');
         match self.write(name, &json) {
-            Err(error) if error.is_full() => {
-                self.write_into_spare(name, &json).map_err(|_| error)
-            }
+            Err(error) if error.is_full() => self.write_into_spare(name, &json).map_err(|_| error),
             written => written,
         }
     }

@@ -137,7 +137,9 @@ impl Spool {
             // What has gone may be the room that was missing. Else the state is written with the next batch.
             Err(error) if error.is_full() => {
                 if let Err(error) = spool.save_state(&state) {
-                    log::warn!("{error:?}: sinks get what is in the spool, and new windows are lost until there is room");
+                    log::warn!(
+                        "{error:?}: sinks get what is in the spool, and new windows are lost until there is room"
+                    );
                 }
             }
             saved => saved?,
@@ -371,13 +373,14 @@ impl Spool {
         state.unsaved.insert(sink.to_owned());
     }
 
-    /// The sink is through with what it has claimed.
+    /// The sink is through with what it has claimed, and what else has changed.
     ///
     /// # Errors
     /// It can't be written now, or what isn't needed any more can't be removed.
-    pub fn finish(&self, sink: &str) -> Result<(), SpoolError> {
+    pub fn finish(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         let mut state = self.lock();
         let progress = state.sinks.entry(sink.to_owned()).or_default();
+        change(progress);
         progress.attempt = None;
         let saved = self.save(&mut state, sink);
         // Whatever became of that: it makes room.

@@ -39,11 +39,11 @@ fn each_sink_gets_each_batch_once() {
     }
     for start in [10, 20] {
         assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
-        spool.finish("a").unwrap();
+        spool.finish("a", |_| ()).unwrap();
     }
     assert_eq!(spool.fill().batches, 2);
     assert_eq!(starts(&claim(&spool, "b", 0)), [10]);
-    spool.finish("b").unwrap();
+    spool.finish("b", |_| ()).unwrap();
     assert_eq!(spool.fill().batches, 1);
     drop(spool);
     let spool = place.open(LARGE, &["a", "b"]);
@@ -51,7 +51,7 @@ fn each_sink_gets_each_batch_once() {
     assert!(spool.claim("a", 0).unwrap().is_none());
     let last = claim(&spool, "b", 0);
     assert_eq!(last.batches, [batch(20, &["g"], 5)]);
-    spool.finish("b").unwrap();
+    spool.finish("b", |_| ()).unwrap();
     assert_eq!(spool.fill(), Fill::default());
     drop(spool);
     // Numbers go on when all files have gone.
@@ -81,7 +81,7 @@ fn what_was_being_handed_over_comes_again_and_is_the_same() {
     let again = claim(&spool, "a", 30);
     assert_eq!(starts(&again), [10, 20, 30]);
     assert!(again.attempt.is_sent);
-    spool.finish("a").unwrap();
+    spool.finish("a", |_| ()).unwrap();
     spool.drain();
     assert_eq!(starts(&claim(&spool, "a", 30)), [40, 50, 60]);
 }
@@ -100,7 +100,7 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
         spool.push(&batch(start, &["g", "h"], 5)).unwrap();
         assert!(spool.fill().bytes <= 4 * each + each / 2);
     }
-    spool.finish("a").unwrap();
+    spool.finish("a", |_| ()).unwrap();
     let (_, progress, waiting) = spool.progress().remove(0);
     let lost = progress.lost;
     assert!(lost.batches > 4, "{lost:?}");
@@ -136,11 +136,11 @@ fn a_sink_that_has_claimed_nothing_loses_only_what_goes() {
     }
     let lost = |sink: usize| spool.progress()[sink].1.lost.batches;
     assert_eq!((lost(0), lost(1), spool.fill().batches), (2, 2, 2));
-    spool.finish("a").unwrap();
+    spool.finish("a", |_| ()).unwrap();
     spool.drain();
     for start in [0, 30] {
         assert_eq!(starts(&claim(&spool, "b", 0)), [start]);
-        spool.finish("b").unwrap();
+        spool.finish("b", |_| ()).unwrap();
     }
     assert!(spool.claim("b", 0).unwrap().is_none());
     assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
@@ -182,7 +182,7 @@ fn a_closed_spool_keeps_what_waits() {
     }
     assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
     spool.close();
-    spool.finish("a").unwrap();
+    spool.finish("a", |_| ()).unwrap();
     assert!(spool.claim("a", 0).unwrap().is_none());
     assert_eq!(spool.fill().batches, 2);
     drop(spool);
@@ -190,7 +190,7 @@ fn a_closed_spool_keeps_what_waits() {
     spool.drain();
     for start in [20, 30] {
         assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
-        spool.finish("a").unwrap();
+        spool.finish("a", |_| ()).unwrap();
     }
     assert!(spool.claim("a", 0).unwrap().is_none());
 }
@@ -297,7 +297,7 @@ fn fill_the_disk(folder: &Path) {
     spool.push(&batch(90, &["g"], 5)).unwrap();
     for start in [10, 70, 90] {
         assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
-        spool.finish("a").unwrap();
+        spool.finish("a", |_| ()).unwrap();
     }
     spool.drain();
     assert!(spool.claim("a", 0).unwrap().is_none());
