@@ -238,9 +238,23 @@ impl Connection {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_to(path: &Path, owner: Option<u32>) -> Result<Self, ClientError> {
+        Self::connect_noting(path, owner, |_| Ok(()))
+    }
+
+    /// As [`connect_to`](Self::connect_to). `note` gets the stream before the server is asked anything: whoever keeps a copy of it can end the
+    /// wait for a server that doesn't answer, by [`UnixStream::shutdown`].
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`ClientError::Io`] with the error of `note`.
+    pub fn connect_noting(
+        path: &Path,
+        owner: Option<u32>,
+        note: impl FnOnce(&UnixStream) -> io::Result<()>,
+    ) -> Result<Self, ClientError> {
         let stream =
             UnixStream::connect(path).map_err(|error| ClientError::connect(path, error))?;
         check_server(&stream, path, owner)?;
+        note(&stream).map_err(ClientError::Io)?;
         Self::over(stream).map_err(|error| match error {
             ClientError::Closed => ClientError::TurnedAway { path: path.into() },
             error => error,

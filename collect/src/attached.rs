@@ -11,7 +11,7 @@ use kvmprof_attach::{HostKernel, Machine, find_machines};
 use kvmprof_report::text::visible;
 use tempfile::TempDir;
 
-use crate::child::{Child, program};
+use crate::child::{Child, ENDING, program};
 use crate::config::{AttachConfig, Config};
 use crate::sockets::{Socket, socket_at};
 
@@ -39,6 +39,26 @@ struct Guest {
     wait: Duration,
 }
 
+/// What attached to a guest that has gone: it was asked to end.
+#[derive(Debug)]
+struct Ending {
+    child: Child,
+    /// When it is killed.
+    until: Instant,
+}
+
+impl Ending {
+    /// Whether it has ended. It is killed if it is time to.
+    fn is_over(&mut self) -> bool {
+        match self.child.ended() {
+            Ok(None) if Instant::now() < self.until => return false,
+            Ok(None) => self.child.kill(),
+            _ => {}
+        }
+        true
+    }
+}
+
 /// The guests of other VMMs.
 #[derive(Debug)]
 pub struct Attached {
@@ -49,6 +69,7 @@ pub struct Attached {
     folder: TempDir,
     kernel: Option<HostKernel>,
     guests: BTreeMap<Process, Guest>,
+    ending: Vec<Ending>,
     next_look: Instant,
     left_out: usize,
     /// What the log has been told of, by the process.
@@ -67,7 +88,7 @@ impl Attached {
         }
         let patterns = attach.guests.iter();
         Ok(Some(Self {
-            // Patterns that aren't are refused by `Config::check`.
+            // Invalid patterns are refused by `Config::check`.
             patterns: patterns
                 .filter_map(|pattern| Pattern::new(pattern).ok())
                 .collect(),
@@ -80,6 +101,7 @@ impl Attached {
                 .tempdir()?,
             kernel: None,
             guests: BTreeMap::new(),
+            ending: Vec::new(),
             next_look: Instant::now(),
             left_out: 0,
             told: BTreeSet::new(),
@@ -159,9 +181,17 @@ impl Attached {
 
     /// Takes the guests that can be attached to, as many as the limit allows, those from before first.
     fn choose(&mut self, mut machines: BTreeMap<Process, Machine>) {
-        // What attaches to a guest that has gone ends by itself, or is ended here.
-        self.guests
-            .retain(|process, _| machines.contains_key(process));
+        // What attaches to a guest that has gone ends by itself, or is ended here. Nobody waits for that.
+        let ending = &mut self.ending;
+        self.guests.retain(|process, guest| {
+            let stays = machines.contains_key(process);
+            if !stays && let Some(child) = guest.child.take() {
+                child.ask_to_end();
+                let until = Instant::now() + ENDING;
+                ending.push(Ending { child, until });
+            }
+            stays
+        });
         machines.retain(|process, _| !self.guests.contains_key(process));
         self.left_out = 0;
         for (process, machine) in machines {
@@ -197,6 +227,7 @@ impl Attached {
 
     /// Takes note of those that have ended. They are tried again while the guest is there: it may have rebooted.
     fn reap(&mut self) {
+        self.ending.retain_mut(|ending| !ending.is_over());
         for guest in self.guests.values_mut() {
             let Some(child) = &mut guest.child else {
                 continue;
@@ -358,6 +389,27 @@ mod tests {
         attached.choose(by_process(all[1..].to_vec()));
         assert_eq!(names(&attached), ["qemu-6", "a\u{fffd}b-7", "qemu-8"]);
         assert_eq!((attached.left_out(), attached.told.len()), (0, 1));
+    }
+
+    /// What attaches to it takes its time to end, or never does.
+    #[test]
+    fn a_guest_that_goes_holds_nobody_up() {
+        let mut attached = attached(1);
+        attached.choose(by_process(vec![machine(5, "qemu", None)]));
+        let ready = attached.folder.path().join("ready");
+        let script = "trap '' TERM; : >\"$0\"; while :; do sleep 0.05; done";
+        let child = Child::start("sh", ["-c", script, ready.to_str().unwrap()]).unwrap();
+        while !ready.exists() {
+            std::thread::yield_now();
+        }
+        attached.guests.values_mut().next().unwrap().child = Some(child);
+        attached.choose(BTreeMap::new());
+        assert!(attached.guests.is_empty());
+        assert!(attached.ending[0].child.ended().unwrap().is_none());
+        // Later it is killed.
+        attached.ending[0].until = Instant::now();
+        attached.reap();
+        assert!(attached.ending.is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is collected: the windows of all guests in the same stretch of time, as one batch.
 //!
-//! A batch stands for itself: names, frames and stacks that its rows refer to are in it, each once.
+//! A batch is self-contained: names, frames and stacks that its rows refer to are in it, each once.
 
 use std::collections::BTreeMap;
 
@@ -122,7 +122,7 @@ impl Batch {
         self.names.get(place as usize).map_or("", String::as_str)
     }
 
-    /// The frames of a row's stack, innermost first. Places that there aren't are passed over.
+    /// The frames of a row's stack, innermost first. Indexes out of range are skipped.
     pub fn frames(&self, row: &Row) -> impl Iterator<Item = (u32, Frame)> {
         let stack = row.stack.and_then(|stack| self.stacks.get(stack as usize));
         let places = stack.into_iter().flatten().copied();

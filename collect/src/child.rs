@@ -16,7 +16,7 @@ use rustix::process::{
 /// What is kept of what a program says, in bytes: it ends with a line or two.
 const MAX_SAID: u64 = 16 << 10;
 /// How long one may take to end that was asked to.
-const ENDING: Duration = Duration::from_secs(5);
+pub const ENDING: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -54,7 +54,7 @@ impl Child {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // A key of the terminal is for this program, which ends its own.
+            // Ctrl-C goes to this program only; it ends its children itself.
             .process_group(0);
         // SAFETY: between fork and exec there are only prctl(2) and getppid(2), which take no lock and no memory.
         unsafe {
@@ -81,7 +81,7 @@ impl Child {
         Ok(child)
     }
 
-    /// How it has ended, if it has, and what it had said.
+    /// Its exit status and standard error, once it has ended.
     ///
     /// # Errors
     /// It is no child of this process.
@@ -100,6 +100,14 @@ impl Child {
             // One that has just ended needs none.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
+    }
+
+    /// Ends it at once, whatever it does.
+    pub fn kill(&mut self) {
+        // One that has ended needs none, and one that can't be waited for is no child.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.has_ended = true;
     }
 
     /// Has it end, and waits for that. `None` if it had to be killed.
@@ -127,8 +135,7 @@ impl Drop for Child {
         }
         self.ask_to_end();
         if self.wait(Instant::now() + ENDING).is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            self.kill();
         }
     }
 }

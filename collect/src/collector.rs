@@ -3,6 +3,10 @@
 //! One thread sums up and resolves names. Each guest has threads that only receive, and wait when this one is behind: what it
 //! doesn't take waits in the guest's recorder, which is bounded and counts what it drops. No guest waits for any of it.
 
+mod guests;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
@@ -17,32 +21,28 @@ use crate::batch::{Batch, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Now, Policy, State};
 use crate::names::{BatchNames, Names};
-use crate::sockets::{Followed, News, Socket, Wanted, Watcher, find, guest_name};
+use crate::sockets::{Followed, News, Socket};
+use crate::watcher::Watcher;
 
+/// In ns.
+const SECOND: u64 = 1_000_000_000;
 /// Pieces of streams that wait, at most: 16 MiB.
 const QUEUE: usize = 64;
 /// Blocks of samples come a second after a window's end, or once a second: after this time, in s, a window has its last ones.
 const GRACE: u64 = 2;
-/// How often the patterns are looked at, beside what inotify tells.
-const LOOK: Duration = Duration::from_secs(5);
 /// How long a signal waits for a look at most.
 const POLL: Duration = Duration::from_millis(250);
-/// Guests that are begun with at a time, each with some hundred KiB of names.
-const STARTS: usize = 8;
 /// How long what is left of recordings may take when the collector stops.
 const STOPPING: Duration = Duration::from_secs(5);
-/// How long a recording that is begun anew for its names' room has to be old.
+/// Minimum age of a recording before it is restarted to free its names.
 const RENEWAL: Duration = Duration::from_secs(3600);
-/// Waits before a guest that can't be followed is tried again.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What the collector is told, and tells.
+/// The collector's environment: it asks when to stop, and delivers batches.
 pub trait Host {
     /// Whether it is to stop.
     fn is_over(&self) -> bool;
-    /// Takes a batch.
-    fn take(&mut self, batch: Batch);
+    /// Takes a batch. `open` are the windows that are open now, as in [`note_open`](Self::note_open): a collector may be killed at any moment.
+    fn take(&mut self, batch: Batch, open: BTreeMap<u64, u64>);
     /// Which windows a killed collector would lose, of each guest one at most: their starts, and of how many guests.
     fn note_open(&mut self, open: BTreeMap<u64, u64>);
     /// How many guests are followed, and how many are left out by the limit.
@@ -58,6 +58,8 @@ struct Guest {
     followed: Option<Followed>,
     gather: Gather,
     since: Instant,
+    /// The window in which its recording began, once that has: its ticks may be on their way from then on.
+    first: Option<u64>,
 }
 
 /// A guest that couldn't be followed.
@@ -89,8 +91,12 @@ pub struct Collector<'a> {
     /// What guests have counted, until the host takes it.
     counts: Vec<(String, Counters)>,
     is_open_changed: bool,
-    /// The latest time that windows were closed by, in s: a clock that is set back changes nothing.
+    /// What the host has noted of open windows.
+    noted: BTreeMap<u64, u64>,
+    /// The end of the last window that was closed, in s: what is late counts for the next one.
     closed: u64,
+    /// The latest time that was seen, in s.
+    latest: u64,
 }
 
 impl<'a> Collector<'a> {
@@ -127,7 +133,9 @@ impl<'a> Collector<'a> {
             next_close: Instant::now(),
             counts: Vec::new(),
             is_open_changed: false,
+            noted: BTreeMap::new(),
             closed: 0,
+            latest: 0,
         }
     }
 
@@ -155,123 +163,36 @@ impl<'a> Collector<'a> {
             self.take_news(POLL);
             self.close(host, false);
         }
-        self.close(host, true);
-        self.guests.clear();
+        self.let_go(host);
         self.attached = None;
     }
 
+    /// Follows no guest any more, and closes all windows.
+    fn let_go(&mut self, host: &mut dyn Host) {
+        for guest in self.guests.values_mut() {
+            guest.followed = None;
+        }
+        self.close(host, true);
+    }
+
     fn now(&self) -> Now {
-        let real = SystemTime::now().duration_since(UNIX_EPOCH);
-        let real = real.map_or(0, |real| u64::try_from(real.as_nanos()).unwrap_or(u64::MAX));
         let monotonic = clock_gettime(ClockId::Monotonic);
         let seconds = u64::try_from(monotonic.tv_sec).unwrap_or_default();
         let nanoseconds = u64::try_from(monotonic.tv_nsec).unwrap_or_default();
+        self.now_at(
+            real_time(),
+            seconds.saturating_mul(SECOND).saturating_add(nanoseconds),
+        )
+    }
+
+    /// The clock for windows when the clocks show this, in ns.
+    fn now_at(&self, real: u64, monotonic: u64) -> Now {
         Now {
-            real: real.max(self.closed.saturating_mul(1_000_000_000)),
-            monotonic: seconds
-                .saturating_mul(1_000_000_000)
-                .saturating_add(nanoseconds),
+            real: real.max(self.closed.saturating_mul(SECOND)),
+            monotonic,
             length: self.config.window,
             first: self.closed,
         }
-    }
-
-    /// Follows guests that are new, and lets go those whose sockets have been replaced.
-    fn look(&mut self, host: &mut dyn Host) {
-        self.next_look = Instant::now() + LOOK;
-        // Before its sockets are looked for: none comes in between.
-        if let Some(watcher) = &self.watcher {
-            watcher.look();
-        }
-        let mut sockets = find(&self.config.sockets);
-        let mut left_out = 0;
-        if let Some(attached) = &mut self.attached {
-            attached.look();
-            sockets.extend(attached.sockets());
-            left_out = attached.left_out();
-            if attached.is_starting() {
-                self.next_look = Instant::now() + POLL;
-            }
-        }
-        self.failures
-            .retain(|path, _| sockets.iter().any(|socket| socket.path == *path));
-        self.rests.retain(|_, until| Instant::now() < *until);
-        let mut started = 0;
-        for socket in sockets {
-            let is_known = |guest: &&Guest| guest.followed.is_some() && guest.socket == socket;
-            let is_waiting = self.failures.get(&socket.path);
-            let is_waiting = is_waiting.is_some_and(|failure| Instant::now() < failure.until)
-                || self.rests.contains_key(&socket);
-            if self.guests.values().any(|guest| is_known(&guest)) || is_waiting {
-                continue;
-            }
-            if self.guests.len() >= self.config.limits.guests {
-                left_out += 1;
-                continue;
-            }
-            if started == STARTS {
-                self.next_look = Instant::now() + POLL;
-                break;
-            }
-            started += 1;
-            self.follow(socket);
-        }
-        let followed = self
-            .guests
-            .values()
-            .filter(|guest| guest.followed.is_some());
-        host.note_guests(followed.count(), left_out);
-    }
-
-    fn follow(&mut self, socket: Socket) {
-        let is_taken = |name: &str| {
-            let mut guests = self.guests.values();
-            guests.any(|guest| guest.name == name && guest.socket.path != socket.path)
-        };
-        let name = guest_name(&socket, is_taken);
-        self.last_number += 1;
-        let (path, wanted) = (socket.path.clone(), Wanted::new(self.config));
-        match Followed::start(path, self.last_number, wanted, self.sender.clone()) {
-            Ok(followed) => {
-                let guest = Guest {
-                    socket,
-                    name,
-                    followed: Some(followed),
-                    gather: Gather::default(),
-                    since: Instant::now(),
-                };
-                self.guests.insert(self.last_number, guest);
-            }
-            Err(error) => self.failed(socket.path, &name, error.to_string()),
-        }
-    }
-
-    /// Follows the guest at `socket` from the next window on: its recording has ended, because it is sampled at another rate now, or ends
-    /// itself. No window has two rates.
-    fn rest(&mut self, socket: Socket) {
-        let now = self.now();
-        let next = now.window().saturating_add(self.config.window.into());
-        let wait = next.saturating_mul(1_000_000_000).saturating_sub(now.real);
-        let until = Instant::now() + Duration::from_nanos(wait);
-        self.next_look = self.next_look.min(until);
-        self.rests.insert(socket, until);
-    }
-
-    /// Notes that a guest couldn't be followed, or not any more. It is tried again, later each time.
-    fn failed(&mut self, path: PathBuf, name: &str, message: String) {
-        let before = self.failures.get(&path);
-        if before.is_none_or(|failure| failure.message != message) {
-            log::warn!("Guest {name}: {message}");
-        }
-        let wait = before.map_or(FIRST_WAIT, |failure| (2 * failure.wait).min(LONGEST_WAIT));
-        let until = Instant::now() + wait;
-        self.next_look = self.next_look.min(until);
-        let failure = Failure {
-            until,
-            wait,
-            message,
-        };
-        self.failures.insert(path, failure);
     }
 
     fn take_news(&mut self, timeout: Duration) {
@@ -327,11 +248,11 @@ impl<'a> Collector<'a> {
         if guest.followed.is_none() {
             return;
         }
-        let before = guest.gather.open().count();
-        let was_known = guest.gather.info().hz > 0;
         let result = guest.gather.feed(bytes, now);
         let info = guest.gather.info();
-        if info.hz > 0 && !was_known {
+        if info.hz > 0 && guest.first.is_none() {
+            guest.first = Some(now.window());
+            self.is_open_changed = true;
             let phase = if info.jitter {
                 "a random phase"
             } else {
@@ -339,7 +260,6 @@ impl<'a> Collector<'a> {
             };
             log::info!("Guest {}: ticks of {} Hz with {phase}", guest.name, info.hz);
         }
-        self.is_open_changed |= guest.gather.open().count() != before;
         match result {
             Ok(State::Live) => {
                 // What it failed with before is over.
@@ -363,26 +283,66 @@ impl<'a> Collector<'a> {
 
     /// Closes the windows that are over; all of them if `is_end`.
     fn close(&mut self, host: &mut dyn Host, is_end: bool) {
-        let seconds = self.now().real / 1_000_000_000;
+        self.close_at(host, is_end, real_time() / SECOND);
+    }
+
+    /// As [`close`](Self::close), at a time in s since 1970.
+    fn close_at(&mut self, host: &mut dyn Host, is_end: bool, seconds: u64) {
         let length = u64::from(self.config.window);
+        if seconds.saturating_add(length) < self.latest {
+            self.begin_anew(host, seconds);
+        }
+        self.latest = self.latest.max(seconds);
         let over = if is_end {
             u64::MAX
         } else {
             seconds.saturating_sub(GRACE + length)
         };
-        while let Some(start) = self.first_open().filter(|start| *start <= over) {
-            let batch = self.batch(start);
-            self.closed = self.closed.max(start + length);
-            host.take(batch);
-            self.is_open_changed = true;
-        }
+        self.close_until(host, over);
         for (guest, counts) in self.counts.drain(..) {
             host.note_counts(&guest, &counts);
         }
         self.guests
             .retain(|_, guest| guest.followed.is_some() || guest.gather.open().next().is_some());
-        if std::mem::take(&mut self.is_open_changed) {
-            host.note_open(self.open());
+        self.is_open_changed = false;
+        let open = self.open();
+        if open != self.noted {
+            self.noted.clone_from(&open);
+            host.note_open(open);
+        }
+    }
+
+    /// Closes the windows that began at `last` or before.
+    fn close_until(&mut self, host: &mut dyn Host, last: u64) {
+        while let Some(start) = self.first_open().filter(|start| *start <= last) {
+            let batch = self.batch(start);
+            self.closed = self.closed.max(start + u64::from(self.config.window));
+            self.noted = self.open();
+            host.take(batch, self.noted.clone());
+        }
+    }
+
+    /// The clock was set back by more than a window: those that are open are closed, and others begin, as if by another collector. Some of their
+    /// times have been before, so that they need another `boot` to be told apart.
+    fn begin_anew(&mut self, host: &mut dyn Host, seconds: u64) {
+        let back = self.latest - seconds;
+        match new_boot() {
+            Ok(boot) => {
+                log::warn!("The clock was set back by {back} s: windows begin anew");
+                self.close_until(host, u64::MAX);
+                (self.boot, self.closed, self.latest) = (boot, 0, seconds);
+                let window = self.now_at(seconds.saturating_mul(SECOND), 0).window();
+                for first in self.guests.values_mut().map(|guest| &mut guest.first) {
+                    *first = first.and(Some(window));
+                }
+            }
+            // One window has all ticks until the clock has the former time again.
+            Err(error) => {
+                log::error!(
+                    "The clock was set back by {back} s, and there is no random number: {error}"
+                );
+                self.latest = seconds;
+            }
         }
     }
 
@@ -392,12 +352,15 @@ impl<'a> Collector<'a> {
     }
 
     /// The first open window of each guest. While that waits for its last samples, a killed collector loses it and not the next one, which is
-    /// another collector's then.
+    /// another collector's then. A guest that is followed, and whose ticks are all on their way, has one, too.
     fn open(&self) -> BTreeMap<u64, u64> {
         let mut open = BTreeMap::new();
-        let guests = self.guests.values();
-        for start in guests.filter_map(|guest| guest.gather.open().next()) {
-            *open.entry(start).or_default() += 1;
+        for guest in self.guests.values() {
+            let coming = guest.first.filter(|_| guest.followed.is_some());
+            let coming = coming.map(|first| first.max(self.closed));
+            if let Some(start) = guest.gather.open().next().or(coming) {
+                *open.entry(start).or_default() += 1;
+            }
         }
         open
     }
@@ -432,6 +395,12 @@ impl<'a> Collector<'a> {
         names.tables.into_batch(&mut batch);
         batch
     }
+}
+
+/// CLOCK_REALTIME, in ns since 1970.
+fn real_time() -> u64 {
+    let real = SystemTime::now().duration_since(UNIX_EPOCH);
+    real.map_or(0, |real| u64::try_from(real.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A word for this run of the collector: 64 random bits.

@@ -187,7 +187,7 @@ impl Host for Once<'_> {
         self.interrupt.is_raised() || Instant::now() >= self.end
     }
 
-    fn take(&mut self, batch: Batch) {
+    fn take(&mut self, batch: Batch, _: BTreeMap<u64, u64>) {
         self.batches.push(batch);
     }
 

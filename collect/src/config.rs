@@ -1,14 +1,14 @@
 //! The configuration: a file in TOML, and options of the command line that take its place.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use crate::collector::system_name;
+use crate::files::read_text_up_to;
 use crate::gather::Policy;
 use crate::hash::{Hashed, Key, KeyError};
 
@@ -229,11 +229,7 @@ impl Config {
             path: path.to_owned(),
             source,
         };
-        let mut text = String::new();
-        let file = File::open(path).map_err(failed)?;
-        file.take(MAX_FILE)
-            .read_to_string(&mut text)
-            .map_err(failed)?;
+        let text = read_text_up_to(path, MAX_FILE).map_err(failed)?;
         Self::parse(&text, path)
     }
 
@@ -254,7 +250,7 @@ impl Config {
         self.host.clone().unwrap_or_else(system_name)
     }
 
-    /// What windows tell apart. Patterns that aren't are left out: [`check`](Self::check) refuses them.
+    /// What windows tell apart. Invalid patterns are left out: [`check`](Self::check) refuses them.
     pub fn policy(&self) -> Policy {
         let patterns = |words: &[String]| {
             let patterns = words.iter().map(|word| glob::Pattern::new(word));
@@ -367,7 +363,7 @@ pub(crate) const TAKEN: [&str; 12] = [
     "thread",
 ];
 
-/// Labels are names of Prometheus and OpenTelemetry at once, and none of ours.
+/// A label must be valid in Prometheus and OpenTelemetry, and not be one of our own.
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
     if labels.len() > MAX_LABELS {
         return Err(format!("labels: there may be {MAX_LABELS}"));

@@ -18,9 +18,11 @@ use crate::batch::{Batch, IDLE, Row, Tables, Window};
 use crate::collector::system_name;
 use crate::sinks::parquet;
 
-/// Bytes that a frame takes in the tables, beside its name, and that a row takes.
+/// Bytes that a frame takes in the tables, beside its name; that a row takes with its names; and that a window takes, with its tables and what a file has
+/// for it.
 const FRAME: usize = 64;
-const ROW: usize = 64;
+const ROW: usize = 256;
+const WINDOW: usize = 8 << 10;
 
 /// Write a recording as Parquet files, with the columns of what is collected
 ///
@@ -89,6 +91,9 @@ impl ExportArguments {
         source
             .for_each(|event| {
                 let start = self.start(info, event.time);
+                if !open.contains_key(&start) {
+                    source.room().take(WINDOW)?;
+                }
                 open.entry(start).or_default().add(source, event)
             })
             .context("Cannot export the recording")?;
@@ -183,7 +188,7 @@ impl Part {
         Ok(())
     }
 
-    /// Its rows, of which it is told how many ticks had interrupts off if the recording `knows_interrupts`.
+    /// Its rows, with the number of ticks with interrupts off if `knows_interrupts`.
     fn rows(&self, knows_interrupts: bool) -> Vec<Row> {
         let rows = self.rows.values();
         rows.map(|row| Row {

@@ -199,7 +199,7 @@ impl Metrics {
         self.kernels.get_or_create(&labels).set(1);
     }
 
-    /// Takes what a guest has counted since its start. Of one without a window nothing is told.
+    /// Takes what a guest has counted since its start. Ignored for a guest that has no window yet.
     pub fn note_counts(&self, guest: &str, counts: &GuestCounts) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = known.get_mut(guest) else {

@@ -26,7 +26,7 @@ pub struct Names {
     functions: IndexSet<Function, RandomState>,
     stacks: IndexSet<Box<[u32]>, RandomState>,
     frames: usize,
-    /// Whose numbers these are: no other names have it, nor these after everything was forgotten.
+    /// Changes whenever the numbers become invalid; no other names have it.
     generation: u64,
 }
 

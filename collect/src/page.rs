@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -12,8 +12,12 @@ use kvmprof_tools::http::{BadRequest, Method, Request};
 
 use crate::metrics::Metrics;
 
-/// How long a client may take to ask, and for each piece of the answer: others wait for it.
-const IDLE: Duration = Duration::from_secs(5);
+/// How long a client may take in all, to ask and to read the answer: others wait for it, and so does who ends this.
+const TIME: Duration = Duration::from_secs(5);
+/// The wait when the host gives no connection, as when this process has too many files.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes that are written at a time.
+const PIECE: usize = 64 << 10;
 /// The form of the text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -30,6 +34,15 @@ impl Page {
     /// # Errors
     /// The address can't be had, or the host gives no thread.
     pub fn start(address: SocketAddr, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
+        Self::with_time(address, metrics, TIME)
+    }
+
+    /// As [`start`](Self::start); each client has so much time.
+    fn with_time(
+        address: SocketAddr,
+        metrics: Arc<Metrics>,
+        time: Duration,
+    ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address)
             .with_context(|| format!("Cannot serve metrics at {address}"))?;
         let address = listener.local_addr()?;
@@ -40,8 +53,15 @@ impl Page {
                 if ending.load(Ordering::Relaxed) {
                     return;
                 }
-                // A client that has gone needs no answer.
-                let _ = stream.and_then(|stream| answer(stream, &metrics));
+                match stream {
+                    Ok(stream) => {
+                        let stream = UntilDeadline(&stream, Instant::now() + time);
+                        // A client that has gone needs no answer.
+                        let _ = answer(stream, &metrics);
+                    }
+                    // The next one would fail at once.
+                    Err(_) => sleep(PAUSE),
+                }
             }
         })?;
         Ok(Self {
@@ -61,30 +81,48 @@ impl Drop for Page {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         // The thread waits for a connection: it gets one.
-        let woken = TcpStream::connect_timeout(&self.address, IDLE);
+        let woken = TcpStream::connect_timeout(&self.address, TIME);
         if let (Some(thread), Ok(_)) = (self.thread.take(), woken) {
             let _ = thread.join();
         }
     }
 }
 
-/// Reads until a moment, however slowly bytes come.
+/// A connection until a moment, however slowly bytes come and go.
 struct UntilDeadline<'a>(&'a TcpStream, Instant);
 
-impl Read for UntilDeadline<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+impl UntilDeadline<'_> {
+    /// The rest of the time, which isn't zero.
+    fn rest(&self) -> io::Result<Duration> {
         let rest = self.1.saturating_duration_since(Instant::now());
         if rest.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        self.0.set_read_timeout(Some(rest))?;
+        Ok(rest)
+    }
+}
+
+impl Read for UntilDeadline<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.set_read_timeout(Some(self.rest()?))?;
         self.0.read(bytes)
     }
 }
 
-fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
-    stream.set_write_timeout(Some(IDLE))?;
-    let request = Request::read(&mut UntilDeadline(&stream, Instant::now() + IDLE));
+impl Write for UntilDeadline<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.set_write_timeout(Some(self.rest()?))?;
+        // In pieces: a client that takes one now and then has no more time for it.
+        self.0.write(bytes.get(..PIECE).unwrap_or(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn answer(mut stream: UntilDeadline<'_>, metrics: &Metrics) -> io::Result<()> {
+    let request = Request::read(&mut stream);
     let (status, body) = match &request {
         Err(BadRequest::Method) => ("405 Method Not Allowed", String::new()),
         Err(_) => ("400 Bad Request", String::new()),
@@ -103,4 +141,57 @@ fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
         stream.write_all(body.as_bytes())?;
     }
     stream.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::testing::batch;
+    use crate::config::Config;
+    use crate::spool::Spool;
+
+    /// What a client reads that takes `piece` bytes at a time, and waits `pause` in between.
+    fn read(address: SocketAddr, path: &str, piece: usize, pause: Duration) -> Vec<u8> {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+        let (mut all, mut bytes) = (Vec::new(), vec![0; piece]);
+        while let Ok(length @ 1..) = stream.read(&mut bytes) {
+            all.extend_from_slice(&bytes[..length]);
+            sleep(pause);
+        }
+        all
+    }
+
+    #[test]
+    fn a_slow_reader_holds_nobody_up_for_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &[]).unwrap();
+        let metrics = Metrics::new(&Config::default(), "host", Arc::new(spool));
+        // Far more than fits into the buffers of a connection.
+        let guests: Vec<String> = (0..16_000).map(|number| format!("{number:0100}")).collect();
+        let guests: Vec<&str> = guests.iter().map(String::as_str).collect();
+        metrics.add(&batch(100, &guests, 7));
+        let page = metrics.text().unwrap().len();
+        assert!(page > 24 << 20, "{page}");
+        let time = Duration::from_millis(500);
+        let address = "127.0.0.1:0".parse().unwrap();
+        let page = Page::with_time(address, Arc::new(metrics), time).unwrap();
+        let address = page.address();
+        // It takes all of it within the pauses that each write allows, though not within the whole time.
+        let slow = std::thread::spawn(move || {
+            read(address, "/metrics", 64 << 10, Duration::from_millis(10)).len()
+        });
+        let other = loop {
+            let answer = read(address, "/other", 1 << 10, Duration::ZERO);
+            if !answer.is_empty() {
+                break answer;
+            }
+        };
+        assert!(other.starts_with(b"HTTP/1.1 404"), "{other:?}");
+        let taken = slow.join().unwrap();
+        assert!(taken < 24 << 20, "{taken}");
+        // It ends, though somebody is connected and says nothing.
+        let _silent = TcpStream::connect(address).unwrap();
+        drop(page);
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Builder};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -18,8 +20,6 @@ use kvmprof_abi::recorder::{
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_recording::counters::Counters;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::inotify;
 
 use crate::config::Config;
 
@@ -107,79 +107,6 @@ pub fn guest_name(socket: &Socket, is_taken: impl Fn(&str) -> bool) -> String {
     name
 }
 
-/// Tells of changes in folders, in a thread of its own, which ends when this is dropped. Folders that have wildcards in their own names are for the
-/// collector's own looks.
-pub struct Watcher {
-    folders: Vec<PathBuf>,
-    inotify: Arc<OwnedFd>,
-    end: Arc<OwnedFd>,
-}
-
-impl Watcher {
-    /// Watches the folders of `patterns`, as far as they are there.
-    ///
-    /// # Errors
-    /// The host gives no inotify, or no thread.
-    pub fn start(patterns: &[String], sender: SyncSender<News>) -> io::Result<Self> {
-        let folders = patterns
-            .iter()
-            .filter_map(|pattern| Path::new(pattern).parent());
-        let folders = folders.filter(|folder| !folder.to_string_lossy().contains(['*', '?', '[']));
-        let watcher = Self {
-            folders: folders.map(Path::to_owned).collect(),
-            inotify: Arc::new(inotify::init(inotify::CreateFlags::CLOEXEC)?),
-            end: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?),
-        };
-        watcher.look();
-        let (inotify, end) = (Arc::clone(&watcher.inotify), Arc::clone(&watcher.end));
-        Builder::new()
-            .name("watch".into())
-            .spawn(move || tell_of_changes(&inotify, &end, &sender))?;
-        Ok(watcher)
-    }
-
-    /// Watches the folders that have come since the last look, or have been made anew. For others nothing changes.
-    pub fn look(&self) {
-        let events = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-        for folder in &self.folders {
-            // One that isn't there is looked for again.
-            let _ = inotify::add_watch(&self.inotify, folder, events);
-        }
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        // A counter that is 0 takes any number.
-        let _ = rustix::io::write(&self.end, &1_u64.to_ne_bytes());
-    }
-}
-
-/// Sends news of what `inotify` tells, until `end` can be read or nobody takes it.
-fn tell_of_changes(inotify: &OwnedFd, end: &OwnedFd, sender: &SyncSender<News>) {
-    let mut buffer = [0; 4096];
-    loop {
-        let mut ready = [inotify, end].map(|file| PollFd::new(file, PollFlags::IN));
-        match poll(&mut ready, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
-        }
-        let [changed, ended] = ready.map(|file| !file.revents().is_empty());
-        if ended {
-            return;
-        }
-        // Which file it was doesn't matter: all of them are looked at.
-        if changed
-            && (rustix::io::read(inotify, &mut buffer).is_err()
-                || sender.send(News::Changed).is_err())
-        {
-            return;
-        }
-        // A folder in which much happens is looked at ten times a second.
-        thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// What is asked of a guest's recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -221,13 +148,42 @@ struct Recording {
 enum Stage {
     #[default]
     Starting,
+    /// The server is asked for a recording. Its answer may never come.
+    Connected(UnixStream),
     Live(Arc<Recording>),
     /// Nobody wants the guest followed any more.
     Dropped,
 }
 
+/// What a guest's thread and the collector share.
+#[derive(Default)]
+struct Shared {
+    stage: Mutex<Stage>,
+    /// Whether anything of the recording has come.
+    is_heard: AtomicBool,
+}
+
+impl Shared {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of the next stage. False if nobody wants the guest followed any more.
+    fn reach(&self, next: Stage) -> bool {
+        let mut stage = self.stage();
+        let is_wanted = !matches!(*stage, Stage::Dropped);
+        if is_wanted {
+            *stage = next;
+        }
+        is_wanted
+    }
+}
+
 /// A guest that a thread follows. Dropped, its connection ends, and the thread.
-pub struct Followed(Arc<Mutex<Stage>>);
+pub struct Followed {
+    shared: Arc<Shared>,
+    since: Instant,
+}
 
 impl Followed {
     /// Follows the guest at `path` in a thread of its own, which sends what comes under this `number`.
@@ -240,26 +196,28 @@ impl Followed {
         wanted: Wanted,
         sender: SyncSender<News>,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Mutex::new(Stage::default()));
-        let place = Arc::clone(&shared);
+        let shared = Arc::new(Shared::default());
+        let own = Arc::clone(&shared);
         Builder::new().name("guest".into()).spawn(move || {
-            let result = follow(&path, number, &wanted, &place, &sender);
+            let result = follow(&path, number, &wanted, &own, &sender);
             // Nobody takes it when the collector has ended.
             let _ = sender.send(News::Gone(number, result.err()));
         })?;
-        Ok(Self(shared))
+        Ok(Self {
+            shared,
+            since: Instant::now(),
+        })
     }
 
-    fn recording(&self) -> Option<Arc<Recording>> {
-        match &*lock(&self.0) {
-            Stage::Live(recording) => Some(Arc::clone(recording)),
-            Stage::Starting | Stage::Dropped => None,
-        }
+    /// Whether nothing of the recording has come for so long.
+    pub fn is_silent(&self, time: Duration) -> bool {
+        self.since.elapsed() >= time && !self.shared.is_heard.load(Ordering::Relaxed)
     }
 
     /// Ends the recording: what is left of it still comes. The recorder may take a second for that, so a thread waits for it.
     pub fn stop(&self) {
-        if let Some(recording) = self.recording() {
+        if let Stage::Live(recording) = &*self.shared.stage() {
+            let recording = Arc::clone(recording);
             let stop = move || recording.recorder.ioctl(REC_STOP, 0);
             // Without a thread the connection's end is the recording's.
             let _ = Builder::new().name("stop".into()).spawn(stop);
@@ -269,33 +227,33 @@ impl Followed {
 
 impl Drop for Followed {
     fn drop(&mut self) {
-        if let Some(recording) = self.recording() {
-            recording.connection.disconnect();
+        let before = std::mem::replace(&mut *self.shared.stage(), Stage::Dropped);
+        match before {
+            Stage::Live(recording) => recording.connection.disconnect(),
+            Stage::Connected(stream) => {
+                // A server that has gone needs none.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            Stage::Starting | Stage::Dropped => {}
         }
-        *lock(&self.0) = Stage::Dropped;
     }
-}
-
-fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
-    stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn follow(
     path: &Path,
     number: u64,
     wanted: &Wanted,
-    stage: &Mutex<Stage>,
+    shared: &Shared,
     sender: &SyncSender<News>,
 ) -> anyhow::Result<()> {
-    let connection = connect(path, &wanted.owners)?;
+    let connection = connect(path, &wanted.owners, shared)?;
     let recorder = start(&connection, wanted)?;
     let recording = Arc::new(Recording {
         connection,
         recorder,
     });
-    match &mut *lock(stage) {
-        Stage::Dropped => return Ok(()),
-        stage => *stage = Stage::Live(Arc::clone(&recording)),
+    if !shared.reach(Stage::Live(Arc::clone(&recording))) {
+        return Ok(());
     }
     let mut next_counts = Some(Instant::now());
     loop {
@@ -311,6 +269,7 @@ fn follow(
             }
         }
         let bytes = recording.recorder.read(PIECE)?;
+        shared.is_heard.store(true, Ordering::Relaxed);
         let is_end = bytes.is_empty();
         if is_end || sender.send(News::Bytes(number, bytes)).is_err() {
             return Ok(());
@@ -325,11 +284,17 @@ fn counts(connection: &Connection) -> Option<Counters> {
 }
 
 /// Connects to the socket, if the program there is root's, this program's user's, or one of the `owners`.
-fn connect(path: &Path, owners: &[u32]) -> Result<Connection, ClientError> {
-    match Connection::connect(path) {
-        Err(ClientError::WrongServer { user, .. }) if owners.contains(&user) => {
-            Connection::connect_to(path, Some(user))
-        }
+fn connect(path: &Path, owners: &[u32], shared: &Shared) -> Result<Connection, ClientError> {
+    let connect = |owner| {
+        Connection::connect_noting(path, owner, |stream| {
+            let is_wanted = shared.reach(Stage::Connected(stream.try_clone()?));
+            is_wanted
+                .then_some(())
+                .ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
+        })
+    };
+    match connect(None) {
+        Err(ClientError::WrongServer { user, .. }) if owners.contains(&user) => connect(Some(user)),
         result => result,
     }
 }
@@ -347,7 +312,7 @@ fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevic
         Ok(recorder)
     };
     let recorder = open()?;
-    // Nor these.
+    // An earlier release doesn't know these either.
     let _ = recorder.ioctl(REC_HZ, wanted.hz.into());
     let _ = recorder.ioctl(REC_YIELD, 1);
     let Err(error) = recorder.ioctl(REC_START, wanted.parts) else {
@@ -366,7 +331,6 @@ fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevic
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
-    use std::sync::mpsc::sync_channel;
 
     use super::*;
 
@@ -404,44 +368,6 @@ mod tests {
                 window,
             };
             assert_eq!(wanted.interval(), interval);
-        }
-    }
-
-    #[test]
-    fn new_sockets_are_told_of() {
-        let folder = tempfile::tempdir().unwrap();
-        let (sender, news) = sync_channel(8);
-        let pattern = folder.path().join("*.sock").display().to_string();
-        let _watcher = Watcher::start(&[pattern], sender).unwrap();
-        let _listener = UnixListener::bind(folder.path().join("a.sock")).unwrap();
-        assert!(matches!(news.recv().unwrap(), News::Changed));
-    }
-
-    #[test]
-    fn a_folder_that_comes_later_is_watched() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = place.path().join("later");
-        let (sender, news) = sync_channel(8);
-        let pattern = folder.join("*.sock").display().to_string();
-        let watcher = Watcher::start(&[pattern], sender).unwrap();
-        fs::create_dir(&folder).unwrap();
-        watcher.look();
-        let _listener = UnixListener::bind(folder.join("a.sock")).unwrap();
-        assert!(matches!(news.recv().unwrap(), News::Changed));
-    }
-
-    /// The sender goes with the thread, and the thread with the watcher, though nothing changes.
-    #[test]
-    fn a_watcher_that_is_dropped_ends() {
-        let folder = tempfile::tempdir().unwrap();
-        let (sender, news) = sync_channel(8);
-        let pattern = folder.path().join("*.sock").display().to_string();
-        let watcher = Watcher::start(&[pattern], sender).unwrap();
-        let inotify = Arc::downgrade(&watcher.inotify);
-        drop(watcher);
-        assert!(news.recv().is_err());
-        while inotify.upgrade().is_some() {
-            thread::yield_now();
         }
     }
 

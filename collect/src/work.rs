@@ -1,6 +1,6 @@
 //! Collecting for the sinks until a signal, and going on with another configuration at SIGHUP.
 //!
-//! What another configuration needs is had before the present one is given up, as far as both can be there at once: files are read, the stores' options
+//! Everything the new configuration needs is opened before the old one is closed, where both can exist at once: files are read, the stores' options
 //! are checked. The spool's folder and the address of metrics may be the same ones, and come after. If they can't be had, the former
 //! configuration goes on.
 
@@ -232,9 +232,9 @@ impl Host for Always<'_> {
         self.interrupt.is_raised() || self.reload.is_asked_for()
     }
 
-    fn take(&mut self, batch: Batch) {
+    fn take(&mut self, batch: Batch, open: BTreeMap<u64, u64>) {
         self.metrics.add(&batch);
-        if let Err(error) = self.spool.push(&batch) {
+        if let Err(error) = self.spool.push_noting(&batch, open) {
             log::error!("{error:?}: windows are lost");
         }
     }

@@ -88,7 +88,7 @@ impl DataArguments {
 struct QueryArguments {
     #[command(flatten)]
     data: DataArguments,
-    /// The question; behind -- if it begins with a comment
+    /// The SQL query; put -- before it if it starts with a comment
     #[arg(value_name = "SQL", required_unless_present = "recording")]
     sql: Option<String>,
     /// The form of the answer
@@ -169,8 +169,8 @@ struct TopArguments {
 
 /// Show which functions' shares changed from one choice to another
 ///
-/// Lists the functions whose share of all ticks changed, the biggest changes first, each with a 95 % confidence interval; those
-/// that may be chance, as so many were compared, are marked. With --output it draws a differential flame graph.
+/// Lists the functions whose share of all ticks changed, the biggest changes first, each with a 95 % confidence interval; changes
+/// that may be chance, given how many functions were compared, are marked. With --output it draws a differential flame graph.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when the data set cannot be read, a condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\

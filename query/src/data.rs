@@ -225,7 +225,11 @@ fn find(
                 find(&path, values, depth + 1, found)?;
             }
         } else if is_data(name) {
-            let metadata = entry.metadata().map_err(read)?;
+            // Links count as what they lead to. A file that has gone, or a link that leads nowhere, is none.
+            let metadata = match fs::metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata.map_err(read)?,
+            };
             if metadata.is_file() && metadata.len() > 0 {
                 let location = StorePath::from_absolute_path(&path);
                 found.push(DataFile {
@@ -279,6 +283,23 @@ mod tests {
             location.ends_with("guest=b%20c%2F/1-x.parquet"),
             "{location}"
         );
+    }
+
+    #[test]
+    fn links_count_as_what_they_lead_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("date=2026-03-01/host=a/guest=b");
+        write(folder.path(), "elsewhere.parquet");
+        fs::create_dir_all(&place).unwrap();
+        let link = |from: &str, to: &str| std::os::unix::fs::symlink(from, place.join(to)).unwrap();
+        link("../../../elsewhere.parquet", "1.parquet");
+        link("nowhere", "2.parquet");
+        let set = open(folder.path().to_str().unwrap()).unwrap();
+        let names: Vec<Option<&str>> = (set.files.iter())
+            .map(|file| file.location.filename())
+            .collect();
+        assert_eq!(names, [Some("1.parquet")]);
+        assert_eq!(set.files[0].length, 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The engine that answers SQL: DataFusion, with one table and nothing else that it could read or write.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,19 +36,20 @@ impl Engine {
     /// to temporary files.
     ///
     /// # Errors
-    /// There is no data set, or it can't be read.
+    /// There is no data set, it can't be read, or a signal came.
     pub fn open(place: &str, memory: usize, interrupt: Interrupt) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
-        let set = runtime.block_on(DataSet::open(place))?;
+        let set = runtime.block_on(unless_interrupted(&interrupt, DataSet::open(place)))??;
         let environment =
             RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory)));
         let mut config = SessionConfig::new();
         // Conditions are looked at before the other columns are read.
         config.options_mut().execution.parquet.pushdown_filters = true;
         let context = SessionContext::new_with_config_rt(config, environment.build_arc()?);
-        let samples = runtime.block_on(Samples::new(&context, set))?;
+        let samples = unless_interrupted(&interrupt, Samples::new(&context, set));
+        let samples = runtime.block_on(samples)??;
         context.register_table(TABLE, Arc::new(samples))?;
         Ok(Self {
             context,
@@ -94,19 +96,53 @@ impl Engine {
     ) -> anyhow::Result<SchemaRef> {
         let failed = "The query failed";
         self.runtime.block_on(async {
-            let mut stream = answer.execute_stream().await.context(failed)?;
+            let stream = unless_interrupted(&self.interrupt, answer.execute_stream()).await?;
+            let mut stream = stream.context(failed)?;
             let schema = stream.schema();
-            loop {
-                let next = tokio::time::timeout(LOOK, stream.next()).await;
-                if self.interrupt.is_raised() {
-                    bail!("Interrupted");
-                }
-                match next {
-                    Err(_) => {}
-                    Ok(None) => return Ok(schema),
-                    Ok(Some(batch)) => each(&batch.context(failed)?)?,
-                }
+            while let Some(batch) = unless_interrupted(&self.interrupt, stream.next()).await? {
+                each(&batch.context(failed)?)?;
             }
+            Ok(schema)
         })
+    }
+}
+
+/// What `work` gives.
+///
+/// # Errors
+/// A signal came first.
+async fn unless_interrupted<T>(
+    interrupt: &Interrupt,
+    work: impl Future<Output = T>,
+) -> anyhow::Result<T> {
+    let mut work = pin!(work);
+    loop {
+        let done = tokio::time::timeout(LOOK, &mut work).await;
+        if interrupt.is_raised() {
+            bail!("Interrupted");
+        }
+        if let Ok(done) = done {
+            return Ok(done);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_ends_by_a_signal() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let interrupt = Interrupt::default();
+        let done = runtime.block_on(unless_interrupted(&interrupt, async { 7 }));
+        assert_eq!(done.unwrap(), 7);
+        interrupt.stopper().stop();
+        let never = futures::future::pending::<()>();
+        let error = runtime.block_on(unless_interrupted(&interrupt, never));
+        assert_eq!(error.unwrap_err().to_string(), "Interrupted");
     }
 }

@@ -95,7 +95,7 @@ impl Samples {
     /// The table of the files of `set`, which have the columns of the first one. [`LATER`] may be missing in any of them.
     ///
     /// # Errors
-    /// That can't be read, or isn't a file of a data set.
+    /// The first file can't be read, or isn't a file of a data set.
     pub async fn new(context: &SessionContext, set: DataSet) -> anyhow::Result<Self> {
         let DataSet { url, store, files } = set;
         let Some(first) = files.first() else {

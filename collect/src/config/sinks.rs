@@ -16,7 +16,7 @@ const STORES: [&str; 3] = ["s3://", "gs://", "az://"];
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "SinkKeys")]
 pub struct SinkConfig {
-    /// Its name, which its position in the spool is kept by.
+    /// Its name, under which its position in the spool is stored.
     pub name: String,
     /// What it is.
     pub kind: SinkKind,

@@ -1,8 +1,11 @@
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
 use kvmprof_recording::file::{KERNEL_CLOCK, ResetInfo, SamplesEncoder, header};
 use kvmprof_recording::{IPL_MASKED, Sample, StackEnd, StackSummary};
 
 use super::*;
-use crate::batch::Batch;
+use crate::batch::{Batch, IDLE, OTHER};
 use crate::hash::{Hashed, Key};
 use crate::names::Names;
 
@@ -220,11 +223,22 @@ fn a_guest_without_end_of_names_and_stacks_takes_bounded_room() {
     for _ in 0..4 {
         states.push(gather.feed(symbols.as_ref().unwrap(), at(5, 0)));
     }
-    println!("{states:?}");
-    assert!(
-        !matches!(states.last(), Some(Ok(State::Live))),
-        "{states:?}"
-    );
+    assert_eq!(states.first(), Some(&Ok(State::Live)));
+    assert_eq!(states.last(), Some(&Ok(State::Stale)));
+}
+
+#[test]
+fn a_name_that_is_not_utf8_has_a_sign_for_what_is_wrong() {
+    let mut gather = Gather::default();
+    gather.feed(&begin(), at(5, 0)).unwrap();
+    let mut ticks = ticks(1, 7, "abc");
+    if let Some(sample) = &mut ticks.sample {
+        sample.comm[1] = 0xff;
+    }
+    gather.feed(&block(&[ticks]), at(5, 0)).unwrap();
+    let batch = close(&mut gather, 0, &policy(9, 9, &[]));
+    let name = "a\u{fffd}c";
+    assert_eq!(rows(&batch), [(name, name, 1), (IDLE, IDLE, 1)]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub struct Grpc {
 }
 
 struct Receiver {
-    /// As it is told.
+    /// The URL as shown in messages, without its query.
     url: String,
     address: Address,
     headers: MetadataMap,

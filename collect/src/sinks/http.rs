@@ -1,7 +1,6 @@
 //! Requests to sinks.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use ureq::{Agent, Body};
 
 use super::{Failure, tls};
 use crate::config::Endpoint;
+use crate::files::read_text_up_to;
 
 /// How long a request may take in all.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,8 +32,13 @@ pub struct Poster {
 
 /// A client of HTTP with this `tls`.
 pub fn agent(tls: TlsConfig) -> Agent {
+    agent_with(tls, TIMEOUT)
+}
+
+/// As [`agent`]; a request may take so much time in all.
+fn agent_with(tls: TlsConfig, time: Duration) -> Agent {
     let config = Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
+        .timeout_global(Some(time))
         .http_status_as_error(false)
         // Neither what is sent nor its secrets go anywhere else.
         .max_redirects(0)
@@ -129,9 +134,114 @@ pub fn with_values(
 }
 
 fn read_value(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_VALUE).read_to_string(&mut text))
-        .with_context(|| format!("Cannot read {}", path.display()))?;
+    let text = read_text_up_to(path, MAX_VALUE);
+    let text = text.with_context(|| format!("Cannot read {}", path.display()))?;
     Ok(text.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::process::Command;
+    use std::thread::{self, JoinHandle};
+
+    use super::*;
+    use crate::config::Tls;
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    /// Answers one request, whose body is one byte, with `head`.
+    fn answer(listener: TcpListener, head: String) -> JoinHandle<()> {
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut request, mut byte) = (Vec::new(), [0]);
+            while !request.ends_with(b"\r\n\r\n") {
+                stream.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
+            }
+            stream.read_exact(&mut byte).unwrap();
+            let rest = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+            write!(stream, "{head}\r\n{rest}").unwrap();
+        })
+    }
+
+    /// Whether somebody has connected to it.
+    fn is_connected(listener: &TcpListener) -> bool {
+        listener.set_nonblocking(true).unwrap();
+        match listener.accept() {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                false
+            }
+        }
+    }
+
+    fn poster(address: &str, time: Duration) -> Poster {
+        Poster {
+            agent: agent_with(tls::client(&Tls::default(), false).unwrap(), time),
+            url: format!("http://{address}/"),
+            headers: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn redirects_are_not_followed() {
+        for status in [301, 302, 303, 307, 308] {
+            let ((other, elsewhere), (server, address)) = (listener(), listener());
+            let head = format!("HTTP/1.1 {status} x\r\nLocation: http://{elsewhere}/");
+            let server = answer(server, head);
+            let posted = poster(&address.to_string(), TIMEOUT).post(&[], "text/plain", b"x");
+            let Err(Failure::Retry { error, .. }) = posted else {
+                panic!("{posted:?}");
+            };
+            let said = format!("{error:#}");
+            assert!(said.contains(&format!("answers {status}")), "{said}");
+            server.join().unwrap();
+            assert!(!is_connected(&other));
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_does_not_answer_is_not_waited_for_for_ever() {
+        let (_hanging, address) = listener();
+        let poster = poster(&address.to_string(), Duration::from_millis(50));
+        let posted = poster.post(&[], "text/plain", b"x");
+        assert!(matches!(posted, Err(Failure::Retry { .. })), "{posted:?}");
+        let agent = agent(tls::client(&Tls::default(), false).unwrap());
+        assert_eq!(agent.config().timeouts().global, Some(TIMEOUT));
+    }
+
+    /// Where the test that runs itself has to post to.
+    const ADDRESS: &str = "KVMPROF_TEST_ADDRESS";
+
+    #[test]
+    fn proxies_of_the_environment_are_not_used() {
+        if let Ok(address) = std::env::var(ADDRESS) {
+            poster(&address, TIMEOUT)
+                .post(&[], "text/plain", b"x")
+                .unwrap();
+            return;
+        }
+        let ((proxy, proxy_address), (server, address)) = (listener(), listener());
+        let server = answer(server, "HTTP/1.1 200 OK".to_owned());
+        let name = "sinks::http::tests::proxies_of_the_environment_are_not_used";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name]);
+        command.env(ADDRESS, address.to_string());
+        command.env_remove("NO_PROXY").env_remove("no_proxy");
+        for variable in ["ALL_PROXY", "HTTP_PROXY", "http_proxy"] {
+            command.env(variable, format!("http://{proxy_address}"));
+        }
+        let ran = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+        server.join().unwrap();
+        assert!(!is_connected(&proxy));
+    }
 }

@@ -1,7 +1,7 @@
 //! Hands batches out of the spool to sinks, each in a thread of its own.
 //!
 //! A batch, or several, are handed over in parts. Before a part is sent that is noted in the spool, and when it has arrived. Whatever is
-//! in between when the collector is killed isn't sent again, unless sending it twice does nothing.
+//! in between when the collector is killed isn't sent again. Where sending it twice does nothing, it is, and less is noted.
 
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -11,6 +11,8 @@ mod objects;
 mod otlp;
 pub mod parquet;
 mod pprof;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +27,7 @@ use self::parquet::ParquetSink;
 use self::pprof::{Dialect, PprofSink};
 use crate::batch::Batch;
 use crate::config::{SinkConfig, SinkKind};
-use crate::spool::{Attempt, Claim, Counts, Progress, Spool, SpoolError};
+use crate::spool::{Claim, Counts, Progress, Spool, SpoolError};
 
 /// Waits before a sink that has failed is tried again: each twice the one before, all of them by chance up to half as long again.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -69,21 +71,17 @@ trait Sink: Send {
         0
     }
 
-    /// How many parts the batches have.
-    fn parts(&self, batches: &[Batch]) -> usize;
+    /// How many parts the batches have: the same number for the same batches. It is asked first.
+    fn parts(&mut self, batches: &[Batch]) -> usize;
 
     /// Windows and ticks in a part.
     fn part(&self, batches: &[Batch], part: usize) -> (u64, u64);
 
     /// Hands a part over.
     fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure>;
-}
 
-/// Windows and ticks of whole batches.
-fn whole(batches: &[Batch]) -> (u64, u64) {
-    let windows = batches.iter().map(|batch| batch.windows.len() as u64);
-    let ticks = batches.iter().map(Batch::ticks);
-    (windows.sum(), ticks.fold(0, u64::saturating_add))
+    /// Forgets what it has kept of the batches.
+    fn forget(&mut self) {}
 }
 
 /// A sink that can be started: the files that its configuration names have been read.
@@ -210,30 +208,63 @@ impl Runner<'_> {
 
     /// False when the spool was closed before all of it was taken: the next start goes on with the part after the last one that was.
     fn hand_over(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
+        let done = self.hand_over_parts(claim);
+        self.sink.forget();
+        if !done? {
+            // What was noted in memory alone, and that nothing is being sent.
+            self.spool.change(&self.name, |progress| {
+                if let Some(attempt) = &mut progress.attempt {
+                    attempt.is_sent = false;
+                }
+            })?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn hand_over_parts(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
         let batches = &claim.batches;
+        let parts = self.sink.parts(batches);
         let mut first = usize::try_from(claim.attempt.part).unwrap_or(usize::MAX);
         if claim.attempt.is_sent && !self.sink.is_idempotent() {
             // An earlier collector was killed while it was sent.
             let (windows, ticks) = self.sink.part(batches, first);
             first = first.saturating_add(1);
-            self.note(first, false, |progress| {
-                progress.unsure.add_part(windows, ticks)
-            })?;
+            self.note(first, |progress| progress.unsure.add_part(windows, ticks))?;
         }
-        for part in first..self.sink.parts(batches) {
-            if self.spool.is_closed() || !self.hand_over_part(batches, part)? {
+        let mut is_noted = false;
+        for part in first..parts {
+            if self.spool.is_closed() {
                 return Ok(false);
             }
+            let Some(fate) = self.send(batches, part, is_noted)? else {
+                return Ok(false);
+            };
+            let (windows, ticks) = self.sink.part(batches, part);
+            let count = |progress: &mut Progress| fate(progress).add_part(windows, ticks);
+            if part + 1 == parts {
+                self.spool.finish(&self.name, count)?;
+                return Ok(true);
+            }
+            self.note_next(part + 1, count)?;
+            is_noted = true;
         }
-        self.spool.finish(&self.name)?;
+        self.spool.finish(&self.name, |_| ())?;
         Ok(true)
     }
 
-    fn hand_over_part(&mut self, batches: &[Batch], part: usize) -> Result<bool, SpoolError> {
-        let (windows, ticks) = self.sink.part(batches, part);
+    /// Sends a part, until it isn't sent again. `None` if the spool was closed before that.
+    fn send(
+        &mut self,
+        batches: &[Batch],
+        part: usize,
+        mut is_noted: bool,
+    ) -> Result<Option<Fate>, SpoolError> {
         let mut wait = FIRST_WAIT;
         loop {
-            self.note(part, true, |_| ())?;
+            if !self.sink.is_idempotent() && !is_noted {
+                self.note_sent(part)?;
+            }
             let (error, fate): (_, Fate) = match self.sink.send(batches, part) {
                 Ok(()) => (None, |progress| &mut progress.delivered),
                 Err(Failure::Refused(error)) => (Some(error), |progress| &mut progress.refused),
@@ -241,9 +272,10 @@ impl Runner<'_> {
                 Err(Failure::Retry { error, after }) => {
                     let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
-                    self.note(part, false, |progress| progress.retries += 1)?;
+                    self.note(part, |progress| progress.retries += 1)?;
+                    is_noted = false;
                     if self.spool.wait_ended(jittered(wait, chance()).max(asked)) {
-                        return Ok(false);
+                        return Ok(None);
                     }
                     wait = longer(wait);
                     continue;
@@ -253,31 +285,44 @@ impl Runner<'_> {
                 None => self.last_error.clear(),
                 Some(error) => self.tell(&error, "It is not sent again"),
             }
-            self.note(part + 1, false, |progress| {
-                fate(progress).add_part(windows, ticks);
-            })?;
-            return Ok(true);
+            return Ok(Some(fate));
         }
     }
 
-    /// Notes how far the attempt has come.
-    fn note(
-        &self,
-        part: usize,
-        is_sent: bool,
-        change: impl FnOnce(&mut Progress),
-    ) -> Result<(), SpoolError> {
-        self.spool.change(&self.name, |progress| {
-            if let Some(Attempt {
-                part: known,
-                is_sent: was_sent,
-                ..
-            }) = &mut progress.attempt
-            {
-                (*known, *was_sent) = (part as u64, is_sent);
-            }
-            change(progress);
+    /// Notes that a part is about to be sent. It isn't, if that can't be written: a collector that is killed then would send it again.
+    fn note_sent(&self, part: usize) -> Result<(), SpoolError> {
+        self.spool
+            .try_change(&self.name, |progress| progress.go_on(part, true))
+    }
+
+    /// Notes that the part before `part` is done, what has become of it, and that `part` is about to be sent, all at once: for a sink with a part for each
+    /// guest it is the most that is written. Where parts may be sent twice it isn't written each time: those since then are sent again after
+    /// a kill, and are counted by then.
+    fn note_next(&self, part: usize, count: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
+        if self.sink.is_idempotent() {
+            return self.note(part, count);
+        }
+        let noted = self.spool.change(&self.name, |progress| {
+            count(progress);
+            progress.go_on(part, true);
+        });
+        noted.inspect_err(|_| {
+            self.spool
+                .change_later(&self.name, |progress| progress.go_on(part, false));
         })
+    }
+
+    /// Notes that `part` is the next one and isn't being sent, and what else has changed.
+    fn note(&self, part: usize, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
+        let change = |progress: &mut Progress| {
+            progress.go_on(part, false);
+            change(progress);
+        };
+        if self.sink.is_idempotent() {
+            self.spool.change_later(&self.name, change);
+            return Ok(());
+        }
+        self.spool.change(&self.name, change)
     }
 
     /// Tells of an error, once until there is another one.
@@ -290,7 +335,7 @@ impl Runner<'_> {
     }
 }
 
-/// The wait behind `wait`.
+/// The wait that follows `wait`.
 fn longer(wait: Duration) -> Duration {
     (2 * wait).min(LONGEST_WAIT)
 }
@@ -306,81 +351,4 @@ fn chance() -> u8 {
     // Without chance, all come at once: that is no failure.
     let _ = getrandom(&mut byte, GetRandomFlags::empty());
     byte[0]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::batch::testing::batch;
-
-    #[test]
-    fn waits_grow_up_to_a_bound_and_are_spread() {
-        let mut wait = FIRST_WAIT;
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            waits.push(wait.as_millis());
-            wait = longer(wait);
-        }
-        let expected = [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000];
-        assert_eq!(waits, expected);
-        for wait in [FIRST_WAIT, LONGEST_WAIT] {
-            assert_eq!(jittered(wait, 0), wait);
-            assert_eq!(jittered(wait, 128), wait + wait / 4);
-            let longest = jittered(wait, u8::MAX);
-            assert!(longest < wait + wait / 2 && longest > wait * 149 / 100);
-            let all = (0..=u8::MAX).map(|chance| jittered(wait, chance));
-            assert!(all.is_sorted_by(|one, other| one < other));
-        }
-        // Not the same one for all collectors.
-        let chances: std::collections::BTreeSet<u8> = (0..1000).map(|_| chance()).collect();
-        assert!(chances.len() > 100, "{chances:?}");
-    }
-
-    /// Takes a batch in three parts, and has the spool closed while the first one is sent.
-    struct Closing(Arc<Spool>);
-
-    impl Sink for Closing {
-        fn parts(&self, _: &[Batch]) -> usize {
-            3
-        }
-
-        fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
-            (1, 10)
-        }
-
-        fn send(&mut self, _: &[Batch], part: usize) -> Result<(), Failure> {
-            if part == 0 {
-                self.0.close();
-            }
-            Ok(())
-        }
-    }
-
-    fn run(spool: &Arc<Spool>) -> (Progress, u64) {
-        let mut runner = Runner {
-            name: "a".to_owned(),
-            sink: &mut Closing(Arc::clone(spool)),
-            spool: Arc::clone(spool),
-            last_error: String::new(),
-        };
-        runner.run();
-        let (_, progress, waiting) = spool.progress().remove(0);
-        (progress, waiting)
-    }
-
-    #[test]
-    fn a_sink_that_is_to_end_finishes_the_part_that_it_sends() {
-        let folder = tempfile::tempdir().unwrap();
-        let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
-        let spool = open().unwrap();
-        spool.push(&batch(10, &["g"], 5)).unwrap();
-        spool.push(&batch(20, &["g"], 5)).unwrap();
-        let (progress, waiting) = run(&spool);
-        assert_eq!((progress.delivered.windows, waiting), (1, 2));
-        drop(spool);
-        // The other two parts, then the next batch's first one.
-        let (progress, waiting) = run(&open().unwrap());
-        assert_eq!((progress.delivered.windows, waiting), (4, 1));
-        assert_eq!(progress.unsure.windows, 0);
-    }
 }

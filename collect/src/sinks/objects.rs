@@ -7,6 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use async_trait::async_trait;
@@ -27,6 +28,8 @@ use super::parquet::{NamedWindow, RefusedFile, Target, write_rows};
 use super::{http, tls};
 use crate::config::Bucket;
 
+/// What a connection carries at least, in bytes a second: a request with a large body has the more time.
+const SLOWEST: u64 = 64 << 10;
 /// Longest answer, in bytes, and what is told of one that is an error, in characters.
 const MAX_ANSWER: u64 = 1 << 20;
 const MAX_TOLD: usize = 1000;
@@ -177,8 +180,10 @@ impl HttpService for Service {
         let is_object = request.method() == "PUT" && request.uri().path().ends_with(".parquet");
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
+        let time = time_for(body.len());
         let request = ureq::http::Request::from_parts(head, body.as_ref());
-        let answer = self.agent.run(request);
+        let request = self.agent.configure_request(request);
+        let answer = self.agent.run(request.timeout_global(Some(time)).build());
         let answer = answer.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
         let (head, mut body) = answer.into_parts();
         let mut bytes = Vec::new();
@@ -191,6 +196,11 @@ impl HttpService for Service {
     }
 }
 
+/// How long a request with so many bytes may take in all.
+fn time_for(bytes: usize) -> Duration {
+    http::TIMEOUT + Duration::from_secs(bytes as u64 / SLOWEST)
+}
+
 /// Whether an answer with this status is about the object, and would be the same for ever.
 fn is_refusal(status: u16, answer: &[u8]) -> bool {
     let answer = String::from_utf8_lossy(answer);
@@ -199,5 +209,17 @@ fn is_refusal(status: u16, answer: &[u8]) -> bool {
         413 | 415 | 422 => true,
         400 => REFUSALS.iter().any(is_named),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_object_has_the_more_time() {
+        for (bytes, seconds) in [(0, 30), (64 << 10, 31), (16 << 20, 286)] {
+            assert_eq!(time_for(bytes).as_secs(), seconds);
+        }
     }
 }

@@ -9,7 +9,6 @@ use anyhow::anyhow;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use indexmap::{IndexMap, IndexSet};
-use kvmprof_recording::Mode;
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
@@ -47,7 +46,7 @@ impl OtlpSink {
 }
 
 impl Sink for OtlpSink {
-    fn parts(&self, batches: &[Batch]) -> usize {
+    fn parts(&mut self, batches: &[Batch]) -> usize {
         batches.iter().map(|batch| pieces(batch).count()).sum()
     }
 
@@ -337,19 +336,13 @@ impl Dictionary {
             locations.push(self.location(NO_STACK[usize::from(row.ticks_are_idle())], "", true));
         }
         let (stack, _) = self.stacks.insert_full(locations, ());
-        // The conventions have "kernel" and "interrupt", too.
-        let mode = match row.mode() {
-            Mode::User => "user",
-            Mode::Kernel => "kernel",
-            Mode::Interrupt => "interrupt",
-            Mode::Idle => "idle",
-        };
         otlp::Sample {
             stack_index: place(stack),
             attribute_indices: vec![
                 self.attribute("process.executable.name", batch.name(row.process)),
                 self.attribute("thread.name", batch.name(row.thread)),
-                self.attribute("cpu.mode", mode),
+                // The conventions call the modes as we do.
+                self.attribute("cpu.mode", row.mode().name()),
             ],
             values: vec![i64::try_from(row.ticks).unwrap_or(i64::MAX)],
             ..otlp::Sample::default()

@@ -19,7 +19,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, Type};
 
-use super::{Failure, Sink, whole};
+use super::{Failure, Sink};
 use crate::batch::{Batch, Row, Window};
 
 /// The columns. Names and stacks are written by dictionaries.
@@ -67,15 +67,6 @@ pub trait Target: Send {
 #[error("{0}")]
 pub struct RefusedFile(pub String);
 
-/// What has become of the files of some batches.
-#[derive(Debug, Default)]
-pub struct Written {
-    /// How many were written.
-    files: usize,
-    /// Why others were refused.
-    refused: Vec<anyhow::Error>,
-}
-
 /// A window, the batch that it is in, and the names of that in the form in which they are written: made once, for all files.
 #[derive(Clone, Copy)]
 pub struct NamedWindow<'a> {
@@ -87,16 +78,22 @@ pub struct NamedWindow<'a> {
 /// A folder of this host.
 pub struct Folder(pub PathBuf);
 
-/// The sink.
+/// The sink. Each file is a part.
 pub(super) struct ParquetSink {
     target: Box<dyn Target>,
     span: u64,
+    /// The files of the batches that are being handed over.
+    files: Files,
 }
 
 impl ParquetSink {
     /// One that writes to `target`, about `span` seconds to a file.
     pub fn new(target: Box<dyn Target>, span: u64) -> Self {
-        Self { target, span }
+        Self {
+            target,
+            span,
+            files: Files::default(),
+        }
     }
 }
 
@@ -110,63 +107,113 @@ impl Sink for ParquetSink {
         self.span
     }
 
-    fn parts(&self, _: &[Batch]) -> usize {
-        1
+    fn parts(&mut self, batches: &[Batch]) -> usize {
+        self.files = Files::new(batches);
+        self.files.files.len()
     }
 
-    fn part(&self, batches: &[Batch], _: usize) -> (u64, u64) {
-        whole(batches)
+    fn part(&self, batches: &[Batch], part: usize) -> (u64, u64) {
+        let windows = self.files.windows(batches, part);
+        let ticks = windows.iter().map(|named| named.window.ticks());
+        (windows.len() as u64, ticks.fold(0, u64::saturating_add))
     }
 
-    fn send(&mut self, batches: &[Batch], _: usize) -> Result<(), Failure> {
-        let mut written = write(self.target.as_ref(), batches)?;
-        match written.refused.pop() {
+    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
+        let written = self.files.write(self.target.as_ref(), batches, part);
+        written.map_err(|error| {
+            if error.is::<RefusedFile>() {
+                Failure::Refused(error)
+            } else {
+                error.into()
+            }
+        })
+    }
+
+    fn forget(&mut self) {
+        self.files = Files::default();
+    }
+}
+
+/// The files that some batches give.
+#[derive(Default)]
+struct Files {
+    files: Vec<PlannedFile>,
+    /// The names of each batch, in the form in which they are written: made once, for all files.
+    names: Vec<Vec<ByteArray>>,
+}
+
+/// A file: the windows of a guest and a day.
+struct PlannedFile {
+    folder: PathBuf,
+    name: String,
+    /// The windows' places: of the batch, and of the window in it.
+    windows: Vec<(usize, usize)>,
+}
+
+impl Files {
+    fn new(batches: &[Batch]) -> Self {
+        let mut places: BTreeMap<PathBuf, Vec<(usize, usize)>> = BTreeMap::new();
+        for (number, batch) in batches.iter().enumerate() {
+            for (place, window) in batch.windows.iter().enumerate() {
+                let folder = folder_of(batch, window);
+                places.entry(folder).or_default().push((number, place));
+            }
+        }
+        let files = places.into_iter().filter_map(|(folder, windows)| {
+            let first = batches.get(windows.first()?.0)?;
+            Some(PlannedFile {
+                folder,
+                name: format!("{}-{}.parquet", first.start, part_of_path(&first.boot)),
+                windows,
+            })
+        });
+        let names = batches.iter().map(|batch| {
+            let names = batch.names.iter();
+            names.map(|name| name.as_str().into()).collect()
+        });
+        Self {
+            files: files.collect(),
+            names: names.collect(),
+        }
+    }
+
+    /// The windows of a file; none if there is no such file.
+    fn windows<'a>(&'a self, batches: &'a [Batch], file: usize) -> Vec<NamedWindow<'a>> {
+        let Some(file) = self.files.get(file) else {
+            return Vec::new();
+        };
+        let windows = file.windows.iter().filter_map(|(number, place)| {
+            let batch = batches.get(*number)?;
+            Some(NamedWindow {
+                batch,
+                window: batch.windows.get(*place)?,
+                names: self.names.get(*number)?,
+            })
+        });
+        windows.collect()
+    }
+
+    /// Writes a file. Without such a file there is nothing to do.
+    fn write(&self, target: &dyn Target, batches: &[Batch], file: usize) -> anyhow::Result<()> {
+        let windows = self.windows(batches, file);
+        match self.files.get(file) {
+            Some(file) => target.write(&file.folder, &file.name, &windows),
             None => Ok(()),
-            Some(error) if written.files == 0 => Err(Failure::Refused(error)),
-            Some(error) => Err(Failure::Partly(error)),
         }
     }
 }
 
-/// Writes all windows of `batches` to `target`, those of a guest and a day to a file. A file that is refused holds up no other one.
+/// Writes all windows of `batches` to `target`, those of a guest and a day to a file.
 ///
 /// # Errors
-/// A file can't be written, and can be tried again; those before it are there.
-pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<Written> {
-    let names = |batch: &Batch| -> Vec<ByteArray> {
-        let names = batch.names.iter();
-        names.map(|name| name.as_str().into()).collect()
-    };
-    let names: Vec<Vec<ByteArray>> = batches.iter().map(names).collect();
-    let mut files: BTreeMap<PathBuf, Vec<NamedWindow<'_>>> = BTreeMap::new();
-    for (batch, names) in batches.iter().zip(&names) {
-        for window in &batch.windows {
-            let folder = place(batch, window);
-            let named = NamedWindow {
-                batch,
-                window,
-                names,
-            };
-            files.entry(folder).or_default().push(named);
-        }
-    }
-    let mut written = Written::default();
-    for (folder, windows) in files {
-        let Some(NamedWindow { batch: first, .. }) = windows.first() else {
-            continue;
-        };
-        let name = format!("{}-{}.parquet", first.start, part_of_path(&first.boot));
-        match target.write(&folder, &name, &windows) {
-            Ok(()) => written.files += 1,
-            Err(error) if error.is::<RefusedFile>() => written.refused.push(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(written)
+/// A file can't be written; those before it are there.
+pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<()> {
+    let files = Files::new(batches);
+    (0..files.files.len()).try_for_each(|file| files.write(target, batches, file))
 }
 
 /// The folder for a window.
-fn place(batch: &Batch, window: &Window) -> PathBuf {
+fn folder_of(batch: &Batch, window: &Window) -> PathBuf {
     let (year, month, day) = date(batch.start);
     let mut place = PathBuf::from(format!("date={year:04}-{month:02}-{day:02}"));
     place.push(format!("host={}", part_of_path(&batch.host)));

@@ -86,7 +86,7 @@ impl PprofSink {
 }
 
 impl Sink for PprofSink {
-    fn parts(&self, batches: &[Batch]) -> usize {
+    fn parts(&mut self, batches: &[Batch]) -> usize {
         batches.iter().map(|batch| batch.windows.len()).sum()
     }
 

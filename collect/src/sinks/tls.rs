@@ -1,11 +1,10 @@
-//! Who sinks trust, and what they show of themselves.
+//! TLS: trusted authorities and client certificates.
 //!
 //! The authorities are the system's, which its administrator changes and its updates renew; a list that is built into the program
 //! would do neither.
 
 use std::error::Error;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,11 +14,12 @@ use rustls_native_certs::load_native_certs;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::Tls;
+use crate::files::read_up_to;
 
 /// Longest file with certificates or a key, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
-/// What a TLS client of ureq is told; nobody is trusted if it `is_used` by nobody.
+/// The configuration of TLS for ureq. No authorities are loaded unless it `is_used`.
 pub fn client(tls: &Tls, is_used: bool) -> anyhow::Result<TlsConfig> {
     let roots = if is_used { roots(tls)? } else { Vec::new() };
     let shown = match (&tls.certificate_file, &tls.key_file) {
@@ -75,11 +75,7 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
 
 /// The bytes of a file.
 pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
-        .with_context(|| format!("Cannot read {}", path.display()))?;
-    Ok(bytes)
+    read_up_to(path, MAX_FILE).with_context(|| format!("Cannot read {}", path.display()))
 }
 
 /// What to do about an error of a connection, if it is one of certificates.

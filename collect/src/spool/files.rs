@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -19,7 +19,10 @@ const OTHERS: u32 = 0o077;
 /// How batches' names end, and those of files that aren't whole.
 const BATCH: &str = "batch";
 const UNFINISHED: &str = "tmp";
-/// How the names of windows that are over, but not closed, begin.
+/// The file whose room a document takes on a full disk.
+const SPARE: &str = "spare";
+/// Documents have lengths that are multiples of it, filled up with spaces: one has room where another one was.
+const DOCUMENT_UNIT: usize = 4096;
 /// Bytes of a batch, unpacked, at most: far above what the limits of guests allow.
 const MAX_BATCH: u64 = 1 << 30;
 const LEVEL: i32 = 3;
@@ -109,10 +112,22 @@ impl Folder {
         }
         flock(&handle, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| SpoolError::InUse(path.to_owned()))?;
-        Ok(Self {
+        let folder = Self {
             path: path.to_owned(),
             handle,
-        })
+        };
+        match folder.keep_spare() {
+            Err(error) if !error.is_full() => Err(error),
+            _ => Ok(folder),
+        }
+    }
+
+    /// Makes the file whose room a document takes on a full disk, if there is none.
+    fn keep_spare(&self) -> Result<(), SpoolError> {
+        if self.path.join(SPARE).exists() {
+            return Ok(());
+        }
+        self.write(SPARE, &[b' '; DOCUMENT_UNIT])
     }
 
     /// The batches in it, by number. Files that were being written when a collector was killed are removed.
@@ -133,8 +148,9 @@ impl Folder {
         Ok(entries)
     }
 
-    /// Writes a batch, and returns its bytes.
+    /// Writes a batch, and returns its bytes. There is none without room for the documents that say what becomes of it.
     pub fn write_batch(&self, entry: &Entry, batch: &Batch) -> Result<u64, SpoolError> {
+        self.keep_spare()?;
         let json = serde_json::to_vec(batch).map_err(|source| self.failed(source.into()))?;
         let mut packer =
             zstd::Encoder::new(Vec::new(), LEVEL).map_err(|source| self.failed(source))?;
@@ -179,10 +195,28 @@ impl Folder {
         document.map(Some).map_err(|source| damaged(source.into()))
     }
 
-    /// Writes a document in place of what had its name.
+    /// Writes a document in place of what had its name. On a full disk it takes the room of the spare file, and what it replaces is the next one.
     pub fn write_json(&self, name: &str, document: &impl Serialize) -> Result<(), SpoolError> {
-        let json = serde_json::to_vec(document).map_err(|source| self.failed(source.into()))?;
-        self.write(name, &json)
+        let mut json = serde_json::to_vec(document).map_err(|source| self.failed(source.into()))?;
+        json.resize(json.len().next_multiple_of(DOCUMENT_UNIT), b' ');
+        match self.write(name, &json) {
+            Err(error) if error.is_full() => self.write_into_spare(name, &json).map_err(|_| error),
+            written => written,
+        }
+    }
+
+    fn write_into_spare(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let (spare, path) = (self.path.join(SPARE), self.path.join(name));
+        // Not truncated: its blocks are the room.
+        let mut file = OpenOptions::new().write(true).open(&spare)?;
+        file.write_all(bytes)?;
+        file.set_len(bytes.len() as u64)?;
+        file.sync_all()?;
+        // A file system that can't exchange two files, or has no former one, is left without a spare file until there is room.
+        if renameat_with(CWD, &spare, CWD, &path, RenameFlags::EXCHANGE).is_err() {
+            fs::rename(&spare, &path)?;
+        }
+        self.handle.sync_all()
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), SpoolError> {

@@ -3,20 +3,23 @@
 //! Each batch is a file. A sink has a position, which is in a file, too; a batch is removed when all sinks have it, or when there is no
 //! room: then the oldest goes, and counts as lost for each sink that doesn't have it.
 
+mod error;
 mod files;
 mod progress;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
+pub use error::SpoolError;
 pub use files::Entry;
 use files::Folder;
 pub use progress::{Attempt, Counts, Progress};
@@ -26,33 +29,6 @@ const STATE: &str = "state.json";
 /// Batches, and packed bytes of them, that are handed over at a time, at most.
 const MAX_CLAIM: usize = 720;
 const MAX_CLAIM_BYTES: u64 = 16 << 20;
-
-/// What is wrong with the spool.
-#[derive(Debug, thiserror::Error)]
-pub enum SpoolError {
-    /// The folder, or a file in it, can't be used.
-    #[error("Cannot use the spool {}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Others can read or change it.
-    #[error("The spool {} isn't a folder of your own with mode 0700", .0.display())]
-    NotOwn(PathBuf),
-    /// Another collector uses it.
-    #[error("Another kvmprof-collect uses the spool {}", .0.display())]
-    InUse(PathBuf),
-    /// A file can't be read.
-    #[error("Cannot read {}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: io::Error,
-    },
-}
 
 /// What was being collected, by which a later collector counts what a killed one has lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +60,7 @@ struct State {
     bytes: u64,
     collected: Collected,
     sinks: BTreeMap<String, Progress>,
-    /// Sinks whose progress couldn't be written, as on a full disk.
+    /// Sinks whose progress isn't written yet, or couldn't be, as on a full disk.
     unsaved: BTreeSet<String>,
     end: End,
 }
@@ -135,14 +111,6 @@ impl Spool {
             state.entries.insert(entry.number, entry);
         }
         let mut collected: Collected = folder.read_json(STATE)?.unwrap_or_default();
-        // What came into the spool when the state was not written any more.
-        for entry in state
-            .entries
-            .range(collected.next..)
-            .map(|(_, entry)| entry)
-        {
-            collected.open.remove(&entry.start);
-        }
         let last = state.entries.last_key_value();
         let after = last.map_or(0, |(number, _)| number + 1);
         collected.next = after.max(collected.next);
@@ -163,8 +131,19 @@ impl Spool {
             changed: Condvar::new(),
         };
         let mut state = spool.lock();
-        spool.save_state(&state)?;
+        let saved = spool.save_state(&state);
         spool.remove_done(&mut state)?;
+        match saved {
+            // What has gone may be the room that was missing. Else the state is written with the next batch.
+            Err(error) if error.is_full() => {
+                if let Err(error) = spool.save_state(&state) {
+                    log::warn!(
+                        "{error:?}: sinks get what is in the spool, and new windows are lost until there is room"
+                    );
+                }
+            }
+            saved => saved?,
+        }
         drop(state);
         Ok(spool)
     }
@@ -210,14 +189,25 @@ impl Spool {
     /// Adds a batch, whose windows aren't open any more.
     ///
     /// # Errors
-    /// It can't be written, and counts as lost. Counts that can't be written either are written with a later batch, or at the end ([`Self::close`]).
+    /// As [`push_noting`](Self::push_noting).
     pub fn push(&self, batch: &Batch) -> Result<(), SpoolError> {
+        let mut open = self.lock().collected.open.clone();
+        open.remove(&batch.start);
+        self.push_noting(batch, open)
+    }
+
+    /// Adds a batch, and notes at the same moment which windows are `open` from then on, as [`note_open`](Self::note_open) does. A collector that is
+    /// killed in between has the former ones open: the guests whose windows the batch has lose their next ones.
+    ///
+    /// # Errors
+    /// It can't be written, and counts as lost. Counts that can't be written either are written with a later batch, or at the end ([`Self::close`]).
+    pub fn push_noting(&self, batch: &Batch, open: BTreeMap<u64, u64>) -> Result<(), SpoolError> {
         let mut state = self.lock();
         let mut entry = Entry::new(state.collected.next, batch);
         let written = self.folder.write_batch(&entry, batch);
         entry.bytes = written.as_ref().copied().unwrap_or_default();
         state.collected.next += 1;
-        state.collected.open.remove(&batch.start);
+        state.collected.open = open;
         state.bytes += entry.bytes;
         state.entries.insert(entry.number, entry);
         // Each is done whatever became of those before it.
@@ -282,7 +272,11 @@ impl Spool {
             let mut sinks = state.sinks.values();
             !sinks.any(|progress| progress.needs(entry.number))
         };
-        let done: Vec<Entry> = state.entries.values().filter(is_done).copied().collect();
+        // All sinks need those after that.
+        let claimed = state.sinks.values().map(|progress| progress.next).min();
+        let claimed = state.entries.range(..claimed.unwrap_or_default());
+        let done = claimed.map(|(_, entry)| entry).filter(is_done).copied();
+        let done: Vec<Entry> = done.collect();
         for entry in done {
             self.forget(state, entry)?;
         }
@@ -337,39 +331,70 @@ impl Spool {
                 Ok(batch) => batches.push(batch),
                 Err(error) => {
                     log::warn!("{error}: it is lost");
-                    self.change(sink, |progress| progress.lost.add(entry))?;
+                    self.try_change(sink, |progress| progress.lost.add(entry))?;
                 }
             }
         }
         Ok(Claim { attempt, batches })
     }
 
+    /// Changes a sink's progress, unless the change can't be written.
+    ///
+    /// # Errors
+    /// It can't be written, and nothing has changed.
+    pub fn try_change(
+        &self,
+        sink: &str,
+        change: impl FnOnce(&mut Progress),
+    ) -> Result<(), SpoolError> {
+        let mut state = self.lock();
+        let progress = state.sinks.entry(sink.to_owned()).or_default();
+        let before = *progress;
+        change(progress);
+        self.save(&mut state, sink).inspect_err(|_| {
+            state.sinks.insert(sink.to_owned(), before);
+        })
+    }
+
     /// Changes a sink's progress, and writes it.
     ///
     /// # Errors
-    /// It can't be written.
+    /// It can't be written now: it has changed, and is written later.
     pub fn change(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         let mut state = self.lock();
         change(state.sinks.entry(sink.to_owned()).or_default());
         self.save(&mut state, sink)
     }
 
-    /// The sink is through with what it has claimed.
+    /// Changes a sink's progress. It is written with the next change, or the next batch.
+    pub fn change_later(&self, sink: &str, change: impl FnOnce(&mut Progress)) {
+        let mut state = self.lock();
+        change(state.sinks.entry(sink.to_owned()).or_default());
+        state.unsaved.insert(sink.to_owned());
+    }
+
+    /// The sink is through with what it has claimed, and what else has changed.
     ///
     /// # Errors
-    /// It can't be written, or what isn't needed any more can't be removed.
-    pub fn finish(&self, sink: &str) -> Result<(), SpoolError> {
-        self.change(sink, |progress| progress.attempt = None)?;
+    /// It can't be written now, or what isn't needed any more can't be removed.
+    pub fn finish(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         let mut state = self.lock();
-        self.remove_done(&mut state)
+        let progress = state.sinks.entry(sink.to_owned()).or_default();
+        change(progress);
+        progress.attempt = None;
+        let saved = self.save(&mut state, sink);
+        // Whatever became of that: it makes room.
+        self.remove_done(&mut state)?;
+        saved.or_else(|_| self.save(&mut state, sink))
     }
 
     /// No more batches will come, and the sinks end: what they haven't claimed stays for the next start.
     pub fn close(&self) {
         let mut state = self.lock();
         state.end = End::Closed;
-        if let Err(error) = self.save_rest(&mut state) {
-            log::error!("{error}: what the sinks have lost isn't known after the next start");
+        let saved = self.save_state(&state);
+        if let Err(error) = saved.and(self.save_rest(&mut state)) {
+            log::error!("{error}: what was lost isn't known after the next start");
         }
         drop(state);
         self.changed.notify_all();

@@ -78,6 +78,13 @@ impl Progress {
         number >= self.next || self.is_in_flight(number)
     }
 
+    /// The attempt has come to `part`, which may be on its way.
+    pub fn go_on(&mut self, part: usize, is_sent: bool) {
+        if let Some(attempt) = &mut self.attempt {
+            (attempt.part, attempt.is_sent) = (part as u64, is_sent);
+        }
+    }
+
     /// Whether the batch is being handed over.
     pub fn is_in_flight(&self, number: u64) -> bool {
         self.attempt.is_some_and(|attempt| attempt.contains(number))

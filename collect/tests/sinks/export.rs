@@ -303,3 +303,23 @@ fn what_is_wrong_is_told() {
     }
     assert!(!folder.path().join("x").exists());
 }
+
+/// A recording can have ticks of any times, each a window of its own.
+#[test]
+fn windows_take_of_the_room_for_what_is_made_of_a_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("it.kvmprof");
+    write_recording(&recording);
+    let export = |window: &str, name: &str| {
+        let mut export = program("kvmprof");
+        export.args(["export", "--format", "parquet", "--output-limit", "256K"]);
+        export.args(["--window", window]).arg(&recording);
+        export.arg("-o").arg(folder.path().join(name));
+        export.output().unwrap()
+    };
+    succeeded(export("60", "few"));
+    let output = export("1", "many");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("more than 262144 bytes"), "{said}");
+    assert!(!folder.path().join("many").exists());
+}

@@ -231,3 +231,28 @@ fn promtool_accepts_the_alerts() {
     let checked = checked.unwrap();
     assert!(checked.status.success(), "{checked:?}");
 }
+
+/// With series that it is about, and not with others.
+#[test]
+fn each_alert_fires() {
+    let tests = root().join("collect/tests/sinks/alerts.yml");
+    let output = Command::new(program("promtool"))
+        .args(["test", "rules"])
+        .arg(&tests)
+        .output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let read = |path| fs::read_to_string(path).unwrap();
+    let tests = read(tests);
+    let alerts = read(root().join("packaging/kvmprof-collect/alerts.yml"));
+    let alerts = alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let mut count = 0;
+    for alert in alerts {
+        let fires = format!("alertname: {alert}\n        exp_alerts:\n");
+        assert!(tests.contains(&fires), "{alert}");
+        count += 1;
+    }
+    assert!(count >= 9, "{count}");
+}

@@ -39,7 +39,14 @@ fn the_same_batches_give_the_same_files_which_have_every_tick() {
         batch(1_709_251_200, &["a"], 9),
     ];
     for _ in 0..2 {
-        sink.send(&batches, 0).unwrap();
+        assert_eq!(sink.parts(&batches), 3);
+        for part in 0..3 {
+            let windows = 1;
+            let ticks = if part == 2 { 12 } else { 10 };
+            assert_eq!(sink.part(&batches, part), (windows, ticks));
+            sink.send(&batches, part).unwrap();
+        }
+        sink.forget();
     }
     let names = [
         "date=2024-02-29/host=host-1/guest=a/1709251190-b007.parquet",
@@ -72,7 +79,7 @@ fn files_are_for_their_user_alone_and_follow_no_link() {
     let send = || write(&Folder(root.clone()), std::slice::from_ref(&batch));
     send().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
-    let folder = root.join(super::place(&batch, &batch.windows[0]));
+    let folder = root.join(folder_of(&batch, &batch.windows[0]));
     let path = folder.join("1709251190-b007.parquet");
     assert_eq!(mode(&path), 0o600);
     for above in folder
@@ -109,7 +116,7 @@ fn temporary_name(name: &str) -> String {
 /// A file with the rows of `batch`.
 fn read(folder: &Path, batch: &Batch) -> SerializedFileReader<File> {
     write(&Folder(folder.to_owned()), std::slice::from_ref(batch)).unwrap();
-    let place = folder.join(place(batch, &batch.windows[0]));
+    let place = folder.join(folder_of(batch, &batch.windows[0]));
     let file = fs::read_dir(place).unwrap().next().unwrap().unwrap();
     SerializedFileReader::new(File::open(file.path()).unwrap()).unwrap()
 }

@@ -96,9 +96,10 @@ impl Fleet {
         serde_json::from_slice(&document).unwrap()
     }
 
-    /// How many windows the collector has put into the spool, of one guest.
+    /// How many windows the collector has put into the spool, of one guest; none while that isn't known.
     fn windows(&self) -> u64 {
-        let state = fs::read(self.path("spool").join("state.json")).unwrap();
+        let state = fs::read(self.path("spool").join("state.json"));
+        let state = state.unwrap_or_else(|_| br#"{"next": 0}"#.to_vec());
         let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
         state["next"].as_u64().unwrap()
     }

@@ -1,0 +1,173 @@
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+
+use kvmprof_recording::Ticks;
+use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header};
+
+use super::*;
+use crate::sockets::socket_at;
+
+/// What a collector tells.
+#[derive(Default)]
+struct Told {
+    batches: Vec<Batch>,
+    open: BTreeMap<u64, u64>,
+}
+
+impl Host for Told {
+    fn is_over(&self) -> bool {
+        true
+    }
+
+    fn take(&mut self, batch: Batch, open: BTreeMap<u64, u64>) {
+        self.batches.push(batch);
+        self.open = open;
+    }
+
+    fn note_open(&mut self, open: BTreeMap<u64, u64>) {
+        self.open = open;
+    }
+
+    fn note_guests(&mut self, _: usize, _: usize) {}
+
+    fn note_counts(&mut self, _: &str, _: &Counters) {}
+}
+
+/// The begin of a window, in s since 1970.
+const START: u64 = 1_000_000;
+
+/// Has `test` see a collector with windows of ten seconds, which follows a guest whose recording hasn't begun.
+fn with_collector(test: impl FnOnce(&mut Collector<'_>, &mut Told)) {
+    with_silent_server(|collector, told, _| test(collector, told));
+}
+
+/// As [`with_collector`]; `test` has the server's socket, too.
+fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Told, UnixListener)) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    // It never answers.
+    let listener = UnixListener::bind(&path).unwrap();
+    let config = Config::default();
+    assert_eq!(config.window, 10);
+    let mut collector = Collector::new(&config, "host".to_owned(), "b007".to_owned());
+    collector.follow(socket_at(path, None).unwrap());
+    test(&mut collector, &mut Told::default(), listener);
+}
+
+impl Collector<'_> {
+    /// Takes bytes of the guest's stream, at a time in s since 1970.
+    fn hear(&mut self, bytes: &[u8], seconds: u64) {
+        let now = self.now_at(seconds * SECOND, seconds * SECOND);
+        self.feed(1, bytes, now);
+    }
+}
+
+/// The begin of a stream.
+fn begin() -> Vec<u8> {
+    let info = RecordingInfo {
+        hz: 20,
+        ..RecordingInfo::default()
+    };
+    let info = serde_json::to_vec(&info).unwrap();
+    [header().to_vec(), Block::encode(Kind::Info, &info).unwrap()].concat()
+}
+
+/// Ticks that have just been.
+fn idle(ticks: u64) -> Vec<u8> {
+    let mut encoder = SamplesEncoder::default();
+    let ticks = Ticks {
+        idle: ticks,
+        ..Ticks::default()
+    };
+    encoder.push(&ticks, &[]);
+    Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
+}
+
+/// A guest's ticks come after the window's end: until then a killed collector loses them all the same.
+#[test]
+fn a_window_is_open_before_its_ticks_come() {
+    with_collector(|collector, told| {
+        collector.close_at(told, false, START + 2);
+        // It may not even tick.
+        assert_eq!(told.open, BTreeMap::new());
+        collector.hear(&begin(), START + 3);
+        assert!(collector.is_open_changed);
+        collector.close_at(told, false, START + 3);
+        assert_eq!(told.open, BTreeMap::from([(START, 1)]));
+        // They are late: still the first window's are on their way.
+        collector.close_at(told, false, START + 11);
+        assert_eq!(told.open, BTreeMap::from([(START, 1)]));
+        collector.hear(&idle(5), START + 9);
+        collector.close_at(told, false, START + 11);
+        assert_eq!(told.open, BTreeMap::from([(START, 1)]));
+        assert!(told.batches.is_empty());
+        // At the very moment when its window is closed, the next one is open.
+        collector.close_until(told, START);
+        assert_eq!(told.batches.len(), 1);
+        assert_eq!(told.open, BTreeMap::from([(START + 10, 1)]));
+        collector.close_at(told, false, START + 15);
+        assert_eq!(told.open, BTreeMap::from([(START + 10, 1)]));
+        // A collector that ends in order loses nothing.
+        collector.let_go(told);
+        assert_eq!(told.open, BTreeMap::new());
+    });
+}
+
+#[test]
+fn a_clock_that_is_set_back_far_begins_windows_of_another_boot() {
+    with_collector(|collector, told| {
+        collector.hear(&begin(), START);
+        collector.hear(&idle(5), START + 8);
+        collector.close_at(told, false, START + 8);
+        assert!(told.batches.is_empty());
+        let earlier = START - 3600;
+        collector.close_at(told, false, earlier + 8);
+        assert_eq!(told.open, BTreeMap::from([(earlier, 1)]));
+        collector.hear(&idle(7), earlier + 9);
+        collector.close_at(told, false, earlier + 10 + GRACE);
+        let all = told.batches.iter();
+        let all: Vec<(u64, u64)> = all.map(|batch| (batch.start, batch.ticks())).collect();
+        assert_eq!(all, [(START, 5), (earlier, 7)]);
+        assert_eq!(told.batches[0].boot, "b007");
+        assert_ne!(told.batches[1].boot, "b007");
+    });
+}
+
+/// By less, the present window is so much longer, and none is there twice.
+#[test]
+fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
+    with_collector(|collector, told| {
+        collector.hear(&begin(), START);
+        collector.hear(&idle(5), START + 8);
+        collector.close_at(told, false, START + 10 + GRACE);
+        collector.close_at(told, false, START + 5);
+        collector.hear(&idle(7), START + 6);
+        collector.close_at(told, false, START + 20 + GRACE);
+        let all = told.batches.iter();
+        let all: Vec<(u64, u64)> = all.map(|batch| (batch.start, batch.ticks())).collect();
+        assert_eq!(all, [(START, 5), (START + 10, 7)]);
+        assert!(told.batches.iter().all(|batch| batch.boot == "b007"));
+    });
+}
+
+#[test]
+fn a_server_that_never_answers_is_told_of_and_let_go() {
+    with_silent_server(|collector, told, listener| {
+        let (mut stream, _) = listener.accept().unwrap();
+        collector.give_up_silent(Duration::MAX);
+        assert!(collector.failures.is_empty());
+        collector.give_up_silent(Duration::ZERO);
+        let said: Vec<&str> = (collector.failures.values())
+            .map(|failure| failure.message.as_str())
+            .collect();
+        assert!(
+            matches!(said.as_slice(), [one] if one.contains("a.sock doesn't answer")),
+            "{said:?}"
+        );
+        collector.close_at(told, false, START);
+        assert!(collector.guests.is_empty());
+        // The connection ends, and with it the threads that wait for an answer.
+        stream.read_to_end(&mut Vec::new()).unwrap();
+        assert!(matches!(collector.news.recv().unwrap(), News::Gone(1, _)));
+    });
+}

@@ -1,0 +1,170 @@
+//! The rows of a window: samples by the names that others see.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+use kvmprof_recording::Mode;
+use kvmprof_report::profile::Profile;
+
+use super::{Count, Part, Policy};
+use crate::batch::{IDLE, OTHER, Row, Tables};
+use crate::names::{BatchNames, GuestStacks};
+
+impl Part {
+    /// The rows, the most frequent first.
+    pub(super) fn rows(
+        &self,
+        profile: &Profile,
+        stacks: &mut GuestStacks,
+        policy: &Policy,
+        names: &mut BatchNames<'_>,
+    ) -> Vec<Row> {
+        let mut sums = Sums::default();
+        let mut elsewhere = self.elsewhere;
+        let named = self.named(profile, stacks, policy, &mut elsewhere);
+        let ticks = |row: &Named| row.count.ticks;
+        let processes = most(
+            policy.processes,
+            named.iter().map(|row| (row.process.as_str(), ticks(row))),
+        );
+        let threads = most(
+            policy.threads,
+            named.iter().map(|row| (row.thread.as_str(), ticks(row))),
+        );
+        for row in &named {
+            let stack = if row.has_stack {
+                stacks.place(row.stack, profile, names)
+            } else {
+                None
+            };
+            let shown =
+                [(&row.process, &processes), (&row.thread, &threads)].map(|(name, kept)| {
+                    if kept.contains(name.as_str()) {
+                        name
+                    } else {
+                        OTHER
+                    }
+                });
+            sums.add(&mut names.tables, shown, row.mode, stack, row.count);
+        }
+        for (mode, count) in Mode::ALL.into_iter().zip(elsewhere) {
+            sums.add(&mut names.tables, [OTHER; 2], mode, None, count);
+        }
+        let idle = Count {
+            ticks: self.account.idle,
+            interrupts_off: 0,
+        };
+        sums.add(&mut names.tables, [IDLE; 2], Mode::Idle, None, idle);
+        sums.into_rows()
+    }
+
+    /// The samples with the names of their processes and threads, as others see them. Those that are dropped are added to `elsewhere`.
+    fn named(
+        &self,
+        profile: &Profile,
+        stacks: &GuestStacks,
+        policy: &Policy,
+        elsewhere: &mut [Count; Mode::ALL.len()],
+    ) -> Vec<Named> {
+        let mut named = Vec::with_capacity(self.rows.len());
+        for ((number, comm), count) in &self.rows {
+            let Some((pid, stack)) = stacks.get(*number) else {
+                continue;
+            };
+            let names = self.names.get(pid);
+            let process = names.map(|names| names.text(profile.resolver.process_name(*pid)));
+            let process = known(process.unwrap_or_default());
+            let thread = known(kvmprof_abi::text::task_name(comm).collect());
+            if policy.drops(&process, &thread) {
+                elsewhere[stack.mode.index()].add(*count);
+                continue;
+            }
+            let (process, thread, has_stack) = policy.shown(process, thread);
+            named.push(Named {
+                process,
+                thread,
+                has_stack,
+                stack: *number,
+                mode: stack.mode,
+                count: *count,
+            });
+        }
+        named
+    }
+}
+
+/// Samples of one thread's name in one stack.
+struct Named {
+    process: String,
+    thread: String,
+    /// The stack's number.
+    stack: u32,
+    mode: Mode,
+    /// Whether others see it.
+    has_stack: bool,
+    count: Count,
+}
+
+/// Ticks by process, thread, mode and stack.
+#[derive(Default)]
+struct Sums(HashMap<(u32, u32, u8, Option<u32>), Count>);
+
+impl Sums {
+    fn add(
+        &mut self,
+        tables: &mut Tables,
+        [process, thread]: [&str; 2],
+        mode: Mode,
+        stack: Option<u32>,
+        count: Count,
+    ) {
+        if count.ticks > 0 {
+            let key = (tables.name(process), tables.name(thread), mode as u8, stack);
+            self.0.entry(key).or_default().add(count);
+        }
+    }
+
+    fn into_rows(self) -> Vec<Row> {
+        let rows = self.0.into_iter();
+        let mut rows: Vec<Row> = rows
+            .map(|((process, thread, mode, stack), count)| Row {
+                process,
+                thread,
+                mode,
+                stack,
+                ticks: count.ticks,
+                interrupts_off: Some(count.interrupts_off),
+            })
+            .collect();
+        rows.sort_by_key(|row| {
+            (
+                Reverse(row.ticks),
+                row.process,
+                row.thread,
+                row.mode,
+                row.stack,
+            )
+        });
+        rows
+    }
+}
+
+/// A name, or what stands for none.
+fn known(name: String) -> String {
+    if name.is_empty() {
+        "[unknown]".to_owned()
+    } else {
+        name
+    }
+}
+
+/// The `count` names that have the most ticks.
+fn most<'a>(count: usize, names: impl Iterator<Item = (&'a str, u64)>) -> HashSet<&'a str> {
+    let mut sums: HashMap<&str, u64> = HashMap::new();
+    for (name, ticks) in names {
+        *sums.entry(name).or_default() += ticks;
+    }
+    let mut sums: Vec<(&str, u64)> = sums.into_iter().collect();
+    sums.sort_by_key(|(name, ticks)| (Reverse(*ticks), *name));
+    sums.into_iter().take(count).map(|(name, _)| name).collect()
+}

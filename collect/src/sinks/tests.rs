@@ -1,0 +1,235 @@
+use std::path::{Path, PathBuf};
+
+use super::parquet::{NamedWindow, Target};
+use super::*;
+use crate::batch::testing::batch;
+use crate::spool::testing::{fill_up, on_small_disk};
+
+#[test]
+fn waits_grow_up_to_a_bound_and_are_spread() {
+    let mut wait = FIRST_WAIT;
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        waits.push(wait.as_millis());
+        wait = longer(wait);
+    }
+    let expected = [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000];
+    assert_eq!(waits, expected);
+    for wait in [FIRST_WAIT, LONGEST_WAIT] {
+        assert_eq!(jittered(wait, 0), wait);
+        assert_eq!(jittered(wait, 128), wait + wait / 4);
+        let longest = jittered(wait, u8::MAX);
+        assert!(longest < wait + wait / 2 && longest > wait * 149 / 100);
+        let all = (0..=u8::MAX).map(|chance| jittered(wait, chance));
+        assert!(all.is_sorted_by(|one, other| one < other));
+    }
+    // Not the same one for all collectors.
+    let chances: std::collections::BTreeSet<u8> = (0..1000).map(|_| chance()).collect();
+    assert!(chances.len() > 100, "{chances:?}");
+}
+
+/// Takes a batch in three parts, and has the spool closed while the first one is sent.
+struct Closing(Arc<Spool>);
+
+impl Sink for Closing {
+    fn parts(&mut self, _: &[Batch]) -> usize {
+        3
+    }
+
+    fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
+        (1, 10)
+    }
+
+    fn send(&mut self, _: &[Batch], part: usize) -> Result<(), Failure> {
+        if part == 0 {
+            self.0.close();
+        }
+        Ok(())
+    }
+}
+
+/// Has `sink` take what is in `spool`, and returns how far it has come, and what waits for it.
+fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
+    let mut runner = Runner {
+        name: "a".to_owned(),
+        sink,
+        spool: Arc::clone(spool),
+        last_error: String::new(),
+    };
+    runner.run();
+    let (_, progress, waiting) = spool.progress().remove(0);
+    (progress, waiting)
+}
+
+/// Takes batches in two parts, and counts these.
+#[derive(Default)]
+struct Counting(u64);
+
+impl Sink for Counting {
+    fn parts(&mut self, batches: &[Batch]) -> usize {
+        2 * batches.len()
+    }
+
+    fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
+        (1, 8)
+    }
+
+    fn send(&mut self, _: &[Batch], _: usize) -> Result<(), Failure> {
+        self.0 += 1;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_sink_that_is_to_end_finishes_the_part_that_it_sends() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
+    let spool = open().unwrap();
+    spool.push(&batch(10, &["g"], 5)).unwrap();
+    spool.push(&batch(20, &["g"], 5)).unwrap();
+    let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
+    assert_eq!((progress.delivered.windows, waiting), (1, 2));
+    drop(spool);
+    // The other two parts, then the next batch's first one.
+    let spool = open().unwrap();
+    let (progress, waiting) = run(&spool, &mut Closing(Arc::clone(&spool)));
+    assert_eq!((progress.delivered.windows, waiting), (4, 1));
+    assert_eq!(progress.unsure.windows, 0);
+}
+
+/// Has a sink of Parquet files, each with a guest's windows of a batch, take what is in `spool`, in a thread, until `is_done`.
+fn run_files(
+    spool: &Arc<Spool>,
+    target: impl Target + 'static,
+    is_done: impl Fn(&Progress, u64) -> bool,
+) -> Progress {
+    let mut sink = ParquetSink::new(Box::new(target), 0);
+    std::thread::scope(|scope| {
+        let runner = scope.spawn(|| run(spool, &mut sink));
+        loop {
+            let (_, progress, waiting) = spool.progress().remove(0);
+            if is_done(&progress, waiting) {
+                spool.close();
+                let (progress, _) = runner.join().unwrap();
+                return progress;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    })
+}
+
+/// Files by the folder of their guest, and how often each was tried. The third attempt fails, and each third one after it.
+#[derive(Default)]
+struct Failing {
+    attempts: Arc<Mutex<Vec<PathBuf>>>,
+    /// Closed when a file is written.
+    closes: Option<Arc<Spool>>,
+}
+
+impl Target for Failing {
+    fn write(&self, folder: &Path, _: &str, _: &[NamedWindow<'_>]) -> anyhow::Result<()> {
+        let mut attempts = self.attempts.lock().unwrap();
+        attempts.push(folder.to_owned());
+        if attempts.len().is_multiple_of(3) {
+            anyhow::bail!("not this time");
+        }
+        if let Some(spool) = &self.closes {
+            spool.close();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_file_that_fails_is_written_again_and_no_other_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).unwrap();
+    let spool = Arc::new(spool);
+    spool
+        .push(&batch(10, &["a", "b", "c", "d", "e"], 5))
+        .unwrap();
+    let target = Failing::default();
+    let attempts = Arc::clone(&target.attempts);
+    let progress = run_files(&spool, target, |_, waiting| waiting == 0);
+    assert_eq!((progress.delivered.windows, progress.retries), (5, 2));
+    let attempts = attempts.lock().unwrap();
+    let guests = attempts.iter().map(|folder| folder.to_string_lossy());
+    let guests: String = guests.filter_map(|name| name.chars().last()).collect();
+    assert_eq!(guests, "abccdee");
+}
+
+#[test]
+fn a_collector_that_ends_finishes_one_file_and_goes_on_with_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).map(Arc::new);
+    let spool = open().unwrap();
+    spool.push(&batch(10, &["a", "b", "c"], 5)).unwrap();
+    let target = Failing {
+        closes: Some(Arc::clone(&spool)),
+        ..Failing::default()
+    };
+    let progress = run_files(&spool, target, |progress, _| progress.delivered.windows > 0);
+    assert_eq!(progress.delivered.windows, 1);
+    drop(spool);
+    let spool = open().unwrap();
+    let target = Failing::default();
+    let attempts = Arc::clone(&target.attempts);
+    let progress = run_files(&spool, target, |_, waiting| waiting == 0);
+    assert_eq!((progress.delivered.windows, progress.retries), (3, 0));
+    assert_eq!(attempts.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn a_full_disk_holds_no_sink_up() {
+    on_small_disk("sinks::tests::a_full_disk_holds_no_sink_up", |folder| {
+        let open = || Spool::open(&folder.join("spool"), 1 << 30, &["a"]).map(Arc::new);
+        let spool = open().unwrap();
+        let next = |start: u64| batch(10 * start, &["g", "h"], 5);
+        let in_spool = (0..1 << 10).find(|start| spool.push(&next(*start)).is_err());
+        let in_spool = in_spool.unwrap();
+        assert!(in_spool > 2, "{in_spool}");
+        fill_up(folder);
+        drop(spool);
+        // Nor a collector that starts.
+        let spool = open().unwrap();
+        spool.drain();
+        let mut sink = Counting::default();
+        let (progress, waiting) = run(&spool, &mut sink);
+        assert_eq!(
+            (progress.delivered.windows, progress.unsure.windows, waiting),
+            (2 * in_spool, 0, 0)
+        );
+        assert_eq!((sink.0, progress.lost.batches), (2 * in_spool, 1));
+        // Files have gone, and there is room.
+        spool.push(&next(in_spool)).unwrap();
+        drop(spool);
+        let (_, kept, waiting) = open().unwrap().progress().remove(0);
+        assert_eq!((kept, waiting), (progress, 1));
+    });
+}
+
+#[test]
+fn what_cannot_be_noted_is_not_sent_and_waits() {
+    on_small_disk(
+        "sinks::tests::what_cannot_be_noted_is_not_sent_and_waits",
+        |folder| {
+            let path = folder.join("spool");
+            let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());
+            spool.push(&batch(10, &["g", "h"], 5)).unwrap();
+            spool.drain();
+            // The room that is kept for notes is somebody else's.
+            std::fs::remove_file(path.join("spare")).unwrap();
+            let filler = fill_up(folder);
+            let mut sink = Counting::default();
+            for _ in 0..4 {
+                let (progress, waiting) = run(&spool, &mut sink);
+                assert_eq!((progress.unsure.windows, waiting), (0, 1));
+            }
+            assert_eq!(sink.0, 0);
+            std::fs::remove_file(filler).unwrap();
+            let (progress, waiting) = run(&spool, &mut sink);
+            assert_eq!((progress.unsure.windows, waiting), (0, 0));
+            assert_eq!((progress.delivered.windows, sink.0), (2, 2));
+        },
+    );
+}

@@ -1,0 +1,48 @@
+//! A disk that can be filled, for tests.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where a test that runs itself finds the small file system.
+const SMALL: &str = "KVMPROF_TEST_SMALL_FOLDER";
+
+/// Runs `test`, which is the one of this `name`, by running this program again in a mount namespace, with a folder that is a file system of 256 KiB.
+/// On a host that gives no namespace it isn't run.
+pub fn on_small_disk(name: &str, test: impl FnOnce(&Path)) {
+    if let Some(folder) = env::var_os(SMALL) {
+        return test(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let unshared = |script: &str| -> Output {
+        let script = format!("mount -t tmpfs -o size=256k none \"$0\" && {script}");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "sh", "-c", &script]);
+        command.arg(folder.path());
+        command.arg(env::current_exe().unwrap());
+        command.env(SMALL, folder.path()).output().unwrap()
+    };
+    if !unshared("true").status.success() {
+        println!("not run: this host gives no mount namespace");
+        return;
+    }
+    let ran = unshared(&format!("exec \"$1\" --exact {name} --nocapture"));
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}{ran:?}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+/// Fills the file system of `folder` by a file, whose path is returned.
+pub fn fill_up(folder: &Path) -> PathBuf {
+    let filler = folder.join("filler");
+    let mut file = File::options()
+        .append(true)
+        .create(true)
+        .open(&filler)
+        .unwrap();
+    let full = (0..1 << 10).find_map(|_| file.write_all(&[7; 1 << 10]).err());
+    assert_eq!(full.unwrap().kind(), io::ErrorKind::StorageFull);
+    filler
+}
