@@ -58,8 +58,7 @@ impl KernelSampling {
             slots: slots(&machine.memory),
             vcpus: machine.vcpus.len(),
         };
-        // SAFETY: gettid has no arguments and cannot fail.
-        let tid = unsafe { libc::gettid() };
+        let tid = rustix::thread::gettid().as_raw_pid();
         let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
         let vcpus: Vec<(i32, i32)> = vcpus.collect();
         kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;
@@ -131,8 +130,7 @@ impl KernelClock {
     ) -> io::Result<Self> {
         let thread = VcpuThreadId {
             descriptor: fd.as_raw_fd(),
-            // SAFETY: gettid has no arguments and cannot fail.
-            tid: unsafe { libc::gettid() },
+            tid: rustix::thread::gettid().as_raw_pid(),
         };
         Ok(Self {
             sampling,
