@@ -42,7 +42,7 @@ pub struct KernelSampling {
 }
 
 impl KernelSampling {
-    /// Asks the host's kernel to sample `machine`, in which runs what `knowledge` says; with `host_stacks`, those below the guest's, too.
+    /// Asks the host's kernel to sample `machine`, whose guest `knowledge` describes; with `host_stacks`, those below the guest's, too.
     ///
     /// # Errors
     /// Why it won't.

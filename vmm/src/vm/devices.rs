@@ -11,7 +11,7 @@ use crate::share::{self, Share};
 use crate::virtio::{BalloonParts, BlockParts, ConsolePorts, EntropySource, VirtioParts};
 use crate::vsock::VsockParts;
 
-/// The devices that `config` asks for, those of `console` first, what shows what happens on them, and the disks.
+/// The devices that `config` asks for, those of `console` first, and their monitors; and the disks.
 ///
 /// # Errors
 /// An image, an end of a network or a socket's path can't be used.

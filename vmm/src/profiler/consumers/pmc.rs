@@ -148,7 +148,7 @@ impl PmcConsumer {
         })
     }
 
-    /// What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
+    /// The first counter takes the present source of ticks, or the clock.
     fn take_source(&mut self, context: &Context<'_>) {
         if self.wanted() == 0 {
             self.source = context.ticks();
