@@ -1,5 +1,8 @@
 //! Why there is no connection.
 
+#[path = "../../tests/shared/not_run.rs"]
+mod not_run;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -26,8 +29,7 @@ fn each_reason_has_its_error() {
 #[test]
 fn a_server_of_another_user_is_refused_before_it_is_asked() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not run: only root can become another user");
-        return;
+        return not_run::not_run("only root can become another user");
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();

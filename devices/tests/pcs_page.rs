@@ -150,6 +150,10 @@ fn a_list_is_bounded() {
     for count in [0, -1, i32::MIN, i32::MAX] {
         assert_eq!(client.list(&[count, 1]), Err(Errno::EINVAL), "{count}");
     }
+    for pid in [0, -1, i32::MIN] {
+        assert_eq!(client.list(&[2, 1, pid]), Err(Errno::EINVAL), "{pid}");
+        assert_eq!(client.list(&[1, pid]), Err(Errno::EINVAL), "{pid}");
+    }
 }
 
 /// "PROF_GROUP requests that sample points be output for all of the processes in process group

@@ -69,6 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Kernel),
         1 => Just(Step::All),
         1 => (-1..3_i32).prop_map(Step::Group),
+        2 => proptest::collection::vec(1..4_i32, 0..7).prop_map(Step::List),
         1 => proptest::collection::vec(-1..4_i32, 0..7).prop_map(Step::List),
         1 => (-1..5_i64).prop_map(Step::MoreBuffers),
         1 => Just(Step::Flush),
@@ -138,7 +139,11 @@ impl Pair {
         let mut argument = vec![i32::try_from(list.len()).unwrap()];
         argument.extend(list);
         let result = self.pcs.ioctl(PROF_LIST, 0, &words(&argument));
-        assert_eq!(result.is_ok(), (1..=5).contains(&list.len()));
+        let are_processes = list.iter().all(|pid| *pid > 0);
+        assert_eq!(
+            result.is_ok(),
+            (1..=5).contains(&list.len()) && are_processes
+        );
         if result.is_ok() {
             self.model.list = list.to_vec();
             self.model.gathering = true;

@@ -60,7 +60,7 @@ impl<'a> Input<'a> {
         self.bytes(length)
     }
 
-    /// Writes over parts of `bytes` as the rest of the input says: an offset, the number of bytes less one, and they.
+    /// Writes over parts of `bytes` as the rest of the input says: an offset, the number of bytes minus one, and the bytes.
     pub fn edit(mut self, bytes: &mut [u8]) {
         while !self.is_empty() && !bytes.is_empty() {
             let at = usize::try_from(self.u32()).unwrap() % bytes.len();

@@ -42,6 +42,9 @@ mod event;
 pub mod file;
 mod ledger;
 mod loss;
+#[cfg(test)]
+#[path = "../../tests/shared/not_run.rs"]
+mod not_run;
 mod sample;
 pub mod status;
 mod sysroot;

@@ -84,6 +84,13 @@ static void lists(void)
 		list[0] = bad[i];
 		fails(name, ioctl(fd, PROF_LIST, list), EINVAL);
 	}
+	static const int none[] = { 0, -1, (int)0x80000000 };
+	for (unsigned i = 0; i < sizeof none / sizeof *none; i++) {
+		char name[40];
+		snprintf(name, sizeof name, "PROF_LIST with pid %d", none[i]);
+		int pids[] = { 2, 1, none[i] };
+		fails(name, ioctl(fd, PROF_LIST, pids), EINVAL);
+	}
 	fails("PROF_LIST of NULL", ioctl(fd, PROF_LIST, NULL), EFAULT);
 	fails("PROF_LIST of 1", ioctl(fd, PROF_LIST, 1), EFAULT);
 	char *edge = edge_of_memory();

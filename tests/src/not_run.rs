@@ -1,17 +1,10 @@
-//! Tests that a machine can't run.
+//! Tests that a machine can't run, on this host or in the lab.
 
-use std::env;
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
-use std::thread;
+#[path = "../shared/not_run.rs"]
+mod on_host;
 
 use crate::in_lab;
-
-/// Names the file that gets a line for each test that was not run.
-const LIST: &str = "KVMPROF_TESTS_NOT_RUN";
-/// How the lab tells this machine of one.
-const MARK: &str = "not run: ";
+use on_host::MARK;
 
 /// Says that the calling test, or a part of it, can't be run on this machine, and why. nextest knows no such result: the test
 /// goes into the list that `tests/run` prints at its end.
@@ -19,16 +12,12 @@ const MARK: &str = "not run: ";
 /// # Panics
 /// Where nobody prints such a list, since the test would pass as if it had been run.
 pub fn not_run(why: &str) {
-    println!("{MARK}{why}");
     if in_lab() {
-        return;
+        // The host enters it.
+        println!("{MARK}{why}");
+    } else {
+        on_host::not_run(why);
     }
-    let Some(list) = env::var_os(LIST) else {
-        panic!("{MARK}{why} (with {LIST}=FILE, as in tests/run, this goes into that file instead)");
-    };
-    let test = thread::current();
-    let name = test.name().unwrap_or("a test");
-    enter(Path::new(&list), &format!("{name}: {why}\n"));
 }
 
 /// Takes over what a test that ran in the lab said there.
@@ -41,21 +30,11 @@ pub(crate) fn not_run_in_lab(output: &str) {
     }
 }
 
-/// Several tests may do so at the same time.
-fn enter(list: &Path, line: &str) {
-    File::options()
-        .create(true)
-        .append(true)
-        .open(list)
-        .and_then(|mut file| file.write_all(line.as_bytes()))
-        .unwrap_or_else(|error| panic!("{}: {error}", list.display()));
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::*;
+    use super::on_host::enter;
 
     #[test]
     fn lines_are_added_to_the_list() {

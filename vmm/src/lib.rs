@@ -25,6 +25,9 @@ mod lock;
 mod log_limit;
 pub mod machine;
 pub mod network;
+#[cfg(test)]
+#[path = "../../tests/shared/not_run.rs"]
+mod not_run;
 mod perf_event;
 pub mod profil;
 pub mod profiler;

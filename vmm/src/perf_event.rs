@@ -114,8 +114,7 @@ pub fn signal_this_thread(event: &File, signal: i32) -> io::Result<()> {
     let descriptor = event.as_raw_fd();
     let owner = OwnerEx {
         kind: F_OWNER_TID,
-        // SAFETY: gettid has no arguments and cannot fail.
-        pid: unsafe { libc::gettid() },
+        pid: rustix::thread::gettid().as_raw_pid(),
     };
     // SAFETY: plain fcntl calls on a descriptor of ours; `owner` lives through its call.
     let results = unsafe {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Connects without waiting: who doesn't accept isn't there.
+/// Connects without waiting: a server that doesn't accept counts as absent.
 ///
 /// # Errors
 /// Nobody listens at `path`, or too many wait there already.

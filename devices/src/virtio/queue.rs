@@ -46,7 +46,7 @@ pub enum QueueError {
     #[error("A part of the queue overlaps another one")]
     Overlap,
     /// More buffers were made available than there are entries.
-    #[error("The available ring's index is absurd")]
+    #[error("The available ring's index is out of range")]
     AvailableIndex,
     /// A chain that is in progress was made available once more.
     #[error("A descriptor chain was made available twice at a time")]

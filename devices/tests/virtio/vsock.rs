@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use kvmprof_devices::virtio::vsock::{
-    BUFFER, CONNECTIONS_MAX, HEADER_SIZE, Header, Operation, SHUTDOWN_BOTH, SHUTDOWN_RECEIVE,
-    SHUTDOWN_SEND, TYPE_STREAM,
+    BUFFER, CONNECTIONS_MAX, HEADER_SIZE, Header, Operation, Readiness, SHUTDOWN_BOTH,
+    SHUTDOWN_RECEIVE, SHUTDOWN_SEND, TYPE_STREAM,
 };
 use proptest::prelude::*;
 
@@ -287,6 +287,68 @@ fn connections_are_bounded_and_those_that_are_over_give_way() {
     bench.expect((7, LISTENER), Operation::Reset);
     bench.expect((most, LISTENER), Operation::Response);
     assert_eq!(bench.connections(), CONNECTIONS_MAX);
+}
+
+/// Programs of the host that connect and hang up at once, while the guest offers no buffers.
+#[test]
+fn clients_that_the_guest_never_heard_of_leave_nothing_behind() {
+    let mut bench = Bench::new();
+    // Without the buffers.
+    bench.driver.start(0);
+    for _ in 0..3 * CONNECTIONS_MAX {
+        hang_up_at_once(&mut bench);
+    }
+    assert_eq!(bench.connections(), CONNECTIONS_MAX);
+    bench.provide(8);
+    bench.serve();
+    assert_eq!(bench.received.len(), CONNECTIONS_MAX);
+    for (header, _) in &bench.received {
+        assert_eq!(header.operation, Operation::Request as u16);
+    }
+}
+
+/// The same after connections that the guest has heard of, each of which it is told the end of.
+#[test]
+fn connections_give_way_only_as_far_as_the_guest_takes_answers() {
+    let mut bench = Bench::new();
+    for _ in 0..CONNECTIONS_MAX {
+        hang_up_at_once(&mut bench);
+        bench.serve();
+    }
+    let (requests, _): (Vec<_>, Vec<_>) = bench.received.drain(..).unzip();
+    assert_eq!(requests.len(), CONNECTIONS_MAX);
+    for _ in 0..3 * CONNECTIONS_MAX {
+        hang_up_at_once(&mut bench);
+    }
+    bench.serve();
+    let is_reset = |(header, _): &&(Header, _)| header.operation == Operation::Reset as u16;
+    let resets = bench.received.iter().filter(is_reset).count();
+    assert_eq!(resets, 64);
+    let counts = bench.driver.device.device().counts();
+    assert_eq!(counts.host_refused, 3 * CONNECTIONS_MAX as u64);
+    // All can have their turn again.
+    bench.received.clear();
+    hang_up_at_once(&mut bench);
+    bench.serve();
+    let operations: Vec<u16> = (bench.received.iter())
+        .map(|(header, _)| header.operation)
+        .collect();
+    assert_eq!(
+        operations,
+        [Operation::Reset, Operation::Request].map(|it| it as u16)
+    );
+}
+
+/// A program of the host connects and hangs up.
+fn hang_up_at_once(bench: &mut Bench) {
+    let pipe = bench.host.add();
+    let ready = Readiness {
+        hung_up: true,
+        ..Readiness::default()
+    };
+    let name = pipe.name;
+    bench.driver.device.accept(pipe, 52);
+    bench.driver.device.ready(name, ready);
 }
 
 /// Answers need buffers of the guest. Without them its packets wait, and the device keeps a bounded number of answers.

@@ -79,7 +79,7 @@
 /* The argument of PROF_LIST; shorter if p_count is less than MAX_LIST. */
 struct pid_list {
 	int32_t p_count;          /* number of processes, 1 to MAX_LIST */
-	int32_t p_list[MAX_LIST]; /* their process ids */
+	int32_t p_list[MAX_LIST]; /* their process ids; EINVAL for one below 1 */
 };
 
 /* The header of a buffer. */

@@ -34,10 +34,15 @@ pub enum Process {
 /// could start.
 ///
 /// # Errors
-/// When there can't be another process.
+/// When there can't be another process, or this one has several threads: the new one would have only the calling one, and locks that others hold would
+/// stay so.
 pub fn go_to_background() -> io::Result<Process> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        let why = "it has several threads already";
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    }
     let (mut ours, theirs) = UnixStream::pair()?;
-    // SAFETY: there is one thread yet, so the new process can go on with whatever this one could.
+    // SAFETY: this is the only thread, so the new process can go on with whatever this one could.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -108,6 +113,16 @@ pub fn stop_signals() -> io::Result<UnixStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_with_threads_does_not_fork() {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || wait.recv().is_err());
+        let error = go_to_background().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        drop(end);
+        assert!(other.join().unwrap());
+    }
 
     #[test]
     fn systemd_is_told_at_a_path_or_an_abstract_name() {

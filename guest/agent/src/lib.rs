@@ -13,5 +13,8 @@ pub mod daemon;
 pub mod kernel_log;
 mod modules;
 pub mod nodes;
+#[cfg(test)]
+#[path = "../../../tests/shared/not_run.rs"]
+mod not_run;
 mod other;
 pub mod port;

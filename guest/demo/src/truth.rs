@@ -25,7 +25,7 @@ pub enum TruthError {
     #[error("The guest's table is asked for {0} vCPUs and has room for {VCPUS_MAX}")]
     Vcpus(usize),
     /// The copy is shorter than the table.
-    #[error("The copy of the guest's table has {0} bytes, it takes {1}")]
+    #[error("The copy of the guest's table has {0} bytes; {1} are expected")]
     Short(usize, usize),
     /// The memory holds something else: it is another guest.
     #[error("There is no table of the guest's at its address: is another guest running?")]

@@ -51,7 +51,23 @@ fn data() -> Vec<StreamRecord> {
     records
 }
 
+/// The account of these streams.
+const LEDGER: Ledger = Ledger {
+    ticks: 1_000,
+    recorded: 500,
+    merged: 480,
+    ungathered: 1,
+    stolen: 12,
+    lost: 7,
+    pending: 0,
+    discarded: 0,
+};
+
 fn stream(format: Format) -> Vec<u8> {
+    stream_with(format, LEDGER)
+}
+
+fn stream_with(format: Format, ledger: Ledger) -> Vec<u8> {
     let mut records = vec![StreamRecord::Start(1_700_000_000)];
     if format == Format::Classic {
         records.push(ioctl(PCS_SETFORMAT, [1, 0, 0, 0, 0]));
@@ -62,16 +78,7 @@ fn stream(format: Format) -> Vec<u8> {
     records.extend(data());
     records.push(StreamRecord::Stop(1_700_000_005));
     let status = Status {
-        ledger: Ledger {
-            ticks: 1_000,
-            recorded: 500,
-            merged: 480,
-            ungathered: 1,
-            stolen: 12,
-            lost: 7,
-            pending: 0,
-            discarded: 0,
-        },
+        ledger,
         hz: 100,
         vcpus: 2,
         buffer_size: 1024,
@@ -127,6 +134,33 @@ fn json_says_the_same() {
     let json = to_json(&read(&stream(Format::Classic)), 1);
     assert!(json["ledger"].is_null() && json["hz"].is_null() && json["real_hz"].is_null());
     assert_eq!(json["processes"][2]["pid"], -1);
+}
+
+/// Shares of the other ticks mislead from 5 % on; below there is no word of it.
+#[test]
+fn many_lost_ticks_have_a_warning() {
+    let of = |lost, stolen| Ledger {
+        ticks: 981 + lost + stolen,
+        lost,
+        stolen,
+        ..LEDGER
+    };
+    let read_with = |ledger| read(&stream_with(Format::Native, ledger));
+    let profile = read_with(of(15, 37));
+    assert_eq!(profile.problems, [] as [String; 0]);
+    let warning = "1.5 % of the ticks were lost and 3.6 % stolen";
+    let text = report(&profile, 3);
+    let line = text.lines().find(|line| line.contains("Warning: "));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains(&format!("Warning: {warning}")), "{line}");
+    let json = to_json(&profile, 3);
+    let warnings = json["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].as_str().unwrap().starts_with(warning), "{json}");
+
+    let profile = read_with(of(15, 36));
+    assert!(!report(&profile, 3).contains("Warning"));
+    assert_eq!(to_json(&profile, 3)["warnings"], serde_json::json!([]));
 }
 
 #[test]

@@ -74,8 +74,8 @@ pub struct AttachArguments {
     /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
-    /// used whose build id, or else whose length, is that of the file in the guest
+    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. A file is
+    /// used if its build id (or, without one, its length) matches the guest's file
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
     /// Where a guest other than Linux keeps the pid of the running process:

@@ -35,7 +35,7 @@ const CONSOLE_TEXT_MAX: usize = 1024;
 /// The argument of `--on-reset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum ResetChoice {
-    /// The guest starts anew, with the kernel and the initial RAM disk that it was started with, and is profiled on
+    /// The guest starts anew, with the kernel and the initial RAM disk that it was started with, and profiling continues
     #[default]
     Restart,
     /// The guest has ended
@@ -51,7 +51,7 @@ impl From<ResetChoice> for OnReset {
     }
 }
 
-/// Options of a guest, but for its kernel.
+/// All options of a guest except its kernel.
 #[derive(Clone, Debug, Args)]
 pub struct GuestOptions {
     /// The initial RAM disk
@@ -112,8 +112,8 @@ pub struct GuestOptions {
     /// How many addresses a table of prf may have
     #[arg(long, value_name = "N", default_value_t = MAX_ADDRESSES, value_parser = parse_addresses)]
     prf_addresses: usize,
-    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
-    /// used whose build id, or else whose length, is that of the file in the guest
+    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. A file is
+    /// used if its build id (or, without one, its length) matches the guest's file
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
     /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU stands still
@@ -134,7 +134,7 @@ pub struct GuestOptions {
 }
 
 impl GuestOptions {
-    /// The guest that this `kernel` is started as, recorded if there is a plan for that. Checks that the options go together.
+    /// The configuration to boot `kernel`, recorded if `record` is given. Checks that the options go together.
     ///
     /// # Errors
     /// [`UsageError`](kvmprof_tools::command_line::UsageError).
@@ -294,7 +294,7 @@ fn check_networks(networks: &[NetworkConfig]) -> anyhow::Result<()> {
         let others = || networks.iter().take(index);
         if others().any(|other| other.peer == network.peer) {
             let peer = &network.peer;
-            return Err(usage(format_args!("--net {peer} is there twice")));
+            return Err(usage(format_args!("--net {peer} is given twice")));
         }
         if let Some(mac) = network.mac
             && others().any(|other| other.mac == Some(mac))

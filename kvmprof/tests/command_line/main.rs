@@ -5,6 +5,8 @@
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
 mod files;
+#[path = "../../../tests/shared/not_run.rs"]
+mod not_run;
 mod pictures;
 mod pipes;
 #[path = "../../../report/tests/shared/mod.rs"]

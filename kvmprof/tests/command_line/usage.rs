@@ -1,5 +1,6 @@
 //! Wrong uses: each is one line that says what to do, and an exit status of its own.
 
+use super::not_run::not_run;
 use super::{FAILURE, Folder, SUCCESS, USAGE, kvmprof, run};
 
 #[test]
@@ -127,8 +128,7 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
 #[test]
 fn memory_that_is_no_machine_is_a_wrong_option() {
     if !std::path::Path::new("/dev/kvm").exists() {
-        println!("not run: this host has no /dev/kvm, which is looked for first");
-        return;
+        return not_run("this host has no /dev/kvm, which is looked for first");
     }
     for memory in ["1", "1M", "33554433"] {
         let ran = run([

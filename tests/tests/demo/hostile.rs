@@ -24,7 +24,8 @@ fn a_hostile_guest_harms_nobody() {
         pcs.ioctl(PROF_ALL, 0);
         pcs.ioctl(PROF_GROUP, 200);
         pcs.ioctl(PROF_KERNEL, 0);
-        pcs.list(&[5, 0, -1, i32::MIN, i32::MAX, 101]).ok();
+        pcs.list(&[5, 0, -1, i32::MIN, i32::MAX, 101]).unwrap_err();
+        pcs.list(&[3, 1, i32::MAX, 101]).unwrap();
         machine.until_rounds(ROUNDS, || {
             pcs.read_available();
             Accounts::of(&witness).check();

@@ -184,6 +184,8 @@ fn a_list_is_bounded_and_must_be_readable() {
             &[i32::MIN],
             &[i32::MAX],
             &[6, 1, 2, 3, 4, 5, 6],
+            &[1, 0],
+            &[2, 101, -1],
         ] {
             assert_eq!(errno_of(pcs.list(wrong)), Errno::EINVAL, "{wrong:?}");
         }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
@@ -323,6 +324,7 @@ fn clients_that_break_the_protocol_again_and_again_do_not_fill_the_log() {
 #[test]
 fn without_descriptors_clients_are_turned_away_and_the_others_served() {
     on_kvm(|| {
+        const ATTEMPTS: usize = 300;
         let guest = guest();
         let witness = guest.connect();
         Accounts::of(&witness).check();
@@ -338,6 +340,7 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
             ..getrlimit(Resource::Nofile)
         };
         let before = prlimit(Some(process), Resource::Nofile, limit).unwrap();
+        let begin = Instant::now();
         // Numbers may be free below the limit.
         let mut clients = Vec::new();
         let error = loop {
@@ -348,6 +351,16 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
         };
         assert!(matches!(error, ClientError::TurnedAway { .. }), "{error}");
         assert!(clients.len() < 32, "the socket's own limit is another one");
+        for _ in 0..ATTEMPTS {
+            let error = Connection::connect(&guest.socket()).err().unwrap();
+            assert!(matches!(error, ClientError::TurnedAway { .. }), "{error}");
+        }
+        // One message a second at most, which counts the others.
+        let seconds = begin.elapsed().as_secs();
+        let stderr = guest.stderr();
+        let lines = stderr.lines().filter(|line| line.contains("turned away"));
+        let lines = lines.count() as u64;
+        assert!((1..=1 + seconds).contains(&lines), "{seconds} s: {stderr}");
         Accounts::of(&witness).check();
         prlimit(Some(process), Resource::Nofile, before).unwrap();
         Accounts::of(&guest.connect()).check();

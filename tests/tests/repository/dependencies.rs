@@ -1,5 +1,6 @@
-//! No dependency needs a newer Rust than this workspace says it needs.
+//! What the workspace's crates depend on: nothing that needs a newer Rust than it says it needs, and none what it must not know.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -41,4 +42,76 @@ fn no_dependency_needs_a_newer_rust() {
         })
         .collect();
     assert!(newer.is_empty(), "{newer:#?}");
+}
+
+/// The names of all packages that a crate of the workspace is built with, its own among them.
+fn built_with(metadata: &Value, name: &str) -> BTreeSet<String> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let packages = metadata["packages"].as_array().unwrap();
+    let names: BTreeMap<String, String> = packages
+        .iter()
+        .map(|package| (text(&package["id"]), text(&package["name"])))
+        .collect();
+    let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
+    let nodes: BTreeMap<String, &Value> = nodes
+        .iter()
+        .map(|node| (text(&node["id"]), &node["deps"]))
+        .collect();
+    // Those for tests alone don't count.
+    let is_built = |dependency: &&Value| {
+        let kinds = dependency["dep_kinds"].as_array().unwrap();
+        kinds.iter().any(|kind| kind["kind"].is_null())
+    };
+    let own = names.iter().find(|(_, known)| *known == name);
+    let mut left = vec![own.unwrap_or_else(|| panic!("no crate {name}")).0.clone()];
+    let mut found = BTreeSet::new();
+    while let Some(id) = left.pop() {
+        if found.insert(id.clone()) {
+            let dependencies = nodes[&id].as_array().unwrap();
+            let built = dependencies.iter().filter(is_built);
+            left.extend(built.map(|dependency| text(&dependency["pkg"])));
+        }
+    }
+    found.iter().map(|id| names[id].clone()).collect()
+}
+
+/// The last column of the crates' table in docs/architecture.md.
+#[test]
+fn crates_are_not_built_with_what_they_must_not_know() {
+    let metadata = metadata();
+    for (name, unknown) in [
+        ("kvmprof-vmm", &["ratatui", "inferno", "prost"][..]),
+        (
+            "kvmprof-report",
+            &["virtio-queue", "virtio-bindings", "kvm-ioctls"],
+        ),
+        ("kvmprof-introspection", &["kvm-ioctls", "virtio-queue"]),
+        ("kvmprof-devices", &["kvm-ioctls"]),
+        ("kvmprof-recording", &["kvm-ioctls", "vm-memory"]),
+        ("kvmprof-client", &["kvmprof-vmm"]),
+        ("kvmprof-agent", &["kvmprof-vmm", "kvm-ioctls"]),
+    ] {
+        let built = built_with(&metadata, name);
+        assert!(built.len() > 3, "{name}: {built:?}");
+        for package in unknown {
+            assert!(!built.contains(*package), "{name} is built with {package}");
+        }
+    }
+    // They would be found.
+    for (name, known) in [
+        ("kvmprof-report", &["ratatui", "inferno", "prost"][..]),
+        (
+            "kvmprof-vmm",
+            &["kvm-ioctls", "virtio-bindings", "vm-memory"],
+        ),
+        ("kvmprof", &["kvmprof-vmm"]),
+    ] {
+        let built = built_with(&metadata, name);
+        for package in known {
+            assert!(
+                built.contains(*package),
+                "{name} is built without {package}"
+            );
+        }
+    }
 }

@@ -59,8 +59,7 @@ impl PosixTimer {
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = signal;
-        // SAFETY: gettid has no arguments and cannot fail.
-        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_pid();
         let mut id: libc::timer_t = ptr::null_mut();
         // SAFETY: both pointers are to live values of the right types.
         let result =

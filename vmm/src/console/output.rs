@@ -3,20 +3,24 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmprof_recording::file::open_in_place;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::text_watch::TextWatch;
 
 /// At most as many bytes in one write: no more than a pipe that poll(2) calls writable takes at
 /// once (`PIPE_BUF`, pipe(7)), so that the write doesn't block.
 const CHUNK: usize = 512;
-/// How long to wait for a stalled reader before looking whether the machine ends, ms.
-const STALL_CHECK_MS: libc::c_int = 100;
+/// How long to wait for a stalled reader before looking whether the machine ends.
+const STALL_CHECK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// The output end of a console.
 #[derive(Debug)]
@@ -151,14 +155,8 @@ impl Drop for ConsoleOutput {
 
 /// Waits for a while. True if a write would not block, or would fail.
 fn wait_until_writable(target: &File) -> bool {
-    let mut poll = libc::pollfd {
-        fd: target.as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: `poll` is one valid pollfd, and lives until poll(2) returns.
-    let ready = unsafe { libc::poll(&raw mut poll, 1, STALL_CHECK_MS) };
-    ready > 0
+    let mut polled = [PollFd::new(target, PollFlags::OUT)];
+    poll(&mut polled, Some(&STALL_CHECK)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

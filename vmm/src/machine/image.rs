@@ -257,7 +257,7 @@ impl Image {
         })
     }
 
-    /// Puts the kernel into guest memory, of which `low_end` is the end below the 32-bit gap.
+    /// Puts the kernel into guest memory. `low_end`: end of the memory below the 32-bit gap.
     ///
     /// # Errors
     /// If it doesn't fit.

@@ -37,7 +37,7 @@ pub enum BadNetwork {
     #[error("'{0}' means nothing to a network: it is tap=NAME or socket=PATH, and mac=ADDRESS")]
     Unknown(String),
     /// A word with a value that is there twice.
-    #[error("{0}= is there twice")]
+    #[error("{0}= is given twice")]
     Twice(&'static str),
     /// A word without its value.
     #[error("{0}= has no value")]

@@ -26,7 +26,7 @@ pub enum BadMac {
     #[error("The MAC address {0} is that of a group: the first byte of a device's is even")]
     Group(MacAddress),
     /// It is zero.
-    #[error("The MAC address 00:00:00:00:00:00 is nobody's")]
+    #[error("The MAC address 00:00:00:00:00:00 is invalid")]
     Zero,
 }
 

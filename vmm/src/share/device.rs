@@ -20,6 +20,7 @@ use super::program::Starter;
 use super::session::{Events, Openers, Session};
 use super::{ShareError, check_folder};
 use crate::lock::lock;
+use crate::log_limit::LogLimit;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
 use crate::virtio::{
     Assembled, DeviceThread, Ending, MmioRegisters, Notifications, VirtioMmio, VirtioParts,
@@ -87,6 +88,7 @@ impl VirtioParts for Share {
             state: Mutex::new(State {
                 session: Some(self.session),
                 running: None,
+                failures: LogLimit::default(),
             }),
             changed: EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?,
         });
@@ -119,6 +121,8 @@ struct State {
     session: Option<Session>,
     /// The queues that the session serves; without a session, those whose requests are refused.
     running: Option<RunningQueues>,
+    /// A guest can make it fail as often as it resets the device.
+    failures: LogLimit,
 }
 
 impl MmioRegisters for SharedFolder {
@@ -206,7 +210,7 @@ impl SharedFolder {
         };
         let stopped = session.stop(&queues);
         if let Err(error) = &stopped {
-            self.note_failure(error);
+            self.note_failure(&mut state.failures, error);
         }
         if stopped.is_ok() && !session.is_own() {
             state.session = Some(session);
@@ -221,7 +225,7 @@ impl SharedFolder {
         if let Some(session) = state.session.take() {
             session.close();
         }
-        self.note_failure(error);
+        self.note_failure(&mut state.failures, error);
         if state.running.is_some() {
             self.monitor
                 .note(|history| history.state = ShareState::Failed);
@@ -254,13 +258,15 @@ impl SharedFolder {
         }
     }
 
-    fn note_failure(&self, error: &ShareError) {
+    fn note_failure(&self, limit: &mut LogLimit, error: &ShareError) {
         let cause = error.source().map(|cause| format!(": {cause}"));
         let failure = format!("{error}{}", cause.unwrap_or_default());
-        log::error!(
-            "The shared folder {} has failed, and the guest can't use it until it resets the device: {failure}",
-            self.options.tag
-        );
+        if let Some(more) = limit.take() {
+            log::error!(
+                "The shared folder {} has failed, and the guest can't use it until it resets the device: {failure}{more}",
+                self.options.tag
+            );
+        }
         self.monitor.note(|history| {
             history.failures += 1;
             history.failure = Some(failure);

@@ -1,10 +1,10 @@
 //! A folder whose program is connected once, serves the queues, and goes.
 
 use std::net::Shutdown;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vm_memory::{Bytes, GuestAddress};
 
@@ -67,8 +67,15 @@ fn offer_request(memory: &GuestMemory, unique: u64) {
     memory.write_obj(1_u16, available).unwrap();
 }
 
-#[test]
-fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
+/// A folder whose program is connected once, with the place of its socket, the connection, and the program's thread.
+struct Once {
+    share: Share,
+    connected: mpsc::Receiver<UnixStream>,
+    program: thread::JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+fn connected_once(tag: &str) -> Once {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -82,14 +89,28 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
     });
     let options = ShareOptions {
         source: ShareSource::Socket(path),
-        tag: "tag".to_owned(),
+        tag: tag.to_owned(),
     };
-    let share = Share::open(&options, Openers::default()).unwrap();
-    let monitor = share.monitor();
-    assert_eq!(monitor.record().state, ShareState::Waiting);
+    Once {
+        share: Share::open(&options, Openers::default()).unwrap(),
+        connected,
+        program,
+        _folder: folder,
+    }
+}
+
+fn shared_memory() -> GuestMemory {
     let memory = MemoryOptions::private(64 << 20).shareable();
-    let memory = allocate_memory(&memory).unwrap();
-    let assembled = Box::new(share).assemble(&memory).unwrap();
+    allocate_memory(&memory).unwrap()
+}
+
+#[test]
+fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
+    let once = connected_once("tag");
+    let monitor = once.share.monitor();
+    assert_eq!(monitor.record().state, ShareState::Waiting);
+    let memory = shared_memory();
+    let assembled = Box::new(once.share).assemble(&memory).unwrap();
     start_driver(&*assembled.registers);
     let record = monitor.record();
     assert_eq!(
@@ -98,7 +119,7 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
         "{record:?}"
     );
     offer_request(&memory, 7);
-    let stream = connected.recv().unwrap();
+    let stream = once.connected.recv().unwrap();
     stream.shutdown(Shutdown::Both).unwrap();
     let record = loop {
         let record = monitor.record();
@@ -113,5 +134,58 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
     let unique: u64 = memory.read_obj(GuestAddress(ANSWER + 8)).unwrap();
     assert_eq!(unique, 7);
     drop(assembled);
-    program.join().unwrap();
+    once.program.join().unwrap();
+}
+
+/// What was logged of one folder.
+struct Lines(Mutex<Vec<String>>);
+
+static OF_FLOOD: Lines = Lines(Mutex::new(Vec::new()));
+
+impl log::Log for Lines {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let line = record.args().to_string();
+        if line.contains("folder flood ") {
+            lock(&self.0).push(line);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The guest's driver begins anew as often as it likes, and each time nobody is there who would serve it.
+#[test]
+fn a_guest_cannot_flood_the_log() {
+    const STARTS: u64 = 500;
+    log::set_logger(&OF_FLOOD).unwrap();
+    log::set_max_level(log::LevelFilter::Error);
+    let once = connected_once("flood");
+    let monitor = once.share.monitor();
+    let assembled = Box::new(once.share).assemble(&shared_memory()).unwrap();
+    let stream = once.connected.recv().unwrap();
+    let begin = Instant::now();
+    start_driver(&*assembled.registers);
+    stream.shutdown(Shutdown::Both).unwrap();
+    while monitor.record().failures == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    for _ in 0..STARTS {
+        start_driver(&*assembled.registers);
+    }
+    drop(assembled);
+    let seconds = begin.elapsed().as_secs();
+    let failures = monitor.record().failures;
+    assert!(failures >= STARTS, "{failures}");
+    let lines = lock(&OF_FLOOD.0);
+    assert!(!lines.is_empty());
+    assert!(
+        lines.len() as u64 <= 1 + seconds,
+        "{} lines in {seconds} s",
+        lines.len()
+    );
+    once.program.join().unwrap();
 }

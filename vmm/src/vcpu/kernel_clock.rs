@@ -42,7 +42,7 @@ pub struct KernelSampling {
 }
 
 impl KernelSampling {
-    /// Asks the host's kernel to sample `machine`, in which runs what `knowledge` says; with `host_stacks`, those below the guest's, too.
+    /// Asks the host's kernel to sample `machine`, whose guest `knowledge` describes; with `host_stacks`, those below the guest's, too.
     ///
     /// # Errors
     /// Why it won't.
@@ -58,8 +58,7 @@ impl KernelSampling {
             slots: slots(&machine.memory),
             vcpus: machine.vcpus.len(),
         };
-        // SAFETY: gettid has no arguments and cannot fail.
-        let tid = unsafe { libc::gettid() };
+        let tid = rustix::thread::gettid().as_raw_pid();
         let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
         let vcpus: Vec<(i32, i32)> = vcpus.collect();
         kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;

@@ -28,8 +28,8 @@ impl Default for Kicker {
 impl Kicker {
     /// Ties it to the calling thread.
     pub fn attach(&self) {
-        // SAFETY: gettid has no arguments and cannot fail.
-        self.tid.store(unsafe { libc::gettid() }, Ordering::Release);
+        self.tid
+            .store(rustix::thread::gettid().as_raw_pid(), Ordering::Release);
         // A request that was made before this store is visible after it, or its kick sees the tid.
         fence(Ordering::SeqCst);
     }

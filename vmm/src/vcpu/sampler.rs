@@ -115,7 +115,7 @@ impl Sampler {
         self.ticks.ring();
     }
 
-    /// Looks whether watched processes live. While the vCPU was halted no tick did.
+    /// Checks whether watched processes are alive; ticks don't check while the vCPU is halted.
     fn look_at_watched(&mut self, fd: &VcpuFd, now: u64) {
         let Some(registers) = read_by_ioctls(fd) else {
             return;

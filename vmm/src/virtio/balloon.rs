@@ -1,22 +1,32 @@
 //! The machine's memory balloon: pages that the guest doesn't need go back to the host.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use kvmprof_devices::virtio::TransportCounts;
-use kvmprof_devices::virtio::balloon::{Balloon, BalloonCounts};
+use kvmprof_devices::virtio::balloon::{Balloon, BalloonCounts, PAGE};
+use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
 use kvmprof_recording::status::GuestMemoryStatus;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::{Assembled, DeviceThread, Notifications, VirtioMmio, VirtioParts, borrowed};
+use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, give_back};
 
 /// Between two questions for the guest's statistics.
 const STATISTICS_PERIOD: Duration = Duration::from_secs(5);
 
-/// The balloon of a machine, for whoever looks at it or sets it.
+/// The balloon of a machine, for whoever looks at it or sets it. Neither waits for who works on the device's queues: to give pages back takes the host its time.
 #[derive(Clone, Default)]
-pub struct BalloonControl(Arc<OnceLock<Arc<VirtioMmio<Balloon>>>>);
+pub struct BalloonControl(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    device: OnceLock<Arc<VirtioMmio<Balloon>>>,
+    /// What it is to hold from its next turn on, in bytes. Locked before the record.
+    wanted: Mutex<Option<u64>>,
+    /// As the device was after its last turn.
+    record: Mutex<BalloonRecord>,
+}
 
 /// What there is to know of the balloon.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,31 +43,69 @@ pub struct BalloonRecord {
     pub transport: TransportCounts,
 }
 
+impl BalloonRecord {
+    fn of(transport: &MmioTransport<Balloon>) -> Self {
+        let balloon = transport.device();
+        Self {
+            target: balloon.target(),
+            actual: balloon.actual(),
+            counts: balloon.counts(),
+            statistics: balloon.statistics(),
+            transport: transport.counts(),
+        }
+    }
+}
+
 impl BalloonControl {
-    /// All of it until now. Waits for whoever works on the device's queues.
+    /// All of it until now; without what a turn has done that is under way.
     #[must_use]
     pub fn record(&self) -> BalloonRecord {
-        let device = self.0.get();
-        device.map_or_else(BalloonRecord::default, |device| {
-            device.with(|transport, _| {
-                let balloon = transport.device();
-                BalloonRecord {
-                    target: balloon.target(),
-                    actual: balloon.actual(),
-                    counts: balloon.counts(),
-                    statistics: balloon.statistics(),
-                    transport: transport.counts(),
-                }
-            })
-        })
+        let device = self.0.device.get();
+        let now =
+            device.and_then(|device| device.try_with(|transport, _| BalloonRecord::of(transport)));
+        let wanted = lock(&self.0.wanted);
+        let record = now.unwrap_or_else(|| *lock(&self.0.record));
+        BalloonRecord {
+            target: wanted.map_or(record.target, whole_pages),
+            ..record
+        }
     }
 
     /// Sets what it is to hold, in bytes, of which whole pages of 4 KiB count. The guest follows when it can.
     pub fn set_target(&self, bytes: u64) {
-        if let Some(device) = self.0.get() {
-            device.with(|transport, _| transport.set_target(bytes));
+        *lock(&self.0.wanted) = Some(bytes);
+        if let Some(device) = self.0.device.get() {
+            device.ask_for_service();
         }
     }
+}
+
+impl Shared {
+    /// Does what is due, for a bounded time.
+    fn serve(&self, device: &VirtioMmio<Balloon>, asks_for_statistics: bool) {
+        device.with(|transport, memory| {
+            let mut wanted = lock(&self.wanted);
+            if let Some(bytes) = *wanted {
+                transport.set_target(bytes);
+                *lock(&self.record) = BalloonRecord::of(transport);
+                *wanted = None;
+            }
+            drop(wanted);
+            let mut give_back = |address, bytes| give_back(memory, address, bytes);
+            if transport.serve(memory, &mut give_back) {
+                device.ask_for_service();
+            }
+            if asks_for_statistics {
+                transport.ask_for_statistics(memory);
+            }
+            *lock(&self.record) = BalloonRecord::of(transport);
+        });
+    }
+}
+
+/// Of `bytes` those in whole pages, as many as a balloon can hold.
+fn whole_pages(bytes: u64) -> u64 {
+    (bytes / PAGE).min(u32::MAX.into()) * PAGE
 }
 
 /// The balloon that a machine is to have.
@@ -81,7 +129,8 @@ impl VirtioParts for BalloonParts {
         let notifications = Notifications::Together(work);
         let mmio = VirtioMmio::new(Balloon::default(), memory.clone(), notifications)?;
         let mmio = Arc::new(mmio);
-        let _ = self.control.0.set(Arc::clone(&mmio));
+        let shared = self.control.0;
+        let _ = shared.device.set(Arc::clone(&mmio));
         let served = Arc::clone(&mmio);
         let thread =
             DeviceThread::start("balloon", kvmprof_sandbox::Thread::Balloon, move |ending| {
@@ -93,20 +142,42 @@ impl VirtioParts for BalloonParts {
                     if is_time {
                         asked = Instant::now();
                     }
-                    served.with(|transport, memory| {
-                        let mut give_back = |address, bytes| give_back(memory, address, bytes);
-                        if transport.serve(memory, &mut give_back) {
-                            served.ask_for_service();
-                        }
-                        if is_time {
-                            transport.ask_for_statistics(memory);
-                        }
-                    });
+                    shared.serve(&served, is_time);
                 }
             });
         Ok(Assembled {
             registers: mmio,
             threads: vec![thread.map_err(MachineError::DeviceThread)?],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{MemoryOptions, allocate_memory};
+
+    /// The thread that asks holds the device itself here: it would wait for itself.
+    #[test]
+    fn nobody_waits_for_a_turn_to_look_at_it_or_to_set_it() {
+        let memory = allocate_memory(&MemoryOptions::private(16 << 20)).unwrap();
+        let event = EventFd::new(EFD_NONBLOCK).unwrap();
+        let notifications = Notifications::Together(event);
+        let device = VirtioMmio::new(Balloon::default(), memory, notifications).unwrap();
+        let device = Arc::new(device);
+        let control = BalloonControl::default();
+        let _ = control.0.device.set(Arc::clone(&device));
+        let held = device.with(|transport, _| {
+            control.set_target(3 * PAGE + 1);
+            assert_eq!(control.record().target, 3 * PAGE);
+            transport.device().target()
+        });
+        assert_eq!(held, 0);
+        // The device is still to be told.
+        assert_eq!(control.record().target, 3 * PAGE);
+        control.0.serve(&device, false);
+        let target = device.with(|transport, _| transport.device().target());
+        assert_eq!((target, control.record().target), (3 * PAGE, 3 * PAGE));
+        device.with(|_, _| assert_eq!(control.record().target, 3 * PAGE));
     }
 }

@@ -1,7 +1,7 @@
 //! A virtio device between the vCPU threads, which access its registers, and the threads that serve its queues.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use kvmprof_devices::virtio::{
@@ -118,7 +118,27 @@ impl<D: VirtioDevice + Send> VirtioMmio<D> {
 
     /// Calls `action` with the device locked, and interrupts the guest if that has become due.
     pub fn with<R>(&self, action: impl FnOnce(&mut MmioTransport<D>, &GuestMemory) -> R) -> R {
-        let mut transport = self.transport();
+        self.with_locked(self.transport(), action)
+    }
+
+    /// The same, if nobody works on the device at this moment: for who must not wait for that.
+    pub fn try_with<R>(
+        &self,
+        action: impl FnOnce(&mut MmioTransport<D>, &GuestMemory) -> R,
+    ) -> Option<R> {
+        let transport = match self.transport.try_lock() {
+            Ok(transport) => transport,
+            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.with_locked(transport, action))
+    }
+
+    fn with_locked<R>(
+        &self,
+        mut transport: MutexGuard<'_, MmioTransport<D>>,
+        action: impl FnOnce(&mut MmioTransport<D>, &GuestMemory) -> R,
+    ) -> R {
         let result = action(&mut transport, &self.memory);
         self.interrupt_if_due(&mut transport);
         result

@@ -11,7 +11,7 @@ use kvmprof_introspection::GuestKnowledge;
 /// How a guest has ended, as the one who launched it sees it.
 #[derive(Debug)]
 pub enum VmEnd {
-    /// It was told to: a signal, the escape key, [`Vm::stop`](super::Vm::stop).
+    /// It was stopped: by a signal, the escape key, [`Vm::stop`](super::Vm::stop).
     Stopped,
     /// It powered itself off.
     PowerOff,

@@ -83,6 +83,10 @@ pub(super) fn parse_list(data: &[u8]) -> Result<Vec<i32>, Errno> {
     if list.len() < count {
         return Err(Errno::EFAULT);
     }
+    // 0 is idle, which has no user ticks, and negative ids are of no process.
+    if list.iter().any(|pid| *pid < 1) {
+        return Err(Errno::EINVAL);
+    }
     Ok(list)
 }
 
@@ -104,10 +108,21 @@ mod tests {
         assert_eq!(parse_list(&bytes(&[2, 7])), Err(Errno::EFAULT));
         assert_eq!(parse_list(&bytes(&[2, 7, 8])), Ok(vec![7, 8]));
         assert_eq!(parse_list(&bytes(&[1, 7, 8])), Ok(vec![7]));
+        assert_eq!(parse_list(&bytes(&[1, 7, -8])), Ok(vec![7]));
         assert_eq!(
             parse_list(&bytes(&[5, 1, 2, 3, 4, 5])),
             Ok(vec![1, 2, 3, 4, 5])
         );
+    }
+
+    #[test]
+    fn a_list_has_ids_of_processes_only() {
+        for wrong in [0, -1, i32::MIN] {
+            for list in [[wrong, 8], [7, wrong]] {
+                let data = bytes(&[2, list[0], list[1]]);
+                assert_eq!(parse_list(&data), Err(Errno::EINVAL), "{list:?}");
+            }
+        }
     }
 
     #[test]

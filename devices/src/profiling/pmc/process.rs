@@ -11,7 +11,7 @@ struct Counter {
     is_configured: bool,
     is_enabled: bool,
     value: u64,
-    /// Of children that have ended, and of theirs.
+    /// Counts of descendants that have ended.
     children: u64,
     /// When it was enabled, in ns of the guest's CLOCK_MONOTONIC.
     enabled_from: u64,

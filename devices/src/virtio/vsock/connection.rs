@@ -124,6 +124,11 @@ impl<S: Stream> Connection<S> {
         self.told_shutdown == SHUTDOWN_BOTH || self.ready.hung_up && !self.open
     }
 
+    /// Whether the guest has asked for it or has been asked.
+    pub fn is_known_to_guest(&self) -> bool {
+        self.first != Some(Operation::Request)
+    }
+
     /// Whether both sides have agreed on it.
     pub fn was_open(&self) -> bool {
         self.open

@@ -238,10 +238,13 @@ impl<S: Stream> Vsock<S> {
         self.connections.add(Connection::of_guest(stream, header));
     }
 
-    /// Whether there is room for a connection, for which one that is over for the host gives way.
+    /// Whether there is room for a connection, for which one that is over for the host gives way; none does while the guest takes no answers.
     fn make_room(&mut self) -> bool {
         if self.connections.len() < CONNECTIONS_MAX {
             return true;
+        }
+        if self.answers.len() >= ANSWERS_MAX {
+            return false;
         }
         let Some(ports) = self.connections.oldest_over() else {
             return false;
@@ -275,9 +278,14 @@ impl<S: Stream> Vsock<S> {
         }
     }
 
-    /// Ends a connection, and tells the guest.
+    /// Ends a connection, and tells the guest, if it has heard of it.
     fn reset(&mut self, ports: (u32, u32)) {
+        let connection = self.connections.by_ports(ports);
+        let is_known = connection.is_some_and(|connection| connection.is_known_to_guest());
         self.end(ports);
+        if !is_known {
+            return;
+        }
         let (guest_port, host_port) = ports;
         self.answers.push_back(Header {
             source_cid: HOST_CID,

@@ -19,7 +19,7 @@ pub const PROF_ALL: u32 = command(0o04);
 pub const PROF_GROUP: u32 = command(0o10);
 /// `PROF_LIST`: selects USER records of the processes in a list, and replaces an earlier list. The argument points to
 /// 32-bit integers: a count, then that many process ids. EINVAL if the count is below 1 or above [`super::MAX_LIST`],
-/// EFAULT if the list can't be read.
+/// or a process id below 1; EFAULT if the list can't be read.
 pub const PROF_LIST: u32 = command(0o20);
 /// The bits of a page's command without its high byte.
 pub const PROF_MASK: u32 = 0o177;

@@ -37,7 +37,7 @@ pub enum ConnectionError {
         highest: u16,
     },
     /// A reply that nobody waits for.
-    #[error("kvmprof answered what wasn't asked")]
+    #[error("kvmprof sent a reply to no request")]
     Unasked,
     /// The hello had no answer.
     #[error("Port carries no answer to the hello")]

@@ -113,12 +113,17 @@ impl Arguments {
     /// The requests to the device.
     ///
     /// # Errors
-    /// A message about too many pids.
+    /// A message about too many pids, or one that no process has.
     pub fn plan(&self) -> Result<Plan, String> {
         if self.pid.len() > MAX_LIST {
             let count = self.pid.len();
             return Err(format!(
                 "{count} pids given: the device takes at most {MAX_LIST}"
+            ));
+        }
+        if let Some(pid) = self.pid.iter().find(|pid| **pid < 1) {
+            return Err(format!(
+                "No process has pid {pid}: --pid takes those from 1 on, and --all has idle time too"
             ));
         }
         let selected = self.kernel || !self.pid.is_empty() || self.group.is_some();
@@ -182,6 +187,7 @@ mod tests {
             (["--all", "NaN"], "a number of seconds is needed"),
             (["--format", "new"], "native, classic"),
             (["--pid", "dd"], "has to be a number"),
+            (["--pid", "7,0"], "No process has pid 0"),
         ] {
             let error = parse(&words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");

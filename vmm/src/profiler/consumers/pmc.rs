@@ -134,7 +134,7 @@ impl PmcConsumer {
         if context.has_ended {
             return Err(Errno::ENXIO);
         }
-        // What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
+        // The first counter takes the present source of ticks, or the clock.
         if self.processes_wanted == 0 {
             self.guests_source = context.ticks();
         }

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::Read;
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Bytes of `/proc/PID/status`, at most.
 const STATUS_MAX: u64 = 64 << 10;
 
@@ -27,12 +29,7 @@ pub(super) fn status_of(process: &str, name: &str) -> Option<String> {
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub(super) fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is written to, and read only afterwards. This clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
     seconds * 1_000_000_000 + nanoseconds

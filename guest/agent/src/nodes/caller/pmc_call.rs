@@ -69,8 +69,7 @@ mod tests {
     fn about(is_superuser: bool, call: Call) -> Result<(i32, i32), Errno> {
         // Another thread than the first one is of the same process.
         let thread = std::thread::spawn(move || {
-            // SAFETY: it has no arguments.
-            let thread = unsafe { libc::gettid() };
+            let thread = rustix::thread::gettid().as_raw_pid();
             complete(thread.cast_unsigned(), is_superuser, call)
         });
         let data = thread.join().unwrap()?;

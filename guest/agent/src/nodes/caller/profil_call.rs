@@ -216,8 +216,7 @@ mod tests {
             let asked = call(function, address(&counts), 128);
             // Another thread than the first one is of the same process.
             let thread = std::thread::spawn(move || {
-                // SAFETY: it has no arguments.
-                let thread = unsafe { libc::gettid() };
+                let thread = rustix::thread::gettid().as_raw_pid();
                 complete(thread.cast_unsigned(), asked)
             });
             let data = thread.join().unwrap().unwrap();

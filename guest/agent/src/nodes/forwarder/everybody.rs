@@ -256,7 +256,7 @@ impl Forwarder {
         }
     }
 
-    /// A caller has got a signal. What waits for a turn, or for a look, is taken back, for that may be for ever; kvmprof doesn't
+    /// A caller has got a signal. What waits for a turn, or for a look, is taken back, because it may never come; kvmprof doesn't
     /// make it wait.
     fn interrupt_everybody(&mut self, call: Call, environment: &mut impl Environment) {
         let Everybody {

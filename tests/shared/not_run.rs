@@ -1,0 +1,37 @@
+//! Tests that a machine can't run. Crates below `kvmprof-tests` have this file as a module of their tests.
+
+use std::env;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::thread;
+
+/// Names the file that gets a line for each test that was not run.
+const LIST: &str = "KVMPROF_TESTS_NOT_RUN";
+/// Begins what is printed of one.
+pub const MARK: &str = "not run: ";
+
+/// Says that the calling test, or a part of it, can't be run on this machine, and why. nextest knows no such result: the test
+/// goes into the list that `tests/run` prints at its end.
+///
+/// # Panics
+/// Where nobody prints such a list, since the test would pass as if it had been run.
+pub fn not_run(why: &str) {
+    println!("{MARK}{why}");
+    let Some(list) = env::var_os(LIST) else {
+        panic!("{MARK}{why} (with {LIST}=FILE, as in tests/run, this goes into that file instead)");
+    };
+    let test = thread::current();
+    let name = test.name().unwrap_or("a test");
+    enter(Path::new(&list), &format!("{name}: {why}\n"));
+}
+
+/// Several tests may do so at the same time.
+pub fn enter(list: &Path, line: &str) {
+    File::options()
+        .create(true)
+        .append(true)
+        .open(list)
+        .and_then(|mut file| file.write_all(line.as_bytes()))
+        .unwrap_or_else(|error| panic!("{}: {error}", list.display()));
+}
