@@ -94,8 +94,10 @@ pub static NAPS: AtomicU64 = AtomicU64::new(0);
 pub extern "C" fn take_naps(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler of this kind the interrupted registers.
     let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let is_asked = registers[RSI] == KVM_GET_REGS;
-    while is_asked {
+    if registers[RSI] != KVM_GET_REGS {
+        return;
+    }
+    loop {
         NAPS.fetch_add(1, Ordering::SeqCst);
         // SAFETY: it waits for nothing else, and nothing is written.
         unsafe { libc::poll(std::ptr::null_mut(), 0, 100) };
