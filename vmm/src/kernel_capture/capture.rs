@@ -10,9 +10,7 @@ use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
 
 use super::error::KernelCaptureError;
-use super::ring::{
-    Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES, has_room,
-};
+use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES, has_room};
 use crate::perf_event::{Attributes, DISABLED, SOFTWARE};
 
 /// Events and their attributes (`include/uapi/linux/perf_event.h`).
