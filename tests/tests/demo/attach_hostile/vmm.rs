@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvm_bindings::{kvm_regs, kvm_sregs, kvm_userspace_memory_region};
+use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_introspection::testing::kernel::{HOT, offsets};
 use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY};
