@@ -124,6 +124,11 @@ impl Frame<'_> {
             source: None,
             is_inlined: false,
         }
+    /// Whether it is a note in brackets instead of code.
+    pub(super) fn is_note(&self) -> bool {
+        self.address == 0 && self.name.starts_with('[')
+    }
+
     }
 
     /// Converts one frame of a stack.
