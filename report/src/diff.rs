@@ -359,6 +359,6 @@ mod tests {
         assert_eq!(without_pid("a-b-12;c 3"), "a-b;c 3");
         assert_eq!(without_pid("a--1;c 3"), "a;c 3");
         assert_eq!(without_pid("pid-12;c 3"), "pid-12;c 3");
-        assert_eq!(without_pid("pid--1;c 3"), "pid--1;c 3");
+        assert_eq!(without_pid("[idle];c 3"), "[idle];c 3");
     }
 }

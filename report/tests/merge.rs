@@ -7,8 +7,10 @@ mod walk;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kvmprof_recording::file::{Account, Recording, Unobserved};
-use kvmprof_recording::{COMM_LENGTH, Mode};
+use kvmprof_recording::file::{
+    Account, Block, Kind, Recording, RecordingInfo, SamplesEncoder, Unobserved, header,
+};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
 use kvmprof_report::html::Counts;
 use kvmprof_report::profile::{
     Layout, Profile, Section, Selection, SortBy, document, folded, functions, print,
@@ -170,6 +172,52 @@ fn naive(path: &Path, is_wanted: impl Fn(&kvmprof_recording::Sample, &[u64]) -> 
         })
         .unwrap();
     found
+}
+
+/// A shell that executes another program in its place, and another shell.
+#[test]
+fn a_process_that_executes_another_program_counts_under_both_names() {
+    let mut encoder = SamplesEncoder::default();
+    let runs = [(7, "sh", 3_u64), (8, "sh", 2), (7, "make", 5)];
+    let mut time = 0;
+    for (pid, name, count) in runs {
+        let mut comm = [0; COMM_LENGTH];
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        for _ in 0..count {
+            time += 10_000_000;
+            let sample = Sample {
+                time,
+                pid,
+                tid: pid,
+                comm,
+                ..Sample::default()
+            };
+            let ticks = Ticks {
+                sample: Some(sample),
+                ..Ticks::default()
+            };
+            encoder.push(&ticks, &[]);
+        }
+    }
+    let info = RecordingInfo {
+        vcpus: 1,
+        hz: 100,
+        ..RecordingInfo::default()
+    };
+    let mut bytes = header().to_vec();
+    let info = serde_json::to_vec(&info).unwrap();
+    bytes.extend(Block::encode(Kind::Info, &info).unwrap());
+    bytes.extend(Block::encode(Kind::Samples, &encoder.take().bytes).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    std::fs::write(&path, bytes).unwrap();
+    for (name, expected) in [("sh", 10), ("make", 8), ("mak", 0)] {
+        let selection = Selection {
+            comms: vec![name.to_owned()],
+            ..Selection::default()
+        };
+        assert_eq!(read(&path, selection).samples(), expected, "{name}");
+    }
 }
 
 #[test]

@@ -249,6 +249,24 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
     );
 
+    // With --pid-at there are no symbols. A file that isn't Linux's, which has _stext, tells as much.
+    let path = guest.recording(&[(&linked[..1], &linked)], &[]);
+    assert!(matches!(
+        profile(&path, &vmlinux),
+        Err(SymbolError::NoSlide(_))
+    ));
+    let image = guest.folder.path().join("image");
+    let made = std::process::Command::new("objcopy")
+        .args(["--strip-symbol", "_stext"])
+        .args([&guest.program_file(), &image])
+        .status();
+    assert!(made.unwrap().success());
+    let found = profile(&path, &sources(Some(image), None)).unwrap();
+    assert_eq!(
+        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
+    );
+
     let other = [guest.kallsyms(), info("12").to_block().unwrap()];
     let path = guest.recording(&[(&kernel, &[])], &other);
     let error = profile(&path, &vmlinux).unwrap_err().to_string();

@@ -1,10 +1,10 @@
 //! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>), for `callgrind_annotate` and
 //! KCachegrind.
 //!
-//! The cost is in ticks of the clock, or of the event that takes the samples: all ticks, and those of each mode. An object (`ob=`) is a module in a process, so that a
-//! function has a row for each process; a file (`fl=`) is the source file, with lines, or the module if the source file
-//! is unknown. The format has neither threads within one profile nor vCPUs: those are summed up. Samples don't count
-//! calls, so a call's count is the number of its ticks.
+//! The cost is in ticks of the clock, or of the event that takes the samples: all ticks, and those of each mode. An object (`ob=`) is a module; a file (`fl=`) is
+//! the source file, with lines, or the module if the source file is unknown. The format has neither processes and threads within one profile nor vCPUs: those are
+//! summed up. (An object for each process and module would be no way out: `callgrind_annotate` knows functions by file and name, and shows the last of their objects.)
+//! Samples don't count calls, so a call's count is the number of its ticks.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,10 +17,9 @@ use crate::text::visible;
 /// All ticks, then those of each mode.
 type Cost = [u64; 5];
 
-/// A function in a process.
+/// A function, of all processes.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Function {
-    pid: i32,
     module: String,
     file: String,
     name: String,
@@ -63,7 +62,6 @@ fn path(
     let numbers = frames.into_iter().map(|frame| {
         let module = frame.module.into_owned();
         let function = Function {
-            pid: event.pid,
             file: frame
                 .source
                 .map_or_else(|| module.clone(), |(file, _)| file.into_owned()),
@@ -138,7 +136,7 @@ fn write_costs(
     let zero = Cost::default();
     for (number, function) in (0_u32..).zip(functions) {
         writeln!(out)?;
-        write_position("", source, function, out)?;
+        write_position("", function, out)?;
         let mut own = costs.own.range((number, 0)..=(number, u32::MAX)).peekable();
         if own.peek().is_none() {
             write_cost(0, &zero, out)?;
@@ -147,7 +145,7 @@ fn write_costs(
             write_cost(*line, cost, out)?;
         }
         for (callee, cost) in costs.calls.get(&number).into_iter().flatten() {
-            write_position("c", source, &functions[*callee as usize], out)?;
+            write_position("c", &functions[*callee as usize], out)?;
             writeln!(out, "calls={} 0", cost[0])?;
             write_cost(0, cost, out)?;
         }
@@ -157,25 +155,10 @@ fn write_costs(
 }
 
 /// Writes the position of a cost: object, file and function, each name starting with `prefix`.
-fn write_position(
-    prefix: &str,
-    source: &Source,
-    function: &Function,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let processes = &source.profile().processes;
-    let Function {
-        pid,
-        module,
-        file,
-        name,
-    } = function;
-    let process = match processes.get(pid).map(|process| process.name.as_str()) {
-        Some(known) if !known.is_empty() => format!("{known}-{pid}"),
-        _ => format!("pid-{pid}"),
-    };
+fn write_position(prefix: &str, function: &Function, out: &mut dyn Write) -> io::Result<()> {
+    let Function { module, file, name } = function;
     let position = if prefix.is_empty() { "fl" } else { "cfi" };
-    writeln!(out, "{prefix}ob={} {}", line(&process), line(module))?;
+    writeln!(out, "{prefix}ob={}", line(module))?;
     writeln!(out, "{position}={}", line(file))?;
     writeln!(out, "{prefix}fn={}", line(name))
 }

@@ -99,7 +99,9 @@ fn write_frame(frame: &Frame<'_>, out: &mut dyn Write) -> io::Result<()> {
         (_, _, module) => module,
     };
     write!(out, "\t{:16x} {}", frame.address, frame.name)?;
-    if let Some(offset) = frame.offset {
+    // Readers cut off the last offset. A name that ends in one itself (`libc.so.6+0x1234`, an unknown function) stays whole by another.
+    let is_unknown = !frame.is_inlined && !frame.is_note();
+    if let Some(offset) = frame.offset.or_else(|| is_unknown.then_some(0)) {
         write!(out, "+{offset:#x}")?;
     }
     writeln!(out, " ({object})")

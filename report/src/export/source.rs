@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::path::Path;
 
-use kvmprof_recording::{Mode, Sample};
+use kvmprof_recording::{IDLE_PID, Mode, Sample};
 
 use super::{ExportError, Library};
 use crate::profile::{
-    CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, StackView, Weight,
-    outermost_of_guest, task_name,
+    CUT_SHORT, HALTED, HALTED_MODULE, Process, Profile, Selector, Stack, StackFrame, StackView,
+    Weight, outermost_of_guest, task_name,
 };
 use crate::room::Room;
 use crate::symbolize::MappingSet;
@@ -20,8 +20,6 @@ const EVENT: usize = 64;
 const FRAME: usize = 128;
 /// The name of a thread without a known name.
 const UNKNOWN: &str = "[unknown]";
-/// The thread name of a halted vCPU where no sample tells the guest's name for it.
-const IDLE: &str = "[idle]";
 
 /// A recording to export.
 #[derive(Debug)]
@@ -47,7 +45,7 @@ pub struct Event {
     pub pid: i32,
     /// Thread id, -1 when unknown, 0 for a halted vCPU.
     pub tid: i32,
-    /// The thread's name, in printable ASCII. For a halted vCPU that of process 0.
+    /// The thread's name, without characters that don't print. For a halted vCPU that of process 0.
     pub comm: String,
     /// Its stack; `None` for a halted vCPU.
     pub stack: Option<Stack>,
@@ -124,6 +122,11 @@ impl Frame<'_> {
             source: None,
             is_inlined: false,
         }
+    }
+
+    /// Whether it is a note in brackets instead of code.
+    pub(super) fn is_note(&self) -> bool {
+        self.address == 0 && self.name.starts_with('[')
     }
 
     /// Converts one frame of a stack.
@@ -214,9 +217,9 @@ impl Source {
         } = &self.profile;
         let selector = RefCell::new(Selector::new(&contents.info, selection));
         let mut result = Ok(());
-        let idle = self.profile.processes.get(&0);
-        let idle = idle.map(|process| process.name.as_str());
-        let idle = idle.filter(|name| !name.is_empty()).unwrap_or(IDLE);
+        let unnamed = Process::default();
+        let idle = self.profile.processes.get(&IDLE_PID);
+        let idle = idle.unwrap_or(&unnamed).shown_name(IDLE_PID);
         let mut each = |event: &Event| {
             self.room.take(EVENT)?;
             each(event)

@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn frames_have_the_colours_of_the_page() {
-        let svg = drawn(&Graph::default(), &["p-7;f;g_[k] 2", "pid-0;[halted] 1"]);
+        let svg = drawn(&Graph::default(), &["p-7;f;g_[k] 2", "[idle];[halted] 1"]);
         for (name, color) in [
             ("p-7", "223,227,232"),
             ("f", "140,194,245"),

@@ -39,6 +39,15 @@ impl Process {
         }
     }
 
+    /// The process with pid `pid` in one word: `dd-130`, or `pid-130` if its name is unknown, or a word in brackets if it isn't a process.
+    pub fn label(&self, pid: i32) -> String {
+        match (self.name.as_str(), self.shown_name(pid)) {
+            ("", "") => format!("pid-{pid}"),
+            ("", word) => word.to_owned(),
+            (name, _) => format!("{name}-{pid}"),
+        }
+    }
+
     /// All of its samples.
     pub fn samples(&self) -> u64 {
         sum_modes(&self.modes)

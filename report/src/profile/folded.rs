@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::functions::HALTED;
-use super::{Profile, StackFrame, outermost_of_guest};
+use super::{Process, Profile, StackFrame, outermost_of_guest};
 use crate::room::{Room, TooMuch};
 
 /// Suffixes of frames that flame graph programs know: kernel functions, functions that a program generated at run time,
@@ -56,12 +56,13 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
 
 /// The frame of a process, with the number of its recording if there are several.
 pub fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
-    let name = recording.processes.get(&pid).map(|process| &process.name);
-    let number = number.map_or_else(String::new, |number| format!(" ({})", number + 1));
-    match name {
-        Some(name) if !name.is_empty() => format!("{}-{pid}{number}", plain(name)),
-        _ => format!("pid-{pid}{number}"),
-    }
+    let unnamed = Process::default();
+    let process = recording.processes.get(&pid).unwrap_or(&unnamed);
+    let process = plain(&process.label(pid));
+    number.map_or_else(
+        || process.clone(),
+        |number| format!("{process} ({})", number + 1),
+    )
 }
 
 fn name(frame: &StackFrame) -> String {
@@ -106,10 +107,10 @@ mod tests {
         assert_eq!(
             folded(&profile(&[]), &Room::new(1 << 20)).unwrap(),
             [
+                "[idle];[halted] 2",
                 "main:one-7;0x40 1",
                 "main:one-7;[cut short];0x50;entry_[k];entry_[k];copy_[k] 2",
                 "other-8;entry_[k] 1",
-                "pid-0;[halted] 2",
             ]
         );
     }

@@ -91,6 +91,8 @@ struct Vmlinux {
     code: MachineCode,
     /// The kernel's run-time addresses less the file's, modulo 2^64.
     slide: u64,
+    /// It is the image of a guest that isn't Linux, with its programs in it.
+    is_whole_guest: bool,
 }
 
 type FileKey = (Option<u32>, String);
@@ -229,7 +231,9 @@ impl Resolver {
                 self.in_file(mapping, asked)
             }
             AddressLocation::Kernel(found) => self.in_kernel(Some(found), asked),
-            AddressLocation::Unknown if asked.is_kernel => self.in_kernel(None, asked),
+            AddressLocation::Unknown if asked.is_kernel || self.is_in_image(asked.address) => {
+                self.in_kernel(None, asked)
+            }
             AddressLocation::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
             AddressLocation::Unknown => self.elsewhere(USER, asked),
         }
@@ -259,6 +263,12 @@ impl Resolver {
     /// Whether [`Self::code`] may find anything.
     pub fn has_code(&self) -> bool {
         self.sysroot.is_some() || self.vmlinux.is_some()
+    }
+
+    /// Whether `--vmlinux` names the address of a program, in a guest that isn't Linux.
+    fn is_in_image(&self, address: u64) -> bool {
+        let image = self.vmlinux.as_deref().filter(|file| file.is_whole_guest);
+        image.is_some_and(|file| file.debug.functions.find(address).is_some())
     }
 
     /// The cached result for `key`, or the result of `find`.
@@ -480,16 +490,26 @@ fn vmlinux(path: &Path, contents: &Contents, tables: &Tables) -> Result<Vmlinux,
     let slide = begins.map(|(ran, linked)| ran.wrapping_sub(linked));
     let slide = slide.or_else(|| kernel.map(|kernel| kernel.slide));
     let is_other = kernel.is_none() && runs_as_linked(&debug, tables);
+    let is_whole_guest = slide.is_none() && is_other;
     let slide = slide.or_else(|| is_other.then_some(0));
     match slide {
-        Some(slide) => Ok(Vmlinux { debug, code, slide }),
+        Some(slide) => Ok(Vmlinux {
+            debug,
+            code,
+            slide,
+            is_whole_guest,
+        }),
         None => Err(SymbolError::NoSlide(path.to_owned())),
     }
 }
 
-/// Whether most recorded functions are where the file has them. Guests other than Linux run where they were linked to.
+/// Whether most recorded functions are where the file has them. Guests other than Linux run where they were linked to. Where none
+/// is recorded, as with `--pid-at`, the file tells: Linux's has the symbol where its kernel begins.
 fn runs_as_linked(debug: &DebugFile, tables: &Tables) -> bool {
     let begins = tables.kernel.wanted(|_| true);
+    if begins.is_empty() {
+        return debug.kernel_begin().is_none();
+    }
     let is_there = |(begin, _): &&(u64, u64)| {
         let own = debug.functions.find(*begin);
         own.is_some_and(|(name, own)| own == *begin && tables.kernel.find(*begin) == Some(name))

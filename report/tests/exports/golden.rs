@@ -2,12 +2,14 @@
 
 use std::io::Read;
 
+use clap::ValueEnum;
 use flate2::read::GzDecoder;
+use kvmprof_recording::Ticks;
 use kvmprof_report::export::Format;
 
 use crate::data::check;
 use crate::export;
-use crate::recording::recording;
+use crate::recording::{info, recording, write};
 
 #[test]
 fn folded() {
@@ -53,6 +55,31 @@ fn firefox() {
 fn callgrind() {
     let (_folder, path) = recording(1);
     check("export.callgrind", &export(&path, &[], Format::Callgrind));
+}
+
+/// No sample tells the guest's name for process 0 here.
+#[test]
+fn halted_vcpus_alone_have_one_name() {
+    let ticks = Ticks {
+        idle: 5,
+        ..Ticks::default()
+    };
+    let (_folder, path) = write(&info(), &[(ticks, Vec::new())]);
+    let formats = Format::value_variants().iter();
+    for format in formats.filter(|format| **format != Format::PerfData) {
+        let mut text = export(&path, &[], *format);
+        if *format == Format::Pprof {
+            let packed = std::mem::take(&mut text);
+            GzDecoder::new(packed.as_slice())
+                .read_to_end(&mut text)
+                .unwrap();
+        }
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.contains("[idle]"), "{format:?}: {text}");
+        assert!(!text.contains("pid-0"), "{format:?}: {text}");
+    }
+    let folded = export(&path, &[], Format::Folded);
+    assert_eq!(folded, b"[idle];[halted] 5\n");
 }
 
 #[test]

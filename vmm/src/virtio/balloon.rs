@@ -160,7 +160,7 @@ mod tests {
     /// The thread that asks holds the device itself here: it would wait for itself.
     #[test]
     fn nobody_waits_for_a_turn_to_look_at_it_or_to_set_it() {
-        let memory = allocate_memory(&MemoryOptions::private(16 << 20)).unwrap();
+        let memory = allocate_memory(&MemoryOptions::private(64 << 20)).unwrap();
         let event = EventFd::new(EFD_NONBLOCK).unwrap();
         let notifications = Notifications::Together(event);
         let device = VirtioMmio::new(Balloon::default(), memory, notifications).unwrap();

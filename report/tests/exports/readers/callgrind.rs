@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::process::Command;
 
+use kvmprof_recording::Sample;
 use kvmprof_report::export::Format;
 
 use super::{ROUNDS, exported, first, run};
+use crate::export;
+use crate::recording::{info, ticks, write};
 
 #[test]
 fn callgrind_annotate_reads_callgrind() {
@@ -23,7 +26,7 @@ fn callgrind_annotate_reads_callgrind() {
     assert!(
         callgrind_rows(&text).contains(&(
             "copy_page_to_iter".to_owned(),
-            "server-101 [kernel]".to_owned(),
+            "[kernel]".to_owned(),
             21 * ROUNDS
         )),
         "{text}"
@@ -39,11 +42,37 @@ fn callgrind_annotate_reads_callgrind() {
     assert!(
         callgrind_rows(&inclusive).contains(&(
             "entry_SYSCALL_64".to_owned(),
-            "server-101 [kernel]".to_owned(),
+            "[kernel]".to_owned(),
             21 * ROUNDS
         )),
         "{inclusive}"
     );
+}
+
+/// A function of the kernel that several processes call is one row, of no process.
+#[test]
+fn a_function_of_several_processes_is_one_row() {
+    let mut all = ticks(1);
+    let of_server = |sample: &&mut Sample| sample.pid == 101;
+    let samples = all
+        .iter_mut()
+        .filter_map(|(ticks, _)| ticks.sample.as_mut());
+    // Every second one of the server's is one of another process.
+    for sample in samples.filter(of_server).step_by(2) {
+        sample.pid = 230;
+    }
+    let (folder, path) = write(&info(), &all);
+    let file = folder.path().join("exported");
+    std::fs::write(&file, export(&path, &[], Format::Callgrind)).unwrap();
+    let text = run(Command::new("callgrind_annotate")
+        .args(["--auto=no", "--threshold=100", "--show=Ticks"])
+        .arg(&file));
+    let rows = callgrind_rows(&text).into_iter();
+    let rows: Vec<_> = rows
+        .filter(|(function, ..)| function == "copy_page_to_iter")
+        .collect();
+    let expected = ("copy_page_to_iter".to_owned(), "[kernel]".to_owned(), 21);
+    assert_eq!(rows, [expected], "{text}");
 }
 
 /// The rows of `callgrind_annotate`: function, object, ticks.

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::{Folder, Options};
+use kvmprof_recording::Mode;
 use kvmprof_report::export::Format;
 
 use super::{PERIOD, ROUNDS, exported, first};
+use crate::export;
+use crate::recording::{info, ticks, write};
 
 #[test]
 fn inferno_collapses_perf_script() {
@@ -34,4 +37,28 @@ fn inferno_collapses_perf_script() {
         8 * ROUNDS * PERIOD
     );
     assert!(folded.lines().any(|line| line == of_worker), "{folded}");
+}
+
+/// Addresses in a file that no function is known at.
+#[test]
+fn unknown_functions_of_a_file_stay_apart() {
+    let mut all = ticks(1);
+    all.truncate(2);
+    for ((ticks, frames), address) in all.iter_mut().zip([0x40_1700, 0x40_1720]) {
+        let sample = ticks.sample.as_mut().unwrap();
+        (sample.pc, sample.mode) = (address, Mode::User);
+        (sample.stack.kernel, sample.stack.user) = (0, 1);
+        *frames = vec![address];
+    }
+    let (_folder, path) = write(&info(), &all);
+    let text = export(&path, &[], Format::PerfScript);
+    let mut folded = Vec::new();
+    Folder::from(Options::default())
+        .collapse(text.as_slice(), &mut folded)
+        .unwrap();
+    let folded = String::from_utf8(folded).unwrap();
+    for function in ["server+0x401700", "server+0x401720"] {
+        let line = format!("server;{function} {PERIOD}");
+        assert!(folded.lines().any(|own| own == line), "{folded}");
+    }
 }
