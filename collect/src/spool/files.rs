@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -212,9 +213,12 @@ impl Folder {
         file.write_all(bytes)?;
         file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
-        // A file system that can't exchange two files, or has no former one, is left without a spare file until there is room.
-        if renameat_with(CWD, &spare, CWD, &path, RenameFlags::EXCHANGE).is_err() {
-            fs::rename(&spare, &path)?;
+        match renameat_with(CWD, &spare, CWD, &path, RenameFlags::EXCHANGE) {
+            // The next one would have no spare file any more.
+            Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
+            // A file system that can't exchange files is left without one until there is room.
+            Err(_) => fs::rename(&spare, &path)?,
+            Ok(()) => {}
         }
         self.handle.sync_all()
     }

@@ -6,12 +6,13 @@
 mod error;
 mod files;
 mod progress;
+mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,12 +24,10 @@ pub use error::SpoolError;
 pub use files::Entry;
 use files::Folder;
 pub use progress::{Attempt, Counts, Progress};
+use state::{End, State, enough, oldest_free};
 
 /// The file with what is being collected.
 const STATE: &str = "state.json";
-/// Batches, and packed bytes of them, that are handed over at a time, at most.
-const MAX_CLAIM: usize = 720;
-const MAX_CLAIM_BYTES: u64 = 16 << 20;
 
 /// What was being collected, by which a later collector counts what a killed one has lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,29 +39,6 @@ struct Collected {
     open: BTreeMap<u64, u64>,
     /// Windows that were open when a collector was killed.
     killed: u64,
-}
-
-/// What is to come of the spool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum End {
-    /// More batches come.
-    #[default]
-    Open,
-    /// None come; the sinks take those that are there.
-    Draining,
-    /// What is there stays.
-    Closed,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    entries: BTreeMap<u64, Entry>,
-    bytes: u64,
-    collected: Collected,
-    sinks: BTreeMap<String, Progress>,
-    /// Sinks whose progress isn't written yet, or couldn't be, as on a full disk.
-    unsaved: BTreeSet<String>,
-    end: End,
 }
 
 /// How full the spool is.
@@ -116,6 +92,10 @@ impl Spool {
         collected.next = after.max(collected.next);
         for sink in sinks {
             let found: Option<Progress> = folder.read_json(&progress_file(sink))?;
+            if found.is_none() {
+                // On a full disk it can only take an older one's place.
+                state.unsaved.insert((*sink).to_owned());
+            }
             let progress = found.unwrap_or_default();
             // The sink's file was written, and the state wasn't: a number is given once.
             collected.next = collected.next.max(progress.next);
@@ -131,21 +111,38 @@ impl Spool {
             changed: Condvar::new(),
         };
         let mut state = spool.lock();
-        let saved = spool.save_state(&state);
-        spool.remove_done(&mut state)?;
-        match saved {
-            // What has gone may be the room that was missing. Else the state is written with the next batch.
-            Err(error) if error.is_full() => {
-                if let Err(error) = spool.save_state(&state) {
-                    log::warn!(
-                        "{error:?}: sinks get what is in the spool, and new windows are lost until there is room"
-                    );
-                }
-            }
-            saved => saved?,
-        }
+        spool.save_first(&mut state)?;
         drop(state);
         Ok(spool)
+    }
+
+    /// Writes what is known at the start, and removes what all sinks have. On a full disk the oldest batch goes, if nothing else does: no sink
+    /// could take any without a note of it.
+    fn save_first(&self, state: &mut State) -> Result<(), SpoolError> {
+        let mut saved = self.save_all(state);
+        self.remove_done(state)?;
+        for is_last in [false, true] {
+            let is_full = saved.as_ref().is_err_and(SpoolError::is_full);
+            if !is_full {
+                return saved;
+            }
+            if let (true, Some(oldest)) = (is_last, oldest_free(state)) {
+                // What can't be written is written now.
+                let _ = self.lose(state, oldest);
+            }
+            saved = self.save_all(state);
+        }
+        match saved {
+            Err(error) if error.is_full() => {
+                log::warn!("{error:?}: windows are lost until there is room");
+                Ok(())
+            }
+            saved => saved,
+        }
+    }
+
+    fn save_all(&self, state: &mut State) -> Result<(), SpoolError> {
+        self.save_state(state).and_then(|()| self.save_rest(state))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -225,11 +222,7 @@ impl Spool {
     /// Removes the oldest batches until the others have room. Those that are being handed over stay.
     fn make_room(&self, state: &mut State) -> Result<(), SpoolError> {
         while state.bytes > self.limit {
-            let is_free = |entry: &&Entry| {
-                let mut sinks = state.sinks.values();
-                !sinks.any(|progress| progress.is_in_flight(entry.number))
-            };
-            let Some(oldest) = state.entries.values().find(is_free).copied() else {
+            let Some(oldest) = oldest_free(state) else {
                 break;
             };
             self.lose(state, oldest)?;
@@ -457,32 +450,4 @@ impl Spool {
         let batches = entries.iter().map(|entry| self.folder.read_batch(entry));
         batches.collect()
     }
-}
-
-/// The batches from `next` on that are about `span` seconds; fewer if the spool is drained. `None` if there aren't so many.
-fn enough(state: &State, next: u64, span: u64) -> Option<Attempt> {
-    let mut entries = state.entries.range(next..).map(|(_, entry)| entry);
-    let first = entries.next()?;
-    let (mut last, mut bytes, mut count) = (first, first.bytes, 1);
-    let mut is_enough = span == 0;
-    if !is_enough {
-        for entry in entries {
-            bytes += entry.bytes;
-            count += 1;
-            // The one that completes the time begins the next file.
-            is_enough = entry.start.abs_diff(first.start) >= span
-                || count > MAX_CLAIM
-                || bytes > MAX_CLAIM_BYTES;
-            if is_enough {
-                break;
-            }
-            last = entry;
-        }
-    }
-    (is_enough || state.end == End::Draining).then_some(Attempt {
-        first: first.number,
-        last: last.number,
-        part: 0,
-        is_sent: false,
-    })
 }

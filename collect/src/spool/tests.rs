@@ -242,6 +242,34 @@ fn the_folder_is_ones_own_and_used_once() {
     assert!(matches!(others, Err(SpoolError::NotOwn(_))), "{others:?}");
 }
 
+/// What it has taken can't be noted without room: the oldest batch makes it.
+#[test]
+fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
+    on_small_disk(
+        "spool::tests::a_sink_that_is_new_on_a_full_disk_gets_all_but_one",
+        |folder| {
+            let open = |sinks| Spool::open(&folder.join("spool"), LARGE, sinks).unwrap();
+            let spool = open(&["a"]);
+            let pushed = (0..1 << 10).find(|start| spool.push(&batch(*start, &["g"], 5)).is_err());
+            let pushed = pushed.unwrap();
+            fill_up(folder);
+            drop(spool);
+            let spool = open(&["a", "b"]);
+            spool.drain();
+            assert_eq!(spool.fill().batches, pushed - 1);
+            for sink in ["a", "b"] {
+                for start in 1..pushed {
+                    assert_eq!(starts(&claim(&spool, sink, 0)), [start]);
+                    spool.finish(sink, |_| ()).unwrap();
+                }
+            }
+            let lost = |sink: usize| spool.progress()[sink].1.lost.batches;
+            // The first sink has also lost the one that found no room.
+            assert_eq!((lost(0), lost(1)), (2, 1));
+        },
+    );
+}
+
 #[test]
 fn a_full_disk_loses_what_is_counted() {
     on_small_disk(
