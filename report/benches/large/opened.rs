@@ -38,13 +38,12 @@ pub fn open(page: &Path) -> Result<Option<Opened>> {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     }
     let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let number = |name: &str| {
-        let number = said[name].as_f64();
-        number.ok_or_else(|| format!("open.mjs says nothing of {name}"))
+    let missing = |name: &str| format!("open.mjs says nothing of {name}");
+    let milliseconds = |name: &str| {
+        let time = said[name].as_f64().ok_or_else(|| missing(name))?;
+        Ok::<_, String>(Duration::from_secs_f64(time / 1e3))
     };
-    let milliseconds = |name: &str| number(name).map(|time| Duration::from_secs_f64(time / 1e3));
-    // Far below 2^52.
-    let bytes = |name: &str| number(name).map(|bytes| bytes as u64);
+    let bytes = |name: &str| said[name].as_u64().ok_or_else(|| missing(name));
     Ok(Some(Opened {
         drawn: milliseconds("drawn")?,
         inverted: milliseconds("inverted")?,
