@@ -15,10 +15,10 @@ use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_recording::{Mode, Sysroot};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::html::{Counts, comparison_page, page, page_of};
-use kvmprof_report::profile::{Profile, Selection, SortBy, document};
+use kvmprof_report::profile::{Profile, Selection, SortBy};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::Value;
-use used::Used;
+use used::{Used, report_of};
 
 impl Used {
     /// Makes the page of a recording of two vCPUs with so many `ticks` and does one of the tasks of `readers/page.mjs` with it.
@@ -32,15 +32,12 @@ impl Used {
 
     /// What `kvmprof report --time TIME --pid PID --json` prints.
     fn report(&self, time: &str, pids: &[i32]) -> Value {
-        let recording = Recording::open(&self.folder.path().join("recording")).unwrap();
-        let resolver = Resolver::from_contents(&recording.contents().unwrap());
         let selection = Selection {
             pids: pids.to_vec(),
             time: time.parse().unwrap(),
             ..Selection::default()
         };
-        let profile = Profile::read(&recording, selection, resolver, &Unobserved).unwrap();
-        document(&profile, SortBy::Own, usize::MAX)
+        report_of(&self.folder.path().join("recording"), selection)
     }
 }
 
@@ -402,6 +399,19 @@ fn functions_have_their_code() {
         has(3, "imul") && has(3, "ret") && has(4, "work.c:2"),
         "{said}"
     );
+    let details: Vec<(String, String)> = serde_json::from_value(said["details"].clone()).unwrap();
+    let detail = |term: &str| {
+        let found = details.iter().find(|(name, _)| name == term);
+        found.unwrap_or_else(|| panic!("{term}: {said}")).1.as_str()
+    };
+    assert_eq!(
+        ["function of", "module", "build id"].map(detail),
+        ["user", "work", "0badc0de"]
+    );
+    // The frame's one sample is where `inner` is inlined, which line 5 does.
+    assert_eq!(detail("addresses"), format!("{:#x}", outer + 8));
+    let source = guest.folder.path().join("work.c");
+    assert_eq!(detail("source"), format!("{}:5", source.display()));
     assert_eq!(said["violations"], Value::Array(Vec::new()));
 }
 

@@ -1,12 +1,15 @@
-//! Measures `kvmprof report`, of all and of a hundredth of the time, and `kvmprof html` on a large recording, in time and memory, and `perf report` on an export of the
-//! same samples. Each runs once, as a process of its own, with its default number of threads.
+//! Measures `kvmprof report`, of all and of a hundredth of the time, and `kvmprof html` on a large recording, in time and memory, how long a browser takes to open that
+//! page, `kvmprof export --format perf-script` of a tenth as many samples, and `perf report` on an export of the same samples. Each runs once, as a process of its own, with its
+//! default number of threads.
 //!
 //! `KVMPROF_BENCH_SAMPLES` sets the number of samples, 10 million by default. perf takes several minutes for these, and
 //! its file 2 GB. `KVMPROF_BENCH_PERF=no` leaves perf out.
 
+mod opened;
 mod process;
 mod recording;
 
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,6 +20,7 @@ use kvmprof_report::export::{Format, Source};
 use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{Layout, Look, Profile, Selection, SortBy, print as print_report};
 use kvmprof_report::symbolize::Resolver;
+use opened::Opened;
 use process::{Taken, measure};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -24,8 +28,10 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const SAMPLES: &str = "KVMPROF_BENCH_SAMPLES";
 const PERF: &str = "KVMPROF_BENCH_PERF";
 const DEFAULT_SAMPLES: u64 = 10_000_000;
-/// The limits of the report and of the page for [`DEFAULT_SAMPLES`], on two cores.
-const ALLOWED: [(&str, Taken); 3] = [
+/// One of so many samples is in the recording that is exported as text.
+const TEXT_PART: u64 = 10;
+/// The limits for [`DEFAULT_SAMPLES`], on two cores.
+const ALLOWED: [(&str, Taken); 4] = [
     (
         "kvmprof report",
         Taken {
@@ -47,6 +53,13 @@ const ALLOWED: [(&str, Taken); 3] = [
             bytes: 300_000_000,
         },
     ),
+    (
+        "kvmprof export --format perf-script",
+        Taken {
+            time: Duration::from_secs(5),
+            bytes: 300_000_000,
+        },
+    ),
 ];
 
 fn main() -> Result<()> {
@@ -57,6 +70,7 @@ fn main() -> Result<()> {
         ["report", recording] => report(Path::new(recording), ":"),
         ["report", recording, time] => report(Path::new(recording), time),
         ["page", recording] => page(Path::new(recording)),
+        ["text", recording] => text(Path::new(recording)),
         ["export", recording, output] => export(Path::new(recording), Path::new(output)),
         _ => compare(),
     }
@@ -85,6 +99,13 @@ fn report(recording: &Path, time: &str) -> Result<()> {
 fn page(recording: &Path) -> Result<()> {
     let page = page_of(&Recording::open(recording)?, &[], "A large recording")?;
     std::io::stdout().lock().write_all(page.as_bytes())?;
+    Ok(())
+}
+
+/// Does the work of `kvmprof export --format perf-script`.
+fn text(recording: &Path) -> Result<()> {
+    let source = Source::open(recording, &[])?;
+    Format::PerfScript.write(&source, &mut std::io::stdout().lock())?;
     Ok(())
 }
 
@@ -126,8 +147,15 @@ fn compare() -> Result<()> {
         page.time.as_secs_f64() / report.time.as_secs_f64(),
         page.megabytes() / report.megabytes(),
     );
+    let opened = open(folder.path(), &recorded)?;
+    let few = folder.path().join("few.kvmprof");
+    recording::write(&few, samples / TEXT_PART)?;
+    let text = measure(kvmprof()?.arg("text").arg(&few))?;
+    print("kvmprof export --format perf-script", text);
+    std::fs::remove_file(&few)?;
+    let taken = [report, part, page, text];
     if std::env::var(PERF).is_ok_and(|word| word == "no") {
-        return check(samples, [report, part, page]);
+        return check(samples, taken, opened);
     }
     let data = folder.path().join("perf.data");
     let mut export = kvmprof()?;
@@ -141,7 +169,31 @@ fn compare() -> Result<()> {
             perf.megabytes() / report.megabytes(),
         );
     }
-    check(samples, [report, part, page])
+    check(samples, taken, opened)
+}
+
+/// Makes the page of a recording in `folder` and opens it.
+fn open(folder: &Path, recorded: &Path) -> Result<Option<Opened>> {
+    let path = folder.join("page.html");
+    let mut page = kvmprof()?;
+    page.arg("page").arg(recorded).stdout(File::create(&path)?);
+    if !page.status()?.success() {
+        return Err(format!("{page:?} failed").into());
+    }
+    let length = std::fs::metadata(&path)?.len();
+    let opened = opened::open(&path)?;
+    if let Some(opened) = opened {
+        println!(
+            "a browser shows the page of {:.1} MB after {:.2} s, with {:.0} MB of objects and {:.0} MB of memory at most; the inverted view after {:.2} s",
+            length as f64 / 1e6,
+            opened.drawn.as_secs_f64(),
+            opened.heap as f64 / 1e6,
+            opened.peak as f64 / 1e6,
+            opened.inverted.as_secs_f64(),
+        );
+    }
+    std::fs::remove_file(&path)?;
+    Ok(opened)
 }
 
 fn print(name: &str, taken: Taken) {
@@ -178,7 +230,10 @@ fn perf(data: &Path) -> Result<Option<Taken>> {
 }
 
 /// Checks the limits, which grow with the number of samples.
-fn check(samples: u64, taken: [Taken; 3]) -> Result<()> {
+fn check(samples: u64, taken: [Taken; 4], opened: Option<Opened>) -> Result<()> {
+    if opened.is_some_and(|opened| opened.drawn > opened::ALLOWED) {
+        return Err("the page takes longer to open than it may".into());
+    }
     if samples > DEFAULT_SAMPLES {
         return Ok(());
     }

@@ -14,8 +14,10 @@ use crate::room::{Room, TooMuch};
 pub const INTERRUPT: char = '\u{e001}';
 pub const IDLE: char = '\u{e002}';
 pub const CUT: char = '\u{e003}';
+/// Of what isn't a function.
+pub const GROUP: char = '\u{e004}';
 /// All of them.
-pub const MARKS: [char; 3] = [INTERRUPT, IDLE, CUT];
+pub const MARKS: [char; 4] = [INTERRUPT, IDLE, CUT, GROUP];
 
 /// A frame of the graph.
 #[derive(Debug)]

@@ -4,12 +4,12 @@ mod marks;
 mod palette;
 mod titles;
 
+pub(crate) use marks::{CUT, GROUP, MARKS};
 pub use marks::{marked, with_torn_edges};
-pub use titles::{account, account_of_changes, title};
+pub use titles::{account, account_of_changes, title, title_of};
 
 use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
 
-use self::marks::MARKS;
 use self::palette::{CHANGES, MODES, Shade, by_change, by_name, cut};
 use crate::text::visible;
 

@@ -2,7 +2,7 @@
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 
-use super::marks::{CUT, IDLE, INTERRUPT};
+use super::marks::{CUT, GROUP, IDLE, INTERRUPT};
 use crate::profile::{CUT_SHORT, HALTED, KERNEL_MARK};
 
 /// A colour of frames: its name in `html/script/palette.css`, which has the same colours, its word in the legend, and the colour as RGB.
@@ -36,7 +36,7 @@ pub fn by_name(lines: &[String]) -> PaletteMap {
         let stack = line.rsplit_once(' ').map_or("", |(stack, _)| stack);
         for (depth, name) in stack.split(';').enumerate() {
             let color = match name {
-                _ if depth == 0 || name == CUT_SHORT => group,
+                _ if depth == 0 || name == CUT_SHORT || name.contains(GROUP) => group,
                 HALTED => idle,
                 _ if name.contains(IDLE) => idle,
                 _ if !name.ends_with(KERNEL_MARK) => user,

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use kvmprof_recording::file::{KernelInfo, RecordingInfo};
+use kvmprof_recording::file::{Contents, KernelInfo, RecordingInfo};
 
 use crate::profile::{Profile, Weight};
 use crate::text::utc;
@@ -16,15 +16,20 @@ const BUILD_ID: usize = 12;
 /// The default title for `profile`: its kernel's file, release and build id, its rate, and when it began, as far as the recording has them. If it is
 /// of several recordings, those of the first one.
 pub fn title(profile: &Profile) -> String {
-    let info = &profile.contents.info;
-    let mut parts = vec![kernel(info, profile.contents.kernel.as_ref()), info.rate()];
-    parts.extend(utc(info.began_ns));
-    let parts = parts.join(", ");
+    let parts = title_of(&profile.contents);
     match profile.merged.len() {
         0 => parts,
         1 => format!("{parts}, and another recording"),
         others => format!("{parts}, and {others} other recordings"),
     }
+}
+
+/// The same for a recording with these `contents`.
+pub fn title_of(contents: &Contents) -> String {
+    let info = &contents.info;
+    let mut parts = vec![kernel(info, contents.kernel.as_ref()), info.rate()];
+    parts.extend(utc(info.began_ns));
+    parts.join(", ")
 }
 
 /// What is told of the kernel, such as `vmlinuz 6.12.43 (build id 0f1e2d3c4b5a)`.

@@ -87,10 +87,20 @@ impl TimeRange {
         self.begin.is_none_or(|begin| time >= begin) && self.end.is_none_or(|end| time < end)
     }
 
+    /// When it begins in a recording that `began` at this time, in ns of CLOCK_MONOTONIC.
+    pub fn begin_in(&self, began: u64) -> u64 {
+        self.begin.map_or(began, |time| after(began, time))
+    }
+
     /// Whether it is the whole recording.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// `time` after `began`, in ns.
+fn after(began: u64, time: Duration) -> u64 {
+    began.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Selection {
@@ -158,14 +168,11 @@ impl Selector {
     pub fn new(info: &RecordingInfo, selection: &Selection) -> Self {
         let time = selection.time;
         let began = info.began_monotonic_ns;
-        let at = |time: Duration| {
-            began.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-        };
         Self {
             period: Weight::of_tick(info).interval_ns(),
             began,
-            begin: time.begin.map_or(0, at),
-            end: time.end.map_or(u64::MAX, at),
+            begin: time.begin.map_or(0, |time| after(began, time)),
+            end: time.end.map_or(u64::MAX, |time| after(began, time)),
             vcpus: selection.vcpus.clone(),
             last: HashMap::new(),
             account: Account::default(),

@@ -203,7 +203,7 @@ fn what_is_too_much_is_refused() {
 
 #[test]
 fn deep_stacks_and_damaged_rows_do_no_harm() {
-    let names = vec!["f"; 1000];
+    let names = vec!["f"; 2000];
     let mut sums = RowSums::new(1 << 20);
     for mode in Mode::ALL {
         let row = Row {

@@ -27,7 +27,7 @@ pub use waits::{WaitKind, WaitRow};
 use locks::Locks;
 use running::Names;
 use stolen::StolenTicks;
-use stretches::{Stretches, Switch};
+use stretches::{Stretches, Switch, Times};
 use waits::Waits;
 
 /// Gathers what [`Stalls`] are made of while a recording is summed up. Its memory is bounded, whatever the recording is.
@@ -43,13 +43,18 @@ pub struct StallWatcher {
 }
 
 impl Watcher for StallWatcher {
-    fn begin(&mut self, info: &RecordingInfo, _: &Selection, resolver: &Resolver) {
-        let (began, period) = (info.began_monotonic_ns, Weight::of_tick(info).interval_ns());
+    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver) {
+        let began = info.began_monotonic_ns;
+        let times = Times {
+            began,
+            selected: selection.time.begin_in(began),
+            period: Weight::of_tick(info).interval_ns(),
+        };
         *self = Self {
             kernel: Arc::clone(&resolver.tables().kernel),
-            stretches: Stretches::new(Switch::Interrupts, began, period),
-            unpreempted: Stretches::new(Switch::Preemption, began, period),
-            stolen: StolenTicks::new(info.began_monotonic_ns),
+            stretches: Stretches::new(Switch::Interrupts, times),
+            unpreempted: Stretches::new(Switch::Preemption, times),
+            stolen: StolenTicks::new(times.selected),
             ..Self::default()
         };
     }

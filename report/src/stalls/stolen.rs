@@ -23,7 +23,7 @@ pub struct StolenRow {
 /// What a vCPU was last seen doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum LastSeen {
-    /// It has no sample yet, or one whose stack is beyond the limits.
+    /// It has no sample yet, one whose stack is beyond the limits, or ticks since then that weren't recorded.
     #[default]
     Unknown,
     /// It was halted.
@@ -55,6 +55,8 @@ struct VcpuState {
     /// The time of its last tick.
     last: u64,
     last_seen: LastSeen,
+    /// Whether the last span goes on until the next sample, whose time ends it: recordings have ticks without a sample apart.
+    is_open: bool,
     /// In the order of time.
     spans: Vec<Span>,
 }
@@ -71,7 +73,7 @@ impl VcpuState {
 /// Finds the stolen ticks.
 #[derive(Debug, Default)]
 pub(super) struct StolenTicks {
-    /// When the recording began, in ns of CLOCK_MONOTONIC.
+    /// When the selected time begins, in ns of CLOCK_MONOTONIC.
     began: u64,
     vcpus: BTreeMap<u16, VcpuState>,
     spans: usize,
@@ -97,11 +99,16 @@ impl StolenTicks {
         if ticks.idle > 0 {
             state.last_seen = LastSeen::Halted;
         }
+        if ticks.ungathered > 0 {
+            // Others ran, which weren't recorded.
+            state.last_seen = LastSeen::Unknown;
+        }
         if ticks.stolen > 0 {
             let sum = self.ticks.entry(state.last_seen).or_default();
             *sum = sum.saturating_add(ticks.stolen);
             if self.spans < MAX_SPANS {
                 self.spans += 1;
+                state.is_open = true;
                 state.spans.push(Span {
                     begin: state.last,
                     end: until,
@@ -111,6 +118,10 @@ impl StolenTicks {
         }
         state.last = until.max(state.last);
         if let Some(sample) = &selected.sample {
+            if let Some(span) = state.spans.last_mut().filter(|_| state.is_open) {
+                span.end = span.end.max(sample.time);
+            }
+            state.is_open = false;
             state.last_seen = match selected.stack {
                 _ if sample.mode == Mode::Idle => LastSeen::Halted,
                 Some(stack) => LastSeen::Stack(stack),
@@ -149,5 +160,51 @@ impl StolenTicks {
         });
         rows.truncate(top);
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::file::RecordingInfo;
+    use kvmprof_recording::{Sample, Ticks};
+
+    use super::*;
+    use crate::profile::{Selection, Selector};
+
+    /// The ticks of stolen ones by what was last seen: a sample with stack 5, then ticks of other processes that weren't recorded, then stolen ones.
+    fn last_seen(ungathered: u64) -> Vec<(LastSeen, u64)> {
+        let mut selector = Selector::new(&RecordingInfo::default(), &Selection::default());
+        let mut stolen = StolenTicks::new(0);
+        let sample = |time| {
+            Some(Sample {
+                time,
+                ..Sample::default()
+            })
+        };
+        for ticks in [
+            Ticks {
+                sample: sample(1_000_000),
+                ..Ticks::default()
+            },
+            Ticks {
+                ungathered,
+                stolen: 3,
+                sample: sample(9_000_000),
+                ..Ticks::default()
+            },
+        ] {
+            stolen.take(&Selected {
+                spread: selector.spread(&ticks),
+                sample: ticks.sample,
+                stack: Some(5),
+            });
+        }
+        stolen.ticks.into_iter().collect()
+    }
+
+    #[test]
+    fn what_ran_last_is_unknown_behind_ticks_that_were_not_recorded() {
+        assert_eq!(last_seen(0), [(LastSeen::Stack(5), 3)]);
+        assert_eq!(last_seen(1), [(LastSeen::Unknown, 3)]);
     }
 }

@@ -11,6 +11,8 @@ use crate::profile::{Selected, StackFrame};
 
 /// Different stacks of a stretch that are kept.
 const MAX_STACKS: usize = 64;
+/// Functions of a stretch's first stack that are told.
+const MAX_FUNCTIONS: usize = 64;
 /// Stretches that are kept, the longest ones; twice as many before they are sorted out.
 const MAX_STRETCHES: usize = 1000;
 
@@ -57,6 +59,8 @@ pub struct StretchRow {
     pub stolen: u64,
     /// What ran at its first sample.
     pub first: Running,
+    /// The functions on the kernel's stack at its first sample, innermost first: at most 64 of them.
+    pub stack: Vec<String>,
     /// The innermost function of the kernel that all of its samples have on the stack; `None` if there isn't any.
     pub common: Option<String>,
 }
@@ -74,6 +78,8 @@ struct Stretch {
     samples: u64,
     stolen: u64,
     stacks: Vec<Option<u32>>,
+    /// Whether others have run since, which weren't recorded.
+    is_over: bool,
 }
 
 impl Stretch {
@@ -99,6 +105,17 @@ impl Stretch {
     }
 }
 
+/// The times of a recording that stretches are measured by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    /// When it began, in ns of CLOCK_MONOTONIC.
+    pub began: u64,
+    /// When the selected time begins. What was before isn't looked at.
+    pub selected: u64,
+    /// Between two ticks, in ns.
+    pub period: u64,
+}
+
 /// A vCPU's state.
 #[derive(Debug)]
 struct VcpuState {
@@ -113,10 +130,7 @@ struct VcpuState {
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
     switch: Switch,
-    /// When the recording began, in ns of CLOCK_MONOTONIC.
-    began: u64,
-    /// Between two ticks, in ns.
-    period: u64,
+    times: Times,
     vcpus: BTreeMap<u16, VcpuState>,
     found: Vec<Stretch>,
     count: u64,
@@ -124,37 +138,52 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    pub fn new(switch: Switch, began: u64, period: u64) -> Self {
+    pub fn new(switch: Switch, times: Times) -> Self {
         Self {
             switch,
-            began,
-            period,
+            times,
             ..Self::default()
         }
     }
 
     pub fn take(&mut self, selected: &Selected) {
         let ticks = selected.spread.selected();
-        let began = self.began;
+        let Times {
+            selected: begin,
+            period,
+            ..
+        } = self.times;
         let state = self.vcpus.entry(ticks.vcpu).or_insert(VcpuState {
-            on: began,
-            last: began,
+            on: begin,
+            last: begin,
             open: None,
         });
         let mut ended = None;
+        let until = selected.spread.until();
         if ticks.idle > 0 {
-            // Halted vCPUs wait for interrupts. When exactly isn't known: before what comes next.
-            let until = selected.spread.until();
+            // Halted vCPUs wait for interrupts.
             ended = close(state, until);
-            state.on = match selected.sample {
-                Some(sample) => sample.time.saturating_sub(self.period).max(state.on),
-                None => until.max(state.on),
-            };
+        }
+        if ticks.idle > 0 || ticks.ungathered > 0 {
+            // When exactly isn't known: before what comes next, and all that was stolen or lost may have been behind them.
+            let behind = ticks.stolen.saturating_add(ticks.lost);
+            let behind = behind.saturating_add(u64::from(selected.sample.is_some()));
+            let since = until.saturating_sub(behind.saturating_mul(period));
+            state.on = since.max(state.on);
         }
         if let Some(open) = &mut state.open {
-            open.stolen = open.stolen.saturating_add(ticks.stolen);
+            // Ticks that weren't recorded are another thread's. What was stolen or lost may have been before them, whichever a recording has first.
+            open.is_over |= ticks.ungathered > 0;
+            if open.is_over {
+                open.behind = open.behind.max(until);
+            } else {
+                open.stolen = open.stolen.saturating_add(ticks.stolen);
+            }
         }
         if let Some(sample) = &selected.sample {
+            if state.open.as_ref().is_some_and(|open| open.is_over) {
+                ended = close(state, sample.time);
+            }
             if self.switch.is_off(sample) {
                 self.samples += 1;
                 if (state.open.as_ref()).is_some_and(|open| open.tid != sample.tid) {
@@ -165,7 +194,7 @@ impl Stretches {
                 let before = if state.on < sample.time {
                     state.on
                 } else {
-                    sample.time.saturating_sub(self.period)
+                    sample.time.saturating_sub(period)
                 };
                 let open = state.open.get_or_insert_with(|| Stretch {
                     vcpu: sample.vcpu,
@@ -203,16 +232,16 @@ impl Stretches {
 
     /// All samples with it off, all stretches, and the `top` longest of these.
     pub fn rows(mut self, names: &Names<'_>, top: usize) -> (u64, u64, Vec<StretchRow>) {
-        let period = self.period;
+        let period = self.times.period;
         let states = std::mem::take(&mut self.vcpus).into_values();
         for stretch in states.filter_map(|state| state.open) {
-            let behind = stretch.last.saturating_add(period);
+            let behind = stretch.last.saturating_add(period).max(stretch.behind);
             self.keep(Stretch { behind, ..stretch });
         }
         self.sort();
         let rows = self.found.iter().take(top);
         let rows = rows
-            .map(|stretch| row(stretch, self.began, names))
+            .map(|stretch| row(stretch, self.times.began, names))
             .collect();
         (self.samples, self.count, rows)
     }
@@ -238,8 +267,15 @@ fn row(stretch: &Stretch, began: u64, names: &Names<'_>) -> StretchRow {
         samples: stretch.samples,
         stolen: stretch.stolen,
         first: names.running(first),
+        stack: kernel_functions(&names.frames(first)),
         common: common(&stretch.stacks, names),
     }
+}
+
+fn kernel_functions(frames: &[StackFrame]) -> Vec<String> {
+    let kernel = frames.iter().take_while(|it| it.is_kernel && !it.is_host);
+    let names = kernel.map(|it| it.frame.function.as_ref().to_owned());
+    names.take(MAX_FUNCTIONS).collect()
 }
 
 /// The innermost function of the kernel that all `stacks` have in common, from the outermost frame on.
@@ -291,16 +327,26 @@ mod tests {
     }
 
     fn rows_of(switch: Switch, ticks: &[Ticks]) -> Vec<StretchRow> {
+        selected_rows(switch, &Selection::default(), ticks)
+    }
+
+    fn selected_rows(switch: Switch, selection: &Selection, ticks: &[Ticks]) -> Vec<StretchRow> {
         let info = RecordingInfo {
             hz: 1000,
             ..RecordingInfo::default()
         };
-        let mut selector = Selector::new(&info, &Selection::default());
-        let mut stretches = Stretches::new(switch, 0, PERIOD);
+        let mut selector = Selector::new(&info, selection);
+        let times = Times {
+            began: 0,
+            selected: selection.time.begin_in(0),
+            period: PERIOD,
+        };
+        let mut stretches = Stretches::new(switch, times);
         for ticks in ticks {
+            let spread = selector.spread(ticks);
             stretches.take(&Selected {
-                spread: selector.spread(ticks),
-                sample: ticks.sample,
+                spread,
+                sample: spread.selected().sample,
                 stack: None,
             });
         }
@@ -371,6 +417,69 @@ mod tests {
             sample(7, 8, 0),
         ];
         assert_eq!(lengths(&ticks), [(0, 5, 0), (0, 2, 0), (0, 2, 0)]);
+    }
+
+    /// What wasn't recorded between two stretches of a thread are ticks of others, with which the scheduler turned interrupts on.
+    #[test]
+    fn ticks_that_were_not_recorded_end_a_stretch() {
+        let behind_others = |stolen| Ticks {
+            ungathered: 4 - stolen,
+            stolen,
+            ..sample(8, 7, IPL_MASKED)
+        };
+        let ticks = |stolen| {
+            [
+                sample(1, 7, 0),
+                sample(2, 7, IPL_MASKED),
+                sample(3, 7, IPL_MASKED),
+                behind_others(stolen),
+                sample(9, 7, IPL_MASKED),
+                sample(10, 7, 0),
+            ]
+        };
+        assert_eq!(lengths(&ticks(0)), [(1, 7, 0), (1, 3, 0)]);
+        // The others may have come first: interrupts were off for all that was stolen then.
+        assert_eq!(lengths(&ticks(3)), [(1, 7, 0), (1, 6, 0)]);
+        // Recordings have ticks without a sample apart.
+        let apart = |ungathered, stolen| Ticks {
+            ungathered,
+            stolen,
+            ..Ticks::default()
+        };
+        let [on, first, second, _, fourth, end] = ticks(0);
+        let third = sample(8, 7, IPL_MASKED);
+        let ticks = [
+            on,
+            first,
+            second,
+            apart(1, 0),
+            apart(0, 3),
+            third,
+            fourth,
+            end,
+        ];
+        assert_eq!(lengths(&ticks), [(1, 7, 0), (1, 6, 0)]);
+    }
+
+    /// What was before the selected time isn't looked at, so nothing is known of it.
+    #[test]
+    fn a_stretch_begins_in_the_selected_time() {
+        let selection = Selection {
+            time: "3.6:".parse().unwrap(),
+            ..Selection::default()
+        };
+        let ticks = [
+            sample(10, 7, 0),
+            sample(3590, 7, IPL_MASKED),
+            sample(3603, 7, IPL_MASKED),
+            sample(3604, 7, IPL_MASKED),
+            sample(3605, 7, 0),
+        ];
+        let rows = selected_rows(Switch::Interrupts, &selection, &ticks);
+        let times = rows
+            .iter()
+            .map(|row| [row.begin_ns, row.seen_ns, row.at_most_ns].map(|ns| ns / PERIOD));
+        assert_eq!(times.collect::<Vec<_>>(), [[3603, 1, 5]]);
     }
 
     /// Until when a vCPU was halted is known by the grid of ticks; samples with jitter may come before.

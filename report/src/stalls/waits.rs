@@ -156,8 +156,8 @@ impl Waits {
         stack: Option<u32>,
         kernel: &Symbols,
     ) -> Option<WaitKind> {
-        // In an interrupt the vCPU doesn't wait: it would else be counted twice when that waits itself.
-        (sample.mode == Mode::Kernel).then_some(())?;
+        // Interrupts and softirqs take locks, too. Whether what they interrupted waits isn't looked at.
+        matches!(sample.mode, Mode::Kernel | Mode::Interrupt).then_some(())?;
         let function = kernel.locate(sample.pc);
         let function = function.filter(|found| found.module.as_ref() == KERNEL);
         let kind = WaitKind::of_function(function?.name)?;

@@ -56,6 +56,9 @@ pub enum RequestError {
     /// It has too many addresses.
     #[error("The request has more than {0} addresses")]
     TooMany(usize),
+    /// Its answer would be too long.
+    #[error("The answer would have more than {0} bytes")]
+    TooLong(u64),
     /// The recording has no such file.
     #[error("The recording has no library with this name and debug id")]
     NoLibrary,

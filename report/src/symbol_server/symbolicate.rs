@@ -1,16 +1,20 @@
 //! `/symbolicate/v5`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{RequestError, SymbolServer, resolve};
+use super::{Place as LibraryPlace, RequestError, SymbolServer, resolve};
 use crate::profile::Profile;
+use crate::room::{Room, RoomWriter};
 use crate::symbolize::{Frame, SourceLine};
 
 /// Maximum number of addresses of a request.
 const MAX_ADDRESSES: usize = 1 << 18;
+
+/// The longest answer in bytes: a request may have one long name for all its addresses.
+const MAX_ANSWER: u64 = 128 << 20;
 
 /// One job, or a list of them.
 #[derive(Default, Deserialize)]
@@ -34,21 +38,21 @@ struct Job {
 }
 
 #[derive(Serialize)]
-struct Answer {
-    results: Vec<JobResult>,
+struct Answer<'a> {
+    results: Vec<JobResult<'a>>,
 }
 
 #[derive(Serialize)]
-struct JobResult {
+struct JobResult<'a> {
     /// By `name/id`: whether it is known; null if there is no address of it.
     found_modules: BTreeMap<String, Option<bool>>,
-    stacks: Vec<Vec<FrameResult>>,
+    stacks: Vec<Vec<FrameResult<'a>>>,
 }
 
 #[derive(Serialize)]
-struct FrameResult {
+struct FrameResult<'a> {
     frame: usize,
-    module: String,
+    module: &'a str,
     module_offset: Hexadecimal,
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<Text>,
@@ -126,24 +130,47 @@ pub fn answer(
     let answer = Answer {
         results: results.collect(),
     };
-    Ok(serde_json::to_vec(&answer)?)
+    let mut text = Vec::new();
+    let room = Room::new(MAX_ANSWER);
+    let out = RoomWriter {
+        out: &mut text,
+        room: &room,
+    };
+    // Nothing else fails.
+    serde_json::to_writer(out, &answer).map_err(|_| RequestError::TooLong(MAX_ANSWER))?;
+    Ok(text)
+}
+
+/// A library of a job's memory map.
+struct Module<'a> {
+    name: &'a str,
+    /// Where the recording has it.
+    places: Option<&'a [LibraryPlace]>,
 }
 
 impl Job {
-    fn result(&self, server: &SymbolServer, profile: &Profile) -> JobResult {
-        let asked = |index: usize| {
-            let mut frames = self.stacks.iter().flatten();
-            frames.any(|(module, _)| usize::try_from(*module) == Ok(index))
-        };
-        let found_modules = self.memory_map.iter().enumerate();
-        let found_modules = found_modules.map(|(index, (name, id))| {
-            let found = server.library(name, id).is_some();
-            (format!("{name}/{id}"), asked(index).then_some(found))
+    fn result<'a>(&'a self, server: &'a SymbolServer, profile: &Profile) -> JobResult<'a> {
+        let frames = self.stacks.iter().flatten();
+        let asked: BTreeSet<i64> = frames.map(|(module, _)| *module).collect();
+        let modules = self.memory_map.iter().map(|(name, id)| Module {
+            name,
+            places: server.library(name, id),
+        });
+        let modules: Vec<Module<'a>> = modules.collect();
+        let found_modules = (0..).zip(self.memory_map.iter().zip(&modules));
+        let found_modules = found_modules.map(|(index, ((name, id), module))| {
+            let found = module.places.is_some();
+            (
+                format!("{name}/{id}"),
+                asked.contains(&index).then_some(found),
+            )
         });
         let stack = |stack: &Vec<(i64, i64)>| {
             let frames = stack.iter().enumerate();
             let frames = frames.map(|(number, (module, offset))| {
-                self.frame(server, profile, number, *module, *offset)
+                let index = usize::try_from(*module).ok();
+                let module = index.and_then(|index| modules.get(index));
+                frame(profile, number, module, *offset)
             });
             frames.collect()
         };
@@ -152,41 +179,77 @@ impl Job {
             stacks: self.stacks.iter().map(stack).collect(),
         }
     }
+}
 
-    fn frame(
-        &self,
-        server: &SymbolServer,
-        profile: &Profile,
-        number: usize,
-        module: i64,
-        offset: i64,
-    ) -> FrameResult {
-        let index = usize::try_from(module).ok();
-        let module = index.and_then(|index| self.memory_map.get(index));
-        let resolved = module.and_then(|(name, id)| {
-            let places = server.library(name, id)?;
-            resolve(profile, places, u32::try_from(offset).ok()?)
-        });
-        let frames: &[Frame] = resolved.as_ref().map_or(&[], |resolved| &resolved.frames);
-        let (outer, inlined) = match frames.split_last() {
-            Some((outer, inlined)) => (Some(outer), inlined),
-            None => (None, &[][..]),
-        };
-        let from_begin = resolved
-            .as_ref()
-            .map(|resolved| resolved.offset.unwrap_or(0));
-        let inlines = inlined.iter().map(|frame| Inlined {
-            function: Text(Arc::clone(&frame.function)),
-            place: Place::of(frame.source.as_ref()),
-        });
-        FrameResult {
-            frame: number,
-            module: module.map_or_else(String::new, |(name, _)| name.clone()),
-            module_offset: Hexadecimal(offset),
-            function: outer.map(|frame| Text(Arc::clone(&frame.function))),
-            function_offset: from_begin.map(|bytes| Hexadecimal(bytes.cast_signed())),
-            place: Place::of(outer.and_then(|frame| frame.source.as_ref())),
-            inlines: inlines.collect(),
-        }
+/// What frame `number` of a stack is: `offset` of `module`.
+fn frame<'a>(
+    profile: &Profile,
+    number: usize,
+    module: Option<&Module<'a>>,
+    offset: i64,
+) -> FrameResult<'a> {
+    let resolved = module.and_then(|module| {
+        let offset = u32::try_from(offset).ok()?;
+        resolve(profile, module.places?, offset)
+    });
+    let frames: &[Frame] = resolved.as_ref().map_or(&[], |resolved| &resolved.frames);
+    let (outer, inlined) = match frames.split_last() {
+        Some((outer, inlined)) => (Some(outer), inlined),
+        None => (None, &[][..]),
+    };
+    let from_begin = resolved
+        .as_ref()
+        .map(|resolved| resolved.offset.unwrap_or(0));
+    let inlines = inlined.iter().map(|frame| Inlined {
+        function: Text(Arc::clone(&frame.function)),
+        place: Place::of(frame.source.as_ref()),
+    });
+    FrameResult {
+        frame: number,
+        module: module.map_or("", |module| module.name),
+        module_offset: Hexadecimal(offset),
+        function: outer.map(|frame| Text(Arc::clone(&frame.function))),
+        function_offset: from_begin.map(|bytes| Hexadecimal(bytes.cast_signed())),
+        place: Place::of(outer.and_then(|frame| frame.source.as_ref())),
+        inlines: inlines.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Request;
+    use super::*;
+    use crate::symbolize::SourceTexts;
+
+    fn asked(body: &str) -> String {
+        let profile = Profile::default();
+        let server = SymbolServer::new(&profile, SourceTexts::default());
+        let answer = server.answer(&profile, Request::Symbolicate, body.as_bytes());
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[test]
+    fn modules_that_no_frame_is_in_are_not_told_of() {
+        let answer = asked(
+            r#"{"jobs":[{"memoryMap":[["a","1"],["b","2"],["c","3"]],"stacks":[[[2,16],[0,17]],[[-1,18],[9,19]]]}]}"#,
+        );
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let result = &answer["results"][0];
+        let expected = serde_json::json!({ "a/1": false, "b/2": null, "c/3": false });
+        assert_eq!(result["found_modules"], expected);
+        assert_eq!(result["stacks"][0][0]["module"], "c");
+        assert_eq!(result["stacks"][1][1]["module"], "");
+    }
+
+    /// One name of a megabyte for all addresses of a request would be a terabyte.
+    #[test]
+    fn an_answer_has_an_end() {
+        let name = "n".repeat(1 << 20);
+        let frames = vec!["[0,1]"; 1000].join(",");
+        let answer = asked(&format!(
+            r#"{{"memoryMap":[["{name}","1"]],"stacks":[[{frames}]]}}"#
+        ));
+        let expected = r#"{"error":"The answer would have more than 134217728 bytes"}"#;
+        assert_eq!(answer, expected);
     }
 }

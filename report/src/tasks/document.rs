@@ -19,21 +19,32 @@ pub fn document(sums: &TaskSums, resolver: &Resolver, top: usize) -> Value {
             "looks_with_waiting": queue.looks,
             "looks_free": queue.free,
             "looks_free_while_waiting": queue.free_while_waiting,
+            "run_delay_ns": queue.delay,
         })
     });
     let rows = wait_rows(sums, resolver);
     let waits = rows.iter().take(top).map(|row| {
         json!({
             "state": row.state.letter().to_string(),
-            "functions": row.functions,
+            "functions": row.functions.iter().map(AsRef::as_ref).collect::<Vec<&str>>(),
             "seen": row.seen,
             "tasks": row.tasks,
             "longest_ns": row.longest,
-            "most": { "pid": row.most.pid, "tid": row.most.tid, "name": row.most.name() },
+            "most": { "pid": row.most.pid, "tid": row.most.tid, "name": sums.name(row.most) },
         })
     });
     let delays = sums.delays.iter().map(|(thread, delay)| {
-        json!({ "pid": thread.pid, "tid": thread.tid, "name": thread.name(), "guest_ns": delay })
+        json!({ "pid": thread.pid, "tid": thread.tid, "name": sums.name(*thread), "guest_ns": delay })
+    });
+    let free_waits = sums.free_waits.iter().map(|((thread, vcpu), wait)| {
+        json!({
+            "pid": thread.pid,
+            "tid": thread.tid,
+            "name": sums.name(*thread),
+            "vcpu": vcpu,
+            "looks": wait.looks,
+            "looks_own_free": wait.own,
+        })
     });
     json!({
         "looks": sums.looks,
@@ -47,5 +58,6 @@ pub fn document(sums: &TaskSums, resolver: &Resolver, top: usize) -> Value {
         "waits": waits.collect::<Vec<_>>(),
         "waits_left_out": rows.len().saturating_sub(top),
         "run_delays": delays.collect::<Vec<_>>(),
+        "waits_while_free": free_waits.collect::<Vec<_>>(),
     })
 }

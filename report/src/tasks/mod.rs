@@ -8,17 +8,19 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use kvmprof_recording::tasks::TaskState;
 
-use crate::profile::{CUT_SHORT, KERNEL_MARK};
+use crate::graph::{CUT, GROUP, MARKS};
+use crate::profile::{FRAME, KERNEL_MARK, plain};
+use crate::room::{Room, TooMuch};
 use crate::symbolize::{Asked, MappingSet, Resolver};
-use crate::text::visible;
 
 pub use document::document;
-pub use sums::{TaskSums, Thread, VcpuQueue, Wait, WaitKey};
+pub use sums::{FreeWait, TaskSums, Thread, VcpuQueue, Wait, WaitKey};
 pub use table::print;
 
 /// Waits of one state in one function, of all tasks.
@@ -27,7 +29,7 @@ pub struct WaitRow {
     /// The state.
     pub state: TaskState,
     /// The function that waits, and its callers, innermost first; empty if the stack isn't known.
-    pub functions: Vec<String>,
+    pub functions: Rc<[Arc<str>]>,
     /// How often a task was seen there.
     pub seen: u64,
     /// How many different tasks were.
@@ -39,7 +41,7 @@ pub struct WaitRow {
 }
 
 /// The frames of `wait`, innermost first, from the function that waits on.
-fn functions(resolver: &Resolver, key: &WaitKey) -> Vec<String> {
+fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
     let frames = key.stack.frames.iter().skip(key.stack.scheduler);
     let mut names = Vec::new();
     for address in frames {
@@ -50,24 +52,26 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Vec<String> {
             is_kernel: true,
         });
         let inlined = resolved.frames.iter();
-        names.extend(inlined.map(|frame| frame.function.to_string()));
+        names.extend(inlined.map(|frame| Arc::clone(&frame.function)));
     }
-    names
+    names.into()
 }
 
 /// The waits of `sums` by state and function, most often seen first. Only those of tasks that are on no vCPU.
 pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
-    let mut rows: HashMap<(TaskState, Vec<String>), (WaitRow, u64)> = HashMap::new();
-    let mut names: HashMap<*const sums::WaitStack, Vec<String>> = HashMap::new();
+    type Place = (TaskState, Option<Arc<str>>);
+    let mut rows: HashMap<Place, (WaitRow, u64)> = HashMap::new();
+    // A recording may have as many stacks as it likes, of functions with names as long as it likes: names are shared.
+    let mut names: HashMap<*const sums::WaitStack, Rc<[Arc<str>]>> = HashMap::new();
     for (key, wait) in &sums.waits {
         // One stack is many tasks'.
         let known = names.entry(Rc::as_ptr(&key.stack));
-        let functions = known.or_insert_with(|| functions(resolver, key)).clone();
-        let first = functions.first().cloned().into_iter().collect();
+        let functions = Rc::clone(known.or_insert_with(|| functions(resolver, key)));
+        let first = functions.first().cloned();
         let row = rows.entry((key.state, first)).or_insert_with(|| {
             let row = WaitRow {
                 state: key.state,
-                functions: functions.clone(),
+                functions: Rc::clone(&functions),
                 seen: 0,
                 tasks: 0,
                 longest: 0,
@@ -87,37 +91,57 @@ pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
     }
     let mut rows: Vec<WaitRow> = rows.into_values().map(|(row, _)| row).collect();
     rows.sort_by(|a, b| {
-        let key = |row: &WaitRow| (row.state, row.functions.clone());
-        b.seen.cmp(&a.seen).then_with(|| key(a).cmp(&key(b)))
+        let by_seen = b.seen.cmp(&a.seen).then_with(|| a.state.cmp(&b.state));
+        by_seen.then_with(|| a.functions.cmp(&b.functions))
     });
     rows
 }
 
-/// Folded stacks of the waits: process, state, and the functions from the outermost in, with the number of times that a task was
-/// seen there. Without those of threads of the kernel that wait for work.
-pub fn folded(sums: &TaskSums, resolver: &Resolver) -> Vec<String> {
+/// Folded stacks of the waits for [`Graph::draw`](crate::graph::Graph::draw): process, state, and the functions from the outermost in, with the number of
+/// times that a task was seen there. Without those of threads of the kernel that wait for work.
+///
+/// # Errors
+/// There is no `room` for them, or for the picture.
+pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<String>, TooMuch> {
+    let waits = || {
+        let all = sums.waits.iter();
+        all.filter(|(key, _)| key.state != TaskState::Idle)
+    };
+    // A function is one frame, also where it begins stacks that were cut short and whole ones.
+    let mut torn: BTreeSet<(Thread, TaskState, Arc<str>)> = BTreeSet::new();
+    let outermost = |key: &WaitKey| {
+        Some((
+            key.thread,
+            key.state,
+            Arc::clone(functions(resolver, key).last()?),
+        ))
+    };
+    torn.extend(
+        waits()
+            .filter(|(key, _)| !key.stack.is_whole)
+            .filter_map(|(key, _)| outermost(key)),
+    );
     let mut lines = BTreeMap::<String, u64>::new();
-    for (key, wait) in &sums.waits {
-        if key.state == TaskState::Idle {
-            continue;
-        }
-        let name = key.thread.name().replace(';', ":");
-        let mut line = format!("{name}-{};{}", key.thread.pid, state_name(key.state));
-        if !key.stack.is_whole {
+    for (key, wait) in waits() {
+        let name = plain(&sums.name(key.thread)).replace(MARKS, "");
+        let mut line = format!("{name}-{};{}{GROUP}", key.thread.pid, state_name(key.state));
+        let is_torn = outermost(key).is_some_and(|outermost| torn.contains(&outermost));
+        for (number, function) in functions(resolver, key).iter().rev().enumerate() {
             line.push(';');
-            line.push_str(CUT_SHORT);
-        }
-        for function in functions(resolver, key).iter().rev() {
-            line.push(';');
-            line.push_str(&function.replace(';', ":"));
+            line.push_str(&plain(function).replace(MARKS, ""));
+            if number == 0 && is_torn {
+                line.push(CUT);
+            }
             line.push_str(KERNEL_MARK);
+            room.take(FRAME)?;
         }
+        room.take(line.len())?;
         *lines.entry(line).or_default() += wait.seen;
     }
     let lines = lines.into_iter();
-    lines
+    Ok(lines
         .map(|(line, count)| format!("{line} {count}"))
-        .collect()
+        .collect())
 }
 
 /// What a state is called.
@@ -132,13 +156,5 @@ pub fn state_name(state: TaskState) -> &'static str {
         TaskState::Zombie => "zombie",
         TaskState::Parked => "parked",
         TaskState::Idle => "idle",
-    }
-}
-
-impl Thread {
-    /// Its name, as far as it can be shown.
-    pub fn name(&self) -> String {
-        let bytes = self.comm.split(|byte| *byte == 0).next();
-        visible(&String::from_utf8_lossy(bytes.unwrap_or_default()))
     }
 }

@@ -8,19 +8,18 @@ use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, StackEnd};
 
 use crate::profile::Selection;
+use crate::text::visible;
 
 /// The highest number of a vCPU that is shown without a task on it.
 const MAX_VCPUS: u16 = 4095;
 
-/// A thread of the guest, with the name that it had.
+/// A thread of the guest, whatever its name is: that changes when it executes another program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Thread {
     /// Its process.
     pub pid: i32,
     /// Its own id.
     pub tid: i32,
-    /// Its name, padded with NULs.
-    pub comm: [u8; COMM_LENGTH],
 }
 
 /// A stack in which tasks wait.
@@ -67,6 +66,17 @@ pub struct VcpuQueue {
     pub free: u64,
     /// Those of them in which a task waited for it, or for another one.
     pub free_while_waiting: u64,
+    /// By how much the run delays of the tasks have grown from look to look that were on it last, in ns of the guest.
+    pub delay: u64,
+}
+
+/// How often a task waited for one vCPU while a vCPU was free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreeWait {
+    /// Looks in which any vCPU was.
+    pub looks: u64,
+    /// Those of them in which that one was itself.
+    pub own: u64,
 }
 
 /// The sums of a recording's looks, of the selected part.
@@ -92,6 +102,10 @@ pub struct TaskSums {
     pub waits: HashMap<WaitKey, Wait>,
     /// How much longer each thread has been runnable without being on a vCPU at the last look than at the first one, in ns of the guest.
     pub delays: BTreeMap<Thread, u64>,
+    /// Who waited for which vCPU while one was free. Empty where `vcpus` is.
+    pub free_waits: BTreeMap<(Thread, u16), FreeWait>,
+    /// The last known name of each thread, padded with NULs.
+    pub names: HashMap<Thread, [u8; COMM_LENGTH]>,
 }
 
 /// What is remembered of a task from look to look.
@@ -100,7 +114,7 @@ struct Since {
     switches: u64,
     /// The time of the first look since when it hasn't run.
     time: u64,
-    /// The run delay at the first look.
+    /// The run delay at the last look.
     delay: Option<u64>,
 }
 
@@ -118,7 +132,23 @@ struct Collector<'s> {
     has_all_processes: bool,
 }
 
+impl Thread {
+    fn of(task: &Task) -> Self {
+        Self {
+            pid: task.pid,
+            tid: task.tid,
+        }
+    }
+}
+
 impl TaskSums {
+    /// The last known name of `thread`, as far as it can be shown.
+    pub fn name(&self, thread: Thread) -> String {
+        let comm = self.names.get(&thread).copied().unwrap_or_default();
+        let bytes = comm.split(|byte| *byte == 0).next();
+        visible(&String::from_utf8_lossy(bytes.unwrap_or_default()))
+    }
+
     /// The processes of which a thread had one of the names in a look.
     ///
     /// # Errors
@@ -199,6 +229,7 @@ impl Collector<'_> {
             }
         }
         self.looks_with_waiting += u64::from(!waiting.is_empty());
+        self.add_free_waits(look, &busy);
         for vcpu in busy {
             let (all, while_waiting) = self.busy.entry(vcpu).or_default();
             *all += 1;
@@ -209,6 +240,21 @@ impl Collector<'_> {
             queue.waiting += count;
             queue.most = queue.most.max(count);
             queue.looks += 1;
+        }
+    }
+
+    /// Counts who waits for a vCPU though one is free, while these are `busy`.
+    fn add_free_waits(&mut self, look: &TaskLook, busy: &BTreeSet<u16>) {
+        let is_any_free = busy.range(..self.vcpus).count() < self.vcpus.into();
+        if !is_any_free || !self.has_all_processes {
+            return;
+        }
+        let waiting = look.tasks.iter();
+        for task in waiting.filter(|task| !task.is_on_vcpu && task.state == TaskState::Runnable) {
+            let key = (Thread::of(task), task.vcpu);
+            let wait = self.sums.free_waits.entry(key).or_default();
+            wait.looks += 1;
+            wait.own += u64::from(!busy.contains(&task.vcpu));
         }
     }
 
@@ -230,11 +276,8 @@ impl Collector<'_> {
     }
 
     fn add_task(&mut self, look: &TaskLook, task: &Task) {
-        let thread = Thread {
-            pid: task.pid,
-            tid: task.tid,
-            comm: task.comm,
-        };
+        let thread = Thread::of(task);
+        self.sums.names.insert(thread, task.comm);
         let since = self.since.entry(thread).or_insert(Since {
             switches: task.switches,
             time: look.time,
@@ -244,9 +287,17 @@ impl Collector<'_> {
             (since.switches, since.time) = (task.switches, look.time);
         }
         let unmoved = look.time.saturating_sub(since.time);
-        if let (Some(first), Some(now)) = (since.delay, task.run_delay) {
-            self.sums.delays.insert(thread, now.saturating_sub(first));
+        if let (Some(before), Some(now)) = (since.delay, task.run_delay) {
+            let grown = now.saturating_sub(before);
+            let queue = self.sums.vcpus.entry(task.vcpu).or_default();
+            for sum in [
+                self.sums.delays.entry(thread).or_default(),
+                &mut queue.delay,
+            ] {
+                *sum = sum.saturating_add(grown);
+            }
         }
+        since.delay = task.run_delay;
         if task.is_on_vcpu {
             self.sums.on_vcpu += 1;
             return;

@@ -38,7 +38,7 @@ pub fn print(
         out,
         "\n     SEEN  TASKS    LONGEST  STATE  WAITS IN < CALLERS, AND WHO DOES MOST"
     )?;
-    print_rows(&rows, top, out)?;
+    print_rows(sums, &rows, top, out)?;
     let stuck = |row: &&&WaitRow| row.state == TaskState::Uninterruptible;
     let rows: Vec<&WaitRow> = rows.iter().filter(stuck).copied().collect();
     if !rows.is_empty() {
@@ -46,9 +46,10 @@ pub fn print(
             out,
             "\n     SEEN  TASKS    LONGEST  UNINTERRUPTIBLE (D): WAITS IN < CALLERS, AND WHO DOES MOST"
         )?;
-        print_rows(&rows, top, out)?;
+        print_rows(sums, &rows, top, out)?;
     }
-    print_delays(sums, top, out)
+    print_delays(sums, top, out)?;
+    print_free_waits(sums, top, out)
 }
 
 fn print_states(sums: &TaskSums, out: &mut dyn Write) -> io::Result<()> {
@@ -83,26 +84,32 @@ fn print_vcpus(sums: &TaskSums, out: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(
         out,
-        "\n  VCPU  TASKS WAITING PER LOOK    MOST  LOOKS WITH ANY  LOOKS FREE  FREE WHILE A TASK WAITS"
+        "\n  VCPU  TASKS WAITING PER LOOK    MOST  LOOKS WITH ANY  LOOKS FREE  FREE WHILE A TASK WAITS  WAITED IN ALL"
     )?;
     for (vcpu, queue) in &sums.vcpus {
         writeln!(
             out,
-            "  {vcpu:>4}  {:>22}  {:>6}  {:>14}  {:>10}  {:>23}",
+            "  {vcpu:>4}  {:>22}  {:>6}  {:>14}  {:>10}  {:>23}  {:>13}",
             per(queue.waiting, sums.looks),
             queue.most,
             queue.looks,
             queue.free,
-            queue.free_while_waiting
+            queue.free_while_waiting,
+            milliseconds(queue.delay)
         )?;
     }
     Ok(())
 }
 
-fn print_rows(rows: &[&WaitRow], top: usize, out: &mut dyn Write) -> io::Result<()> {
+fn print_rows(
+    sums: &TaskSums,
+    rows: &[&WaitRow],
+    top: usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for row in rows.iter().take(top) {
-        let mut functions = row.functions.iter().take(CALLERS + 1).cloned();
-        let first = functions.next().unwrap_or_else(|| "(unknown)".to_owned());
+        let mut functions = row.functions.iter().take(CALLERS + 1);
+        let first = functions.next().map_or("(unknown)", AsRef::as_ref);
         let callers: String = functions.map(|caller| format!(" < {caller}")).collect();
         writeln!(
             out,
@@ -112,7 +119,7 @@ fn print_rows(rows: &[&WaitRow], top: usize, out: &mut dyn Write) -> io::Result<
             seconds(row.longest),
             row.state.letter(),
             row.most.tid,
-            row.most.name()
+            sums.name(row.most)
         )?;
     }
     if rows.len() > top {
@@ -138,8 +145,35 @@ fn print_delays(sums: &TaskSums, top: usize, out: &mut dyn Write) -> io::Result<
             "  {:>17}  {:>8}  {}",
             milliseconds(*delay),
             thread.tid,
-            thread.name()
+            sums.name(*thread)
         )?;
+    }
+    Ok(())
+}
+
+/// Who waited for a vCPU though one was free.
+fn print_free_waits(sums: &TaskSums, top: usize, out: &mut dyn Write) -> io::Result<()> {
+    let mut waits: Vec<_> = sums.free_waits.iter().collect();
+    waits.sort_by(|a, b| b.1.looks.cmp(&a.1.looks).then_with(|| a.0.cmp(b.0)));
+    if waits.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n  WAITED WHILE A VCPU WAS FREE  WHILE ITS OWN WAS  FOR VCPU       TID  NAME"
+    )?;
+    for ((thread, vcpu), wait) in waits.iter().take(top) {
+        writeln!(
+            out,
+            "  {:>28}  {:>17}  {vcpu:>8}  {:>8}  {}",
+            wait.looks,
+            wait.own,
+            thread.tid,
+            sums.name(*thread)
+        )?;
+    }
+    if waits.len() > top {
+        writeln!(out, "  ... and {} more", waits.len() - top)?;
     }
     Ok(())
 }

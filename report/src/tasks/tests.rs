@@ -7,6 +7,7 @@ use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, StackEnd};
 
 use super::*;
+use crate::graph::Graph;
 use crate::profile::Selection;
 use kvmprof_recording::file::Unobserved;
 
@@ -66,8 +67,7 @@ fn sums_of(pids: &[i32], selection: &Selection) -> (TaskSums, Resolver) {
         is_on_vcpu: true,
         ..task(2, TaskState::Runnable, 7)
     };
-    let mut encoder = TasksEncoder::default();
-    for look in [
+    let looks = [
         look(SECOND, &[reader, (running, &[])]),
         look(
             2 * SECOND,
@@ -80,19 +80,46 @@ fn sums_of(pids: &[i32], selection: &Selection) -> (TaskSums, Resolver) {
                 (task(2, TaskState::Uninterruptible, 10), &[9, 0x3008]),
             ],
         ),
-    ] {
-        encoder.push(&look, |pid| pids.is_empty() || pids.contains(&pid));
-    }
+    ];
     let info = RecordingInfo {
         vcpus: 2,
-        tasks: Some(10),
         pids: pids.to_vec(),
         ..RecordingInfo::default()
+    };
+    read(info, SYMBOLS, &looks, selection)
+}
+
+/// The sums of a recording of all processes, with so many vCPUs and these looks.
+fn sums_of_looks(vcpus: u32, looks: &[TaskLook]) -> (TaskSums, Resolver) {
+    sums_of_symbols(SYMBOLS, vcpus, looks)
+}
+
+fn sums_of_symbols(symbols: &str, vcpus: u32, looks: &[TaskLook]) -> (TaskSums, Resolver) {
+    let info = RecordingInfo {
+        vcpus,
+        ..RecordingInfo::default()
+    };
+    read(info, symbols, looks, &Selection::default())
+}
+
+fn read(
+    info: RecordingInfo,
+    symbols: &str,
+    looks: &[TaskLook],
+    selection: &Selection,
+) -> (TaskSums, Resolver) {
+    let mut encoder = TasksEncoder::default();
+    for look in looks {
+        encoder.push(look, |pid| info.pids.is_empty() || info.pids.contains(&pid));
+    }
+    let info = RecordingInfo {
+        tasks: Some(10),
+        ..info
     };
     let mut bytes = header().to_vec();
     for (kind, contents) in [
         (Kind::Info, serde_json::to_vec(&info).unwrap()),
-        (Kind::Symbols, SYMBOLS.into()),
+        (Kind::Symbols, symbols.into()),
         (Kind::Tasks, encoder.take()),
     ] {
         bytes.extend(Block::encode(kind, &contents).unwrap());
@@ -115,14 +142,15 @@ fn tasks_are_counted_by_state_vcpu_and_function() {
         .collect();
     assert_eq!(states, [('R', 1), ('S', 3), ('D', 1)]);
     let queues: Vec<_> = sums.vcpus.values().copied().collect();
-    let queue = |waiting, free, free_while_waiting| VcpuQueue {
+    let queue = |waiting, free, free_while_waiting, delay| VcpuQueue {
         waiting,
         most: waiting,
         looks: waiting,
         free,
         free_while_waiting,
+        delay,
     };
-    assert_eq!(queues, [queue(1, 2, 1), queue(0, 3, 1)]);
+    assert_eq!(queues, [queue(1, 2, 1, 3000), queue(0, 3, 1, 0)]);
     let rows = wait_rows(&sums, &resolver);
     let seen: Vec<_> = (rows.iter())
         .map(|row| {
@@ -151,13 +179,184 @@ fn tasks_are_counted_by_state_vcpu_and_function() {
 fn the_flame_graph_is_of_waits_by_process_and_state() {
     let (sums, resolver) = sums(&Selection::default());
     assert_eq!(
-        folded(&sums, &resolver),
+        folded(&sums, &resolver, &Room::new(1 << 20)).unwrap(),
         [
-            "a:b\u{fffd}-2;runnable 1",
-            "a:b\u{fffd}-2;uninterruptible;io_wait_[k] 1",
-            "init-1;sleeping;vfs_read_[k];pipe_read_[k] 3",
+            "a:b\u{fffd}-2;runnable\u{e004} 1",
+            "a:b\u{fffd}-2;uninterruptible\u{e004};io_wait_[k] 1",
+            "init-1;sleeping\u{e004};vfs_read_[k];pipe_read_[k] 3",
         ]
     );
+}
+
+/// A stack that was cut short has a torn edge, a state the colour of what isn't a function.
+#[test]
+fn the_picture_has_torn_edges_and_groups() {
+    let mut cut = look(SECOND, &[(task(1, TaskState::Sleeping, 5), &[8, 0x1008])]);
+    for task in &mut cut.tasks {
+        if let TaskStack::Known { end, .. } = &mut task.stack {
+            *end = StackEnd::Truncated;
+        }
+    }
+    let whole = (task(1, TaskState::Sleeping, 6), &[8, 0x2008, 0x1008][..]);
+    let (sums, resolver) = sums_of_looks(2, &[cut, look(2 * SECOND, &[whole])]);
+    let lines = folded(&sums, &resolver, &Room::new(1 << 20)).unwrap();
+    assert_eq!(
+        lines,
+        [
+            "init-1;sleeping\u{e004};pipe_read\u{e003}_[k] 1",
+            "init-1;sleeping\u{e004};pipe_read\u{e003}_[k];vfs_read_[k] 1",
+        ]
+    );
+    let svg = Graph::default().draw(&lines).unwrap();
+    let svg = String::from_utf8(svg).unwrap();
+    let colour = |title: &str| {
+        let (_, rest) = svg.split_once(&format!("<title>{title}")).unwrap();
+        rest.split_once("fill=\"")
+            .unwrap()
+            .1
+            .split('"')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(colour("pipe_read ("), "url(#cut-kernel)");
+    assert_eq!(colour("sleeping ("), colour("init-1 ("));
+    assert_ne!(colour("sleeping ("), colour("vfs_read ("));
+}
+
+/// One look of a small file became a gigabyte of text.
+#[test]
+fn the_flame_graph_ends_where_its_room_does() {
+    let stack = [0x1008; 60];
+    let all: Vec<(Task, &[u64])> = (1..=500)
+        .map(|tid| (task(tid, TaskState::Sleeping, 5), &stack[..]))
+        .collect();
+    let symbols = format!(
+        "{BASE:x} T {}\n{:x} T _end\n",
+        "x".repeat(4000),
+        BASE + 0x4000
+    );
+    let (sums, resolver) = sums_of_symbols(&symbols, 2, &[look(SECOND, &all)]);
+    // 500 stacks of 59 names would be 118 MB.
+    let room = 8 << 20;
+    assert_eq!(
+        folded(&sums, &resolver, &Room::new(room)),
+        Err(TooMuch(room))
+    );
+    // All of one stack: its names are there once.
+    let rows = wait_rows(&sums, &resolver);
+    let [row] = &rows[..] else {
+        panic!("{} rows", rows.len());
+    };
+    assert_eq!((row.tasks, row.functions.len()), (500, 59));
+    assert!(
+        row.functions
+            .iter()
+            .all(|name| Arc::ptr_eq(name, &row.functions[0]))
+    );
+}
+
+/// A task that executes another program is the same one: it hasn't run since, and its delay goes on.
+#[test]
+fn another_name_is_no_other_task() {
+    let renamed = |time, switches, name: &[u8]| {
+        let mut task = task(3, TaskState::Sleeping, switches);
+        task.comm = [0; COMM_LENGTH];
+        task.comm[..name.len()].copy_from_slice(name);
+        look(time * SECOND, &[(task, &[8, 0x1008])])
+    };
+    let looks = [
+        renamed(1, 5, b"sh"),
+        renamed(4, 5, b"true"),
+        renamed(6, 7, b"true"),
+    ];
+    let (sums, resolver) = sums_of_looks(1, &looks);
+    let rows = wait_rows(&sums, &resolver);
+    let [row] = &rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert_eq!((row.seen, row.tasks, row.longest), (3, 1, 3 * SECOND));
+    assert_eq!(sums.name(row.most), "true");
+    let thread = Thread { pid: 3, tid: 3 };
+    assert_eq!(
+        sums.delays.into_iter().collect::<Vec<_>>(),
+        [(thread, 2000)]
+    );
+}
+
+/// Run delays count for the vCPU that a task was on last, and from look to look: a task that takes another's ids begins anew.
+#[test]
+fn run_delays_are_those_of_vcpus_too() {
+    let delayed = |time, vcpu, run_delay| {
+        let task = Task {
+            vcpu,
+            run_delay: Some(run_delay),
+            ..task(3, TaskState::Sleeping, 5)
+        };
+        look(time * SECOND, &[(task, &[])])
+    };
+    let looks = [
+        delayed(1, 0, 1000),
+        delayed(2, 0, 1500),
+        delayed(3, 1, 1700),
+        // Another task, which has waited for 40 ns so far.
+        delayed(4, 1, 40),
+        delayed(5, 1, 50),
+    ];
+    let (sums, resolver) = sums_of_looks(2, &looks);
+    let delays: Vec<u64> = sums.vcpus.values().map(|queue| queue.delay).collect();
+    assert_eq!(delays, [500, 210]);
+    assert_eq!(sums.delays.values().copied().collect::<Vec<_>>(), [710]);
+    let document = document(&sums, &resolver, 1);
+    assert_eq!(document["vcpus"][1]["run_delay_ns"], 210);
+}
+
+/// Who waits for a vCPU while one is free, and whether it is that very one.
+#[test]
+fn tasks_that_wait_beside_a_free_vcpu_are_told() {
+    let waits = |tid, vcpu| {
+        let task = Task {
+            vcpu,
+            ..task(tid, TaskState::Runnable, 5)
+        };
+        (task, &[][..])
+    };
+    let runs = |vcpu| {
+        let task = Task {
+            vcpu,
+            is_on_vcpu: true,
+            ..task(9, TaskState::Runnable, 5)
+        };
+        (task, &[][..])
+    };
+    let looks = [
+        // vCPU 1 is free: one task waits for 0, another for 1.
+        look(SECOND, &[runs(0), waits(2, 0), waits(3, 1)]),
+        look(2 * SECOND, &[runs(0), waits(2, 0)]),
+        // None is free.
+        look(3 * SECOND, &[runs(0), runs(1), waits(2, 0), waits(4, 1)]),
+        // Both are.
+        look(4 * SECOND, &[waits(2, 1)]),
+    ];
+    let (sums, resolver) = sums_of_looks(2, &looks);
+    let found: Vec<_> = (sums.free_waits.iter())
+        .map(|((thread, vcpu), wait)| (thread.tid, *vcpu, wait.looks, wait.own))
+        .collect();
+    assert_eq!(found, [(2, 0, 2, 0), (2, 1, 1, 1), (3, 1, 1, 1)]);
+    let mut text = Vec::new();
+    print(&sums, &resolver, 2, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let (_, table) = text.split_once("WAITED WHILE A VCPU WAS FREE").unwrap();
+    let rows: Vec<Vec<&str>> = (table.lines().skip(1))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows[0], ["2", "0", "0", "2", "a;b\u{fffd}"], "{text}");
+    assert_eq!(rows[1], ["1", "1", "1", "2", "a;b\u{fffd}"], "{text}");
+    assert_eq!(rows[2].join(" "), "... and 1 more", "{text}");
+    let document = document(&sums, &resolver, 1);
+    assert_eq!(document["waits_while_free"].as_array().unwrap().len(), 3);
+    assert_eq!(document["waits_while_free"][0]["looks_own_free"], 0);
+    assert_eq!(document["waits_while_free"][0]["looks"], 2);
 }
 
 #[test]

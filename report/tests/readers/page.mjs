@@ -1,62 +1,8 @@
 // Uses the page as people do, in Debian's Chromium, and prints what it shows as JSON.
 //
 //     page.mjs TASK PAGE.html FOLDER
-import fs from 'node:fs'
-import axe from 'axe-core'
-import { chromium } from 'playwright-core'
-
-const [task, file, folder] = process.argv.slice(2)
-const address = `file://${file}`
-const complaints = []
-
-// The container has neither a sandbox nor a graphics card.
-const browser = await chromium.launchPersistentContext(folder, {
-  executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu', '--disable-quic'],
-  viewport: { width: 1300, height: 1000 }, permissions: ['clipboard-read', 'clipboard-write'], hasTouch: task === 'touch'
-})
-const page = browser.pages()[0]
-page.on('console', message => complaints.push(message.text()))
-page.on('pageerror', error => complaints.push(error.stack))
-page.on('request', request => { if (!request.url().startsWith(address)) complaints.push(request.url()) })
-
-const state = () => Object.fromEntries(new URLSearchParams(new URL(page.url()).hash.slice(1)))
-// Clicks and keys change the address, and that the page, each a moment later.
-const until = async test => page.waitForFunction(test)
-const untilState = async (name, value) => page.waitForFunction(([name, value]) =>
-  (new URLSearchParams(location.hash.slice(1)).get(name) ?? '') === value && state[name] === value, [name, value])
-const text = async selector => (await page.textContent(selector)).trim()
-
-// What axe finds.
-async function violations () {
-  await page.evaluate(axe.source)
-  const found = await page.evaluate(() => globalThis.axe.run())
-  return found.violations.map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)
-}
-
-// Drags over the timeline from one time to another, in seconds.
-async function drag (from, to) {
-  const box = await page.locator('#area').boundingBox()
-  const place = await page.evaluate(times => times.map(time => (time * 1e9 - data.begin) / (data.width * data.bins)), [from, to])
-  const [x1, x2] = place.map(part => box.x + part * box.width)
-  await page.mouse.move(x1, box.y + box.height / 2)
-  await page.mouse.down()
-  await page.mouse.move((x1 + x2) / 2, box.y + box.height / 2)
-  await page.mouse.move(x2, box.y + box.height / 2)
-  await page.mouse.up()
-  await until(() => state.time !== '')
-}
-
-// All rows of a table, as lists of texts.
-async function table (name) {
-  await page.click(`#tab-${name}`)
-  await page.waitForFunction(name => state.table === name, name)
-  while (await page.isVisible('#more')) await page.click('#more')
-  return page.$$eval('#table tbody tr', rows => rows.map(row => [...row.cells].map(cell => cell.textContent)))
-}
-
-const shown = async () => ({
-  total: parseInt(await text('#total')), graph: await page.getAttribute('#graph .frame', 'aria-label')
-})
+import { address, browser, complaints, drag, folder, page, shown, state, table, task, text, until, untilState, violations } from './browser.mjs'
+import * as filters from './filters.mjs'
 
 // The totals of one second, a process and a search, in the usual view and in the inverted one.
 async function totals () {
@@ -244,6 +190,7 @@ async function code () {
   await page.focus('#graph .frame[aria-label^="outer:"]')
   await page.keyboard.press('ContextMenu')
   await page.locator('#details details[open] tbody tr').first().waitFor()
+  answer.details = await page.$$eval('#details dl dt', terms => terms.map(term => [term.textContent, term.nextElementSibling.textContent]))
   answer.violations = await violations()
   return answer
 }
@@ -317,6 +264,7 @@ async function touch () {
   await untilState('zoom', '')
   await page.tap('#table tbody th button:text-is("0x401000")')
   answer.byRow = await marked()
+  await page.locator('#area').scrollIntoViewIfNeeded()
   const box = await page.locator('#area').boundingBox()
   const session = await browser.newCDPSession(page)
   const finger = async (type, part) => session.send('Input.dispatchTouchEvent',
@@ -331,7 +279,7 @@ async function touch () {
   return answer
 }
 
-const tasks = { cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
+const tasks = { ...filters, cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
 try {
   await page.goto(address)
   const answer = await tasks[task]()

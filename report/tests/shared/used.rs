@@ -4,8 +4,20 @@
 use std::path::Path;
 use std::process::Command;
 
+use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_report::profile::{Profile, Selection, SortBy, document};
+use kvmprof_report::symbolize::Resolver;
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// What `kvmprof report --json` prints of the `selection` of the recording at `path`.
+#[allow(dead_code, reason = "some tests compare the page with itself")]
+pub fn report_of(path: &Path, selection: Selection) -> Value {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let profile = Profile::read(&recording, selection, resolver, &Unobserved).unwrap();
+    document(&profile, SortBy::Own, usize::MAX)
+}
 
 /// A page's folder, and what the browser said of the page.
 pub struct Used {

@@ -114,7 +114,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
         // Who records wants to know; others haven't a place for it.
         let lock = match identity.mode {
-            Mode::Kernel if self.stacks.kernel => {
+            Mode::Kernel | Mode::Interrupt if self.stacks.kernel => {
                 self.introspector.lock_wait(&self.memory, registers)
             }
             _ => None,

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::CommandError;
+use super::input::TaskInput;
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
 use kvmprof_report::graph::{Graph, account, marked};
@@ -52,13 +53,18 @@ impl Command for FlamegraphArguments {
 
 impl FlamegraphArguments {
     fn draw_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let (sums, resolver) = self.picture.open_tasks(console)?;
-        let lines = tasks::folded(&sums, &resolver);
+        let TaskInput {
+            sums,
+            resolver,
+            title,
+            length,
+        } = self.picture.open_tasks(console)?;
+        let lines = tasks::folded(&sums, &resolver, &self.limit.room(length))?;
         if lines.is_empty() {
             return Err(CommandError::NoLooks(self.picture.names()).into());
         }
         let graph = Graph {
-            title: self.picture.title_or("Waiting tasks"),
+            title: self.picture.title_or(format!("Waiting tasks: {title}")),
             subtitle: format!(
                 "{} looks at all tasks; a tick is a task in a look",
                 sums.looks

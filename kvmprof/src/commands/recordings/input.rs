@@ -13,6 +13,7 @@ use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
 use kvmprof_recording::file::Recording;
+use kvmprof_report::graph::title_of;
 use kvmprof_report::profile::{Profile, Selection, SelectionArguments, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
 use kvmprof_report::tasks::TaskSums;
@@ -41,6 +42,18 @@ pub struct Input {
     pub profile: Profile,
     /// What the recording is read from, where that is a copy; removed when dropped.
     pub copy: Option<NamedTempFile>,
+}
+
+/// What the looks at a guest's tasks in a recording add up to.
+pub struct TaskInput {
+    /// The sums of the part that was chosen.
+    pub sums: TaskSums,
+    /// Names the functions.
+    pub resolver: Resolver,
+    /// What a picture of the recording is called.
+    pub title: String,
+    /// The length of the recording, in bytes.
+    pub length: usize,
 }
 
 impl InputArguments {
@@ -165,7 +178,7 @@ impl InputArguments {
         &self,
         paths: &[PathBuf],
         console: &mut Console<'_>,
-    ) -> anyhow::Result<(TaskSums, Resolver)> {
+    ) -> anyhow::Result<TaskInput> {
         let Selection {
             pids,
             comms,
@@ -222,7 +235,12 @@ impl InputArguments {
         for note in resolver.take_notes() {
             console.say(note);
         }
-        Ok((sums, resolver))
+        Ok(TaskInput {
+            sums,
+            resolver,
+            title: title_of(&contents),
+            length: recording.length(),
+        })
     }
 
     /// The folder with the guest's files.

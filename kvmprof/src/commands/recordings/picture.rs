@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::input::TaskInput;
 use super::output::{check_output, is_packed_name, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_report::graph::title;
 use kvmprof_report::profile::{Profile, Watcher};
-use kvmprof_report::symbolize::Resolver;
-use kvmprof_report::tasks::TaskSums;
 use kvmprof_tools::command_line::Console;
 
 /// Recordings, and the file that is made of them.
@@ -64,14 +63,14 @@ impl PictureArguments {
     ///
     /// # Errors
     /// As [`Self::open`]; or there are no looks.
-    pub fn open_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<(TaskSums, Resolver)> {
+    pub fn open_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<TaskInput> {
         self.check_output()?;
         self.input.open_tasks(&self.files, console)
     }
 
     /// The title that was chosen, or `otherwise`.
-    pub fn title_or(&self, otherwise: &str) -> String {
-        self.title.clone().unwrap_or_else(|| otherwise.to_owned())
+    pub fn title_or(&self, otherwise: String) -> String {
+        self.title.clone().unwrap_or(otherwise)
     }
 
     /// The title that was chosen, or the usual one.

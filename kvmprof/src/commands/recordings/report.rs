@@ -7,6 +7,7 @@ use clap::Args;
 use kvmprof_recording::Mode;
 use serde_json::{Map, Value};
 
+use super::input::TaskInput;
 use super::{CommandError, InputArguments};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
@@ -114,7 +115,7 @@ impl Command for ReportArguments {
 impl ReportArguments {
     /// Prints what the looks at the guest's tasks tell.
     fn show_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let (sums, resolver) = self.input.open_tasks(&self.files, console)?;
+        let TaskInput { sums, resolver, .. } = self.input.open_tasks(&self.files, console)?;
         let out = &mut *console.output;
         let result = if self.json {
             let mut document = tasks::document(&sums, &resolver, self.top);

@@ -73,11 +73,12 @@ function compareRows(rows) {
 function changeColumns(prefix, sidesOf, name) {
   const count = (side, text) => ({ name: `${prefix}${text}`, isNumber: true, value: (row) => shareOf(sidesOf(row), side),
     text: (row) => `${sidesOf(row)[side]} (${percent(sidesOf(row)[side], sums.sides[side])})` });
-  const interval = (row) => `95 % confidence of this change alone: ${points(row[name].low)} to ${points(row[name].high)}`;
+  const interval = (row) => `${points(row[name].low)} to ${points(row[name].high)}`;
+  const title = (row) => `95 % confidence of this change alone: ${interval(row)}`;
   const chance = (row) => row[name].p < 0.05 ? `p ${row[name].p < 0.001 ? "< 0.001" : row[name].p.toFixed(3)}` : "may be chance";
   return [
-    { name: `${prefix}change`, isNumber: true, value: (row) => Math.abs(row[name].change), text: (row) => points(row[name].change), title: interval },
-    { name: `${prefix}confidence`, isNumber: true, value: (row) => -row[name].p, text: chance, title: interval },
+    { name: `${prefix}change`, isNumber: true, value: (row) => Math.abs(row[name].change), text: (row) => points(row[name].change), title, interval },
+    { name: `${prefix}confidence`, isNumber: true, value: (row) => -row[name].p, text: chance, title },
     count(0, "before"), count(1, "after"),
   ];
 }

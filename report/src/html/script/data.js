@@ -123,10 +123,11 @@ const processOf = (() => {
 const sameThread = isComparison
   ? firstOfName(threads.name.map((name, thread) => JSON.stringify([processOf[thread], threads.tid[thread] === null, name || threads.tid[thread]])))
   : threads.name.map((_, thread) => thread);
-// The number of a recording, where there are several: as a part of names, and of what the address of the page says.
+// The number of a recording, where there are several: as a part of names, and of what the address of the page says. Where two are compared names have
+// none, but one id may be that of another process in each.
 const isMerged = data.files.length > 0 && !isComparison;
 const ofRecording = (recording) => isMerged ? ` (${recording + 1})` : "";
-const inRecording = (recording, id) => isMerged ? `${recording + 1}:${id}` : String(id);
+const inRecording = (recording, id) => isMerged || isComparison ? `${recording + 1}:${id}` : String(id);
 const processId = (process) => process === OTHERS ? "null" : inRecording(processes.recording[process], processes.pid[process]);
 const threadId = (thread) => inRecording(threads.recording[thread], threads.tid[thread]);
 const processName = (process) => process === OTHERS ? "[others]" : isComparison && processes.name[process] ? processes.name[process]
@@ -136,9 +137,12 @@ const threadName = (thread) => threads.tid[thread] === null ? "[others]"
     : isComparison && threads.name[thread] ? threads.name[thread]
       : `${threads.name[thread] || "tid"} ${threads.tid[thread]}${ofRecording(threads.recording[thread])}`;
 const moduleName = (fn) => modules.name[functions.module[fn]] ?? "";
+// What functions without a module are filtered by.
+const NO_MODULE = "[none]";
 
 // What a function is called in the address of the page.
 const keyOf = (fn) => [functions.name[fn], moduleName(fn), functions.kernel[fn] ? "k" : "u"].join("|");
+const nameOfKey = (key) => functionKeys.has(key) ? functions.name[functionKeys.get(key)] : key.split("|").slice(0, -2).join("|");
 const functionKeys = new Map(functions.name.map((_, fn) => [keyOf(fn), fn]));
 
 const percent = (part, whole) => `${whole > 0 ? (100 * part / whole).toFixed(1) : "0.0"} %`;

@@ -5,7 +5,9 @@ function setUpFilters() {
   fill("pid", listed.map((process) => [processId(process), processName(process)]));
   fill("vcpu", vcpus.map((vcpu) => [String(vcpu), `vCPU ${vcpu}`]));
   fill("mode", MODES.map((mode) => [mode, mode]));
-  fill("module", modules.name.filter((name) => name !== "").map((name) => [name, name]));
+  const isWithout = nodesWith(functionsWhere((_, fn) => moduleName(fn) === ""));
+  const isAnyWithout = cells.node.some((node) => isWithout[node] === 1);
+  fill("module", modules.name.filter((name) => name !== "" || isAnyWithout).map((name) => name || NO_MODULE).map((name) => [name, name]));
   element("pid").addEventListener("change", (event) => change({ pid: event.target.value, tid: "", zoom: "" }));
   for (const name of ["tid", "vcpu", "mode", "module"]) {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
@@ -46,7 +48,7 @@ function drawFilters() {
 // The functions that stacks have to have, or may not have.
 function drawChips() {
   const chip = (list, text, key) => {
-    const name = key.split("|")[0];
+    const name = nameOfKey(key);
     const without = () => change({ [list]: state[list].filter((other) => other !== key), zoom: "" });
     return make("button", { type: "button", className: "chip", textContent: `${text} ${name} ✕`, onclick: without,
       "aria-label": `${text} ${name}: remove this filter` });
@@ -54,6 +56,9 @@ function drawChips() {
   element("chips").replaceChildren(
     ...state.only.map((key) => chip("only", "only", key)), ...state.hide.map((key) => chip("hide", "without", key)));
 }
+
+// What regular expressions of browsers have and those of the command line don't: looking ahead and behind, and references to groups.
+const ONLY_OF_BROWSERS = /\(\?<?[=!]|\\[1-9]|\\k</;
 
 // The command that prints the same numbers; filters that it doesn't have are left out, and said so.
 function command() {
@@ -76,9 +81,10 @@ function command() {
   list("mode", state.mode, given.modes);
   // The page has no difference between capital and small letters.
   const pattern = state.regex !== "" ? state.function : state.function.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
-  const grep = state.function !== "" && given.grep === null ? `(?i)${pattern}` : given.grep;
+  const isGiven = state.function !== "" && given.grep === null && !(state.regex !== "" && ONLY_OF_BROWSERS.test(pattern));
+  const grep = isGiven ? `(?i)${pattern}` : given.grep;
   if (grep !== null) words.push(`--grep ${quoted(grep)}`);
-  const others = state.tid !== "" || state.module !== "" || state.function !== "" && given.grep !== null;
+  const others = state.tid !== "" || state.module !== "" || state.function !== "" && !isGiven;
   if (others || state.only.length > 0 || state.hide.length > 0) words.push("   # without the other filters");
   return words.join(" ");
 }

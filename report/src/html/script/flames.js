@@ -41,7 +41,8 @@ class Flames {
     above.forEach((frame) => boxes.push({ frame, left: 0, share: 1, isAbove: true }));
     const rest = zoomed.weight > 0 ? [{ frame: zoomed, left: 0, share: 1, isAbove: false }] : [];
     // By depth, so that what is beyond the maximum is the innermost.
-    for (let index = 0; index < rest.length && boxes.length < MOST; index++) {
+    let index = 0;
+    for (; index < rest.length && boxes.length < MOST; index++) {
       const box = rest[index];
       boxes.push(box);
       let left = box.left;
@@ -51,6 +52,7 @@ class Flames {
         left += share;
       }
     }
+    this.isCrowded = index < rest.length;
     const deepest = boxes.reduce((depth, box) => Math.max(depth, box.frame.depth), 0);
     this.box.style.height = `${(deepest + 1) * HEIGHT}px`;
     this.elements = new Map();

@@ -3,7 +3,7 @@
 const DEFAULTS = {
   time: "", pid: "", tid: "", vcpu: "", mode: "", module: "", function: "", regex: "",
   view: "flame", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
-  lanes: "vcpu", table: "function",
+  lanes: "vcpu", table: "function", intervals: "",
 };
 const CHOICES = {
   view: ["flame", "icicle", "inverted", "sandwich"], group: ["process", "thread", "merged"],
@@ -32,17 +32,20 @@ function hashOf(wanted) {
   return `#${words}`;
 }
 
-// Changes the state. What is typed replaces the address; all else is a step that Back undoes.
-function change(changes, isTyped = false) {
+// Changes the state, by a step that Back undoes.
+function change(changes) {
   const hash = hashOf({ ...state, ...changes });
+  if (hash !== hashOf(state)) location.hash = hash;
+}
+
+// Changes what is searched for, which selects nothing: the sums stay. It is no step of its own.
+function search(text) {
+  const hash = hashOf({ ...state, search: text });
   if (hash === hashOf(state)) return;
-  if (isTyped) {
-    history.replaceState(null, "", hash);
-    state = readState();
-    render();
-  } else {
-    location.hash = hash;
-  }
+  history.replaceState(null, "", hash);
+  state = readState();
+  drawViews();
+  drawTables();
 }
 
 // The selected bins, as the first one and the one behind the last: the nearest edges of bins, at least one bin.

@@ -31,7 +31,7 @@ function selectedNodes() {
     const has = nodesWith(wanted);
     for (let node = 0; node < nodes.length; node++) if (has[node] !== value) selected[node] = 0;
   };
-  if (state.module !== "") restrict(functionsWhere((_, fn) => moduleName(fn) === state.module), 1);
+  if (state.module !== "") restrict(functionsWhere((_, fn) => (moduleName(fn) || NO_MODULE) === state.module), 1);
   if (state.function !== "") {
     const isWanted = matcher(state.function, state.regex !== "");
     if (isWanted) restrict(functionsWhere(isWanted), 1);

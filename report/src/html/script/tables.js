@@ -6,8 +6,8 @@ const tables = { limit: ROWS, sort: {}, rows: [], shown: 0 };
 
 const number = (name, value) => ({ name, value, isNumber: true });
 const share = (name, value) => ({ name, isNumber: true, isShare: true, value,
-  text: (row) => percent(value(row), sums.total), title: (row) => intervalText(value(row)) });
-const intervalText = (count) => `95 % confidence: ${interval(Math.min(count, sums.total), sums.total).map((end) => (100 * end).toFixed(1)).join(" to ")} %`;
+  text: (row) => percent(value(row), sums.total), title: (row) => `95 % confidence: ${intervalText(value(row))}`, interval: (row) => intervalText(value(row)) });
+const intervalText = (count) => `${interval(Math.min(count, sums.total), sums.total).map((end) => (100 * end).toFixed(1)).join(" to ")} %`;
 const modeColumns = MODES.map((mode, index) => number(mode, (row) => row.modes[index]));
 const usual = isComparison ? changeColumns("", (row) => row.sides, "change")
   : [number("ticks", (row) => row.ticks), share("share", (row) => row.ticks), ...modeColumns];
@@ -29,8 +29,8 @@ const KINDS = {
   },
   module: {
     rows: () => sumFunctions(sums.stacks, moduleName),
-    columns: [{ name: "module", value: (row) => row.key || "[none]" }, ...calls],
-    choose: (row) => change({ module: row.key, zoom: "" }),
+    columns: [{ name: "module", value: (row) => row.key || NO_MODULE }, ...calls],
+    choose: (row) => change({ module: row.key || NO_MODULE, zoom: "" }),
     isSelected: (row) => selection.fn >= 0 && row.key === moduleName(selection.fn),
   },
   process: {
@@ -69,6 +69,7 @@ function setUpTables() {
     element(`tab-${next}`).focus();
     change({ table: next });
   });
+  element("intervals").addEventListener("change", (event) => change({ intervals: event.target.checked ? "1" : "" }));
   element("more").addEventListener("click", () => {
     tables.limit *= 10;
     drawTables();
@@ -81,6 +82,7 @@ function drawTables() {
     element(`tab-${name}`).setAttribute("aria-selected", isShown);
     element(`tab-${name}`).tabIndex = isShown ? 0 : -1;
   }
+  element("intervals").checked = state.intervals !== "";
   element("rows").setAttribute("aria-labelledby", `tab-${state.table}`);
   const kind = KINDS[state.table];
   const sort = tables.sort[state.table] ?? { column: 1, isDescending: true };
@@ -147,7 +149,8 @@ function rowOf(kind, row) {
     if (index === 0) {
       return make("th", { scope: "row", className: "name" }, make("button", { type: "button", textContent: text, onclick: () => kind.choose(row) }));
     }
-    const cell = make("td", { className: column.isNumber ? "n" : "", textContent: text });
+    const isWide = state.intervals !== "" && column.interval;
+    const cell = make("td", { className: column.isNumber ? "n" : "", textContent: isWide ? `${text}, ${column.interval(row)}` : text });
     if (column.title) cell.title = column.title(row);
     if (column.isShare) {
       cell.classList.add("bar");

