@@ -58,7 +58,7 @@ impl<'a> Runs<'a> {
         let paths = (1..=options.runs).map(|number| folder.join(format!("boot-{number}.kvmprof")));
         let paths: Vec<PathBuf> = paths.collect();
         for path in &paths {
-            refuse_recording(path)?;
+            refuse_recording(path, "name another folder with --output")?;
         }
         Ok(Self {
             options,

@@ -17,7 +17,7 @@ use kvmprof_vmm::clock::DEFAULT_HZ;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
-use super::recordings::{check_output, is_standard, write_page};
+use super::recordings::{Naming, check_output, is_standard, write_page};
 
 use progress::summary;
 
@@ -166,7 +166,11 @@ impl RecordArguments {
             ));
         }
         if let Some(page) = self.page() {
-            check_output(&page, &[&self.output], false)?;
+            let naming = Naming {
+                option: "--html",
+                force: None,
+            };
+            check_output(&page, &[&self.output], naming)?;
         }
         Ok(())
     }
