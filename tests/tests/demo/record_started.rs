@@ -182,6 +182,55 @@ fn a_guest_that_cannot_start_leaves_an_older_recording() {
     });
 }
 
+/// What they haven't done would pass for what takes no time. Their recordings have names that aren't those of boots.
+#[test]
+fn boots_that_have_not_come_to_their_end_do_not_count() {
+    on_kvm(|| {
+        for (boot, options, status, why) in [
+            (Boot::Demo, &["--until", "never said"][..], 1, "hasn't said"),
+            (Boot::Test("workload=reboot"), &[], 1, "was reset"),
+            (Boot::Test("workload=triple-fault"), &[], 3, "has failed"),
+        ] {
+            let place = Place::of(boot);
+            let mut command = Command::new(kvmprof());
+            command
+                .current_dir(place.folder.path())
+                .args([
+                    "boot",
+                    "--memory",
+                    "64M",
+                    "--seconds",
+                    "1",
+                    "--runs",
+                    "2",
+                    "--kernel",
+                ])
+                .arg(&place.kernel)
+                .args(["--cmdline", boot.command_line(), "--output", "boots"])
+                .args(options)
+                .stdin(Stdio::null());
+            let ran = kvmprof_tests::run_command(&mut command);
+            assert_eq!((ran.status, ran.stdout.as_str()), (status, ""), "{ran:?}");
+            for number in [1, 2] {
+                let said = format!("Boot {number} doesn't count: ");
+                let (_, said) = ran.stderr.split_once(&said).unwrap();
+                let said = said.lines().next().unwrap();
+                assert!(said.contains(why), "{why}: {ran:?}");
+                let kept = format!("boots/boot-{number}.kvmprof.failed");
+                assert!(
+                    said.ends_with(&kept) && place.path(&kept).exists(),
+                    "{ran:?}"
+                );
+                assert!(!place.path(&format!("boots/boot-{number}.kvmprof")).exists());
+            }
+            assert!(
+                ran.stderr.contains("No boot has come to its end"),
+                "{ran:?}"
+            );
+        }
+    });
+}
+
 /// As in a container that has clocks of its own (time_namespaces(7)): the host's kernel, which takes the samples of `--clock kernel`, has others.
 #[test]
 fn samples_have_the_times_of_their_time_namespace() {

@@ -22,7 +22,7 @@ use super::recordings::{Naming, check_output, is_standard, write_page};
 use progress::summary;
 
 pub use running::RecordingOptions;
-pub use started::{Outcome, Started};
+pub use started::{Ended, Outcome, Started};
 
 /// The heading of the options that only a guest has which is started.
 const STARTED: &str = "Options of a guest that is started (see kvmprof run)";
@@ -81,7 +81,7 @@ impl Command for RecordArguments {
         let (summary, status) = match &self.kernel {
             Some(kernel) => match self.started(kernel)?.record()? {
                 Outcome::GuestProcess(status) | Outcome::NoRecording(status) => return Ok(status),
-                Outcome::Recorded(status) => (self.summary()?, status),
+                Outcome::Recorded(Ended { status, .. }) => (self.summary()?, status),
             },
             None => {
                 let rate = self.guest.rate();

@@ -22,6 +22,7 @@ pub use flamegraph::FlamegraphArguments;
 pub use html::{HtmlArguments, write_page};
 pub use input::InputArguments;
 pub use output::{Naming, check_output, is_standard, refuse_recording};
+pub use output_limit::OutputLimit;
 pub use progress::{Part, Progress};
 pub use report::ReportArguments;
 pub use stalls::StallsArguments;

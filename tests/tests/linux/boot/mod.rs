@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use kvmprof_recording::file::Unobserved;
 use kvmprof_report::boot::{Boot, Call, CallKind, INITCALL_PREFIX, Levels, Phase};
 use kvmprof_report::export::Source;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, kernel_knowledge, once};
@@ -39,7 +40,7 @@ fn levels() -> Levels {
 fn boot(run: &Finished, number: usize) -> Boot {
     let path = run.path(&format!("boots/boot-{number}.kvmprof"));
     let source = Source::open(&path, &[]).unwrap();
-    Boot::read(&source, &levels()).unwrap()
+    Boot::read(&source, &levels(), &Unobserved).unwrap()
 }
 
 /// What the kernel of each boot has measured, in ns, of the initcalls that it has made since it has a clock.
