@@ -111,6 +111,8 @@ pub struct Row {
     pub name: String,
     /// The initcall's level, or the module in brackets; empty for phases, and where it isn't known.
     pub level: String,
+    /// When a phase begins in each boot, in ns from the recording's begin; empty for calls.
+    pub begins_ns: Vec<u64>,
     /// The time in it. A boot that hasn't seen it counts as 0.
     pub time: Estimate,
     /// Between which times the mean surely is, in ns, by the samples before, in and after it; `None` for phases, and where it isn't
@@ -144,6 +146,7 @@ impl Summary {
             Row {
                 name: phase.name().to_owned(),
                 level: String::new(),
+                begins_ns: boots.iter().map(|boot| boot.phases[index].0).collect(),
                 time: Estimate::new(&times),
                 bounds_ns: None,
             }
@@ -187,6 +190,7 @@ fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
         Row {
             name: function.to_owned(),
             level: level.unwrap_or_default().to_owned(),
+            begins_ns: Vec::new(),
             time: Estimate::new(&all),
             bounds_ns: is_initcall.then(|| (mean(1), mean(2))),
         }

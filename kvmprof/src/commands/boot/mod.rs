@@ -1,6 +1,7 @@
 //! `kvmprof boot`.
 
 mod document;
+mod flames;
 mod reading;
 mod runs;
 mod tables;
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
 use super::recordings::{CommandError, OutputLimit, Progress};
+use flames::Flames;
 use reading::{levels_of, read_all, recordings_of};
 use runs::{Made, Outcome, Runs};
 
@@ -39,7 +41,7 @@ const HZ: &str = "1000";
     options. With --kernel also as kvmprof \
     run.\n\n\
     Examples:\n  kvmprof boot --kernel vmlinuz --initrd initrd.img --runs 5 --until \"login:\" --output before\n  \
-    kvmprof boot before\n  kvmprof boot after --against before"
+    kvmprof boot before --flamegraphs pictures\n  kvmprof boot after --against before"
 )]
 pub struct BootArguments {
     /// Recordings of the same guest's boots, made by kvmprof boot --output or kvmprof run --record; of a folder, all that end in .kvmprof
@@ -58,6 +60,9 @@ pub struct BootArguments {
     /// The most initcalls that are printed
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
+    /// Draw a flame graph of each phase of each boot, an SVG file in this folder; it is made if it isn't there
+    #[arg(long, value_name = "DIR")]
+    flamegraphs: Option<PathBuf>,
     #[command(flatten)]
     limit: OutputLimit,
     /// Boot this kernel, a Linux bzImage or an ELF file
@@ -83,6 +88,9 @@ impl Command for BootArguments {
     /// Boots the guest, if a kernel is given, and prints what its boots took.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let against = recordings_of(&self.against)?;
+        let flames = self.flamegraphs.as_deref();
+        let flames = flames.map(|folder| Flames::new(folder, self.limit));
+        let flames = flames.transpose()?;
         let boots = match &self.kernel {
             None => self.read(&against)?,
             Some(kernel) => match self.make(kernel, &against, console)? {
@@ -106,6 +114,9 @@ impl Command for BootArguments {
         };
         let written = console.output.write_all(text.as_bytes());
         written.map_err(CommandError::Output)?;
+        if let Some(flames) = flames {
+            flames.draw(&boots.after, &boots.paths, console)?;
+        }
         Ok(boots.status)
     }
 }
@@ -115,6 +126,8 @@ struct Boots {
     /// The boots that others are compared with.
     before: Vec<Boot>,
     after: Vec<Boot>,
+    /// The recordings of these.
+    paths: Vec<PathBuf>,
     /// Where they are, if they aren't to be kept.
     _folder: Option<TempDir>,
     levels: Levels,
@@ -133,6 +146,7 @@ impl BootArguments {
         Ok(Boots {
             before: read(against)?,
             after: read(&files)?,
+            paths: files,
             _folder: None,
             status: ExitStatus::SUCCESS,
             levels,
@@ -163,6 +177,7 @@ impl BootArguments {
         Ok(Ok(Boots {
             before,
             after,
+            paths,
             _folder: folder,
             levels,
             status,
