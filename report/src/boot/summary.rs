@@ -211,14 +211,20 @@ pub struct ComparedRow {
     pub before: Estimate,
     /// The time after.
     pub after: Estimate,
-    /// The change. Its probability is corrected for as many comparisons as there are rows.
+    /// The change. Its probability is corrected for as many comparisons as there are rows, of phases and of calls together.
     pub comparison: Comparison,
 }
 
 /// The changes from `before` to `after`: of the phases, in their order, and of the calls, the biggest change first.
 pub fn compare(before: &Summary, after: &Summary) -> (Vec<ComparedRow>, Vec<ComparedRow>) {
-    let phases = compare_rows(before, after, |summary| &summary.phases);
+    let mut phases = compare_rows(before, after, |summary| &summary.phases);
     let mut calls = compare_rows(before, after, |summary| &summary.calls);
+    let rows = || phases.iter().chain(&calls);
+    let mut comparisons: Vec<Comparison> = rows().map(|row| row.comparison).collect();
+    correct(&mut comparisons);
+    for (row, comparison) in phases.iter_mut().chain(&mut calls).zip(comparisons) {
+        row.comparison = comparison;
+    }
     let size = |row: &ComparedRow| row.comparison.change_ns.abs();
     calls.sort_by(|one, other| size(other).total_cmp(&size(one)));
     (phases, calls)
@@ -242,7 +248,7 @@ fn compare_rows(
     };
     let is_new = |row: &&Row| !known_before.contains_key(&(row.name.as_str(), row.level.as_str()));
     let all = rows(before).iter().chain(rows(after).iter().filter(is_new));
-    let mut compared: Vec<ComparedRow> = all.map(|row| {
+    let compared = all.map(|row| {
         let (before, after) = (
             find(&known_before, before, row),
             find(&known_after, after, row),
@@ -254,13 +260,8 @@ fn compare_rows(
             after,
             comparison: Comparison::new(&before, &after),
         }
-    }).collect();
-    let mut comparisons: Vec<Comparison> = compared.iter().map(|row| row.comparison).collect();
-    correct(&mut comparisons);
-    for (row, comparison) in compared.iter_mut().zip(comparisons) {
-        row.comparison = comparison;
-    }
-    compared
+    });
+    compared.collect()
 }
 
 #[cfg(test)]
@@ -324,6 +325,21 @@ mod tests {
         assert_eq!(summary.calls[0].bounds_ns.unwrap().1, u64::MAX);
         let (_, calls) = compare(&summary, &summary);
         assert_eq!(calls[0].comparison.p, Some(1.0));
+    }
+
+    /// A boot whose only call takes as long as the phase: both changes are as improbable, and four phases don't change.
+    #[test]
+    fn phases_and_calls_are_corrected_together() {
+        let boots = |time: u64| summary(&[0, 10, 20].map(|more| boot(&[("one", time + more)])));
+        let (before, after) = (boots(1000), boots(1030));
+        let alone = Comparison::new(&before.calls[0].time, &after.calls[0].time);
+        let expected = 6.0 * alone.p.unwrap();
+        assert!(expected < 1.0, "{expected}");
+        let (phases, calls) = compare(&before, &after);
+        for row in [&phases[2], &calls[0]] {
+            let p = row.comparison.p.unwrap();
+            assert!((p - expected).abs() < 1e-9, "{p} for {expected}");
+        }
     }
 
     #[test]
