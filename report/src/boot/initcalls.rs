@@ -70,18 +70,22 @@ fn is_jumped_to(place: &Place, levels: &Levels) -> bool {
     matches!(place, Place::Initcall(function) if levels.of(function).is_none())
 }
 
-/// For how long an initcall can have run without being seen by its own name, in ns: the longest time between two samples of the thread that
-/// makes initcalls which aren't of the same one, without those of which it isn't known whose they are.
+/// For how long an initcall can have run without being seen by its own name, in ns: the longest time between two samples of a thread that
+/// makes initcalls, until the one after the last of these, which aren't of the same one. Samples of which it isn't known whose they are don't
+/// count.
 pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
+    let is_call = |sample: &Seen| matches!(sample.place, Place::Initcall(_));
     let mut threads = threads(seen);
     for samples in threads.values_mut() {
         samples.retain(|sample| !is_jumped_to(&sample.place, levels));
+        // What a thread does afterwards may be anything: the first one waits for other threads, and then is init.
+        let last = samples.iter().rposition(|sample| is_call(sample));
+        samples.truncate(last.map_or(0, |last| last + 2));
     }
     let pairs = threads.values().flat_map(|samples| samples.windows(2));
     let unseen = pairs.filter_map(|pair| match pair {
-        [one, next] if key_of(&one.place).is_some() && one.place != next.place => {
-            Some(next.time - one.time)
-        }
+        [one, next] if is_call(one) && one.place == next.place => None,
+        [one, next] => Some(next.time - one.time),
         _ => None,
     });
     unseen.max().unwrap_or(0)
@@ -264,7 +268,28 @@ mod tests {
         assert_eq!(times(&seen), expected);
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
         // Nobody knows whose "one" is.
-        assert_eq!(longest_unseen(&seen, &levels), 10);
+        assert_eq!(longest_unseen(&seen, &levels), 110);
+    }
+
+    /// Between two samples that are in none, and behind one that is in one.
+    #[test]
+    fn an_initcall_may_have_been_wherever_nobody_has_looked() {
+        let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_one6"].into_iter());
+        let mut seen = vec![
+            at(100, 1, ""),
+            at(140, 1, ""),
+            at(150, 1, "one"),
+            at(250, 1, "one"),
+            at(260, 1, ""),
+            // Init, and another thread.
+            at(960, 1, ""),
+            at(970, 7, ""),
+            at(1970, 7, ""),
+        ];
+        assert_eq!(longest_unseen(&seen, &levels), 40);
+        seen[4].time = 300;
+        assert_eq!(longest_unseen(&seen, &levels), 50);
+        assert_eq!(longest_unseen(&[], &levels), 0);
     }
 
     #[test]

@@ -83,10 +83,15 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
     boots
 }
 
+/// How much the kernel's own measure may be beside what samples say: it takes the time a little before the first instruction and after the
+/// last one, by another clock.
+fn tolerance(measured: u64, tick: u64) -> u64 {
+    tick + measured / 100
+}
+
 /// Whether the kernel's own measure is within the bounds that samples give.
 fn is_within(call: &Call, measured: u64, tick: u64) -> bool {
-    // The kernel takes the time a little before the first instruction and after the last one, by another clock.
-    let tolerance = tick + measured / 100;
+    let tolerance = tolerance(measured, tick);
     call.at_least_ns <= measured + tolerance && measured <= call.at_most_ns + tolerance
 }
 
@@ -105,7 +110,12 @@ fn initcalls_take_as_long_as_the_kernel_says() {
         for (name, &time) in measured.iter().filter(|(_, time)| **time >= LEAST_NS) {
             let Some(&call) = found.get(name.as_str()) else {
                 // It has only waited, or jumped to another function, by which it is seen.
-                println!("boot {number}: {name}: {time} ns, not seen");
+                let most = boot.longest_unseen_ns;
+                println!("boot {number}: {name}: {time} ns, not seen, {most} at most");
+                assert!(
+                    time <= most + tolerance(time, boot.tick_ns),
+                    "{name}: {time} ns, and not seen for {most} at most"
+                );
                 hidden += 1;
                 continue;
             };
