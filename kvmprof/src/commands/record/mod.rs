@@ -192,10 +192,11 @@ impl RecordArguments {
             let line = writeln!(console.output, "page: {}", page.display());
             line.context("Cannot write to standard output")?;
         }
-        if self.open
-            && let Err(error) = browser::open(&page.display().to_string())
-        {
-            console.warn(format_args!("{error:#}"));
+        if self.open {
+            match browser::open(&page.display().to_string()) {
+                Ok(opened) => opened.give_time(),
+                Err(error) => console.warn(format_args!("{error:#}")),
+            }
         }
         Ok(())
     }
