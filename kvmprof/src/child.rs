@@ -54,25 +54,28 @@ impl BlockedSignals {
         self.earlier.change(libc::SIG_SETMASK, ptr::null_mut())
     }
 
-    /// Waits until `child` has ended, and passes signals on.
+    /// Waits until `child` has ended, and passes signals on. Says also whether there was one of those that end a guest.
     ///
     /// # Errors
     /// It is no child of this process.
-    pub fn wait(&self, child: Pid, pass_on: PassOn) -> io::Result<End> {
+    pub fn wait(&self, child: Pid, pass_on: PassOn) -> io::Result<(End, bool)> {
+        let mut was_asked = false;
         loop {
             if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG)? {
                 let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
                 if let Some(signal) = status.terminating_signal() {
-                    return Ok(End::Killed(byte(signal)));
+                    return Ok((End::Killed(byte(signal)), was_asked));
                 }
                 if let Some(status) = status.exit_status() {
-                    return Ok(End::Exited(byte(status)));
+                    return Ok((End::Exited(byte(status)), was_asked));
                 }
             }
             let received = self.blocked.wait()?;
+            let asks = PASSED_ON.contains(&received.number);
+            was_asked |= asks;
             let is_meant = pass_on == PassOn::All || !received.is_from_kernel;
             if is_meant
-                && PASSED_ON.contains(&received.number)
+                && asks
                 && let Some(signal) = Signal::from_named_raw(received.number)
             {
                 // One that has just ended needs none.

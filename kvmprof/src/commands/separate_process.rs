@@ -12,8 +12,13 @@ use crate::child::{BlockedSignals, End, PassOn};
 pub enum Side {
     /// The new one.
     Child,
-    /// The one that was there before; the other has ended, with this status.
-    Parent(ExitStatus),
+    /// The one that was there before; the other has ended.
+    Parent {
+        /// Its status.
+        status: ExitStatus,
+        /// Whether one of the signals came that ask for the end.
+        was_asked: bool,
+    },
 }
 
 /// Forks. The parent waits until the child has ended, and passes on the signals that ask for the end. The child gets SIGTERM when the
@@ -44,13 +49,15 @@ pub unsafe fn separate() -> io::Result<Side> {
         }
         child => {
             let child = Pid::from_raw(child).ok_or(io::ErrorKind::Other)?;
-            let end = signals.wait(child, PassOn::NotFromTerminal);
+            let ended = signals.wait(child, PassOn::NotFromTerminal);
             signals.restore()?;
-            Ok(Side::Parent(ExitStatus::of_command(match end? {
+            let (end, was_asked) = ended?;
+            let status = ExitStatus::of_command(match end {
                 End::Exited(status) => status,
                 // As shells show it.
                 End::Killed(signal) => signal.saturating_add(128),
-            })))
+            });
+            Ok(Side::Parent { status, was_asked })
         }
     }
 }

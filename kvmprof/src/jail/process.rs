@@ -97,10 +97,10 @@ pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<
                 log::warn!("The jail's terminal can't be left: {error}");
             }
             // It has a session of its own, and nothing from the terminal.
-            let end = signals.wait(child, PassOn::All);
+            let ended = signals.wait(child, PassOn::All);
             drop(keep);
             match why.is_empty() {
-                true => end.context("Cannot wait for the jail"),
+                true => Ok(ended.context("Cannot wait for the jail")?.0),
                 false => Err(anyhow!(why)),
             }
         }

@@ -52,6 +52,33 @@ fn another_recording_is_replaced_by_force_only() {
     }
 }
 
+/// What is to be done is what the command can do.
+#[test]
+fn refusals_name_the_option_that_names_the_file() {
+    let folder = Folder::new();
+    let diff = ["diff", "before", "after", "--html"];
+    let ran = folder.run(&[&diff[..], &["before"]].concat());
+    ran.assert_refused(FAILURE, &["is read: name another file with --html"]);
+    fs::copy(folder.path("before"), folder.path("third")).unwrap();
+    let ran = folder.run(&[&diff[..], &["third"]].concat());
+    ran.assert_refused(FAILURE, &["another file with --html, or give --force"]);
+    // Neither has --force.
+    for (words, instead) in [
+        (
+            &["record", "--html", "third"][..],
+            "name another file with --html",
+        ),
+        (
+            &["demo", "--flamegraph", "third"],
+            "name another file with --flamegraph",
+        ),
+    ] {
+        let ran = folder.run(words);
+        ran.assert_refused(FAILURE, &["third is a recording", instead]);
+        assert!(!ran.stderr.contains("--force"), "{ran:?}");
+    }
+}
+
 #[test]
 fn a_result_that_fails_leaves_the_older_file() {
     let folder = Folder::new();

@@ -2,6 +2,9 @@
 //! files that must not be lost.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+mod boot;
+#[path = "../../../report/tests/shared/boot.rs"]
+mod boots;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
 mod files;

@@ -1,16 +1,18 @@
 //! `kvmprof view --firefox`: asked as the Firefox Profiler asks it.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::compiled::{Guest, SOURCE};
-use super::{kvmprof, run};
+use super::{Folder, kvmprof, run};
 
 const PROFILER: &str = "https://profiler.firefox.com";
 
@@ -26,12 +28,11 @@ struct View {
 impl View {
     fn start(recording: &Path, options: &[&str]) -> Self {
         let mut command = kvmprof(["view", "--firefox", "--no-open"]);
-        let mut command = command
-            .args(options)
-            .arg(recording)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::of(command.args(options).arg(recording))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut command = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut output = BufReader::new(command.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
@@ -227,5 +228,93 @@ fn folders_of_sources_have_to_be_there() {
     ] {
         let ran = run(words.iter().chain(&["--sources", none]));
         ran.assert_refused(super::FAILURE, &["Cannot open the folder"]);
+    }
+}
+
+/// A folder with a program that stands for the opener of pages, and is the user's home.
+struct Opener(TempDir);
+
+impl Opener {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("xdg-open");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `command`, which finds this opener first.
+    fn first<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        let folders = [self.0.path().to_owned()];
+        let folders = folders.into_iter().chain(std::env::split_paths(&others));
+        let path = std::env::join_paths(folders).unwrap();
+        command.env("PATH", path).env("HOME", self.0.path())
+    }
+}
+
+/// Says what it was given, and is there as long as its folder: as a browser is where there is no desktop environment.
+const LASTING: &str = r#"printf '%s\n' "$#" "$1" "$(stat -c %a "$1")" "$(cat "$1")" >"$0.said"
+mv "$0.said" "$0.told"
+while [ -e "$0" ]; do sleep 0.1; done"#;
+
+/// Waits until the file is there, and returns its text.
+fn text_of(path: &Path) -> String {
+    while !path.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn the_browser_gets_the_address_by_a_file_of_the_users_own() {
+    let guest = Guest::new();
+    let (recording, _) = guest.named_recording();
+    let opener = Opener::new(LASTING);
+    let mut command = kvmprof(["view", "--firefox"]);
+    let mut view = View::of(opener.first(command.arg(&recording)));
+    let told = text_of(&opener.path("xdg-open.told"));
+    let mut lines = told.lines();
+    assert_eq!(lines.next(), Some("1"), "{told}");
+    let page = PathBuf::from(lines.next().unwrap());
+    assert_eq!(page.parent(), Some(opener.0.path()), "{told}");
+    assert!(page.extension().is_some_and(|end| end == "html"), "{told}");
+    assert_eq!(lines.next(), Some("600"), "{told}");
+    let profile = format!("http://{}{}", view.host, view.profile);
+    let encoded = profile.replace(':', "%3A").replace('/', "%2F");
+    let begin = format!("url={PROFILER}/from-url/{encoded}/?symbolServer=");
+    assert!(lines.any(|line| line.contains(&begin)), "{told}");
+    // The opener is still there, and questions are answered.
+    let answer = view.ask("symbolicate/v5", &json!({ "jobs": [] }));
+    assert_eq!(answer, json!({ "results": [] }));
+    kill_process(Pid::from_child(&view.command), Signal::INT).unwrap();
+    assert!(view.command.wait().unwrap().success());
+    assert!(!page.exists());
+}
+
+#[test]
+fn an_opener_that_fails_is_told_of_and_the_page_is_served() {
+    let folder = Folder::new();
+    let recording = folder.path("before");
+    let none = tempfile::tempdir().unwrap();
+    let opener = Opener::new("exit 3");
+    for (path, said) in [
+        (opener.0.path(), "xdg-open has found no browser"),
+        (none.path(), "Cannot execute xdg-open"),
+    ] {
+        let mut command = kvmprof(["view"]);
+        let command = command.arg(&recording).env("PATH", path);
+        let command = command.env("HOME", none.path()).stdout(Stdio::null());
+        let mut view = command.stderr(Stdio::piped()).spawn().unwrap();
+        let messages = BufReader::new(view.stderr.take().unwrap());
+        let mut messages = messages.lines().map(|line| line.unwrap());
+        assert!(messages.any(|line| line.contains(said)), "{said}");
+        assert_eq!(view.try_wait().unwrap(), None);
+        kill_process(Pid::from_child(&view), Signal::INT).unwrap();
+        assert!(view.wait().unwrap().success());
     }
 }

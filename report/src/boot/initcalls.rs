@@ -38,13 +38,14 @@ pub struct Call {
     pub samples: u64,
 }
 
-type Key = (String, CallKind);
+/// The function, and the module if it is the init function of one.
+type Key<'a> = (&'a str, Option<&'a str>);
 
 /// The calls of a boot that ends at `end`, by its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` tell
 /// which functions are initcalls.
 pub(super) fn calls(seen: &[Seen], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
     let others = Others::of(seen, tick);
-    let mut calls: BTreeMap<Key, Call> = BTreeMap::new();
+    let mut calls: BTreeMap<Key<'_>, Call> = BTreeMap::new();
     for samples in threads(seen).values() {
         add_thread(samples, levels, &others, (tick, end), &mut calls);
     }
@@ -69,18 +70,22 @@ fn is_jumped_to(place: &Place, levels: &Levels) -> bool {
     matches!(place, Place::Initcall(function) if levels.of(function).is_none())
 }
 
-/// For how long an initcall can have run without being seen by its own name, in ns: the longest time between two samples of the thread that
-/// makes initcalls which aren't of the same one, without those of which it isn't known whose they are.
+/// For how long an initcall can have run without being seen by its own name, in ns: the longest time between two samples of a thread that
+/// makes initcalls, until the one after the last of these, which aren't of the same one. Samples of which it isn't known whose they are don't
+/// count.
 pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
+    let is_call = |sample: &Seen| matches!(sample.place, Place::Initcall(_));
     let mut threads = threads(seen);
     for samples in threads.values_mut() {
         samples.retain(|sample| !is_jumped_to(&sample.place, levels));
+        // What a thread does afterwards may be anything: the first one waits for other threads, and then is init.
+        let last = samples.iter().rposition(|sample| is_call(sample));
+        samples.truncate(last.map_or(0, |last| last + 2));
     }
     let pairs = threads.values().flat_map(|samples| samples.windows(2));
     let unseen = pairs.filter_map(|pair| match pair {
-        [one, next] if key_of(&one.place).is_some() && one.place != next.place => {
-            Some(next.time - one.time)
-        }
+        [one, next] if is_call(one) && one.place == next.place => None,
+        [one, next] => Some(next.time - one.time),
         _ => None,
     });
     unseen.max().unwrap_or(0)
@@ -120,20 +125,21 @@ impl Others {
 }
 
 /// Adds the calls of one thread of a boot with this `tick` that ends at `end`.
-fn add_thread(
-    samples: &[&Seen],
+fn add_thread<'a>(
+    samples: &[&'a Seen],
     levels: &Levels,
     others: &Others,
     (tick, end): (u64, u64),
-    calls: &mut BTreeMap<Key, Call>,
+    calls: &mut BTreeMap<Key<'a>, Call>,
 ) {
     let halfway = |one: &Seen, next: u64| {
         let known = others.until(one, next);
         known + (next - known) / 2
     };
-    let (mut before, mut rest): (Option<&Seen>, _) = (None, samples);
+    let known = next_known(samples, levels);
+    let (mut before, mut done): (Option<&Seen>, usize) = (None, 0);
     for visit in samples.chunk_by(|one, next| one.place == next.place) {
-        rest = rest.get(visit.len()..).unwrap_or_default();
+        done += visit.len();
         let ([first, ..], [.., last]) = (visit, visit) else {
             continue;
         };
@@ -145,36 +151,59 @@ fn add_thread(
             Some(before) => halfway(before, first.time),
             None => first.time.saturating_sub(tick / 2),
         };
-        let ends = match rest.first() {
+        let ends = match samples.get(done) {
             Some(next) => halfway(last, next.time),
             // A thread that isn't seen any more has ended, most probably.
-            None => last.time + tick / 2,
+            None => last.time.saturating_add(tick / 2),
         };
-        let mut later = rest.iter();
-        let later = later.find(|sample| !is_jumped_to(&sample.place, levels));
-        let next = later.map_or(end.max(last.time), |next| next.time);
-        let call = calls.entry(key.clone()).or_insert_with(|| Call {
-            function: key.0,
-            kind: key.1,
-            began_ns: begins,
-            time_ns: 0,
-            at_least_ns: 0,
-            at_most_ns: 0,
-            samples: 0,
-        });
-        call.time_ns += ends - begins;
-        call.at_least_ns += last.time - first.time;
-        call.at_most_ns += next - before.map_or(0, |before| before.time);
+        let next = known.get(done).copied().flatten();
+        let next = next.unwrap_or_else(|| end.max(last.time));
+        let call = calls
+            .entry(key)
+            .or_insert_with(|| Call::beginning(key, begins));
+        let add = |sum: &mut u64, time: u64| *sum = sum.saturating_add(time);
+        add(&mut call.time_ns, ends - begins);
+        add(&mut call.at_least_ns, last.time - first.time);
+        let before = before.map_or(0, |before| before.time);
+        add(&mut call.at_most_ns, next - before);
         call.samples += visit.len() as u64;
     }
 }
 
-fn key_of(place: &Place) -> Option<Key> {
-    match place {
-        Place::Initcall(function) => Some((function.clone(), CallKind::Initcall)),
-        Place::Module { function, module } => {
-            Some((function.clone(), CallKind::Module(module.clone())))
+/// For each of the `samples` of a thread, when the next one is, itself included, that isn't in what an initcall may have jumped to.
+fn next_known(samples: &[&Seen], levels: &Levels) -> Vec<Option<u64>> {
+    let mut next = None;
+    let backwards = samples.iter().rev().map(|sample| {
+        if !is_jumped_to(&sample.place, levels) {
+            next = Some(sample.time);
         }
+        next
+    });
+    let mut known: Vec<Option<u64>> = backwards.collect();
+    known.reverse();
+    known
+}
+
+impl Call {
+    /// One that hasn't taken any time yet.
+    fn beginning((function, module): Key<'_>, began_ns: u64) -> Self {
+        let module = module.map(str::to_owned);
+        Self {
+            function: function.to_owned(),
+            kind: module.map_or(CallKind::Initcall, CallKind::Module),
+            began_ns,
+            time_ns: 0,
+            at_least_ns: 0,
+            at_most_ns: 0,
+            samples: 0,
+        }
+    }
+}
+
+fn key_of(place: &Place) -> Option<Key<'_>> {
+    match place {
+        Place::Initcall(function) => Some((function, None)),
+        Place::Module { function, module } => Some((function, Some(module))),
         _ => None,
     }
 }
@@ -186,7 +215,7 @@ mod tests {
     fn at(time: u64, tid: i32, name: &str) -> Seen {
         let place = match name {
             "" => Place::Between,
-            name => Place::Initcall(name.to_owned()),
+            name => Place::Initcall(name.into()),
         };
         Seen {
             time,
@@ -239,7 +268,28 @@ mod tests {
         assert_eq!(times(&seen), expected);
         let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
         // Nobody knows whose "one" is.
-        assert_eq!(longest_unseen(&seen, &levels), 10);
+        assert_eq!(longest_unseen(&seen, &levels), 110);
+    }
+
+    /// Between two samples that are in none, and behind one that is in one.
+    #[test]
+    fn an_initcall_may_have_been_wherever_nobody_has_looked() {
+        let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_one6"].into_iter());
+        let mut seen = vec![
+            at(100, 1, ""),
+            at(140, 1, ""),
+            at(150, 1, "one"),
+            at(250, 1, "one"),
+            at(260, 1, ""),
+            // Init, and another thread.
+            at(960, 1, ""),
+            at(970, 7, ""),
+            at(1970, 7, ""),
+        ];
+        assert_eq!(longest_unseen(&seen, &levels), 40);
+        seen[4].time = 300;
+        assert_eq!(longest_unseen(&seen, &levels), 50);
+        assert_eq!(longest_unseen(&[], &levels), 0);
     }
 
     #[test]
@@ -294,6 +344,39 @@ mod tests {
             ..at(2000, 7, "")
         };
         assert_eq!(times(&seen(thread)), expected(1955, 55));
+    }
+
+    /// Who writes the recording says what its times are.
+    #[test]
+    fn times_end_where_numbers_do() {
+        let seen = [
+            at(1, 1, "one"),
+            at(1, 2, "one"),
+            at(u64::MAX - 1, 1, ""),
+            at(u64::MAX, 1, "one"),
+            at(u64::MAX, 2, "one"),
+        ];
+        let calls = times(&seen);
+        let (name, time, bounds) = &calls[0];
+        assert_eq!((name.as_str(), *time), ("one", u64::MAX));
+        assert_eq!(*bounds, (u64::MAX - 1, u64::MAX));
+    }
+
+    /// They would be 10^12 steps if each looked through the rest.
+    #[test]
+    fn a_million_visits_take_a_million_steps() {
+        let seen = (0..1_000_000).map(|number: u32| {
+            let name = if number.is_multiple_of(2) {
+                "helper"
+            } else {
+                "other helper"
+            };
+            at(number.into(), 1, name)
+        });
+        let seen: Vec<Seen> = seen.collect();
+        let calls = calls(&seen, &Levels::default(), (1, 1_000_000));
+        let samples = calls.iter().map(|call| call.samples);
+        assert_eq!(samples.collect::<Vec<_>>(), [500_000, 500_000]);
     }
 
     #[test]

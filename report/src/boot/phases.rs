@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn phases_follow_each_other_without_gaps() {
-        let call = || Place::Initcall("one".to_owned());
+        let call = || Place::Initcall("one".into());
         let seen = [
             at(1, -1, Place::Loader),
             at(2, -1, Place::Kernel),

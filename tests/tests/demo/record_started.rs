@@ -1,9 +1,10 @@
 //! `kvmprof record --kernel`: a guest is started, recorded and shown by one command; and `kvmprof view`.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -86,6 +87,38 @@ fn a_guest_is_started_recorded_and_shown() {
         let page = fs::read_to_string(place.path("page.html")).unwrap();
         assert!(page.starts_with("<!DOCTYPE html>") && page.contains("turn_wheel"));
         view(&place, &page);
+    });
+}
+
+/// The opener of pages lasts as long as the browser where there is no desktop environment.
+#[test]
+fn the_page_is_opened_and_nobody_waits_for_the_browser() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Demo);
+        let opener = place.path("xdg-open");
+        let script = "#!/bin/sh\necho \"$$ $*\" >opened.new\nmv opened.new opened\nwhile [ -e xdg-open ]; do sleep 0.1; done\n";
+        fs::write(&opener, script).unwrap();
+        fs::set_permissions(&opener, Permissions::from_mode(0o755)).unwrap();
+        let folders = std::env::var("PATH").unwrap();
+        let mut command = place.command(["--console", "none", "--seconds", "1", "--open"]);
+        command.env(
+            "PATH",
+            format!("{}:{folders}", place.folder.path().display()),
+        );
+        let ran = kvmprof_tests::run_command(&mut command);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert!(ran.stdout.ends_with("\npage: out.html\n"), "{ran:?}");
+        let opened = until("the page is opened", || {
+            fs::read_to_string(place.path("opened")).ok()
+        });
+        let (pid, page) = opened.trim().split_once(' ').unwrap();
+        assert_eq!(page, "out.html");
+        let page = fs::read_to_string(place.path(page)).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("turn_wheel"));
+        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        test_kill_process(pid).unwrap();
+        fs::remove_file(opener).unwrap();
+        until("it ends", || test_kill_process(pid).is_err().then_some(()));
     });
 }
 
@@ -179,6 +212,55 @@ fn a_guest_that_cannot_start_leaves_an_older_recording() {
         let missing = run(["view", "/nowhere/at-all"]);
         assert_eq!(missing.status, 1);
         assert!(missing.stderr.contains("/nowhere/at-all"), "{missing:?}");
+    });
+}
+
+/// What they haven't done would pass for what takes no time. Their recordings have names that aren't those of boots.
+#[test]
+fn boots_that_have_not_come_to_their_end_do_not_count() {
+    on_kvm(|| {
+        for (boot, options, status, why) in [
+            (Boot::Demo, &["--until", "never said"][..], 1, "hasn't said"),
+            (Boot::Test("workload=reboot"), &[], 1, "was reset"),
+            (Boot::Test("workload=triple-fault"), &[], 3, "has failed"),
+        ] {
+            let place = Place::of(boot);
+            let mut command = Command::new(kvmprof());
+            command
+                .current_dir(place.folder.path())
+                .args([
+                    "boot",
+                    "--memory",
+                    "64M",
+                    "--seconds",
+                    "1",
+                    "--runs",
+                    "2",
+                    "--kernel",
+                ])
+                .arg(&place.kernel)
+                .args(["--cmdline", boot.command_line(), "--output", "boots"])
+                .args(options)
+                .stdin(Stdio::null());
+            let ran = kvmprof_tests::run_command(&mut command);
+            assert_eq!((ran.status, ran.stdout.as_str()), (status, ""), "{ran:?}");
+            for number in [1, 2] {
+                let said = format!("Boot {number} doesn't count: ");
+                let (_, said) = ran.stderr.split_once(&said).unwrap();
+                let said = said.lines().next().unwrap();
+                assert!(said.contains(why), "{why}: {ran:?}");
+                let kept = format!("boots/boot-{number}.kvmprof.failed");
+                assert!(
+                    said.ends_with(&kept) && place.path(&kept).exists(),
+                    "{ran:?}"
+                );
+                assert!(!place.path(&format!("boots/boot-{number}.kvmprof")).exists());
+            }
+            assert!(
+                ran.stderr.contains("No boot has come to its end"),
+                "{ran:?}"
+            );
+        }
     });
 }
 

@@ -17,6 +17,7 @@ mod images;
 mod machines;
 mod matrix;
 mod net;
+mod page;
 mod perf;
 mod pmc;
 mod prf;

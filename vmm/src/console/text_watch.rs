@@ -1,6 +1,7 @@
 //! Notices a text in the console's output, which ends the guest.
 
 use std::fmt;
+use std::sync::Arc;
 
 use vmm_sys_util::eventfd::EventFd;
 
@@ -9,32 +10,33 @@ pub struct TextWatch {
     text: Vec<u8>,
     /// The last bytes that went by, fewer than twice as many as the text has.
     recent: Vec<u8>,
-    /// Is written to once, when the text is there.
-    found: Option<EventFd>,
+    /// Are written to once, when the text is there.
+    found: Vec<Arc<EventFd>>,
 }
 
 impl TextWatch {
-    /// Writes to `found` when the output has this text, which isn't empty, within a line or over several.
+    /// Writes to each of `found` when the output has this text, which isn't empty, within a line or over several.
     #[must_use]
-    pub fn new(text: &str, found: EventFd) -> Self {
+    pub fn new(text: &str, found: Vec<Arc<EventFd>>) -> Self {
         Self {
             text: text.as_bytes().to_vec(),
             recent: Vec::new(),
-            found: Some(found),
+            found,
         }
     }
 
     /// Looks at the next piece of output.
     pub(super) fn watch(&mut self, bytes: &[u8]) {
         for &byte in bytes {
-            let Some(found) = &self.found else {
+            if self.found.is_empty() {
                 return;
-            };
+            }
             self.recent.push(byte);
             if self.recent.ends_with(&self.text) {
-                // A full counter has been seen already.
-                let _ = found.write(1);
-                self.found = None;
+                for found in self.found.drain(..) {
+                    // A full counter has been seen already.
+                    let _ = found.write(1);
+                }
             } else if self.recent.len() >= 2 * self.text.len() {
                 self.recent.drain(..=self.text.len());
             }
@@ -69,13 +71,15 @@ mod tests {
             ("login:  ", false),
         ] {
             for length in 1..=output.len() {
-                let event = EventFd::new(EFD_NONBLOCK).unwrap();
-                let mut watch = TextWatch::new(text, event.try_clone().unwrap());
+                let events = [(); 2].map(|()| Arc::new(EventFd::new(EFD_NONBLOCK).unwrap()));
+                let mut watch = TextWatch::new(text, events.to_vec());
                 for piece in output.chunks(length) {
                     watch.watch(piece);
                     assert!(watch.recent.len() <= 2 * text.len());
                 }
-                assert_eq!(event.read().ok(), is_there.then_some(1), "{text} {length}");
+                for event in events {
+                    assert_eq!(event.read().ok(), is_there.then_some(1), "{text} {length}");
+                }
             }
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::DEFAULT_STACK_FRAMES;
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::clock::{ClockSource, DEFAULT_HZ};
 use crate::console::Console;
@@ -71,6 +72,8 @@ pub struct VmConfig {
     pub time_limit: Option<Duration>,
     /// The guest ends when its console has this text.
     pub until: Option<String>,
+    /// Is written to when the console has that text.
+    pub said: Option<Arc<EventFd>>,
     /// What a reset of the guest does.
     pub on_reset: OnReset,
     /// Whether files, from when the guest's are open on, are only those that it can need (`kvmprof_sandbox::paths`).
@@ -110,6 +113,7 @@ impl VmConfig {
             max_stack: DEFAULT_STACK_FRAMES,
             time_limit: None,
             until: None,
+            said: None,
             on_reset: OnReset::Exit,
             restrict_paths: false,
             knowledge: None,

@@ -322,9 +322,11 @@ fn text_watch(config: &VmConfig, stop_request: &EventFd) -> Result<Option<TextWa
     let Some(text) = &config.until else {
         return Ok(None);
     };
-    let found = stop_request.try_clone();
-    let found = found.map_err(VmError::host("a descriptor"))?;
-    Ok(Some(TextWatch::new(text, found)))
+    let stop = stop_request.try_clone();
+    let stop = Arc::new(stop.map_err(VmError::host("a descriptor"))?);
+    // Whoever waits for the guest's end is to find it said already.
+    let found = config.said.iter().cloned().chain([stop]);
+    Ok(Some(TextWatch::new(text, found.collect())))
 }
 
 /// Standard input to the guest's console; the escape key ends the guest.

@@ -10,7 +10,7 @@ const SCHEMA: u32 = 1;
 pub fn of_summary(summary: &Summary) -> String {
     let mut document = of_boots(summary);
     document["schema"] = SCHEMA.into();
-    document["phases"] = summary.phases.iter().map(of_row).collect();
+    document["phases"] = summary.phases.iter().map(of_phase).collect();
     document["initcalls"] = summary.calls.iter().map(of_row).collect();
     format!("{document}\n")
 }
@@ -38,6 +38,16 @@ fn of_boots(summary: &Summary) -> Value {
         "tick_ms": ms(Estimate::new(&[summary.tick_ns]).mean_ns),
         "whole": of_time(&summary.whole),
     })
+}
+
+/// The row of a phase, and when it begins in each boot.
+fn of_phase(row: &Row) -> Value {
+    let mut document = of_row(row);
+    let begins = row.begins_ns.iter();
+    let begins = begins.map(|begin| ms(Estimate::new(&[*begin]).mean_ns));
+    document["begins"] = of_time(&Estimate::new(&row.begins_ns));
+    document["each_begins_ms"] = begins.collect();
+    document
 }
 
 #[expect(

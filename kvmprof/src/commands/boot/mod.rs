@@ -1,29 +1,30 @@
 //! `kvmprof boot`.
 
 mod document;
+mod flames;
+mod reading;
 mod runs;
 mod tables;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
-use kvmprof_introspection::GuestKnowledge;
-use kvmprof_report::boot::{Boot, INITCALL_PREFIX, Levels, Summary, compare};
-use kvmprof_report::export::Source;
+use kvmprof_recording::file::Unobserved;
+use kvmprof_report::boot::{Boot, Levels, Summary, compare};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
+use tempfile::TempDir;
 
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
-use super::recordings::CommandError;
-use runs::Runs;
+use super::recordings::{CommandError, OutputLimit, Progress};
+use flames::Flames;
+use reading::{levels_of, read_all, recordings_of};
+use runs::{Made, Outcome, Runs};
 
 /// The heading of the options that only guests have which are started.
 const STARTED: &str = "Options of the guests (see kvmprof run)";
 /// Ticks a second, if not chosen otherwise: initcalls take milliseconds.
 const HZ: &str = "1000";
-/// Longest kernel image, in bytes.
-const IMAGE_MAX: u64 = 1 << 30;
 
 /// Show where a Linux kernel's boot takes its time: phases, and each initcall
 ///
@@ -36,10 +37,11 @@ const IMAGE_MAX: u64 = 1 << 30;
     mut_arg("console", |option| option.default_value("none")),
     after_help = "The mean of several boots comes with its 95 % confidence interval, and a change with the probability that it is chance \
     (Welch's t-test, corrected for as many comparisons as there are rows).\n\n\
-    Exit status: 0; 1 when a recording cannot be read or has no boot of Linux in it; 2 for wrong options. With --kernel also as kvmprof \
+    Exit status: 0; 1 when a recording cannot be read or has no boot of Linux in it, or a boot hasn't come to its end; 2 for wrong \
+    options. With --kernel also as kvmprof \
     run.\n\n\
     Examples:\n  kvmprof boot --kernel vmlinuz --initrd initrd.img --runs 5 --until \"login:\" --output before\n  \
-    kvmprof boot before/*.kvmprof\n  kvmprof boot after/*.kvmprof --against before"
+    kvmprof boot before --flamegraphs pictures\n  kvmprof boot after --against before"
 )]
 pub struct BootArguments {
     /// Recordings of the same guest's boots, made by kvmprof boot --output or kvmprof run --record; of a folder, all that end in .kvmprof
@@ -58,6 +60,11 @@ pub struct BootArguments {
     /// The most initcalls that are printed
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
+    /// Draw a flame graph of each phase of each boot, an SVG file in this folder; it is made if it isn't there
+    #[arg(long, value_name = "DIR")]
+    flamegraphs: Option<PathBuf>,
+    #[command(flatten)]
+    limit: OutputLimit,
     /// Boot this kernel, a Linux bzImage or an ELF file
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -81,28 +88,24 @@ impl Command for BootArguments {
     /// Boots the guest, if a kernel is given, and prints what its boots took.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let against = recordings_of(&self.against)?;
-        let (status, boots, levels) = match &self.kernel {
-            None => (
-                ExitStatus::SUCCESS,
-                read_all(&recordings_of(&self.files)?, &Levels::default())?,
-                Levels::default(),
-            ),
-            Some(kernel) => match Runs::new(self, kernel)?.make(console)? {
-                runs::Outcome::Ended(status) => return Ok(status),
-                runs::Outcome::Made { status, recordings } => {
-                    let levels = levels_of(kernel)?;
-                    (status, read_all(&recordings.paths, &levels)?, levels)
-                }
+        let flames = self.flamegraphs.as_deref();
+        let flames = flames.map(|folder| Flames::new(folder, self.limit));
+        let flames = flames.transpose()?;
+        let boots = match &self.kernel {
+            None => self.read(&against)?,
+            Some(kernel) => match self.make(kernel, &against, console)? {
+                Ok(boots) => boots,
+                Err(status) => return Ok(status),
             },
         };
-        let after = Summary::new(&boots, &levels);
+        let after = Summary::new(&boots.after, &boots.levels);
         let text = if against.is_empty() {
             match self.json {
                 true => document::of_summary(&after),
                 false => tables::of_summary(&after, self.top),
             }
         } else {
-            let before = Summary::new(&read_all(&against, &levels)?, &levels);
+            let before = Summary::new(&boots.before, &boots.levels);
             let (phases, calls) = compare(&before, &after);
             match self.json {
                 true => document::of_comparison((&before, &after), &phases, &calls),
@@ -111,53 +114,73 @@ impl Command for BootArguments {
         };
         let written = console.output.write_all(text.as_bytes());
         written.map_err(CommandError::Output)?;
-        Ok(status)
+        if let Some(flames) = flames {
+            flames.draw(&boots.after, &boots.paths, console)?;
+        }
+        Ok(boots.status)
     }
 }
 
-/// The recordings that are named, also by the folder that they are in.
-fn recordings_of(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    let mut recordings = Vec::new();
-    for path in paths {
-        if !path.is_dir() {
-            recordings.push(path.clone());
-            continue;
-        }
-        let reading = || format!("Cannot read the folder {}", path.display());
-        let mut found = Vec::new();
-        for entry in path.read_dir().with_context(reading)? {
-            let path = entry.with_context(reading)?.path();
-            if path.extension().is_some_and(|end| end == "kvmprof") {
-                found.push(path);
-            }
-        }
-        if found.is_empty() {
-            anyhow::bail!("There is no recording (*.kvmprof) in {}", path.display());
-        }
-        found.sort();
-        recordings.extend(found);
-    }
-    Ok(recordings)
+/// What was read.
+struct Boots {
+    /// The boots that others are compared with.
+    before: Vec<Boot>,
+    after: Vec<Boot>,
+    /// The recordings of these.
+    paths: Vec<PathBuf>,
+    /// Where they are, if they aren't to be kept.
+    _folder: Option<TempDir>,
+    levels: Levels,
+    /// That of the first guest that hasn't ended well, if there is one.
+    status: ExitStatus,
 }
 
-fn read_all(paths: &[PathBuf], levels: &Levels) -> anyhow::Result<Vec<Boot>> {
-    let read = |path: &PathBuf| {
-        let source = Source::open(path, &[])?;
-        Boot::read(&source, levels).with_context(|| path.display().to_string())
-    };
-    paths.iter().map(read).collect()
-}
-
-/// The levels of the kernel's initcalls, which its image has.
-fn levels_of(kernel: &Path) -> anyhow::Result<Levels> {
-    let reading = || format!("Cannot read the kernel {}", kernel.display());
-    let length = kernel.metadata().with_context(reading)?.len();
-    if length > IMAGE_MAX {
-        anyhow::bail!("{} is too long for a kernel", kernel.display());
+impl BootArguments {
+    /// Reads the recordings that were named, and those `against` which they are compared.
+    fn read(&self, against: &[PathBuf]) -> anyhow::Result<Boots> {
+        let levels = Levels::default();
+        let files = recordings_of(&self.files)?;
+        let progress = Progress::for_terminal();
+        let read =
+            |paths: &[PathBuf]| read_all(paths, &levels, self.limit, |step| progress.of(step));
+        Ok(Boots {
+            before: read(against)?,
+            after: read(&files)?,
+            paths: files,
+            _folder: None,
+            status: ExitStatus::SUCCESS,
+            levels,
+        })
     }
-    let image = std::fs::read(kernel).with_context(reading)?;
-    let knowledge = GuestKnowledge::from_image(&image).with_context(reading)?;
-    let symbols = knowledge.symbols();
-    let names = symbols.map(|symbols| symbols.names_with(INITCALL_PREFIX));
-    Ok(Levels::from_symbols(names.into_iter().flatten()))
+
+    /// Boots the `kernel`, and reads the recordings. What else can be wrong is seen before that: it may take hours. The status is what is
+    /// left where there is nothing to print.
+    fn make(
+        &self,
+        kernel: &Path,
+        against: &[PathBuf],
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<Result<Boots, ExitStatus>> {
+        let levels = levels_of(kernel)?;
+        // There may be no thread yet that catches signals: they end the program.
+        let before = read_all(against, &levels, self.limit, |_| Unobserved)?;
+        let Made {
+            status,
+            paths,
+            folder,
+        } = match Runs::new(self, kernel)?.make(console)? {
+            Outcome::Ended(status) => return Ok(Err(status)),
+            Outcome::Made(made) => made,
+        };
+        let progress = Progress::for_terminal();
+        let after = read_all(&paths, &levels, self.limit, |step| progress.of(step))?;
+        Ok(Ok(Boots {
+            before,
+            after,
+            paths,
+            _folder: folder,
+            levels,
+            status,
+        }))
+    }
 }

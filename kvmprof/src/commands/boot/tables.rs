@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
-use kvmprof_report::boot::{ComparedRow, Row, Summary};
+use kvmprof_report::boot::{ComparedRow, Estimate, Row, Summary};
 use kvmprof_report::text::visible;
 
 const NS_PER_MS: f64 = 1e6;
+const NS_PER_S: f64 = 1e9;
 /// The part of ticks without a sample that is told.
 const TOO_MANY_UNSEEN: f64 = 0.1;
 /// A change whose probability by chance is less is marked.
@@ -14,9 +15,15 @@ const SIGNIFICANT: f64 = 0.05;
 /// The phases and the longest `top` initcalls.
 pub fn of_summary(summary: &Summary, top: usize) -> String {
     let mut text = head("", summary);
-    let _ = writeln!(text, "{:>10} {:>19}  PHASE", "MS", interval_title(summary));
+    let _ = writeln!(
+        text,
+        "{:>10} {:>19} {:>19}  PHASE",
+        "MS",
+        interval_title(summary),
+        "AT S"
+    );
     for row in &summary.phases {
-        add_row(&mut text, row, false);
+        add_row(&mut text, row, &time_of(row));
     }
     let _ = writeln!(
         text,
@@ -26,7 +33,7 @@ pub fn of_summary(summary: &Summary, top: usize) -> String {
         "SURELY BETWEEN"
     );
     for row in summary.calls.iter().take(top) {
-        add_row(&mut text, row, true);
+        add_row(&mut text, row, &bounds_of(row));
     }
     add_rest(&mut text, summary.calls.len(), top);
     text
@@ -88,21 +95,34 @@ fn interval_title(summary: &Summary) -> &'static str {
     }
 }
 
+/// When a phase was, in seconds from the first instruction on, as --time takes it. Of several boots it is the mean.
+fn time_of(row: &Row) -> String {
+    let begin = Estimate::new(&row.begins_ns).mean_ns;
+    let end = begin + row.time.mean_ns;
+    format!("{:.4}:{:.4}", begin / NS_PER_S, end / NS_PER_S)
+}
+
+/// Between which times an initcall surely is, if that is known.
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
-fn add_row(text: &mut String, row: &Row, is_call: bool) {
-    let range = |(low, high)| format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS);
-    let _ = write!(
+fn bounds_of(row: &Row) -> String {
+    let bounds = row.bounds_ns;
+    let bounds = bounds.map(|(least, most)| range((least as f64, most as f64)));
+    bounds.unwrap_or_default()
+}
+
+fn range((low, high): (f64, f64)) -> String {
+    format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS)
+}
+
+/// Adds a row with `more` in its third column.
+fn add_row(text: &mut String, row: &Row, more: &str) {
+    let _ = writeln!(
         text,
-        "{:>10.1} {:>19}",
+        "{:>10.1} {:>19} {more:>19}  {}",
         row.time.mean_ns / NS_PER_MS,
-        row.time.interval_ns.map(range).unwrap_or_default()
+        row.time.interval_ns.map(range).unwrap_or_default(),
+        name(&row.name, &row.level)
     );
-    if is_call {
-        let bounds = row.bounds_ns;
-        let bounds = bounds.map(|(least, most)| range((least as f64, most as f64)));
-        let _ = write!(text, " {:>19}", bounds.unwrap_or_default());
-    }
-    let _ = writeln!(text, "  {}", name(&row.name, &row.level));
 }
 
 fn add_change(text: &mut String, row: &ComparedRow) {

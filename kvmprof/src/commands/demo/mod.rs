@@ -143,7 +143,7 @@ impl DemoArguments {
     /// Runs the guest, samples it and prints who used the time.
     fn sample(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         if let Some(path) = &self.flamegraph {
-            refuse_recording(path)?;
+            refuse_recording(path, "name another file with --flamegraph")?;
         }
         let folder = tempfile::Builder::new()
             .prefix("kvmprof-demo-")

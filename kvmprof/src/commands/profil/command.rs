@@ -19,7 +19,7 @@ use super::process::{Place, Process};
 use super::region::{self, NamedCode};
 use super::session::{Session, with_session};
 use super::table::{account, function_rows, single_rows, write_rows};
-use crate::commands::recordings::{check_output, is_standard};
+use crate::commands::recordings::{Naming, check_output, is_standard};
 use crate::commands::units::format_memory;
 
 /// Make a histogram of where a process of a running guest spends its time
@@ -136,7 +136,7 @@ impl ProfilArguments {
                  0x2000 or another half of that down to 4, not {scale:#x}"
             )));
         }
-        Ok(check_output(output, &[], self.force)?)
+        Ok(check_output(output, &[], Naming::output(self.force))?)
     }
 
     /// The layout of the region that was asked for, or of the program.

@@ -17,12 +17,12 @@ use kvmprof_vmm::clock::DEFAULT_HZ;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
-use super::recordings::{check_output, is_standard, write_page};
+use super::recordings::{Naming, check_output, is_standard, write_page};
 
 use progress::summary;
 
 pub use running::RecordingOptions;
-pub use started::{Outcome, Started};
+pub use started::{Ended, Outcome, Started};
 
 /// The heading of the options that only a guest has which is started.
 const STARTED: &str = "Options of a guest that is started (see kvmprof run)";
@@ -81,7 +81,7 @@ impl Command for RecordArguments {
         let (summary, status) = match &self.kernel {
             Some(kernel) => match self.started(kernel)?.record()? {
                 Outcome::GuestProcess(status) | Outcome::NoRecording(status) => return Ok(status),
-                Outcome::Recorded(status) => (self.summary()?, status),
+                Outcome::Recorded(Ended { status, .. }) => (self.summary()?, status),
             },
             None => {
                 let rate = self.guest.rate();
@@ -166,7 +166,11 @@ impl RecordArguments {
             ));
         }
         if let Some(page) = self.page() {
-            check_output(&page, &[&self.output], false)?;
+            let naming = Naming {
+                option: "--html",
+                force: None,
+            };
+            check_output(&page, &[&self.output], naming)?;
         }
         Ok(())
     }
@@ -188,10 +192,11 @@ impl RecordArguments {
             let line = writeln!(console.output, "page: {}", page.display());
             line.context("Cannot write to standard output")?;
         }
-        if self.open
-            && let Err(error) = browser::open(&page.display().to_string())
-        {
-            console.warn(format_args!("{error:#}"));
+        if self.open {
+            match browser::open(&page.display().to_string()) {
+                Ok(opened) => opened.give_time(),
+                Err(error) => console.warn(format_args!("{error:#}")),
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,6 +11,7 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::ExitStatus;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::vm::VmConfig;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::commands::guest::GuestOptions;
 use crate::commands::record_limit::{file_options, whole_recording};
@@ -39,8 +41,19 @@ pub enum Outcome {
     GuestProcess(ExitStatus),
     /// Nothing: there is no recording, and the guest's process has said why.
     NoRecording(ExitStatus),
-    /// There is a recording, and the guest has ended with this status.
-    Recorded(ExitStatus),
+    /// There is a recording, and the guest has ended.
+    Recorded(Ended),
+}
+
+/// How a guest has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// The status of its process.
+    pub status: ExitStatus,
+    /// Whether its console has said what it was to end by.
+    pub has_said: bool,
+    /// Whether a signal asked for the end.
+    pub was_asked: bool,
 }
 
 impl Started<'_> {
@@ -51,6 +64,8 @@ impl Started<'_> {
     /// The guest can't be started, or the recording isn't whole.
     pub fn record(&self) -> anyhow::Result<Outcome> {
         let failure = RecordingFailure::default();
+        let said = EventFd::new(EFD_NONBLOCK).context("Cannot make a descriptor")?;
+        let said = Arc::new(said);
         let plan = RecordPlan {
             path: self.output.to_owned(),
             stacks: self.stacks,
@@ -61,6 +76,7 @@ impl Started<'_> {
         let config = VmConfig {
             time_limit: self.time,
             until: self.until.map(str::to_owned),
+            said: Some(Arc::clone(&said)),
             ..self.guest.config(self.kernel, Some(plan))?
         };
         let before = version(self.output);
@@ -72,12 +88,16 @@ impl Started<'_> {
                 whole_recording(&failure)?;
                 Ok(Outcome::GuestProcess(status))
             }
-            Side::Parent(status) => {
+            Side::Parent { status, was_asked } => {
                 let after = version(self.output);
                 if after.is_none() || after == before {
                     return Ok(Outcome::NoRecording(status));
                 }
-                Ok(Outcome::Recorded(status))
+                Ok(Outcome::Recorded(Ended {
+                    status,
+                    has_said: said.read().is_ok(),
+                    was_asked,
+                }))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 
-use super::output::{check_output, is_packed_name, is_standard, write_to};
+use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use kvmprof_report::diff::{changes, document, folded_changes, print};
@@ -98,8 +98,12 @@ impl Command for DiffArguments {
                 "Only one of the two recordings can come from standard input, and only once",
             ));
         }
-        for output in self.output.iter().chain(&self.html) {
-            check_output(output, &inputs, self.force)?;
+        let options = [("--output", &self.output), ("--html", &self.html)];
+        for (option, output) in options {
+            let force = Some(self.force);
+            if let Some(output) = output {
+                check_output(output, &inputs, Naming { option, force })?;
+            }
         }
         let mut counts = Vec::new();
         let mut profiles = Vec::new();

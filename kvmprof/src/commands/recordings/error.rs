@@ -40,11 +40,21 @@ pub enum CommandError {
     #[error(transparent)]
     DifferentTicks(kvmprof_report::profile::DifferentTicks),
     /// The result would replace the recording that it is of.
-    #[error("{path} is the recording that is read: name another file with --output", path = .0.display())]
-    OutputIsInput(PathBuf),
+    #[error("{path} is the recording that is read: name another file with {option}", path = .path.display())]
+    OutputIsInput {
+        /// The file.
+        path: PathBuf,
+        /// What names another one.
+        option: &'static str,
+    },
     /// The result would replace a recording.
-    #[error("{path} is a recording, which would be lost: name another file with --output, or give --force", path = .0.display())]
-    OutputIsRecording(PathBuf),
+    #[error("{path} is a recording, which would be lost: {instead}", path = .path.display())]
+    OutputIsRecording {
+        /// The file.
+        path: PathBuf,
+        /// What the user can do.
+        instead: String,
+    },
     /// The result can't be written.
     #[error("Cannot write {path}", path = .path.display())]
     Write {

@@ -8,7 +8,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
 use super::input::Input;
-use super::output::{check_output, is_packed_name, is_standard, write_to};
+use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use crate::commands::other_program::become_program;
@@ -94,7 +94,7 @@ impl Command for ExportArguments {
                 "--window, --host and --guest are for --format parquet",
             ));
         }
-        check_output(output, &[&self.file], self.force)?;
+        check_output(output, &[&self.file], Naming::output(self.force))?;
         let Input {
             recording,
             profile,

@@ -21,31 +21,61 @@ pub fn is_standard(path: &Path) -> bool {
     path == Path::new("-")
 }
 
+/// How a command's user names the file of a result.
+#[derive(Clone, Copy, Debug)]
+pub struct Naming {
+    /// The option that names it.
+    pub option: &'static str,
+    /// Whether a recording there is to be replaced by force; `None` where no option says so.
+    pub force: Option<bool>,
+}
+
+impl Naming {
+    /// By `--output`, and `--force` if that is given.
+    pub fn output(force: bool) -> Self {
+        Self {
+            option: "--output",
+            force: Some(force),
+        }
+    }
+}
+
 /// Checks that a result may be written to `output`: it is none of the `inputs`, and no other recording unless that is
-/// to be replaced `by_force`.
+/// to be replaced by force.
 ///
 /// # Errors
 /// [`CommandError::OutputIsInput`], [`CommandError::OutputIsRecording`].
-pub fn check_output(output: &Path, inputs: &[&Path], by_force: bool) -> Result<(), CommandError> {
+pub fn check_output(output: &Path, inputs: &[&Path], naming: Naming) -> Result<(), CommandError> {
+    let Naming { option, force } = naming;
     if is_standard(output) {
         return Ok(());
     }
     if inputs.iter().any(|input| is_same_file(output, input)) {
-        return Err(CommandError::OutputIsInput(output.to_owned()));
+        return Err(CommandError::OutputIsInput {
+            path: output.to_owned(),
+            option,
+        });
     }
-    if by_force {
-        return Ok(());
+    match force {
+        Some(true) => Ok(()),
+        Some(false) => refuse_recording(
+            output,
+            &format!("name another file with {option}, or give --force"),
+        ),
+        None => refuse_recording(output, &format!("name another file with {option}")),
     }
-    refuse_recording(output)
 }
 
-/// Checks that the file at `path`, if there is one, is no recording.
+/// Checks that the file at `path`, if there is one, is no recording. The error tells what the user can do `instead`.
 ///
 /// # Errors
 /// [`CommandError::OutputIsRecording`].
-pub fn refuse_recording(path: &Path) -> Result<(), CommandError> {
+pub fn refuse_recording(path: &Path, instead: &str) -> Result<(), CommandError> {
     if is_recording(path) {
-        return Err(CommandError::OutputIsRecording(path.to_owned()));
+        return Err(CommandError::OutputIsRecording {
+            path: path.to_owned(),
+            instead: instead.to_owned(),
+        });
     }
     Ok(())
 }
@@ -141,9 +171,9 @@ mod tests {
         fs::hard_link(&input, path("hard")).unwrap();
         for name in ["input", "link", "hard"] {
             for by_force in [false, true] {
-                let refused = check_output(&path(name), &[&input], by_force);
+                let refused = check_output(&path(name), &[&input], Naming::output(by_force));
                 assert!(
-                    matches!(refused, Err(CommandError::OutputIsInput(_))),
+                    matches!(refused, Err(CommandError::OutputIsInput { .. })),
                     "{name}"
                 );
             }
@@ -151,20 +181,20 @@ mod tests {
         fs::write(path("other"), recording()).unwrap();
         fs::write(path("packed"), packed(&recording())).unwrap();
         for name in ["other", "packed"] {
-            let refused = check_output(&path(name), &[&input], false);
+            let refused = check_output(&path(name), &[&input], Naming::output(false));
             assert!(
-                matches!(refused, Err(CommandError::OutputIsRecording(_))),
+                matches!(refused, Err(CommandError::OutputIsRecording { .. })),
                 "{name}"
             );
-            check_output(&path(name), &[&input], true).unwrap();
+            check_output(&path(name), &[&input], Naming::output(true)).unwrap();
         }
         fs::write(path("text"), "kvmprof").unwrap();
         fs::write(path("empty"), "").unwrap();
         for name in ["text", "empty", "none", "."] {
-            check_output(&path(name), &[&input], false).unwrap();
+            check_output(&path(name), &[&input], Naming::output(false)).unwrap();
         }
-        check_output(Path::new("/dev/null"), &[&input], false).unwrap();
-        check_output(Path::new("-"), &[Path::new("-")], false).unwrap();
+        check_output(Path::new("/dev/null"), &[&input], Naming::output(false)).unwrap();
+        check_output(Path::new("-"), &[Path::new("-")], Naming::output(false)).unwrap();
     }
 
     #[test]

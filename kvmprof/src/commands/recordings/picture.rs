@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::input::TaskInput;
-use super::output::{check_output, is_packed_name, write_to};
+use super::output::{Naming, check_output, is_packed_name, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_report::graph::title;
 use kvmprof_report::profile::{Profile, Watcher};
@@ -45,7 +45,7 @@ impl PictureArguments {
 
     fn check_output(&self) -> Result<(), CommandError> {
         let inputs: Vec<&Path> = self.files.iter().map(PathBuf::as_path).collect();
-        check_output(&self.output, &inputs, self.force)
+        check_output(&self.output, &inputs, Naming::output(self.force))
     }
 
     /// Which part of them, and where names come from.

@@ -13,9 +13,9 @@ use super::{CommandError, InputArguments};
 
 /// Show what held a guest up: interrupts off, waits for locks, and the host
 ///
-/// Three tables of a recording: the longest stretches of samples with interrupts off; samples in loops of Linux's kernel that
-/// wait for locks or for other vCPUs, and how many of them while the host didn't run another vCPU, which may have held the lock;
-/// and the ticks that the host stole, by what the vCPU was last seen in.
+/// Five tables of a recording: the longest stretches of samples with interrupts off, and those with preemption off; samples in loops of
+/// Linux's kernel that wait for locks or for other vCPUs, and how many of them while the host didn't run another vCPU, which may have
+/// held the lock; the locks that were waited for, by their addresses; and the ticks that the host stole, by what the vCPU was last seen in.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when the recording cannot be read, has nothing of what was chosen or was made by events \

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use kvmprof_recording::file::Unobserved;
 use kvmprof_report::boot::{Boot, Call, CallKind, INITCALL_PREFIX, Levels, Phase};
 use kvmprof_report::export::Source;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, kernel_knowledge, once};
@@ -39,7 +40,7 @@ fn levels() -> Levels {
 fn boot(run: &Finished, number: usize) -> Boot {
     let path = run.path(&format!("boots/boot-{number}.kvmprof"));
     let source = Source::open(&path, &[]).unwrap();
-    Boot::read(&source, &levels()).unwrap()
+    Boot::read(&source, &levels(), &Unobserved).unwrap()
 }
 
 /// What the kernel of each boot has measured, in ns, of the initcalls that it has made since it has a clock.
@@ -82,10 +83,15 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
     boots
 }
 
+/// How much the kernel's own measure may be beside what samples say: it takes the time a little before the first instruction and after the
+/// last one, by another clock.
+fn tolerance(measured: u64, tick: u64) -> u64 {
+    tick + measured / 100
+}
+
 /// Whether the kernel's own measure is within the bounds that samples give.
 fn is_within(call: &Call, measured: u64, tick: u64) -> bool {
-    // The kernel takes the time a little before the first instruction and after the last one, by another clock.
-    let tolerance = tick + measured / 100;
+    let tolerance = tolerance(measured, tick);
     call.at_least_ns <= measured + tolerance && measured <= call.at_most_ns + tolerance
 }
 
@@ -104,7 +110,12 @@ fn initcalls_take_as_long_as_the_kernel_says() {
         for (name, &time) in measured.iter().filter(|(_, time)| **time >= LEAST_NS) {
             let Some(&call) = found.get(name.as_str()) else {
                 // It has only waited, or jumped to another function, by which it is seen.
-                println!("boot {number}: {name}: {time} ns, not seen");
+                let most = boot.longest_unseen_ns;
+                println!("boot {number}: {name}: {time} ns, not seen, {most} at most");
+                assert!(
+                    time <= most + tolerance(time, boot.tick_ns),
+                    "{name}: {time} ns, and not seen for {most} at most"
+                );
                 hidden += 1;
                 continue;
             };

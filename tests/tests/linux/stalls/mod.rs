@@ -13,7 +13,7 @@ const SUCCESS: u8 = 0;
 /// Where the program that fights for a spin lock is loaded.
 const SPIN_LOCK: u64 = 0x1000_0000;
 
-fn run() -> Finished {
+pub fn run() -> Finished {
     once("stalls", || {
         let spin = guest_program("spin_lock.c", SPIN_LOCK, &[]);
         let guest = guest_init(include_str!("init.sh"), &[("spin_lock", &spin)]);

@@ -13,6 +13,7 @@ use kvmprof_report::export::{Source, write_on_demand};
 use kvmprof_report::symbol_server::SymbolServer;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_tools::interrupt::Interrupt;
+use tempfile::NamedTempFile;
 
 use super::export::failure;
 use super::html::{SourceArguments, page_of};
@@ -30,7 +31,8 @@ const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
 /// Serves the page of kvmprof html at an address of this host's loopback interface, and opens it. Ctrl-C ends the command.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The address has a random part: other users of this host can't guess it.\n\n\
+    after_help = "The address has a random part: other users of this host can't guess it, and the browser gets it by a file that \
+    only this user can read.\n\n\
     Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the port is taken; 2 for wrong options.\n\n\
     Examples:\n  kvmprof view out.kvmprof\n  kvmprof view out.kvmprof --firefox --no-open --port 3000"
 )]
@@ -61,7 +63,7 @@ impl Command for ViewArguments {
             let page = page_of(&self.input, &self.sources, &self.files, console)?;
             let server = Server::bind(self.port, Document::page(page.into_bytes()), None)?;
             let address = server.address();
-            self.show(server, "page", &address, &interrupt, console)?;
+            let _opened = self.show(server, "page", &address, &interrupt, console)?;
             interrupt.wait(None);
             return Ok(ExitStatus::SUCCESS);
         }
@@ -87,7 +89,7 @@ impl Command for ViewArguments {
         );
         let profile = source.profile();
         let symbols = SymbolServer::new(profile, texts);
-        self.show(server, "profile", &address, &interrupt, console)?;
+        let _opened = self.show(server, "profile", &address, &interrupt, console)?;
         // An interrupt is the last of the questions.
         let thread = thread::Builder::new().name("end".into());
         let ended = thread.spawn(move || {
@@ -105,7 +107,7 @@ impl Command for ViewArguments {
 }
 
 impl ViewArguments {
-    /// Starts the server, and tells and opens the `address` of what it serves.
+    /// Starts the server, and tells and opens the `address` of what it serves, by a page that has to be there while it is shown.
     fn show(
         &self,
         server: Server,
@@ -113,18 +115,27 @@ impl ViewArguments {
         address: &str,
         interrupt: &Interrupt,
         console: &mut Console<'_>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<NamedTempFile>> {
         server.start(interrupt).context("Cannot start a thread")?;
         writeln!(console.output, "{name}: {address}").map_err(CommandError::Output)?;
         console.output.flush().map_err(CommandError::Output)?;
-        if !self.no_open
-            && let Err(error) = browser::open(address)
-        {
-            console.warn(format_args!("{error:#}"));
+        let mut page = None;
+        if !self.no_open {
+            match open(address) {
+                Ok(opened) => page = Some(opened),
+                Err(error) => console.warn(format_args!("{error:#}")),
+            }
         }
         console.say("serving; Ctrl-C ends it");
-        Ok(())
+        Ok(page)
     }
+}
+
+/// Has the browser open a page that leads to this `address`.
+fn open(address: &str) -> anyhow::Result<NamedTempFile> {
+    let page = browser::page_to(address).context("Cannot make a file for the browser")?;
+    browser::open(&page.path().display().to_string())?;
+    Ok(page)
 }
 
 /// `text` as a part of an address (RFC 3986, section 2.1).

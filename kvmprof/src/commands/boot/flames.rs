@@ -1,0 +1,115 @@
+//! A flame graph of each phase of each boot.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use kvmprof_recording::file::Recording;
+use kvmprof_report::boot::{Boot, BootError, Phase};
+use kvmprof_report::graph::{Graph, account, marked, title};
+use kvmprof_report::profile::{Profile, Selection, TimeRange};
+use kvmprof_report::symbolize::Resolver;
+use kvmprof_tools::command_line::{Console, usage};
+
+use crate::commands::recordings::{
+    CommandError, OutputLimit, Progress, refuse_recording, write_to,
+};
+
+/// Where flame graphs of boots go.
+pub struct Flames<'a> {
+    folder: &'a Path,
+    limit: OutputLimit,
+}
+
+impl<'a> Flames<'a> {
+    /// To this folder, which is made if it isn't there. What is made of a recording is at most the `limit`.
+    ///
+    /// # Errors
+    /// The folder can't be made, which is seen before there are boots.
+    pub fn new(folder: &'a Path, limit: OutputLimit) -> anyhow::Result<Self> {
+        let made = fs::create_dir_all(folder);
+        made.with_context(|| format!("Cannot make the folder {}", folder.display()))?;
+        Ok(Self { folder, limit })
+    }
+
+    /// Draws the phases of `boots`, which are those of the recordings at `paths`.
+    ///
+    /// # Errors
+    /// A recording can't be read, or a picture not be written; two recordings have the same name.
+    pub fn draw(
+        &self,
+        boots: &[Boot],
+        paths: &[PathBuf],
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<()> {
+        let mut names = HashSet::new();
+        if let Some(path) = paths.iter().find(|path| !names.insert(path.file_stem())) {
+            return Err(usage(format_args!(
+                "Flame graphs have the names of their recordings, and another is called as {}: give --flamegraphs with others",
+                path.display()
+            )));
+        }
+        let progress = Progress::for_terminal();
+        for (boot, path) in boots.iter().zip(paths) {
+            for (phase, time) in Phase::ALL.into_iter().zip(boot.phases) {
+                self.draw_phase(path, phase, time, &progress, console)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws a phase from `begin` to `end`, in ns from the recording's begin, unless there is nothing of it.
+    fn draw_phase(
+        &self,
+        path: &Path,
+        phase: Phase,
+        (begin, end): (u64, u64),
+        progress: &Progress,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<()> {
+        if begin >= end {
+            return Ok(());
+        }
+        let recording = Recording::open(path)?;
+        let resolver = Resolver::from_contents(&recording.contents()?);
+        let selection = Selection {
+            time: TimeRange {
+                begin: Some(Duration::from_nanos(begin)),
+                end: Some(Duration::from_nanos(end)),
+            },
+            ..Selection::default()
+        };
+        let profile = Profile::read(&recording, selection, resolver, &progress.of("Drawing"))?;
+        if profile.contents.unread > 0 {
+            return Err(BootError::Interrupted.into());
+        }
+        let lines = marked(&profile, &self.limit.room(profile.length()))?;
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let graph = Graph {
+            title: format!("{}: {}", phase.name(), title(&profile)),
+            subtitle: account(&profile),
+            icicle: false,
+            differential: false,
+        };
+        let svg = graph.draw(&lines);
+        let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
+        let output = self.folder.join(name_of(path, phase));
+        refuse_recording(&output, "name another folder with --flamegraphs")?;
+        write_to(&output, false, console.output, |out| {
+            out.write_all(&svg).map_err(CommandError::Output)
+        })?;
+        Ok(())
+    }
+}
+
+/// The picture's name: that of the recording at `path`, and the phase.
+fn name_of(path: &Path, phase: Phase) -> OsString {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{}.svg", phase.name().replace(' ', "-")));
+    name
+}

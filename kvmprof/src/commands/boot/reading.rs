@@ -1,0 +1,84 @@
+//! What is read before there are tables: recordings, and the kernel.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::file::{Observer, Recording};
+use kvmprof_report::boot::{Boot, INITCALL_PREFIX, Levels};
+use kvmprof_report::export::Source;
+use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::symbolize::Resolver;
+
+use crate::commands::recordings::OutputLimit;
+
+/// Longest kernel image, in bytes.
+const IMAGE_MAX: u64 = 1 << 30;
+
+/// The recordings that are named, also by the folder that they are in.
+///
+/// # Errors
+/// A folder can't be read, or has none.
+pub fn recordings_of(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut recordings = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            recordings.push(path.clone());
+            continue;
+        }
+        let reading = || format!("Cannot read the folder {}", path.display());
+        let mut found = Vec::new();
+        for entry in path.read_dir().with_context(reading)? {
+            let path = entry.with_context(reading)?.path();
+            if path.extension().is_some_and(|end| end == "kvmprof") {
+                found.push(path);
+            }
+        }
+        if found.is_empty() {
+            anyhow::bail!("There is no recording (*.kvmprof) in {}", path.display());
+        }
+        found.sort();
+        recordings.extend(found);
+    }
+    Ok(recordings)
+}
+
+/// What the recordings at `paths` tell, of a kernel whose initcalls have these `levels`. `observe` makes who gets the progress of a step, by its name.
+///
+/// # Errors
+/// One can't be read, has no boot in it, or would become more than the `limit`.
+pub fn read_all<O: Observer>(
+    paths: &[PathBuf],
+    levels: &Levels,
+    limit: OutputLimit,
+    observe: impl Fn(&'static str) -> O,
+) -> anyhow::Result<Vec<Boot>> {
+    let read = |path: &PathBuf| {
+        let recording = Recording::open(path)?;
+        let resolver = Resolver::from_contents(&recording.contents()?);
+        let all = Selection::default();
+        let profile = Profile::read(&recording, all, resolver, &observe("Reading"))?;
+        let room = limit.room(recording.length());
+        let source = Source::new(recording, profile).with_room(room);
+        let boot = Boot::read(&source, levels, &observe("Boot"));
+        boot.with_context(|| path.display().to_string())
+    };
+    paths.iter().map(read).collect()
+}
+
+/// The levels of the kernel's initcalls, which its image has.
+///
+/// # Errors
+/// The image can't be read, or is none of a kernel.
+pub fn levels_of(kernel: &Path) -> anyhow::Result<Levels> {
+    let reading = || format!("Cannot read the kernel {}", kernel.display());
+    let length = kernel.metadata().with_context(reading)?.len();
+    if length > IMAGE_MAX {
+        anyhow::bail!("{} is too long for a kernel", kernel.display());
+    }
+    let image = std::fs::read(kernel).with_context(reading)?;
+    let knowledge = GuestKnowledge::from_image(&image).with_context(reading)?;
+    let symbols = knowledge.symbols();
+    let names = symbols.map(|symbols| symbols.names_with(INITCALL_PREFIX));
+    Ok(Levels::from_symbols(names.into_iter().flatten()))
+}

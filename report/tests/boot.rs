@@ -1,0 +1,93 @@
+//! What recordings tell of boots, also where they are none that a recorder writes.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+#[path = "shared/boot.rs"]
+mod boots;
+#[path = "shared/mod.rs"]
+mod recordings;
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use kvmprof_recording::file::{Observer, ResetInfo, Unobserved};
+use kvmprof_report::boot::{Boot, BootError, Levels};
+use kvmprof_report::export::{ExportError, Source};
+use kvmprof_report::room::{Room, TooMuch};
+use tempfile::TempDir;
+
+const MS: u64 = 1_000_000;
+
+fn recording() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("boot");
+    boots::write(&path, (40, 20), 30);
+    (folder, path)
+}
+
+#[test]
+fn a_boot_has_phases_and_initcalls() {
+    let (_folder, path) = recording();
+    let source = Source::open(&path, &[]).unwrap();
+    let boot = Boot::read(&source, &Levels::default(), &Unobserved).unwrap();
+    let bounds = [0, 6, 16, 76, 80, 110].map(|ms| ms * MS);
+    let phases: Vec<(u64, u64)> = (bounds.windows(2))
+        .map(|bounds| (bounds[0], bounds[1]))
+        .collect();
+    assert_eq!(boot.phases.as_slice(), phases);
+    let calls = boot.calls.iter();
+    let calls = calls.map(|call| (call.function.as_str(), call.samples, call.time_ns / MS));
+    let expected = [("slow_init", 40, 40), ("quick_init", 20, 20)];
+    assert_eq!(calls.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_guest_that_was_reset_has_more_than_one_boot() {
+    let (_folder, path) = recording();
+    let reset = ResetInfo { time: 1 }.to_block().unwrap();
+    let mut file = File::options().append(true).open(&path).unwrap();
+    file.write_all(&reset).unwrap();
+    let source = Source::open(&path, &[]).unwrap();
+    let read = Boot::read(&source, &Levels::default(), &Unobserved);
+    assert!(matches!(read, Err(BootError::Reset)), "{read:?}");
+}
+
+/// Breaks off at the second step.
+#[derive(Default)]
+struct Impatient(Cell<u32>);
+
+impl Observer for Impatient {
+    fn advance(&self, _: u64, _: u64) -> ControlFlow<()> {
+        self.0.set(self.0.get() + 1);
+        match self.0.get() {
+            1 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_boot_is_none() {
+    let (_folder, path) = recording();
+    let source = Source::open(&path, &[]).unwrap();
+    let read = Boot::read(&source, &Levels::default(), &Impatient::default());
+    assert!(matches!(read, Err(BootError::Interrupted)), "{read:?}");
+}
+
+#[test]
+fn boots_end_where_their_room_does() {
+    const ROOM: u64 = 4 << 10;
+    let (_folder, path) = recording();
+    let source = Source::open(&path, &[]).unwrap();
+    let source = source.with_room(Room::new(ROOM));
+    let read = Boot::read(&source, &Levels::default(), &Unobserved);
+    assert!(
+        matches!(
+            read,
+            Err(BootError::Recording(ExportError::TooMuch(TooMuch(ROOM))))
+        ),
+        "{read:?}"
+    );
+}
