@@ -1,5 +1,6 @@
 //! A guest that a command starts itself: its machine, its devices, its clock.
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -256,7 +257,10 @@ impl GuestOptions {
     /// It can't be started, or go on.
     pub fn run(&self, mut config: VmConfig) -> anyhow::Result<ExitStatus> {
         let user = self.user.as_ref();
-        let helpers = self.sandbox.start(&config.shares, &config.networks, user)?;
+        let said = config.said.iter().map(|said| said.as_raw_fd());
+        let kept: Vec<RawFd> = said.collect();
+        let (shares, networks) = (&config.shares, &config.networks);
+        let helpers = self.sandbox.start(shares, networks, user, &kept)?;
         config.share_helper = helpers.shares.clone();
         config.socket_connector = helpers.sockets.clone();
         config.tap_opener = helpers.taps.clone();

@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -60,8 +61,8 @@ pub struct Helpers {
 }
 
 impl SandboxOptions {
-    /// Contains this process, which has opened no files and started no threads yet. What the host's kernel doesn't have is left out with a
-    /// warning. Returns what serves these folders and networks in its place.
+    /// Contains this process, which has opened no files but those that are `kept`, by their numbers, and started no threads yet. What the
+    /// host's kernel doesn't have is left out with a warning. Returns what serves these folders and networks in its place.
     ///
     /// # Errors
     /// The system refuses what it has.
@@ -70,13 +71,16 @@ impl SandboxOptions {
         shares: &[ShareOptions],
         networks: &[NetworkConfig],
         user: Option<&User>,
+        kept: &[RawFd],
     ) -> anyhow::Result<Helpers> {
         let mut helpers = Helpers::default();
         let is_on = self.mode != Mode::Off;
         if is_on {
+            let kept = kept.iter().map(|number| format!("{INHERITED}{number}"));
+            let named = env::args_os().chain(kept.map(OsString::from));
             without(
                 "the closing of inherited files",
-                process::close_inherited(env::args_os()),
+                process::close_inherited(named),
             );
         }
         if is_on || user.is_some() {

@@ -264,6 +264,39 @@ fn boots_that_have_not_come_to_their_end_do_not_count() {
     });
 }
 
+/// It is no boot of Linux, but its recording has its name.
+#[test]
+fn a_boot_whose_console_has_said_the_text_counts() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Test("workload=disk-writes"));
+        let disk = File::create(place.path("disk")).unwrap();
+        disk.set_len(1 << 20).unwrap();
+        for sandbox in ["on", "off"] {
+            let mut command = Command::new(kvmprof());
+            command
+                .current_dir(place.folder.path())
+                .args([
+                    "boot",
+                    "--memory",
+                    "64M",
+                    "--disk",
+                    "disk",
+                    "--until",
+                    "flushed 80",
+                ])
+                .args(["--sandbox", sandbox, "--output", sandbox, "--kernel"])
+                .arg(&place.kernel)
+                .args(["--cmdline", place.boot.command_line()])
+                .stdin(Stdio::null());
+            let ran = kvmprof_tests::run_command(&mut command);
+            let path = format!("{sandbox}/boot-1.kvmprof");
+            let said = format!("kvmprof: {path}: There is no initcall of a Linux kernel");
+            assert!(ran.status == 1 && ran.stderr.starts_with(&said), "{ran:?}");
+            whole(&place.path(&path));
+        }
+    });
+}
+
 /// As in a container that has clocks of its own (time_namespaces(7)): the host's kernel, which takes the samples of `--clock kernel`, has others.
 #[test]
 fn samples_have_the_times_of_their_time_namespace() {
