@@ -79,7 +79,9 @@ pub fn run(data: &[u8]) {
     if let Ok(sums) = TaskSums::read(&recording, &contents, &selection, &Unobserved) {
         tasks::print(&sums, &resolver, 50, &mut sink()).unwrap();
         serde_json::to_vec(&tasks::document(&sums, &resolver, 50)).unwrap();
-        let _empty = Graph::default().draw(&tasks::folded(&sums, &resolver));
+        if let Ok(lines) = tasks::folded(&sums, &resolver, &Room::new(64 << 20)) {
+            let _empty = Graph::default().draw(&lines);
+        }
     }
     stall_tables(&recording, &contents);
     let mut counts = Counts::default();
@@ -90,7 +92,7 @@ pub fn run(data: &[u8]) {
     report(&profile);
     page(&profile, vec![counts], "title", &SourceTexts::default());
     let source = Source::new(recording, profile);
-    if let Ok(boot) = Boot::read(&source, &Levels::default()) {
+    if let Ok(boot) = Boot::read(&source, &Levels::default(), &Unobserved) {
         let summary = Summary::new(&[boot], &Levels::default());
         compare(&summary, &summary);
     }
