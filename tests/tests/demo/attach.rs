@@ -281,14 +281,17 @@ fn what_takes_a_vmm_of_ones_own_is_refused() {
 #[test]
 fn errors_say_what_is_wrong() {
     on_kvm(|| {
-        run(["attach", "nobody", "--socket", "/tmp/x"])
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let socket = socket.to_str().unwrap();
+        run(["attach", "nobody", "--socket", socket])
             .assert_refused(1, &["nobody", "kvmprof list"]);
         let own = process::id().to_string();
-        run(["attach", &own, "--socket", "/tmp/x"]).assert_refused(1, &["kvmprof list"]);
+        run(["attach", &own, "--socket", socket]).assert_refused(1, &["kvmprof list"]);
         run(["attach", &own]).assert_refused(2, &["--socket", "--record"]);
-        run(["attach", &own, "--socket", "/tmp/x", "--hz", "0"]).assert_refused(2, &["--hz"]);
+        run(["attach", &own, "--socket", socket, "--hz", "0"]).assert_refused(2, &["--hz"]);
         let machine = machine(Boot::Demo, 1);
-        let words = ["attach", &own, "--socket", "/tmp/x", "--kernel"];
+        let words = ["attach", &own, "--socket", socket, "--kernel"];
         run(words.into_iter().chain(["/nowhere"])).assert_refused(1, &["/nowhere"]);
         run(words.into_iter().chain(["/etc/passwd"])).assert_refused(1, &["/etc/passwd"]);
         let there = [
