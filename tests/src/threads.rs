@@ -108,7 +108,9 @@ impl StoppedThread {
     /// # Errors
     /// What the kernel answers.
     pub fn open(&self, path: &CStr) -> Result<(), Errno> {
-        let place = self.registers().rsp - RED_ZONE - path.to_bytes_with_nul().len() as u64;
+        let used = RED_ZONE + path.to_bytes_with_nul().len() as u64;
+        let stack = self.registers().rsp.checked_sub(used);
+        let place = stack.unwrap_or_else(|| panic!("{} has no stack", self.tid));
         self.write(place, path.to_bytes_with_nul());
         let flags = u64::from(OFlags::CLOEXEC.bits());
         // AT_FDCWD matters to a relative path only.

@@ -112,8 +112,8 @@ fn stacks_have_as_many_frames_as_was_asked_for() {
             let output = path.to_str().unwrap();
             let ran = guest.command("record", &["--seconds", "1", "--output", output]);
             assert_eq!(ran.status, 0, "{ran:?}");
-            guest.stop();
             let (samples, _) = recorded_with_frames(&path);
+            guest.stop();
             let samples = samples.iter().map(|(sample, _)| sample);
             let busy = samples.filter(|sample| sample.mode == Mode::Kernel);
             let stacks = busy.map(|sample| (sample.stack.kernel, sample.stack.kernel_end));
