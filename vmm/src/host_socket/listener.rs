@@ -1,6 +1,6 @@
 //! The socket file: made, taken over from the dead, removed.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -28,7 +28,7 @@ pub struct HostListener {
     identity: Identity,
     /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
     /// else the listener would report it for ever.
-    spare: Option<File>,
+    spare: Option<OwnedFd>,
 }
 
 impl HostListener {
@@ -56,10 +56,10 @@ impl HostListener {
             .and_then(|()| Identity::of(path));
         match listening {
             Ok(identity) => Ok(Self {
-                socket,
                 path: path.into(),
                 identity,
-                spare: spare(),
+                spare: spare(&socket),
+                socket,
             }),
             Err(error) => {
                 let _ = fs::remove_file(path);
@@ -76,11 +76,15 @@ impl HostListener {
     /// The next client, as a socket that doesn't block. One for which no descriptor is left ([`Errno::MFILE`],
     /// [`Errno::NFILE`]) is turned away.
     pub(crate) fn accept(&mut self) -> Result<OwnedFd, Errno> {
+        // Somebody else may have taken its number the last time.
+        if self.spare.is_none() {
+            self.spare = spare(&self.socket);
+        }
         let client = self.accept_next();
         if matches!(client, Err(Errno::MFILE | Errno::NFILE)) {
             self.spare = None;
             drop(self.accept_next());
-            self.spare = spare();
+            self.spare = spare(&self.socket);
         }
         client
     }
@@ -104,8 +108,9 @@ pub(crate) fn check_user(client: &OwnedFd) -> Result<(), String> {
     }
 }
 
-fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
+/// A descriptor that stands for nothing of its own: no file could be opened for it once the thread has its filter.
+fn spare(socket: &OwnedFd) -> Option<OwnedFd> {
+    socket.try_clone().ok()
 }
 
 impl AsFd for HostListener {
