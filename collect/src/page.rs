@@ -153,7 +153,7 @@ mod tests {
     /// What a client reads that takes `piece` bytes at a time, and waits `pause` in between.
     fn read(address: SocketAddr, path: &str, piece: usize, pause: Duration) -> Vec<u8> {
         let mut stream = TcpStream::connect(address).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let (mut all, mut bytes) = (Vec::new(), vec![0; piece]);
         while let Ok(length @ 1..) = stream.read(&mut bytes) {
             all.extend_from_slice(&bytes[..length]);
@@ -168,11 +168,11 @@ mod tests {
         let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &[]).unwrap();
         let metrics = Metrics::new(&Config::default(), "host", Arc::new(spool));
         // Far more than fits into the buffers of a connection.
-        let guests: Vec<String> = (0..16_000).map(|number| format!("{number:0100}")).collect();
+        let guests: Vec<String> = (0..24_000).map(|number| format!("{number:0100}")).collect();
         let guests: Vec<&str> = guests.iter().map(String::as_str).collect();
         metrics.add(&batch(100, &guests, 7));
-        let page = metrics.text().unwrap().len();
-        assert!(page > 20 << 20, "{page}");
+        let whole = metrics.text().unwrap().len();
+        assert!(whole > 32 << 20, "{whole}");
         let time = Duration::from_millis(500);
         let address = "127.0.0.1:0".parse().unwrap();
         let page = Page::with_time(address, Arc::new(metrics), time).unwrap();
@@ -181,10 +181,11 @@ mod tests {
         let slow = std::thread::spawn(move || {
             read(address, "/metrics", 64 << 10, Duration::from_millis(10)).len()
         });
-        // Those whose own time is over meanwhile, with the wait for the slow one, get another answer or none.
+        // Whose own time is over by its turn, on a busy host, gets another answer or none.
         while !read(address, "/other", 1 << 10, Duration::ZERO).starts_with(b"HTTP/1.1 404") {}
         let taken = slow.join().unwrap();
-        assert!(taken < 20 << 20, "{taken}");
+        println!("{taken} of {whole} bytes");
+        assert!(taken < whole);
         // It ends, though somebody is connected and says nothing.
         let _silent = TcpStream::connect(address).unwrap();
         drop(page);

@@ -228,7 +228,7 @@ fn a_guest_without_end_of_names_and_stacks_takes_bounded_room() {
 }
 
 #[test]
-fn a_name_that_is_not_utf8_has_a_sign_for_what_is_wrong() {
+fn a_name_that_is_not_ascii_has_question_marks() {
     let mut gather = Gather::default();
     gather.feed(&begin(), at(5, 0)).unwrap();
     let mut ticks = ticks(1, 7, "abc");
