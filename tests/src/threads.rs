@@ -13,6 +13,8 @@ use object::{Object, ObjectSymbol};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::until;
+
 /// One thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
@@ -87,11 +89,14 @@ impl StoppedThread {
             let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
             comm.is_ok_and(|comm| comm.trim_end() == name)
         };
-        let tid = ids(pid).into_iter().find(is_it);
-        let tid = tid.and_then(|tid| tid.try_into().ok());
+        // A thread gives itself its name, once it runs.
+        let tid = until("the thread has its name", || {
+            let tid = ids(pid).into_iter().find(is_it);
+            tid.and_then(|tid| tid.try_into().ok())
+        });
         let stopped = Self {
             pid,
-            tid: tid.unwrap_or_else(|| panic!("there is no thread {name}")),
+            tid,
             _not_send: PhantomData,
         };
         stopped.request(libc::PTRACE_SEIZE);

@@ -231,7 +231,7 @@ fn prfdc_records_until_a_signal() {
             kill_process(Pid::from_child(&prfdc), signal).unwrap();
             assert!(prfdc.wait().unwrap().success());
             let report = tool(&guest, "prfpr", &[path(&log), "0"]);
-            assert!(report.contains("user") || report.contains("no samples"));
+            assert!(report.matches("\n\n").count() > 2, "{report}");
             let stat = tool(&guest, "prfstat", &[]);
             assert!(stat.starts_with("profiling enabled\n"), "{stat}");
             guest

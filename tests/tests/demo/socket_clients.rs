@@ -331,8 +331,12 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
         let process = Pid::from_raw(i32::try_from(guest.pid()).unwrap()).unwrap();
         let descriptors = PathBuf::from(format!("/proc/{}/fd", guest.pid()));
         let target = |number: u64| fs::read_link(descriptors.join(number.to_string())).ok();
-        // The one that the socket gives up to turn a client away.
-        let spare = (3..1024).rfind(|number| target(*number).is_some_and(|to| to == *"/dev/null"));
+        // The one that the socket gives up to turn a client away: the socket itself once more.
+        let is_another = |number: &u64| {
+            let to = target(*number).filter(|to| to.to_string_lossy().starts_with("socket:"));
+            to.is_some() && (3..*number).any(|earlier| target(earlier) == to)
+        };
+        let spare = (3..1024).rfind(is_another);
         let free = (spare.unwrap()..).find(|number| target(*number).is_none());
         let limit = Rlimit {
             current: free,
