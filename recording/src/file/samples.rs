@@ -152,8 +152,9 @@ impl SamplesEncoder {
         let counts = [summary.kernel, summary.user, summary.host];
         let ends = [summary.kernel_end as u8, summary.user_end as u8];
         self.key.clear();
-        self.key.extend(counts.map(u64::from));
-        self.key.extend(ends.map(u64::from));
+        let head = u64::from(u16::from_le_bytes(ends));
+        let head = (counts.iter()).fold(head, |head, count| head << 16 | u64::from(*count));
+        self.key.push(head);
         self.key.extend(frames);
         if let Some(index) = self.stacks.get(&self.key) {
             return *index;
