@@ -88,22 +88,7 @@ impl Data {
         let document: Value =
             serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
         let packed = |name: &str| unpacked(document[name].as_str().unwrap());
-        let (mut bin, mut thread, mut node) = (0, 0, 0);
-        let cells = packed("cells");
-        let cells = cells.chunks_exact(5).map(|numbers| {
-            bin += numbers[0];
-            thread += signed(numbers[2]);
-            node += signed(numbers[3]);
-            Cell {
-                bin,
-                vcpu: numbers[1] / 4,
-                mode: usize::try_from(numbers[1] % 4).unwrap(),
-                thread: thread.try_into().unwrap(),
-                node: node.try_into().unwrap(),
-                ticks: numbers[4],
-            }
-        });
-        let mut cells: Vec<Cell> = cells.collect();
+        let mut cells = Self::cells(&packed("cells"));
         let missed = packed("missed");
         let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
         cells.extend(
@@ -123,7 +108,7 @@ impl Data {
                 }),
         );
         let mut nodes = vec![(0, usize::MAX)];
-        for numbers in packed("nodes").chunks_exact(2) {
+        for numbers in packed("nodes")[1..].chunks_exact(2) {
             let back = usize::try_from(numbers[0]).unwrap();
             nodes.push((nodes.len() - back, usize::try_from(numbers[1] / 4).unwrap()));
         }
@@ -133,6 +118,34 @@ impl Data {
             cells,
             nodes,
         }
+    }
+
+    /// The cells of samples.
+    fn cells(numbers: &[u64]) -> Vec<Cell> {
+        let mut numbers = numbers.iter().copied();
+        let length = usize::try_from(numbers.next().unwrap()).unwrap();
+        let mut cells = Vec::with_capacity(length);
+        let (mut bin, mut thread) = (0, 0);
+        while let Some(difference) = numbers.next() {
+            let mut number = || numbers.next().unwrap();
+            bin += difference;
+            let (place, thread_difference, count) = (number(), number(), number());
+            thread += signed(thread_difference);
+            let mut node = 0;
+            for _ in 0..count {
+                node += usize::try_from(number()).unwrap();
+                cells.push(Cell {
+                    bin,
+                    vcpu: place / 4,
+                    mode: usize::try_from(place % 4).unwrap(),
+                    thread: thread.try_into().unwrap(),
+                    node,
+                    ticks: number(),
+                });
+            }
+        }
+        assert_eq!(cells.len(), length);
+        cells
     }
 
     fn number(&self, name: &str) -> u64 {

@@ -320,12 +320,11 @@ fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Ve
         return None;
     }
     let mut last = 0_u64;
-    let frames = (0..summary.frames())
-        .map(|_| {
-            last = last.wrapping_add_signed(numbers.next_signed()?);
-            Some(last)
-        })
-        .collect::<Option<_>>()?;
+    let mut frames = Vec::with_capacity(summary.frames());
+    for _ in 0..summary.frames() {
+        last = last.wrapping_add_signed(numbers.next_signed()?);
+        frames.push(last);
+    }
     Some((summary, frames))
 }
 

@@ -30,12 +30,14 @@ const MAX_CELLS: usize = 1_000_000;
 /// - `processes`: their `recording` (its number), `pid` and `name`; `threads`: their `recording`, `pid`, `tid` and `name`. -1 is
 ///   unknown, null is all that aren't told apart;
 /// - `modules`: their `name`, and `build`, the build ids of files with that name;
-/// - `functions`: `name`, `module` (its number), `kernel` (1 or 0), `low` and `high` address in hexadecimal, source `lines`;
+/// - `functions`: `name`, `module` (its number), `kernel` (1 or 0), the lowest address in hexadecimal (`low`), how far above it the highest one is, too, if that is another (`span`),
+///   source `lines`;
 /// - `code`: what [`code::json`] says, none in a comparison;
-/// - `nodes`, packed: for each node but the root, its number less its parent's, then four times its function, plus 1 if its
+/// - `nodes`, packed: their number; then for each node but the root, its number less its parent's, then four times its function, plus 1 if its
 ///   callers are missing, plus 2 if it is inlined;
-/// - `cells`, packed: for each one bin (less the one before), vCPU times four plus mode, thread and node (as differences), ticks;
-///   `rare`: the node of rare stacks;
+/// - `cells`, packed: their number; then by bin, vCPU, mode and thread, for each run of cells in which these are the same: bin (less the one before),
+///   vCPU times four plus mode, thread (as a difference), the number of cells, and for each of these its node (less the one before in
+///   this run) and ticks; `rare`: the node of rare stacks;
 /// - `missed`, packed: bin, vCPU plus 65536 times the recording, idle, stolen, lost, ungathered; `halted`: the threads, by
 ///   recording, and the node of those that are idle.
 pub fn json(
@@ -158,16 +160,18 @@ fn functions(calls: &Calls, modules: &Modules) -> Value {
     let column = |value: &dyn Fn(&super::calls::Function) -> Value| {
         Value::Array(functions.iter().map(value).collect())
     };
-    let address = |address: Option<u64>| match address {
-        Some(address) => format!("{address:x}").into(),
-        None => Value::from(""),
-    };
     json!({
         "name": column(&|function| visible(&function.name).into()),
         "module": column(&|function| modules.numbers.get(&*function.module).copied().into()),
         "kernel": column(&|function| u8::from(function.is_kernel).into()),
-        "low": column(&|function| address(function.addresses.map(|(low, _)| low))),
-        "high": column(&|function| address(function.addresses.map(|(_, high)| high))),
+        "low": column(&|function| match function.addresses {
+            Some((low, _)) => format!("{low:x}").into(),
+            None => "".into(),
+        }),
+        "span": column(&|function| match function.addresses {
+            Some((low, high)) if high > low => format!("{:x}", high - low).into(),
+            _ => "".into(),
+        }),
         "lines": column(&|function| {
             let lines = function.lines.iter().map(|line| format!("{}:{}", line.file, line.line));
             lines.collect::<Vec<_>>().join(", ").into()
@@ -177,6 +181,7 @@ fn functions(calls: &Calls, modules: &Modules) -> Value {
 
 fn nodes(calls: &Calls) -> Packed {
     let mut packed = Packed::default();
+    packed.push(calls.nodes().len() as u64);
     for (number, node) in (0..).zip(calls.nodes()).skip(1) {
         packed.push(number - u64::from(node.parent));
         let flags = u64::from(node.is_cut_short) + 2 * u64::from(node.is_inlined);
@@ -187,14 +192,22 @@ fn nodes(calls: &Calls) -> Packed {
 
 fn packed(cells: &[(u16, Cell, u32)]) -> Packed {
     let mut packed = Packed::default();
-    let (mut last_bin, mut thread, mut node) = (0, 0, 0);
-    for (bin, cell, count) in cells {
+    packed.push(cells.len() as u64);
+    let place = |bin: u16, cell: &Cell| (bin, cell.vcpu, cell.mode, cell.runner);
+    let (mut last_bin, mut last_thread) = (0, 0);
+    for run in cells.chunk_by(|one, other| place(one.0, &one.1) == place(other.0, &other.1)) {
+        let (bin, vcpu, mode, thread) = place(run[0].0, &run[0].1);
         packed.push(u64::from(bin - last_bin));
-        packed.push(u64::from(cell.vcpu) * 4 + u64::from(cell.mode));
-        packed.push_difference(thread, cell.runner);
-        packed.push_difference(node, cell.stack);
-        packed.push((*count).into());
-        (last_bin, thread, node) = (*bin, cell.runner, cell.stack);
+        packed.push(u64::from(vcpu) * 4 + u64::from(mode));
+        packed.push_difference(last_thread, thread);
+        packed.push(run.len() as u64);
+        (last_bin, last_thread) = (bin, thread);
+        let mut last_node = 0;
+        for (_, cell, ticks) in run {
+            packed.push(u64::from(cell.stack - last_node));
+            packed.push((*ticks).into());
+            last_node = cell.stack;
+        }
     }
     packed
 }

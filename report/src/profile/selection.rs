@@ -354,6 +354,10 @@ fn missed(ticks: &Ticks) -> u64 {
 
 /// The fraction `part` / `whole` of `count`.
 fn portion(count: u64, part: u64, whole: u64) -> u64 {
+    // Most ticks have a sample and nothing else.
+    if count == 0 {
+        return 0;
+    }
     let portion = u128::from(count) * u128::from(part) / u128::from(whole.max(1));
     u64::try_from(portion).unwrap_or(u64::MAX)
 }

@@ -47,45 +47,54 @@ class Packed {
 // Numbers by node. A parent's number is lower than its children's.
 function readNodes(text) {
   const packed = new Packed(text);
-  const [parent, fn, flags] = [[-1], [-1], [0]];
-  while (packed.hasMore) {
-    parent.push(parent.length - packed.next());
+  const length = packed.next();
+  const [parent, fn, flags] = [new Int32Array(length).fill(-1, 0, 1), new Int32Array(length).fill(-1, 0, 1), new Uint8Array(length)];
+  for (let node = 1; node < length; node++) {
+    parent[node] = node - packed.next();
     const number = packed.next();
-    fn.push(Math.floor(number / 4));
-    flags.push(number % 4);
+    fn[node] = Math.floor(number / 4);
+    flags[node] = number % 4;
   }
-  return { parent: Int32Array.from(parent), fn: Int32Array.from(fn), flags: Uint8Array.from(flags), length: parent.length };
+  return { parent, fn, flags, length };
 }
 
-// Samples, and idle ticks without a sample.
+// Samples, and idle ticks without a sample: the node and the ticks of each cell, and the run of cells it is in, which have bin, vCPU, mode and thread
+// in common.
 function readCells(text, missed, halted) {
   const packed = new Packed(text);
-  const [bins, vcpus, modes, threads, nodes, ticks] = [[], [], [], [], [], []];
-  let [bin, thread, node] = [0, 0, 0];
-  while (packed.hasMore) {
+  const idle = missed.filter((row) => row.idle > 0);
+  const sampled = packed.next();
+  const length = sampled + idle.length;
+  const cells = { node: new Int32Array(length), ticks: new Float64Array(length), run: new Int32Array(length), length };
+  const [bins, vcpus, modes, threads] = [[], [], [], []];
+  const addRun = (bin, vcpu, mode, thread) => {
+    bins.push(bin);
+    vcpus.push(vcpu);
+    modes.push(mode);
+    threads.push(thread);
+  };
+  let [bin, thread] = [0, 0];
+  for (let cell = 0; cell < sampled;) {
     bin += packed.next();
     const number = packed.next();
     thread += packed.nextDifference();
-    node += packed.nextDifference();
-    bins.push(bin);
-    vcpus.push(Math.floor(number / 4));
-    modes.push(number % 4);
-    threads.push(thread);
-    nodes.push(node);
-    ticks.push(packed.next());
+    const end = cell + packed.next();
+    addRun(bin, Math.floor(number / 4), number % 4, thread);
+    for (let node = 0; cell < end; cell++) {
+      node += packed.next();
+      cells.node[cell] = node;
+      cells.ticks[cell] = packed.next();
+      cells.run[cell] = bins.length - 1;
+    }
   }
-  for (const row of missed.filter((row) => row.idle > 0)) {
-    bins.push(row.bin);
-    vcpus.push(row.vcpu);
-    modes.push(MODES.indexOf("idle"));
-    threads.push(halted.threads[row.recording]);
-    nodes.push(halted.node);
-    ticks.push(row.idle);
-  }
-  return {
-    bin: Uint16Array.from(bins), vcpu: Uint16Array.from(vcpus), mode: Uint8Array.from(modes),
-    thread: Int32Array.from(threads), node: Int32Array.from(nodes), ticks: Float64Array.from(ticks), length: bins.length,
-  };
+  idle.forEach((row, index) => {
+    addRun(row.bin, row.vcpu, MODES.indexOf("idle"), halted.threads[row.recording]);
+    cells.node[sampled + index] = halted.node;
+    cells.ticks[sampled + index] = row.idle;
+    cells.run[sampled + index] = bins.length - 1;
+  });
+  const runs = { bin: Uint16Array.from(bins), vcpu: Uint16Array.from(vcpus), mode: Uint8Array.from(modes), thread: Int32Array.from(threads) };
+  return [cells, runs];
 }
 
 function readMissed(text) {
@@ -102,9 +111,10 @@ function readMissed(text) {
 const data = JSON.parse(element("data").textContent);
 const nodes = readNodes(data.nodes);
 const missed = readMissed(data.missed);
-const cells = readCells(data.cells, missed, data.halted);
+const [cells, runs] = readCells(data.cells, missed, data.halted);
+const allTicks = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
 const { functions, modules, threads, processes } = data;
-const vcpus = [...new Set([...cells.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
+const vcpus = [...new Set([...runs.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
 
 // A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording. In a
 // comparison, processes of the same name are the first one of this name, and so are threads of the same names.
@@ -142,8 +152,13 @@ const NO_MODULE = "[none]";
 
 // What a function is called in the address of the page.
 const keyOf = (fn) => [functions.name[fn], moduleName(fn), functions.kernel[fn] ? "k" : "u"].join("|");
-const nameOfKey = (key) => functionKeys.has(key) ? functions.name[functionKeys.get(key)] : key.split("|").slice(0, -2).join("|");
-const functionKeys = new Map(functions.name.map((_, fn) => [keyOf(fn), fn]));
+let functionKeys = null;
+// The function that is called so, if there is one. Most addresses of the page call none.
+function functionOfKey(key) {
+  functionKeys ??= new Map(functions.name.map((_, fn) => [keyOf(fn), fn]));
+  return functionKeys.get(key);
+}
+const nameOfKey = (key) => functions.name[functionOfKey(key)] ?? key.split("|").slice(0, -2).join("|");
 
 const percent = (part, whole) => `${whole > 0 ? (100 * part / whole).toFixed(1) : "0.0"} %`;
 const ticksOf = (count) => `${count} ${count === 1 ? "tick" : "ticks"}`;

@@ -51,14 +51,14 @@ function factsOf({ fn, frame, flames }) {
     facts.push(["modes", modes.map(([mode, ticks]) => `${mode} ${percent(ticks, frame.ticks)}`).join(", ")]);
   }
   if (fn < 0) return facts;
-  const [low, high] = [functions.low[fn], functions.high[fn]];
+  const [low, span] = [functions.low[fn], functions.span[fn]];
   const module = functions.module[fn];
   const kind = functions.kernel[fn] ? "kernel" : "user";
   facts.push(["function of", `${kind}${frame?.isInlined ? ", inlined" : ""}`]);
   if (frame?.cut > 0) facts.push(["callers", `missing in ${frame.cut} of its ${ticksOf(frame.ticks)}: their stacks are cut short`]);
   facts.push(["module", moduleName(fn)]);
   facts.push(["build id", modules.build[module]]);
-  if (low !== "") facts.push(["addresses", low === high ? `0x${low}` : `0x${low} to 0x${high}`]);
+  if (low !== "") facts.push(["addresses", span === "" ? `0x${low}` : `0x${low} to 0x${(BigInt(`0x${low}`) + BigInt(`0x${span}`)).toString(16)}`]);
   facts.push(["source", functions.lines[fn]]);
   return facts.filter(([, value]) => value);
 }

@@ -39,9 +39,8 @@ function drawFilters() {
   element("wrong").hidden = !isWrong;
   element("clear").disabled = !isFiltered();
   drawChips();
-  const whole = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
   const [stolen, lost] = sums.missed;
-  element("total").textContent = isComparison ? `${ticksOf(sums.sides[0])} selected before, ${ticksOf(sums.sides[1])} after.` : `${ticksOf(sums.total)} selected, ${percent(sums.total, whole)} of all; besides ${stolen} stolen, ${lost} lost.`;
+  element("total").textContent = isComparison ? `${ticksOf(sums.sides[0])} selected before, ${ticksOf(sums.sides[1])} after.` : `${ticksOf(sums.total)} selected, ${percent(sums.total, allTicks)} of all; besides ${stolen} stolen, ${lost} lost.`;
   element("command").textContent = command();
 }
 

@@ -12,9 +12,11 @@ function render() {
 
 // Says what isn't told apart, so that the page has a bounded size.
 function noteLimits() {
-  const count = (isMeant) => cells.ticks.reduce((sum, ticks, cell) => isMeant(cell) ? sum + ticks : sum, 0);
-  const rare = count((cell) => cells.node[cell] === data.rare);
-  const others = count((cell) => threads.pid[cells.thread[cell]] === null);
+  let [rare, others] = [0, 0];
+  for (let cell = 0; cell < cells.length; cell++) {
+    if (cells.node[cell] === data.rare) rare += cells.ticks[cell];
+    if (threads.pid[runs.thread[cells.run[cell]]] === null) others += cells.ticks[cell];
+  }
   const notes = [];
   if (rare > 0) notes.push(`The functions of ${ticksOf(rare)} aren't shown: their stacks are too rare for a page of this size.`);
   if (others > 0) notes.push(`${ticksOf(others)} are of [others]: there are more threads than a page tells apart.`);

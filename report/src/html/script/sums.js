@@ -45,45 +45,58 @@ function selectedNodes() {
 const selectedThreads = () => Uint8Array.from(processOf, (process, thread) =>
   (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(sameThread[thread]) === state.tid) ? 1 : 0);
 
-// The numbers of the cells that all filters but that of time select.
+// The numbers of the cells that all filters but that of time select, in order.
 function selectedCells() {
   const [byNode, byThread] = [selectedNodes(), selectedThreads()];
   const mode = state.mode === "" ? -1 : MODES.indexOf(state.mode);
   const vcpu = state.vcpu === "" ? -1 : Number(state.vcpu);
-  const selected = [];
+  const byRun = Uint8Array.from(runs.thread, (thread, run) =>
+    byThread[thread] && (mode < 0 || runs.mode[run] === mode) && (vcpu < 0 || runs.vcpu[run] === vcpu) ? 1 : 0);
+  const selected = new Int32Array(cells.length);
+  let length = 0;
   for (let cell = 0; cell < cells.length; cell++) {
-    if (byNode[cells.node[cell]] && byThread[cells.thread[cell]] && (mode < 0 || cells.mode[cell] === mode)
-      && (vcpu < 0 || cells.vcpu[cell] === vcpu)) selected.push(cell);
+    if (byRun[cells.run[cell]] && byNode[cells.node[cell]]) selected[length++] = cell;
   }
-  return selected;
+  return selected.subarray(0, length);
 }
 
-// Whether a cell is of what is compared with (0), or of what is compared (1).
-const sideOf = (cell) => isComparison ? threads.recording[cells.thread[cell]] : 0;
+// Calls `each` for the cells of each run: with the run, these cells, and their ticks.
+function eachRun(selected, each) {
+  for (let begin = 0; begin < selected.length;) {
+    const run = cells.run[selected[begin]];
+    let [end, ticks] = [begin, 0];
+    for (; end < selected.length && cells.run[selected[end]] === run; end++) ticks += cells.ticks[selected[end]];
+    each(run, selected.subarray(begin, end), ticks);
+    begin = end;
+  }
+}
 
-// Ticks by the key of a cell and by mode.
+// Whether a run is of what is compared with (0), or of what is compared (1).
+const sideOf = (run) => isComparison ? threads.recording[runs.thread[run]] : 0;
+
+const NO_TICKS = { ticks: 0, first: Infinity };
+
+// Adds ticks of a run to a sum: by mode, and by recording where two are compared.
+function addTicks(sum, run, ticks) {
+  sum.ticks += ticks;
+  sum.modes[runs.mode[run]] += ticks;
+  sum.sides[sideOf(run)] += ticks;
+  if (runs.bin[run] < sum.first) sum.first = runs.bin[run];
+}
+
+// Ticks by key.
 class Sums {
-  // By the recording, too, where two are compared.
   constructor() {
     this.rows = new Map();
   }
 
-  row(key) {
+  add(key, run, ticks) {
     let row = this.rows.get(key);
     if (!row) {
-      row = { key, ticks: 0, modes: [0, 0, 0, 0], sides: [0, 0], first: Infinity };
+      row = { key, ...NO_TICKS, modes: [0, 0, 0, 0], sides: [0, 0] };
       this.rows.set(key, row);
     }
-    return row;
-  }
-
-  add(key, cell) {
-    const row = this.row(key);
-    const ticks = cells.ticks[cell];
-    row.ticks += ticks;
-    row.modes[cells.mode[cell]] += ticks;
-    row.sides[sideOf(cell)] += ticks;
-    row.first = Math.min(row.first, cells.bin[cell]);
+    addTicks(row, run, ticks);
   }
 
   // The largest first.
@@ -99,27 +112,45 @@ const GROUPS = { process: (thread) => processOf[thread], thread: (thread) => sam
 function sumUp() {
   const [begin, end] = selectedBins();
   const all = selectedCells();
-  const sums = { total: 0, sides: [0, 0], all, process: new Sums(), thread: new Sums(), vcpu: new Sums(), mode: [0, 0, 0, 0], stacks: [] };
+  const sums = { total: 0, sides: [0, 0], all, process: new Sums(), thread: new Sums(), vcpu: new Sums(), mode: [0, 0, 0, 0] };
   const group = GROUPS[state.group];
-  const stacks = new Map(); // by group, then by node
-  for (const cell of all) {
-    if (cells.bin[cell] < begin || cells.bin[cell] >= end) continue;
-    const thread = cells.thread[cell];
-    sums.total += cells.ticks[cell];
-    sums.sides[sideOf(cell)] += cells.ticks[cell];
-    sums.mode[cells.mode[cell]] += cells.ticks[cell];
-    sums.process.add(processOf[thread], cell);
-    sums.thread.add(sameThread[thread], cell);
-    sums.vcpu.add(cells.vcpu[cell], cell);
+  const members = new Map(); // runs and their cells, by group
+  eachRun(all, (run, selected, ticks) => {
+    if (runs.bin[run] < begin || runs.bin[run] >= end) return;
+    const thread = runs.thread[run];
+    sums.total += ticks;
+    sums.sides[sideOf(run)] += ticks;
+    sums.mode[runs.mode[run]] += ticks;
+    sums.process.add(processOf[thread], run, ticks);
+    sums.thread.add(sameThread[thread], run, ticks);
+    sums.vcpu.add(runs.vcpu[run], run, ticks);
     const key = group(thread);
-    if (!stacks.has(key)) stacks.set(key, new Sums());
-    stacks.get(key).add(cells.node[cell], cell);
-  }
-  for (const [key, byNode] of stacks) {
-    for (const row of byNode.rows.values()) sums.stacks.push({ group: key, node: row.key, ticks: row.ticks, modes: row.modes, sides: row.sides, first: row.first });
-  }
+    if (!members.has(key)) members.set(key, []);
+    members.get(key).push({ run, selected });
+  });
+  sums.stacks = sumStacks(members);
   sums.missed = missedTicks(begin, end);
   return sums;
+}
+
+// The ticks of each group's nodes, one group after the other.
+function sumStacks(members) {
+  const stacks = [];
+  const place = new Int32Array(nodes.length).fill(-1); // of a node's sum: that of an earlier group is below the present one's first
+  for (const [group, its] of members) {
+    const first = stacks.length;
+    for (const { run, selected } of its) {
+      for (const cell of selected) {
+        const node = cells.node[cell];
+        if (place[node] < first) {
+          place[node] = stacks.length;
+          stacks.push({ group, node, ...NO_TICKS, modes: [0, 0, 0, 0], sides: [0, 0] });
+        }
+        addTicks(stacks[place[node]], run, cells.ticks[cell]);
+      }
+    }
+  }
+  return stacks;
 }
 
 // Stolen, lost and other ticks of the selected time and vCPU: whose they were isn't known.
@@ -133,14 +164,17 @@ function missedTicks(begin, end) {
   return parts;
 }
 
-const added = ([before, after], [one, other]) => [before + one, after + other];
+function addSides(sum, sides) {
+  sum[0] += sides[0];
+  sum[1] += sides[1];
+}
 
 // Self and total ticks by function, or by what `keyOfFunction` says of it: each tick once, however often it is on the stack.
 function sumFunctions(stacks, keyOfFunction) {
   const byNode = new Map();
   for (const stack of stacks) {
-    const sum = byNode.get(stack.node) ?? [0, 0];
-    byNode.set(stack.node, isComparison ? added(sum, stack.sides) : [sum[0] + stack.ticks, 0]);
+    if (!byNode.has(stack.node)) byNode.set(stack.node, [0, 0]);
+    addSides(byNode.get(stack.node), stack.sides);
   }
   const rows = new Map();
   const row = (key) => {
@@ -149,10 +183,10 @@ function sumFunctions(stacks, keyOfFunction) {
   };
   for (const [leaf, sides] of byNode) {
     const own = row(keyOfFunction(nodes.fn[leaf]));
-    own.ownSides = added(own.ownSides, sides);
+    addSides(own.ownSides, sides);
     for (let node = leaf; node > 0; node = nodes.parent[node]) {
       const found = row(keyOfFunction(nodes.fn[node]));
-      if (found.seen !== leaf) found.totalSides = added(found.totalSides, sides);
+      if (found.seen !== leaf) addSides(found.totalSides, sides);
       found.seen = leaf;
     }
   }
@@ -166,6 +200,11 @@ function sumFunctions(stacks, keyOfFunction) {
 // The selected ticks with a function on their stack that is searched for.
 function countFound(sums, isHit) {
   const has = nodesWith(functionsWhere(isHit));
-  return sums.stacks.reduce((found, stack) => has[stack.node]
-    ? { ticks: found.ticks + stack.ticks, sides: added(found.sides, stack.sides) } : found, { ticks: 0, sides: [0, 0] });
+  const found = { ticks: 0, sides: [0, 0] };
+  for (const stack of sums.stacks) {
+    if (!has[stack.node]) continue;
+    found.ticks += stack.ticks;
+    addSides(found.sides, stack.sides);
+  }
+  return found;
 }

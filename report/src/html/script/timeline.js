@@ -96,12 +96,12 @@ function laneRows() {
     found.bins[bin][part] += ticks;
     found.ticks += ticks;
   };
-  const keys = { vcpu: (cell) => cells.vcpu[cell], process: (cell) => processOf[cells.thread[cell]], thread: (cell) => sameThread[cells.thread[cell]] };
+  const keys = { vcpu: (run) => runs.vcpu[run], process: (run) => processOf[runs.thread[run]], thread: (run) => sameThread[runs.thread[run]] };
   if (state.lanes === "vcpu") vcpus.forEach(row);
-  for (const cell of sums.all) {
-    const key = keys[state.lanes](cell);
-    if (state.lanes !== "process" || processes.pid[key] !== 0) add(key, cells.bin[cell], cells.mode[cell], cells.ticks[cell]);
-  }
+  eachRun(sums.all, (run, selected, ticks) => {
+    const key = keys[state.lanes](run);
+    if (state.lanes !== "process" || processes.pid[key] !== 0) add(key, runs.bin[run], runs.mode[run], ticks);
+  });
   if (state.lanes === "vcpu") {
     for (const { bin, vcpu, parts } of missed) {
       if (state.vcpu === "" || String(vcpu) === state.vcpu) parts.forEach((ticks, part) => add(vcpu, bin, MODES.length + part, ticks));
@@ -127,7 +127,10 @@ const wholes = (() => {
     all[bin] += ticks;
     byVcpu.get(vcpu)[bin] += ticks;
   };
-  for (let cell = 0; cell < cells.length; cell++) add(cells.bin[cell], cells.vcpu[cell], cells.ticks[cell]);
+  for (let cell = 0; cell < cells.length; cell++) {
+    const run = cells.run[cell];
+    add(runs.bin[run], runs.vcpu[run], cells.ticks[cell]);
+  }
   for (const { bin, vcpu, parts } of missed) add(bin, vcpu, parts.reduce((sum, ticks) => sum + ticks, 0));
   return { all, byVcpu };
 })();

@@ -11,8 +11,18 @@ for (let node = 1; node < nodes.length; node++) cutAt[node] = nodes.flags[node] 
 // stacks, those whose callers are missing too: they are its ticks that were cut short.
 class Frame {
   constructor(parent, id, fn, name) {
-    Object.assign(this, { parent, id, fn, name, depth: parent ? parent.depth + 1 : 0, ticks: 0, sides: [0, 0], modes: [0, 0, 0, 0],
-      first: Infinity, cut: 0, isInlined: false, children: new Map() });
+    this.parent = parent;
+    this.id = id;
+    this.fn = fn;
+    this.name = name;
+    this.depth = parent ? parent.depth + 1 : 0;
+    this.ticks = 0;
+    this.sides = isComparison ? [0, 0] : null;
+    this.modes = [0, 0, 0, 0];
+    this.first = Infinity;
+    this.cut = 0;
+    this.isInlined = false;
+    this.children = null; // by id, if there are any
   }
 
   // The ids of the frames up to this one: what the address of the page says of it.
@@ -24,9 +34,9 @@ class Frame {
 
   add(stack) {
     this.ticks += stack.ticks;
-    this.sides = added(this.sides, stack.sides);
-    stack.modes.forEach((ticks, mode) => { this.modes[mode] += ticks; });
-    this.first = Math.min(this.first, stack.first);
+    if (isComparison) addSides(this.sides, stack.sides);
+    for (let mode = 0; mode < MODES.length; mode++) this.modes[mode] += stack.modes[mode];
+    if (stack.first < this.first) this.first = stack.first;
   }
 }
 
@@ -38,6 +48,7 @@ class Tree {
 
   // The frame called `id` below `parent`.
   child(parent, id, fn, name) {
+    parent.children ??= new Map();
     let frame = parent.children.get(id);
     if (!frame) {
       frame = new Frame(parent, id, fn, name);
@@ -75,25 +86,29 @@ class Tree {
     const compare = { share: (a, b) => b.weight - a.weight || a.name.localeCompare(b.name),
       time: (a, b) => a.first - b.first || b.ticks - a.ticks, name: (a, b) => a.name.localeCompare(b.name) }[state.order];
     for (const frame of this.frames) frame.weight = weightOf(frame);
-    for (const frame of this.frames) frame.calls = [...frame.children.values()].sort(compare);
+    for (const frame of this.frames) frame.calls = frame.children ? [...frame.children.values()].sort(compare) : [];
     return this.root;
   }
 }
 
-// The frames of a node and its callers, for trees that begin with callers: each node is looked up once.
+// The frames of a node and its callers, for trees that begin with callers: each node is looked up once as long as the group is the same.
 function framesFrom(tree, rootOf) {
-  const known = new Map();
-  const find = (group, node, stop) => {
-    if (node === stop) return rootOf(group);
-    const key = group * nodes.length + node;
-    let frame = known.get(key);
-    if (!frame) {
-      frame = tree.call(find(group, nodes.parent[node], stop), node);
-      known.set(key, frame);
-    }
-    return frame;
+  const known = new Array(nodes.length);
+  const groups = new Int32Array(nodes.length); // in which a node's frame is known, counted from 1
+  let [count, last] = [0, null];
+  return (group, node) => {
+    if (count === 0 || group !== last) count++;
+    last = group;
+    const find = (node) => {
+      if (node === 0) return rootOf(group);
+      if (groups[node] !== count) {
+        known[node] = tree.call(find(nodes.parent[node]), node);
+        groups[node] = count;
+      }
+      return known[node];
+    };
+    return find(node);
   };
-  return find;
 }
 
 // Callers first.
@@ -101,8 +116,8 @@ function callTree(sums) {
   const tree = new Tree("all");
   const find = framesFrom(tree, (group) => tree.group(group));
   for (const stack of sums.stacks) {
-    find(stack.group, stack.node, 0).add(stack);
-    if (cutAt[stack.node] > 0) find(stack.group, cutAt[stack.node], 0).cut += stack.ticks;
+    find(stack.group, stack.node).add(stack);
+    if (cutAt[stack.node] > 0) find(stack.group, cutAt[stack.node]).cut += stack.ticks;
   }
   return tree.finish();
 }
@@ -148,7 +163,7 @@ function sandwichTrees(sums, fn) {
 function frameAt(root, path) {
   let frame = root;
   for (const id of path === "" ? [] : path.split(".")) {
-    frame = frame.children.get(id);
+    frame = frame.children?.get(id);
     if (!frame) return root;
   }
   return frame;

@@ -66,7 +66,7 @@ function drawGraph(isHit) {
 }
 
 function drawSandwich(isHit) {
-  const fn = functionKeys.get(state.about) ?? largestFunction();
+  const fn = functionOfKey(state.about) ?? largestFunction();
   if (fn === undefined) return;
   const { callers, callees } = sandwichTrees(sums, fn);
   element("about").textContent = `${functions.name[fn]}: ${isComparison ? changeText(callees.sides) : `${ticksOf(callees.ticks)}, ${percent(callees.ticks, sums.total)}`}`;
