@@ -12,6 +12,8 @@ mod layout;
 mod program;
 pub mod record;
 mod stacks;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod time_namespace;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
