@@ -5,15 +5,18 @@ use std::fs;
 use std::io::{self, Read, Write, pipe};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
+use std::sync::Arc;
 
 use kvm_bindings::{
     KVM_MEM_GUEST_MEMFD, KVM_X86_DEFAULT_VM, KVM_X86_SW_PROTECTED_VM, kvm_create_guest_memfd,
     kvm_userspace_memory_region, kvm_userspace_memory_region2,
 };
 use kvm_ioctls::{Kvm, VmFd};
-use kvmprof_attach::{HostKernel, Machine, Obstacle, find_machines};
+use kvmprof_attach::{AttachedMemory, HostKernel, Machine, Obstacle, find_machines};
+use kvmprof_introspection::PhysicalMemory;
 use kvmprof_tests::{not_run, on_kvm, run};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use vm_memory::GuestAddress;
 
 const PAGE: u64 = 4096;
 
@@ -102,13 +105,18 @@ fn guest(kind: u32) -> io::Result<VmFd> {
 
 /// A guest like any other, with a page of memory.
 fn usual_guest() -> io::Result<VmFd> {
+    guest_with(MEMORY.0.as_ptr() as u64)
+}
+
+/// One with the page of memory at this address.
+fn guest_with(address: u64) -> io::Result<VmFd> {
     let guest = guest(KVM_X86_DEFAULT_VM)?;
     let region = kvm_userspace_memory_region {
         slot: 0,
         flags: 0,
         guest_phys_addr: 0,
         memory_size: PAGE,
-        userspace_addr: MEMORY.0.as_ptr() as u64,
+        userspace_addr: address,
     };
     // SAFETY: no vCPU can write to what is there.
     unsafe { guest.set_user_memory_region(region)? };
@@ -210,6 +218,53 @@ fn a_guest_whose_vmm_encrypts_is_not_attached_to() {
         });
         vmm.unwrap()
             .is_not_attached_to(&Obstacle::Encrypted, &["its memory is encrypted"]);
+    });
+}
+
+/// A guest whose only page is one that somebody would have to bring (userfaultfd(2)).
+fn guest_without_pages() -> io::Result<VmFd> {
+    /// `UFFDIO_API` and `UFFDIO_REGISTER` for missing pages (`include/uapi/linux/userfaultfd.h`).
+    const API: libc::Ioctl = 0xc018_aa3f;
+    const REGISTER: libc::Ioctl = 0xc020_aa00;
+    let (access, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping at a place that the kernel chooses, which nobody touches.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), 4096, access, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let mut api = [0xaa_u64, 0, 0];
+    let mut range = [memory as u64, PAGE, 1, 0];
+    // SAFETY: it takes flags; the structures are of the calls' sizes, and live as long as these. The descriptor stays open.
+    unsafe {
+        let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+        check(faults)?;
+        let faults = i32::try_from(faults).map_err(io::Error::other)?;
+        check(libc::ioctl(faults, API, &raw mut api))?;
+        check(libc::ioctl(faults, REGISTER, &raw mut range))?;
+    }
+    guest_with(memory as u64)
+}
+
+/// It isn't waited for.
+#[test]
+fn memory_that_nobody_brings_is_unreadable() {
+    on_kvm(|| {
+        let vmm = match Vmm::start(guest_without_pages) {
+            Ok(vmm) => vmm,
+            Err(error) => return not_run(&format!("this host has no userfaultfd: {error}")),
+        };
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let memory = AttachedMemory::open(&vmm.found(), kernel).unwrap();
+        assert!(memory.contains(GuestAddress(0)));
+        assert_eq!(memory.read_physical(GuestAddress(0), &mut [0; 8]), None);
+        // One that is there is read.
+        let vmm = Vmm::start(usual_guest).unwrap();
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let memory = AttachedMemory::open(&vmm.found(), kernel).unwrap();
+        assert_eq!(memory.read_physical(GuestAddress(0), &mut [0; 8]), Some(()));
     });
 }
 
