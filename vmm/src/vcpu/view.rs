@@ -277,3 +277,31 @@ impl<M: PhysicalMemory> VcpuView<M> {
         ticks.send(&passed, self.stack.frames());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::DEFAULT_STACK_FRAMES;
+    use vm_memory::{GuestAddress, GuestMemoryMmap};
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_guests_own_guest_is_taken_for_the_guests() {
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        let knowledge = Arc::new(GuestKnowledge::unknown());
+        let mut view = VcpuView::new(3, memory, knowledge, DEFAULT_STACK_FRAMES);
+        let registers = Registers {
+            rip: 0xffff_ffff_8100_0000,
+            cr3: 0x1000,
+            ..Registers::default()
+        };
+        for before in [None, Some(&registers)] {
+            let sample = view.capture_nested(before, false, 7);
+            assert_eq!((sample.vcpu, sample.time, sample.cpl), (3, 7, 3));
+            assert_eq!((sample.mode, sample.pid), (Mode::User, -1));
+            assert_eq!((sample.pc, sample.address_space), (0, 0));
+            assert_eq!(sample.stack, StackSummary::default());
+            assert_eq!(view.capture_nested(before, true, 7).mode, Mode::Idle);
+        }
+    }
+}
