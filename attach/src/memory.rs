@@ -9,7 +9,7 @@ use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
 use crate::machines::{self, Machine};
-use crate::{HostKernel, Obstacle, Slot, Slots};
+use crate::{HostKernel, NestedGuest, Obstacle, Slot, Slots};
 
 /// Why a guest's memory can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +93,11 @@ impl AttachedMemory {
     /// How many vCPUs the guest has made until now; `None` where the host's kernel doesn't say. One that was closed still counts.
     pub fn vcpu_count(&self) -> Option<u32> {
         self.kernel.vcpu_count(self.kvm)
+    }
+
+    /// What tells whether the vCPU behind `descriptor` of the VMM runs a guest of the guest's own; `None` where the host's kernel doesn't say.
+    pub fn nested_guest(&self, descriptor: i32) -> Option<NestedGuest> {
+        NestedGuest::of_vcpu(&self.kernel, self.machine.pid, self.kvm, descriptor)
     }
 
     /// The memory slots as they were read last.

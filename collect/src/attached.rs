@@ -215,7 +215,7 @@ impl Attached {
         }
     }
 
-    /// What a guest is called: as its VMM's command line does, if no other is; else by its VMM's program and pid.
+    /// What a guest is called: as `kvmprof list` calls it, if no other is; else by its VMM's program and pid.
     fn name_of(&self, machine: &Machine) -> String {
         let own = machine.name.as_deref().map(visible);
         let is_taken = |name: &str| self.guests.values().any(|guest| guest.name == name);

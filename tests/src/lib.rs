@@ -42,8 +42,9 @@ pub use machine::{Clock, Machine};
 pub use not_run::not_run;
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{
-    in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_of_lab, on_kvm_that_counts,
-    on_kvm_with_cgroups, on_kvm_with_collector, on_kvm_with_gprof, on_kvm_with_python,
+    in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_of_lab, on_kvm_of_lab_with,
+    on_kvm_that_counts, on_kvm_with_cgroups, on_kvm_with_collector, on_kvm_with_gprof,
+    on_kvm_with_python,
 };
 pub use pmc::{Pmc, count_of, pmc_call};
 pub use pressure::CpuPressure;

@@ -12,6 +12,7 @@ use kvmprof_recording::EventKind;
 use kvmprof_vmm::kernel_events::missing;
 use kvmprof_vmm::machine::has_hardware_virtualization;
 
+use crate::linux::debian;
 use crate::not_run::{not_run, not_run_in_lab};
 use crate::program::{EXAMPLES, example_path, gprof_for_lab, kvmprof, python_for_lab};
 
@@ -45,6 +46,19 @@ pub fn on_kvm_of_lab<F: FnOnce()>(body: F) {
     }
     println!("{name}: in the lab, because it would disturb others on this host");
     run_in_lab(&name, Lab::new());
+}
+
+/// As [`on_kvm_of_lab`], with Debian's kernel of this series, `6.1` or `6.12`, as the lab's own: the host of guests.
+///
+/// # Panics
+/// As [`on_kvm`].
+pub fn on_kvm_of_lab_with<F: FnOnce()>(series: &str, body: F) {
+    let name = test_name(type_name::<F>());
+    if in_lab() {
+        return run_test(&name, body, Lab::new());
+    }
+    println!("{name}: in the lab with Debian's {series}");
+    run_in_lab(&name, Lab::new().kernel(debian(series)));
 }
 
 /// As [`on_kvm`], also in the lab where this host doesn't count one of the events `kinds`.

@@ -1,5 +1,6 @@
 //! The KVM guests of this host.
 
+mod jail;
 mod name;
 mod obstacle;
 mod processes;
@@ -37,7 +38,7 @@ pub struct Machine {
     pub start_time: u64,
     /// The name of the VMM's program. The VMM chose it: escape it before it is shown.
     pub program: String,
-    /// The guest's name by the VMM's command line, if that has one. Escape it, too.
+    /// The guest's name by the VMM's command line, or else by the jail that the VMM runs in. Escape it, too.
     pub name: Option<String>,
     /// The guest's descriptor in the VMM.
     pub descriptor: i32,
@@ -147,7 +148,7 @@ fn guests(
     else {
         return Vec::new();
     };
-    let name = name::name_of(&processes::command_line(pid));
+    let name = name::name_of_guest(pid);
     let machine = |descriptor| Machine {
         pid,
         start_time,

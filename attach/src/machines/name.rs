@@ -1,11 +1,25 @@
-//! The name that a VMM's command line gives its guest.
+//! The name that a guest has by its VMM's command line, or by the jail that its VMM runs in.
+
+use super::{jail, processes};
 
 /// Longest name, in bytes; what is longer is cut.
 const MAX_NAME: usize = 256;
 
+/// The name of the guest of process `pid`: that of its command line, else that of its jail. `None` if there is neither.
+pub fn name_of_guest(pid: i32) -> Option<String> {
+    let by_arguments = name_of(&processes::command_line(pid));
+    by_arguments.or_else(|| jail::name_of(pid).map(|name| text(&name)))
+}
+
+/// A name, cut to its longest length.
+fn text(name: &[u8]) -> String {
+    let name = name.get(..MAX_NAME).unwrap_or(name);
+    String::from_utf8_lossy(name).into_owned()
+}
+
 /// The guest's name by `command_line`, the VMM's arguments with a NUL behind each (`/proc/PID/cmdline`): QEMU's `-name`,
 /// crosvm's and kvmtool's `--name`, Firecracker's `--id`. `None` if there is none of these.
-pub fn name_of(command_line: &[u8]) -> Option<String> {
+fn name_of(command_line: &[u8]) -> Option<String> {
     let mut arguments = command_line.split(|byte| *byte == 0).skip(1);
     while let Some(argument) = arguments.next() {
         let option = argument
@@ -29,8 +43,7 @@ pub fn name_of(command_line: &[u8]) -> Option<String> {
             value.to_vec()
         };
         if !name.is_empty() {
-            let name = name.get(..MAX_NAME).unwrap_or(&name);
-            return Some(String::from_utf8_lossy(name).into_owned());
+            return Some(text(&name));
         }
     }
     None

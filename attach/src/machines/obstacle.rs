@@ -43,12 +43,57 @@ pub enum Obstacle {
 
 /// What keeps the memory of the guest at `kvm` from being read, as far as the kernel knows.
 pub fn obstacle_of_memory(kernel: &HostKernel, kvm: u64, slots: &Slots) -> Option<Obstacle> {
-    if kernel.vm_type(kvm).is_some_and(|kind| kind >= SEV) {
+    obstacle(kernel.vm_type(kvm), slots.bytes(), slots.private_bytes())
+}
+
+/// The same by the guest's type, if that is known, the size of its memory, and that of what its VMM can't read.
+fn obstacle(kind: Option<u8>, bytes: u64, private_bytes: u64) -> Option<Obstacle> {
+    if kind.is_some_and(|kind| kind >= SEV) {
         return Some(Obstacle::Encrypted);
     }
-    match (slots.bytes(), slots.private_bytes()) {
+    match (bytes, private_bytes) {
         (0, 0) => Some(Obstacle::NoMemory),
         (0, _) => Some(Obstacle::Private),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvm_bindings::{
+        KVM_X86_DEFAULT_VM, KVM_X86_SEV_ES_VM, KVM_X86_SEV_VM, KVM_X86_SNP_VM,
+        KVM_X86_SW_PROTECTED_VM, KVM_X86_TDX_VM,
+    };
+
+    use super::*;
+
+    fn of(kind: u32, bytes: u64, private_bytes: u64) -> Option<Obstacle> {
+        obstacle(Some(u8::try_from(kind).unwrap()), bytes, private_bytes)
+    }
+
+    #[test]
+    fn encrypted_guests_are_known_by_their_type() {
+        for kind in [
+            KVM_X86_SEV_VM,
+            KVM_X86_SEV_ES_VM,
+            KVM_X86_SNP_VM,
+            KVM_X86_TDX_VM,
+        ] {
+            for (bytes, private_bytes) in [(0, 0), (1 << 30, 0), (0, 1 << 30)] {
+                assert_eq!(of(kind, bytes, private_bytes), Some(Obstacle::Encrypted));
+            }
+        }
+        assert_eq!(of(KVM_X86_DEFAULT_VM, 1 << 30, 0), None);
+        // Kernels before 6.8 have no types.
+        assert_eq!(obstacle(None, 1 << 30, 0), None);
+    }
+
+    #[test]
+    fn a_guest_that_has_only_private_memory_is_not_read() {
+        let kind = KVM_X86_SW_PROTECTED_VM;
+        assert_eq!(of(kind, 0, 1 << 30), Some(Obstacle::Private));
+        assert_eq!(of(kind, 0, 0), Some(Obstacle::NoMemory));
+        // What its VMM can read has to do.
+        assert_eq!(of(kind, 4096, 1 << 30), None);
     }
 }

@@ -1,5 +1,6 @@
 //! What /proc says of processes. They come and go: what isn't there is `None`, or nothing.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use rustix::io::Errno;
 
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
+/// Longest part of the list of mounts that is read, in bytes: the root is among the first.
+const MAX_MOUNTS: u64 = 1 << 20;
 /// Most descriptors of guests and vCPUs of one process: some 15 us each. A guest has 4096 vCPUs at most.
 const MAX_DESCRIPTORS: usize = 1 << 14;
 
@@ -147,12 +150,28 @@ pub fn program(pid: i32) -> Option<String> {
 
 /// A process's arguments, with a NUL behind each.
 pub fn command_line(pid: i32) -> Vec<u8> {
-    let mut line = Vec::new();
-    if let Ok(file) = File::open(folder(pid).join("cmdline")) {
-        // What was read before an error is as good as a command line that was changed.
-        let _ = file.take(MAX_COMMAND_LINE).read_to_end(&mut line);
+    read(pid, "cmdline", MAX_COMMAND_LINE)
+}
+
+/// The first `max` bytes of a file of a process.
+fn read(pid: i32, name: &str, max: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(folder(pid).join(name)) {
+        // What was read before an error is as good as a file that was changed.
+        let _ = file.take(max).read_to_end(&mut bytes);
     }
-    line
+    bytes
+}
+
+/// Where the root of a process is, seen from this one's; `/` also where its mounts are others.
+pub fn root(pid: i32) -> Option<Vec<u8>> {
+    let link = rustix::fs::readlink(folder(pid).join("root"), Vec::new());
+    link.ok().map(CString::into_bytes)
+}
+
+/// What is mounted where for a process (proc_pid_mountinfo(5)), or the first part of it.
+pub fn mounts(pid: i32) -> Vec<u8> {
+    read(pid, "mountinfo", MAX_MOUNTS)
 }
 
 /// Whether this process may read the memory of another one.

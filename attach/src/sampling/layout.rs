@@ -24,8 +24,18 @@ pub struct VcpuLayout {
     pub cr4: u64,
     /// `kvm_vcpu.arch.mp_state`.
     pub mp_state: u64,
+    /// Where it shows that the vCPU runs a guest of the guest's own; `None` where the kernel doesn't tell.
+    pub nested: Option<Nested>,
     /// Where the rest is.
     pub state: State,
+}
+
+/// `kvm_vcpu.arch.walk_mmu` and `nested_mmu`. The first is a pointer, which leads to the second while the vCPU runs a guest of the guest's own by nested
+/// paging (`nested_ept_init_mmu_context`, `arch/x86/kvm/vmx/nested.c`; `nested_svm_init_mmu_context`, `arch/x86/kvm/svm/nested.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nested {
+    pub walk_mmu: u64,
+    pub nested_mmu: u64,
 }
 
 /// Where a vCPU's registers are that KVM doesn't keep for all processors alike, in bytes from the start of `struct kvm_vcpu`,
@@ -113,6 +123,13 @@ impl VcpuLayout {
             cr3: in_arch("cr3")?,
             cr4: in_arch("cr4")?,
             mp_state: in_arch("mp_state")?,
+            nested: match (in_arch("walk_mmu"), in_arch("nested_mmu")) {
+                (Ok(walk_mmu), Ok(nested_mmu)) => Some(Nested {
+                    walk_mmu,
+                    nested_mmu,
+                }),
+                _ => None,
+            },
             state: State::of_host(btf).unwrap_or(State::Unknown),
         })
     }

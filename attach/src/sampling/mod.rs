@@ -12,6 +12,8 @@ mod layout;
 mod program;
 pub mod record;
 mod stacks;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod time_namespace;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -92,7 +94,10 @@ impl SamplingHost {
             let kvm = kernel.private_data(process, vm)?;
             (kernel.mm_of(kvm)? == process.mm).then_some(kvm)
         });
-        Self::new(kernel, pid, kvm.ok_or(SamplingError::NoGuest)?)
+        let mut host = Self::new(kernel, pid, kvm.ok_or(SamplingError::NoGuest)?)?;
+        // They are offered neither VT-x nor SVM.
+        host.layout.nested = None;
+        Ok(host)
     }
 
     fn new(kernel: Arc<HostKernel>, pid: i32, kvm: u64) -> Result<Self, SamplingError> {

@@ -7,8 +7,8 @@ use super::assembly::{
 };
 use super::layout::{State, VcpuLayout, vmcb};
 use super::record::{
-    AVAILABLE, CODE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES, MP_STATE, OWN,
-    PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE, VALUES,
+    AVAILABLE, CODE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES, MP_STATE,
+    NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE, VALUES,
 };
 use super::stacks::Stacks;
 use crate::kernel_memory::bpf::Instruction;
@@ -108,6 +108,10 @@ impl Program {
         let member = |offset: u64| plan.vcpu.wrapping_add(offset);
         self.read_kernel(FLAGS, 8, member(layout.kvm));
         self.compare(plan.kvm, OWN);
+        if let Some(nested) = layout.nested {
+            self.read_kernel(FLAGS, 8, member(nested.walk_mmu));
+            self.compare(member(nested.nested_mmu), NESTED);
+        }
         self.read_kernel(RIP, 8, member(layout.rip()));
         self.read_kernel(AVAILABLE, 4, member(layout.available));
         self.read_kernel(MP_STATE, 4, member(layout.mp_state));

@@ -15,7 +15,7 @@ pub const CPL: usize = 24;
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
-/// What the record has: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`FIRST_VALUE`].
+/// What the record has: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FIRST_VALUE`].
 pub const FLAGS: usize = 48;
 /// The guest-virtual address of the running task; 0: it wasn't read.
 pub const TASK: usize = 56;
@@ -63,6 +63,8 @@ pub const OWN: i32 = 1;
 pub const PRIVILEGE: i32 = 2;
 /// A flag: there are registers, and stacks as far as they could be copied.
 pub const STACKS: i32 = 4;
+/// A flag: the vCPU runs a guest of the guest's own, whose registers these are.
+pub const NESTED: i32 = 8;
 /// A flag: the first value was read. The next values' follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
 
@@ -96,6 +98,11 @@ impl<'a> Record<'a> {
     /// Whether the vCPU still is the guest's. If it isn't the record says nothing else.
     pub fn is_own(&self) -> bool {
         self.has(OWN)
+    }
+
+    /// Whether the vCPU runs a guest of the guest's own: then the registers and the stacks are that one's, and the values those of the guest.
+    pub fn is_nested(&self) -> bool {
+        self.has(NESTED)
     }
 
     /// The guest's program counter at its last exit; `None` where the host's kernel doesn't have it in memory.

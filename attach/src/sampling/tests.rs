@@ -1,67 +1,11 @@
-use kvmprof_introspection::{Btf, LinearMap, Registers, TaskPointer, ValueKind, ValuePlace};
-use vm_memory::GuestAddress;
+use kvmprof_introspection::Registers;
 
+use super::testing::{load_programs, places, slots};
 use super::*;
-use crate::Slot;
-use crate::host_kernel::types;
 use record::{
     AVAILABLE, CODE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, OWN, PRIVILEGE, RSP, STACK_BYTES,
     STACKS, TASK, USER, VALUES,
 };
-
-const HIGH: u64 = 1 << 32;
-
-fn slots() -> Slots {
-    let slot = |address, bytes, host_address| Slot {
-        address: GuestAddress(address),
-        bytes,
-        host_address,
-        is_read_only: false,
-    };
-    Slots::new(&[
-        slot(0, 64 << 20, 0x7000_0000_0000),
-        slot(HIGH, 32 << 20, 0x7100_0000_0000),
-        slot(0xfffc_0000, 256 << 10, 0x7200_0000_0000),
-    ])
-    .unwrap()
-}
-
-fn places() -> ProcessPlaces {
-    let value = |kind, at, width| ValuePlace { kind, at, width };
-    ProcessPlaces {
-        task: Some(TaskPointer {
-            at: GuestAddress(0x1000),
-            maps: vec![
-                LinearMap {
-                    address: 0xffff_8880_0000_0000,
-                    physical: GuestAddress(0),
-                    bytes: 1 << 46,
-                },
-                LinearMap {
-                    address: 0xffff_ffff_8100_0000,
-                    physical: GuestAddress(16 << 20),
-                    bytes: 8 << 20,
-                },
-            ],
-        }),
-        values: vec![
-            value(ValueKind::Pid, ValueAt::Task(0x500), 4),
-            value(
-                ValueKind::Interrupts(1),
-                ValueAt::Physical(GuestAddress(HIGH + 8)),
-                4,
-            ),
-            // Half of it is behind the end.
-            value(
-                ValueKind::Comm,
-                ValueAt::Physical(GuestAddress((64 << 20) - 8)),
-                16,
-            ),
-        ],
-        interrupt_stack: None,
-        is_linux: true,
-    }
-}
 
 #[test]
 fn guest_addresses_become_the_vmms() {
@@ -148,61 +92,7 @@ fn a_record_with_stacks_has_registers_and_copies() {
 /// The host's kernel itself checks every instruction.
 #[test]
 fn the_kernel_accepts_the_program() {
-    let types = types().unwrap();
-    let mut layout = VcpuLayout::find(&Btf::parse(&types).unwrap()).unwrap();
-    let outputs = bpf::create_event_array().unwrap();
-    let (places, slots) = (places(), slots());
-    let copied = |bytes, user, levels, ranges: u64| {
-        Some(Stacks {
-            bytes,
-            user,
-            levels,
-            interrupt_stack: Some(0x1000),
-            memory: (0..ranges)
-                .map(|index| Range {
-                    guest: index << 30,
-                    bytes: 1 << 20,
-                    host: (1 << 40) + (index << 30),
-                })
-                .collect(),
-        })
-    };
-    let svm = State::Svm { vmcb: 0x1000 };
-    let software = State::Software { cpl: 4, code: 8 };
-    let programs = [
-        (State::Unknown, false, None),
-        (software, true, None),
-        (svm, true, copied(4096, false, 4, 1)),
-        (software, true, copied(4096, true, 4, 3)),
-        (svm, true, copied(8192, true, 5, MAX_RANGES as u64)),
-    ];
-    let host_record = bpf::create_map(host::MAX_HOST_RECORD_BYTES).unwrap();
-    let host_record = host_record.as_raw_fd();
-    let programs = programs.iter().flat_map(|(state, with_places, stacks)| {
-        [None, Some(host_record)].map(|host| (*state, *with_places, stacks.clone(), host))
-    });
-    for (state, with_places, stacks, host_record) in programs {
-        layout.state = state;
-        let mut plan = Plan {
-            vcpu: 0xffff_8880_0000_1000,
-            kvm: 0xffff_8880_0000_2000,
-            outputs: outputs.as_raw_fd(),
-            has_nested_paging: true,
-            record: -1,
-            pointer: pointer(&places, &slots).filter(|_| with_places),
-            reads: reads(&places, &slots)
-                .into_iter()
-                .filter(|_| with_places)
-                .collect(),
-            stacks,
-            host_record,
-            time_offset: 0,
-        };
-        let record = bpf::create_map(plan.room()).unwrap();
-        plan.record = record.as_raw_fd();
-        let instructions = program::instructions(&layout, &plan);
-        bpf::load_for_event(&instructions).unwrap();
-    }
+    assert_eq!(load_programs().unwrap(), 10);
 }
 
 #[test]

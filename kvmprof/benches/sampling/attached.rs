@@ -24,13 +24,14 @@ const WINDOW: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `kvmprof attach`, which ends with this.
-struct Attached(Child);
+pub struct Attached(pub Child);
 
 impl Attached {
-    fn start(socket: &Path) -> anyhow::Result<Self> {
+    /// Attaches to the guest of this process, with a clock of `hz`, and listens at `socket` soon.
+    pub fn start(socket: &Path, hz: u32) -> anyhow::Result<Self> {
         let child = Command::new(env!("CARGO_BIN_EXE_kvmprof"))
             .args(["attach", &process::id().to_string(), "--pid-at", "none"])
-            .args(["--hz", &HZ.to_string(), "--socket"])
+            .args(["--hz", &hz.to_string(), "--socket"])
             .arg(socket)
             .stdin(Stdio::null())
             .spawn();
@@ -51,7 +52,7 @@ pub fn print() -> anyhow::Result<()> {
     let guest = Guest::start("spin", ClockSource::Thread)?;
     let folder = tempfile::tempdir().context("Cannot make a folder for the socket")?;
     let socket = folder.path().join("socket");
-    let attached = Attached::start(&socket)?;
+    let attached = Attached::start(&socket, HZ)?;
     let connection = connect(&socket)?;
     let mut taken = Vec::new();
     for _ in 0..WINDOWS {
@@ -72,7 +73,8 @@ pub fn print() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn connect(socket: &Path) -> anyhow::Result<Connection> {
+/// A connection to it, as soon as it answers.
+pub fn connect(socket: &Path) -> anyhow::Result<Connection> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         match Connection::connect(socket) {

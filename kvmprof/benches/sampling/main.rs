@@ -9,6 +9,7 @@
 mod attached;
 mod devices;
 mod guest;
+mod kills;
 mod lookup;
 mod sandbox;
 mod start_up;
@@ -46,11 +47,12 @@ const SOURCES: [ClockSource; 3] = [
 type Part = (&'static str, fn() -> anyhow::Result<()>);
 
 /// All parts but `samples`, which is the last one.
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("lookup", lookup::print),
     ("stores", stores::print),
     ("attached", attached::print),
     ("stops", stops::print),
+    ("kills", kills::print),
     ("sandbox", sandbox::print),
     ("start-up", start_up::print),
     ("devices", devices::print),

@@ -44,8 +44,9 @@ pub fn enter(contents: &Contents, user: &User) -> Result<(), JailError> {
     let numbers: Result<Vec<_>, _> = contents.devices.iter().map(device).collect();
     let numbers = numbers?;
 
+    // The source has no meaning for this file system. Who looks at the jail from outside learns its folder by it, as `kvmprof list` does.
     mount(
-        Some("tmpfs"),
+        Some(root.to_str().unwrap_or("tmpfs")),
         root,
         Some("tmpfs"),
         PLAIN,

@@ -1,4 +1,4 @@
-//! Which capabilities `kvmprof attach` needs, and that it names the one that lacks.
+//! Which capabilities `kvmprof attach` needs, and that it names the one that lacks; and those of `--clock kernel`.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_client::Connection;
 use kvmprof_tests::Capability::{Bpf, DacOverride, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
 use kvmprof_tests::{
-    Boot, Capability, NOBODY, Ran, as_nobody_with, kvmprof, on_kvm, recorded, run_command, until,
-    with_seccomp_filter,
+    Boot, Capability, NOBODY, Ran, as_nobody_with, as_root_with, is_kernel_clock_for_demo, kvmprof,
+    on_kvm, recorded, run, run_command, until, with_seccomp_filter,
 };
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
@@ -191,6 +192,42 @@ fn a_fourth_one_is_needed_for_guests_of_other_users() {
             }
         }
         vmm.stop();
+    });
+}
+
+/// With `--clock kernel`, which traces nothing. Root without other capabilities may open what is root's, as /dev/kvm.
+#[test]
+fn two_capabilities_are_enough_for_a_guest_of_ones_own() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let place = Place::new();
+        let mut command = Command::new(kvmprof());
+        as_root_with(&mut command, &[Perfmon, Bpf]);
+        let (socket, recording) = (place.file("own"), place.file("recording"));
+        command
+            .args(["run", "--memory", "64M", "--console", "none"])
+            .args(["--clock", "kernel", "--hz", "1000", "--kernel"])
+            .arg(place.file("kernel"))
+            .arg("--record")
+            .arg(&recording)
+            .arg("--socket")
+            .arg(&socket);
+        let mut guest = Running::start(&mut command, &socket, place.file("own.stderr"));
+        until("the host's kernel samples", || {
+            let ran = run(["status", "--json", "--socket", socket.to_str().unwrap()]);
+            let status: Value = serde_json::from_str(&ran.stdout).unwrap();
+            let clock = &status["clock"];
+            let sampled = clock["ledger"]["sampled"].as_u64().unwrap();
+            (clock["source"] == "kernel" && sampled >= 200).then_some(())
+        });
+        kill_process(Pid::from_child(&guest.child), Signal::TERM).unwrap();
+        let status = guest.child.wait().unwrap();
+        assert!(status.success(), "{status} {}", guest.said());
+        let (samples, contents) = recorded(&recording);
+        assert!(samples.len() >= 200, "{:?}", contents.account);
+        assert_eq!(contents.closed, Some(contents.account));
     });
 }
 

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_tests::{
-    NOBODY, as_nobody_with, kvmprof, not_run, on_kvm, on_kvm_with_cgroups, recorded, run_command,
-    until,
+    NOBODY, Ran, as_nobody_with, kvmprof, not_run, on_kvm, on_kvm_with_cgroups, recorded, run,
+    run_command, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::sandbox::until_sampled;
@@ -234,6 +235,23 @@ fn a_guest_in_a_jail_has_nothing_but_what_it_needs() {
         let left: Vec<_> = fs::read_dir(place.file("jail")).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");
         assert!(!recorded(&place.file("jail/recording")).0.is_empty());
+    });
+}
+
+/// Its command line has no name.
+#[test]
+fn a_guest_is_listed_by_its_jails_folder() {
+    on_kvm(|| {
+        let place = Place::new();
+        let mut jail = place.start(&[]);
+        let Ran { status, stdout, .. } = run(["list", "--json"]);
+        assert_eq!(status, 0);
+        let document: Value = serde_json::from_str(&stdout).unwrap();
+        let guests = document["guests"].as_array().unwrap();
+        let entry = guests.iter().find(|it| it["pid"] == jail.inside).unwrap();
+        assert_eq!(entry["name"], "jail", "{entry}");
+        signal(jail.outside.id(), Signal::INT);
+        assert!(jail.outside.wait().unwrap().success());
     });
 }
 

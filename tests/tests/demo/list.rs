@@ -136,6 +136,13 @@ fn a_guest_of_another_process_is_listed_and_read() {
         check_list(&found);
 
         let memory = AttachedMemory::open(&found, kernel).unwrap();
+        for vcpu in &found.vcpus {
+            // This guest has none.
+            let nested = memory.nested_guest(vcpu.descriptor).unwrap();
+            assert!(!nested.runs(), "{nested:?}");
+        }
+        let not_a_vcpu = memory.nested_guest(found.descriptor);
+        assert!(not_a_vcpu.is_none(), "{not_a_vcpu:?}");
         let magic = IMAGE.area("kvmprof_truth").unwrap().start;
         until("the guest counts its time", || {
             (read(&memory, magic, 8)? == b"KVMTRUTH").then_some(())

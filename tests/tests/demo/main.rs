@@ -28,6 +28,7 @@ mod kernel_events;
 mod kills;
 mod ledger;
 mod list;
+mod list_vmms;
 mod memory;
 mod network;
 mod pcs_data;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
-use kvmprof_attach::{AttachedMemory, Slots};
+use kvmprof_attach::{AttachedMemory, NestedGuest, Slots};
 use kvmprof_introspection::{ProcessPlaces, Registers};
 use kvmprof_recording::StackParts;
 
@@ -66,7 +66,9 @@ impl KernelVcpu {
         spawned.spawn(move || {
             let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.traced.thread());
             if let Ok(schedstat) = File::open(schedstat) {
+                let descriptor = self.traced.descriptor();
                 let mut sampler = Sampler {
+                    nested: self.common.memory.nested_guest(descriptor),
                     vcpu: self,
                     view,
                     schedstat,
@@ -100,6 +102,8 @@ struct Clock {
 
 struct Sampler {
     vcpu: KernelVcpu,
+    /// What tells whether the vCPU's registers are another guest's, which the guest runs itself.
+    nested: Option<NestedGuest>,
     view: VcpuView<Arc<AttachedMemory>>,
     /// Of the vCPU's thread.
     schedstat: File,
@@ -298,15 +302,19 @@ impl Sampler {
         self.looks = self.looks.saturating_add(1);
         let memory = &self.vcpu.common.memory;
         let introspector = &mut self.view.introspector;
+        let nested = self.nested.as_ref();
         let looked = self.vcpu.traced.look(|vcpu| {
+            if nested.is_some_and(NestedGuest::runs) {
+                return Ok(None);
+            }
             let (regs, sregs) = vcpu.registers()?;
             let registers = select_registers(&regs, &sregs);
             introspector.identify(memory, &registers, false, false);
-            Ok((introspector.places(memory, &registers), registers))
+            Ok(Some((introspector.places(memory, &registers), registers)))
         });
         match looked {
             Ok(Look::Gone) => None,
-            Ok(Look::Seen((places, registers))) => {
+            Ok(Look::Seen(Some((places, registers)))) => {
                 (self.places, self.registers) = (places, registers);
                 Some(())
             }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, SLOW_PAUSE, State, TraceError, TracedVcpu};
-use kvmprof_attach::{AttachError, AttachedMemory};
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_attach::{AttachError, AttachedMemory, NestedGuest};
+use kvmprof_introspection::{GuestKnowledge, Registers};
 use kvmprof_recording::Sample;
 
 use super::backend::AttachedBackend;
@@ -123,12 +123,15 @@ impl AttachedVcpu {
                 Arc::clone(&self.common.knowledge),
                 self.common.max_stack,
             ),
-            traced: self.traced,
             ticks: self.ticks,
             shared: self.shared,
             knowledge: Arc::clone(&self.common.knowledge),
             generation: 0,
-            started: false,
+            known: Known {
+                nested: self.common.memory.nested_guest(self.traced.descriptor()),
+                ..Known::default()
+            },
+            traced: self.traced,
             failures: Failures::default(),
             common: Arc::clone(&self.common),
         };
@@ -171,6 +174,17 @@ enum Presence {
     Gone,
 }
 
+/// What is known of the vCPU from one look to the next.
+#[derive(Default)]
+struct Known {
+    /// An application processor that has not had its SIPI yet has no meaningful registers.
+    started: bool,
+    /// The guest's registers, as they were last.
+    registers: Option<Registers>,
+    /// What tells whether they are another guest's, which the guest runs itself.
+    nested: Option<NestedGuest>,
+}
+
 struct Sampler {
     view: VcpuView<Arc<AttachedMemory>>,
     traced: TracedVcpu,
@@ -178,8 +192,7 @@ struct Sampler {
     shared: Arc<VcpuShared>,
     knowledge: Arc<GuestKnowledge>,
     generation: Generation,
-    // An application processor that has not had its SIPI yet has no meaningful registers.
-    started: bool,
+    known: Known,
     failures: Failures,
     common: Arc<AttachedCommon>,
 }
@@ -253,7 +266,11 @@ impl Sampler {
     /// Learns where the guest's kernel is, without a sample.
     fn locate_kernel(&mut self) -> Presence {
         let (view, knowledge) = (&self.view, &self.knowledge);
+        let nested = self.known.nested.as_ref();
         let looked = self.traced.look(|vcpu| {
+            if nested.is_some_and(NestedGuest::runs) {
+                return Ok(());
+            }
             let (regs, sregs) = vcpu.registers()?;
             knowledge.locate(&view.memory, &select_registers(&regs, &sregs));
             Ok(())
@@ -282,7 +299,7 @@ impl Sampler {
         time: u64,
         mut elapsed: ElapsedTicks,
     ) -> Presence {
-        let (view, ticks, started) = (&mut self.view, &mut self.ticks, &mut self.started);
+        let (view, ticks, known) = (&mut self.view, &mut self.ticks, &mut self.known);
         view.clear();
         if self.common.in_doubt.load(Ordering::Relaxed) {
             elapsed.lost += 1;
@@ -291,7 +308,7 @@ impl Sampler {
         }
         let looked = self
             .traced
-            .look(|vcpu| capture(vcpu, view, ticks, started, time));
+            .look(|vcpu| capture(vcpu, view, ticks, known, time));
         let mut presence = Presence::There;
         let mut seen = None;
         match looked {
@@ -333,17 +350,23 @@ fn capture(
     vcpu: &mut State<'_>,
     view: &mut VcpuView<Arc<AttachedMemory>>,
     ticks: &mut TickSender,
-    started: &mut bool,
+    known: &mut Known,
     time: u64,
 ) -> Result<(Sample, bool), TraceError> {
-    if !*started {
-        *started = has_started(vcpu.mp_state()?);
+    if !known.started {
+        known.started = has_started(vcpu.mp_state()?);
     }
-    if !*started {
+    if !known.started {
         return Ok((not_started(view.vcpu, time), true));
+    }
+    if known.nested.as_ref().is_some_and(NestedGuest::runs) {
+        let halted = vcpu.mp_state()? == KVM_MP_STATE_HALTED;
+        let sample = view.capture_nested(known.registers.as_ref(), halted, time);
+        return Ok((sample, halted));
     }
     let (regs, sregs) = vcpu.registers()?;
     let registers = select_registers(&regs, &sregs);
+    known.registers = Some(registers);
     let behind_hlt = view.is_behind_hlt(&registers);
     // A VMM that answers HLT itself waits outside KVM_RUN.
     let halted = behind_hlt && (!vcpu.is_in_guest() || vcpu.mp_state()? == KVM_MP_STATE_HALTED);

@@ -8,7 +8,9 @@ use kvmprof_recording::Sample;
 
 use super::ring::Interrupted;
 use crate::clock::ClockSetting;
-use crate::vcpu::{Copied, TickSender, VcpuView, has_started, not_started, page_table_root};
+use crate::vcpu::{
+    Copied, TickSender, VcpuView, has_started, in_nested_guest, not_started, page_table_root,
+};
 
 /// What is known of a vCPU when its records are read.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +47,19 @@ impl Reader<'_> {
         if !has_started(record.mp_state()) {
             return Some(sample);
         }
+        let halted = record.mp_state() == KVM_MP_STATE_HALTED;
+        if record.is_nested() {
+            let mut identity = self.identity(3, halted, record);
+            if !self.setting.process_group {
+                identity.process_group = -1;
+            }
+            return Some(in_nested_guest(view.vcpu, &identity, record.time()));
+        }
         sample.pc = match interrupted {
             Interrupted::GuestKernel(pc) | Interrupted::GuestUser(pc) => pc,
             Interrupted::Host => record.rip()?,
         };
         sample.cpl = privilege(record, sample.pc);
-        let halted = record.mp_state() == KVM_MP_STATE_HALTED;
         let identity = self.identity(sample.cpl, halted, record);
         sample.mode = identity.mode;
         sample.pid = identity.pid;
@@ -104,7 +113,7 @@ mod tests {
 
     use kvmprof_attach::sampling::RECORD_BYTES;
     use kvmprof_attach::sampling::record::{
-        AVAILABLE, CPL, FLAGS, MP_STATE, OWN, PRIVILEGE, RIP, VALUES,
+        AVAILABLE, CPL, FLAGS, MP_STATE, NESTED, OWN, PRIVILEGE, RIP, VALUES,
     };
     use kvmprof_introspection::{GuestKnowledge, ValueAt, ValueKind, ValuePlace};
     use kvmprof_recording::{DEFAULT_STACK_FRAMES, Mode, StackEnd, StackParts};
@@ -211,6 +220,17 @@ mod tests {
         let unread = record(&[(FLAGS, OWN.cast_unsigned().into())]);
         let found = sample(Interrupted::GuestUser(0x40), &unread).unwrap();
         assert_eq!((found.pid, found.tid, found.process_group), (-1, -1, -1));
+    }
+
+    #[test]
+    fn a_guest_of_the_guests_own_has_the_process_and_no_program_counter() {
+        let flags = u64::from((OWN | PRIVILEGE | NESTED).cast_unsigned()) | 1 << 8;
+        let record = record(&[(FLAGS, flags), (CPL, 0), (AVAILABLE, 0)]);
+        for at in [Interrupted::GuestKernel(PC), Interrupted::Host] {
+            let found = sample(at, &record).unwrap();
+            assert_eq!((found.mode, found.cpl, found.pc), (Mode::User, 3, 0));
+            assert_eq!((found.pid, found.address_space), (7, 0));
+        }
     }
 
     #[test]

@@ -26,4 +26,4 @@ pub use ring::{Doorbell, TickReceiver, TickSender, tick_ring};
 pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 pub use task_request::TaskRequest;
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};
-pub(crate) use view::{Copied, VcpuView, has_started, not_started};
+pub(crate) use view::{Copied, VcpuView, has_started, in_nested_guest, not_started};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvmprof_introspection::{
-    AddressSpace, GuestKnowledge, PhysicalMemory, Registers, Stack, StackCopy, TaskReader,
-    VcpuIntrospector,
+    AddressSpace, GuestKnowledge, Identity, PhysicalMemory, Registers, Stack, StackCopy,
+    TaskReader, VcpuIntrospector,
 };
 use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
@@ -14,6 +14,8 @@ use super::capture::{interrupt_priority_level, page_table_root};
 use crate::clock::{ClockSetting, ElapsedTicks, monotonic_ns};
 
 const HLT: u8 = 0xf4;
+/// The privilege level of user mode.
+const USER: u8 = 3;
 
 /// Whether a vCPU in this state (`KVM_MP_STATE_*`) has been started, so that its registers mean something.
 pub fn has_started(mp_state: u32) -> bool {
@@ -29,6 +31,22 @@ pub fn not_started(vcpu: u16, time: u64) -> Sample {
         process_group: -1,
         vcpu,
         mode: Mode::Idle,
+        ..Sample::default()
+    }
+}
+
+/// The sample of a vCPU that runs a guest of the guest's own, for the process that is identified at the level of user mode. It has no program counter and no stack, so that nothing
+/// of the other guest gets the name of what the guest has at that address.
+pub fn in_nested_guest(vcpu: u16, identity: &Identity, time: u64) -> Sample {
+    Sample {
+        time,
+        pid: identity.pid,
+        tid: identity.tid,
+        process_group: identity.process_group,
+        vcpu,
+        cpl: USER,
+        mode: identity.mode,
+        comm: identity.comm,
         ..Sample::default()
     }
 }
@@ -143,6 +161,25 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
     }
 
+    /// What the guest does that runs a guest of its own: it works for the process that does so, which is in user mode as Linux accounts for it. What
+    /// the other guest executes isn't known. The guest's own registers were these before; without them its process isn't known.
+    pub fn capture_nested(
+        &mut self,
+        registers: Option<&Registers>,
+        halted: bool,
+        time: u64,
+    ) -> Sample {
+        let identity = registers.map(|registers| {
+            let registers = Registers {
+                cpl: USER,
+                ..*registers
+            };
+            (self.introspector).identify(&self.memory, &registers, halted, self.process_group)
+        });
+        let identity = identity.unwrap_or_else(|| Identity::at_level(USER, halted));
+        in_nested_guest(self.vcpu, &identity, time)
+    }
+
     /// Unwinds the stack of a vCPU that runs again, and stood still with these registers when it was copied. It goes to
     /// [`VcpuView::send`]. The process's mappings go into `ticks` when they have changed.
     pub fn capture_copied(
@@ -238,5 +275,33 @@ impl<M: PhysicalMemory> VcpuView<M> {
             sample,
         };
         ticks.send(&passed, self.stack.frames());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::DEFAULT_STACK_FRAMES;
+    use vm_memory::{GuestAddress, GuestMemoryMmap};
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_guests_own_guest_is_taken_for_the_guests() {
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        let knowledge = Arc::new(GuestKnowledge::unknown());
+        let mut view = VcpuView::new(3, memory, knowledge, DEFAULT_STACK_FRAMES);
+        let registers = Registers {
+            rip: 0xffff_ffff_8100_0000,
+            cr3: 0x1000,
+            ..Registers::default()
+        };
+        for before in [None, Some(&registers)] {
+            let sample = view.capture_nested(before, false, 7);
+            assert_eq!((sample.vcpu, sample.time, sample.cpl), (3, 7, 3));
+            assert_eq!((sample.mode, sample.pid), (Mode::User, -1));
+            assert_eq!((sample.pc, sample.address_space), (0, 0));
+            assert_eq!(sample.stack, StackSummary::default());
+            assert_eq!(view.capture_nested(before, true, 7).mode, Mode::Idle);
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! their memory alone. KASLR is on.
 
 mod perf;
+mod programs;
 mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};

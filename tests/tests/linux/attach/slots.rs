@@ -1,5 +1,5 @@
 //! A guest of QEMU's whose memory slots change while it is attached to, by ptrace and by the host's kernel at once: memory is
-//! plugged in, a balloon takes pages away, and the memory is unplugged again.
+//! plugged in, a balloon takes pages away, and the memory is unplugged again. The first memory is a file, what is plugged in are huge pages.
 
 use std::ops::Range;
 
@@ -7,6 +7,7 @@ use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
 use super::{COMMON, ONE, TWO};
+use crate::prf::functions_of_modules;
 
 const MIB: u64 = 1 << 20;
 const MORE: u64 = 256 * MIB;
@@ -18,7 +19,7 @@ fn run() -> Finished {
         let two = guest_program("spin.c", TWO, &[]);
         let programs = [("one", &one), ("two", &two)];
         let guest = guest_builder(include_str!("slots_init.sh"), &programs);
-        let guest = guest.modules(&kernel, &["virtio_balloon"]);
+        let guest = guest.modules(&kernel, &["virtio_balloon", "brd"]);
         Scenario::new()
             .memory(4096)
             .kernel("vmlinuz", &kernel)
@@ -90,6 +91,56 @@ fn samples_are_right_whatever_becomes_of_the_slots() {
             assert!(all >= 30 && right * 100 >= all * 99 && whole * 100 >= all * 80);
         }
     }
+}
+
+/// The third process reads a disk that a module keeps, whose functions are where the guest's kernel says.
+#[test]
+fn functions_of_modules_have_their_names() {
+    let run = run();
+    let console = run.console("qemu");
+    let text = console.text();
+    let said: Vec<(u64, &str)> = text
+        .lines()
+        .filter_map(|line| {
+            let (address, name) = line.strip_prefix("function ")?.split_once(' ')?;
+            Some((u64::from_str_radix(address, 16).ok()?, name.trim_end()))
+        })
+        .collect();
+    assert!(!said.is_empty(), "{text}");
+    let dd: i32 = console.after("pid dd ").parse().unwrap();
+    for name in ["traced", "copied"] {
+        let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
+        let functions = functions_of_modules(&contents.symbols);
+        for (address, function) in &said {
+            let expected = format!("{function} [brd]");
+            assert_eq!(functions.get(address), Some(&expected), "{name}");
+        }
+        let is_in_module = |address: &u64| {
+            let function = functions.range(..=*address).next_back();
+            function.is_some_and(|(_, function)| function.ends_with(" [brd]"))
+        };
+        let of_reader = samples.iter().filter(|(sample, _)| sample.pid == dd);
+        let in_module = of_reader
+            .clone()
+            .filter(|(_, frames)| frames.iter().any(is_in_module));
+        let (in_module, all) = (in_module.count(), of_reader.count());
+        println!("{name}: {in_module} of {all} samples of the reader lead through the module");
+        assert!(in_module >= 10);
+    }
+}
+
+/// What was plugged in has been taken from the host's huge pages, or set aside of them.
+#[test]
+fn some_memory_is_in_huge_pages() {
+    let run = run();
+    let text = run.text("huge");
+    let pages = |name: &str| -> u64 {
+        let number = text.lines().find_map(|line| line.strip_prefix(name));
+        number.unwrap().trim().parse().unwrap()
+    };
+    let taken = pages("Total") - pages("Free") + pages("Rsvd");
+    assert!(taken >= MORE / (2 * MIB), "{text}");
+    assert!(pages("Free") < pages("Total"), "{text}");
 }
 
 #[test]

@@ -22,7 +22,13 @@ both() {
     by copied "$1"
 }
 
-monitored qemu 2 memhp_default_state=online_movable -M pc -m 512,slots=1,maxmem=2G -device virtio-balloon-pci,id=balloon
+# What the guest has from the start is a file. For what is added there are huge pages.
+mkdir /run/ram
+mount -t tmpfs none /run/ram
+echo 140 >/proc/sys/vm/nr_hugepages
+[ "$(cat /proc/sys/vm/nr_hugepages)" = 140 ] || fail 89 "the host has no huge pages"
+monitored qemu 2 memhp_default_state=online_movable -M pc,memory-backend=ram -m 512,slots=1,maxmem=2G \
+    -object memory-backend-file,id=ram,mem-path=/run/ram/guest,size=512M,share=on -device virtio-balloon-pci,id=balloon
 says 'workload running'
 cat /run/qemu.qmp.out >"$LAB_OUT/qmp" &
 monitor qmp_capabilities
@@ -34,11 +40,12 @@ traced=$attached
 both 100
 
 # A slot more.
-monitor object-add '"qom-type": "memory-backend-ram", "id": "more", "size": 268435456'
+monitor object-add '"qom-type": "memory-backend-memfd", "id": "more", "size": 268435456, "hugetlb": true, "hugetlbsize": 2097152'
 monitor device_add '"driver": "pc-dimm", "id": "dimm", "memdev": "more"'
 tell grown 600000
 says grown
 listed grown
+sed -n 's/^HugePages_\(Total\|Free\|Rsvd\): */\1 /p' /proc/meminfo >"$LAB_OUT/huge"
 both 200
 
 # The balloon takes pages out of the memory behind the slots.

@@ -1,8 +1,18 @@
-# A guest whose memory grows and shrinks while a process is busy, and another one runs in what was added.
+# A guest whose memory grows and shrinks while a process is busy, and another one runs in what was added. A third one works in a module.
 mount -t sysfs none /sys
-for module in /modules/*.ko; do insmod "$module" || echo "no $module"; done
+for module in /modules/*.ko; do
+    case $module in
+    # A disk in memory, of 1 TiB: what was never written takes no memory, and one process reads for as long as the guest runs.
+    *brd.ko) insmod "$module" rd_nr=1 rd_size=1073741824 ;;
+    *) insmod "$module" ;;
+    esac || echo "no $module"
+done
+sed -n 's/^\([0-9a-f]*\) t \(brd_[a-z_]*\)\t\[brd\]$/function \1 \2/p' /proc/kallsyms
 one & one=$!
 echo "pid one $one"
+# What is read directly goes through the module each time.
+dd if=/dev/ram0 of=/dev/null bs=64k iflag=direct 2>/dev/null & dd=$!
+echo "pid dd $dd"
 
 # total: the guest's memory, in KiB.
 total() { sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo; }

@@ -18,6 +18,8 @@ use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder};
 use kvmprof_tests::{Prf, PrfAccount, until};
 use serde_json::Value;
 
+pub use modules::functions as functions_of_modules;
+
 const RELEASES: [&str; 2] = ["6.1", "6.12"];
 /// A kernel's symbols are some MB.
 const MAX_SYMBOLS: usize = 64 << 20;

@@ -68,8 +68,8 @@ pub fn check(run: &Finished, release: &str, said: &[(&str, u64)]) {
     check_stacks(release, &seen, MODULES[1], 70);
 }
 
-/// The functions of modules: `function [module]`, by address. Modules lie above everything else.
-fn functions(symbols: &str) -> BTreeMap<u64, String> {
+/// The functions of modules in the symbols of a recording: `function [module]`, by address. Modules lie above everything else.
+pub fn functions(symbols: &str) -> BTreeMap<u64, String> {
     symbols
         .lines()
         .filter_map(|line| {

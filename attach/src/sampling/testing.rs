@@ -1,0 +1,147 @@
+//! Programs of all kinds, up to the largest, for tests of what hosts' kernels accept.
+
+use std::os::fd::AsRawFd;
+
+use kvmprof_introspection::{
+    Btf, LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+};
+use vm_memory::GuestAddress;
+
+use super::assembly::Range;
+use super::layout::State;
+use super::program::{self, Plan};
+use super::stacks::Stacks;
+use super::{MAX_RANGES, SamplingError, VcpuLayout, error, host, pointer, reads};
+use crate::host_kernel::types;
+use crate::kernel_memory::bpf;
+use crate::{HostKernelError, Slot, Slots};
+
+/// Where the guest's second memory begins.
+const HIGH: u64 = 1 << 32;
+
+/// The memory of a guest in the VMM.
+pub(super) fn slots() -> Slots {
+    let slot = |address, bytes, host_address| Slot {
+        address: GuestAddress(address),
+        bytes,
+        host_address,
+        is_read_only: false,
+    };
+    Slots::new(&[
+        slot(0, 64 << 20, 0x7000_0000_0000),
+        slot(HIGH, 32 << 20, 0x7100_0000_0000),
+        slot(0xfffc_0000, 256 << 10, 0x7200_0000_0000),
+    ])
+    .unwrap_or_default()
+}
+
+/// Where such a guest has its processes.
+pub(super) fn places() -> ProcessPlaces {
+    let value = |kind, at, width| ValuePlace { kind, at, width };
+    ProcessPlaces {
+        task: Some(TaskPointer {
+            at: GuestAddress(0x1000),
+            maps: vec![
+                LinearMap {
+                    address: 0xffff_8880_0000_0000,
+                    physical: GuestAddress(0),
+                    bytes: 1 << 46,
+                },
+                LinearMap {
+                    address: 0xffff_ffff_8100_0000,
+                    physical: GuestAddress(16 << 20),
+                    bytes: 8 << 20,
+                },
+            ],
+        }),
+        values: vec![
+            value(ValueKind::Pid, ValueAt::Task(0x500), 4),
+            value(
+                ValueKind::Interrupts(1),
+                ValueAt::Physical(GuestAddress(HIGH + 8)),
+                4,
+            ),
+            // Half of it is behind the end.
+            value(
+                ValueKind::Comm,
+                ValueAt::Physical(GuestAddress((64 << 20) - 8)),
+                16,
+            ),
+        ],
+        interrupt_stack: None,
+        is_linux: true,
+    }
+}
+
+/// Has this host's kernel check programs for all kinds of processors, without stacks and with them: up to 8 KiB of each, 5 levels of page tables,
+/// 8 ranges of memory, and the host's stacks. They are at addresses where nothing is, and aren't run. The result says how many they were.
+///
+/// # Errors
+/// The kernel refuses one, or isn't one that is known.
+pub fn load_programs() -> Result<usize, SamplingError> {
+    let types = types()?;
+    let types = Btf::parse(&types).map_err(HostKernelError::from)?;
+    let mut layout = VcpuLayout::find(&types)?;
+    let outputs = bpf::create_event_array().map_err(error::refused)?;
+    let host_record = bpf::create_map(host::MAX_HOST_RECORD_BYTES).map_err(error::refused)?;
+    let mut count = 0;
+    for (state, with_places, stacks) in kinds() {
+        layout.state = state;
+        for host_record in [None, Some(host_record.as_raw_fd())] {
+            let mut plan = plan(with_places);
+            plan.outputs = outputs.as_raw_fd();
+            plan.stacks.clone_from(&stacks);
+            plan.host_record = host_record;
+            let record = bpf::create_map(plan.room()).map_err(error::refused)?;
+            plan.record = record.as_raw_fd();
+            bpf::load_for_event(&program::instructions(&layout, &plan))?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// What differs between the programs: the processor, whether it is known where processes are, and what is copied of stacks.
+fn kinds() -> [(State, bool, Option<Stacks>); 5] {
+    let svm = State::Svm { vmcb: 0x1000 };
+    let software = State::Software { cpl: 4, code: 8 };
+    [
+        (State::Unknown, false, None),
+        (software, true, None),
+        (svm, true, Some(stacks(4096, false, 4, 1))),
+        (software, true, Some(stacks(4096, true, 4, 3))),
+        (svm, true, Some(stacks(8192, true, 5, MAX_RANGES))),
+    ]
+}
+
+fn stacks(bytes: i32, user: bool, levels: i32, ranges: usize) -> Stacks {
+    let range = |index: u64| Range {
+        guest: index << 30,
+        bytes: 1 << 20,
+        host: (1 << 40) + (index << 30),
+    };
+    Stacks {
+        bytes,
+        user,
+        levels,
+        interrupt_stack: Some(0x1000),
+        memory: (0..).map(range).take(ranges).collect(),
+    }
+}
+
+fn plan(with_places: bool) -> Plan {
+    let (places, slots) = (places(), slots());
+    let reads = reads(&places, &slots).into_iter();
+    Plan {
+        vcpu: 0xffff_8880_0000_1000,
+        kvm: 0xffff_8880_0000_2000,
+        outputs: -1,
+        has_nested_paging: true,
+        record: -1,
+        pointer: pointer(&places, &slots).filter(|_| with_places),
+        reads: reads.filter(|_| with_places).collect(),
+        stacks: None,
+        host_record: None,
+        time_offset: 0,
+    }
+}

@@ -1,0 +1,280 @@
+//! What `kvmprof list` says of guests by their VMM's jail, and by how their memory is protected. The VMMs are processes that make a guest, and wait.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io::{self, Read, Write, pipe};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+use std::sync::Arc;
+
+use kvm_bindings::{
+    KVM_MEM_GUEST_MEMFD, KVM_X86_DEFAULT_VM, KVM_X86_SW_PROTECTED_VM, kvm_create_guest_memfd,
+    kvm_userspace_memory_region, kvm_userspace_memory_region2,
+};
+use kvm_ioctls::{Kvm, VmFd};
+use kvmprof_attach::{AttachedMemory, HostKernel, Machine, Obstacle, find_machines};
+use kvmprof_introspection::PhysicalMemory;
+use kvmprof_tests::{not_run, on_kvm, run};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use vm_memory::GuestAddress;
+
+const PAGE: u64 = 4096;
+
+/// A page of memory for a guest. Each process has its own.
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+
+static MEMORY: Page = Page([0; 4096]);
+
+/// A process with a guest.
+struct Vmm(Pid);
+
+impl Vmm {
+    /// Starts one, in which `make` makes the guest. That is of a process which has been forked: it does no more than system calls.
+    fn start(make: impl FnOnce() -> io::Result<VmFd>) -> io::Result<Self> {
+        let (mut hear, mut say) = pipe().unwrap();
+        // SAFETY: the child makes its guest, says so, and waits to be killed. It leaves alone what other threads may have locked.
+        match unsafe { libc::fork() } {
+            -1 => panic!("{}", io::Error::last_os_error()),
+            0 => {
+                // SAFETY: it takes numbers: the child ends with the test.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                let made = make();
+                let error = made
+                    .as_ref()
+                    .err()
+                    .map_or(0, |it| it.raw_os_error().unwrap_or(-1));
+                let _ = say.write_all(&error.to_le_bytes());
+                loop {
+                    // SAFETY: it takes nothing.
+                    unsafe { libc::pause() };
+                }
+            }
+            child => {
+                drop(say);
+                let vmm = Self(Pid::from_raw(child).unwrap());
+                let mut error = [0; 4];
+                hear.read_exact(&mut error).unwrap();
+                match i32::from_le_bytes(error) {
+                    0 => Ok(vmm),
+                    error => Err(io::Error::from_raw_os_error(error)),
+                }
+            }
+        }
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.as_raw_nonzero().get()
+    }
+
+    /// Its guest, as it is found.
+    fn found(&self) -> Machine {
+        let kernel = HostKernel::open().unwrap();
+        let mut machines = find_machines(Ok(&kernel)).machines;
+        machines.retain(|machine| machine.pid == self.pid());
+        let [machine] = machines.try_into().unwrap();
+        machine
+    }
+
+    /// Checks that its guest is found with this obstacle, and that attach says these words.
+    fn is_not_attached_to(&self, obstacle: &Obstacle, words: &[&str]) {
+        assert_eq!(self.found().obstacle.as_ref(), Some(obstacle));
+        let pid = self.pid().to_string();
+        run(["attach", &pid, "--socket", "/nowhere"]).assert_refused(1, words);
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::KILL).unwrap();
+        waitpid(Some(self.0), WaitOptions::empty()).unwrap();
+    }
+}
+
+fn check(result: impl Into<i64>) -> io::Result<()> {
+    match result.into() {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A guest of this kind, without memory.
+fn guest(kind: u32) -> io::Result<VmFd> {
+    Ok(Kvm::new()?.create_vm_with_type(kind.into())?)
+}
+
+/// A guest like any other, with a page of memory.
+fn usual_guest() -> io::Result<VmFd> {
+    guest_with(MEMORY.0.as_ptr() as u64)
+}
+
+/// One with the page of memory at this address.
+fn guest_with(address: u64) -> io::Result<VmFd> {
+    let guest = guest(KVM_X86_DEFAULT_VM)?;
+    let region = kvm_userspace_memory_region {
+        slot: 0,
+        flags: 0,
+        guest_phys_addr: 0,
+        memory_size: PAGE,
+        userspace_addr: address,
+    };
+    // SAFETY: no vCPU can write to what is there.
+    unsafe { guest.set_user_memory_region(region)? };
+    Ok(guest)
+}
+
+/// A guest whose memory its VMM can't read.
+fn private_guest() -> io::Result<VmFd> {
+    let guest = guest(KVM_X86_SW_PROTECTED_VM)?;
+    let memory = guest.create_guest_memfd(kvm_create_guest_memfd {
+        size: PAGE,
+        ..kvm_create_guest_memfd::default()
+    })?;
+    let region = kvm_userspace_memory_region2 {
+        flags: KVM_MEM_GUEST_MEMFD,
+        memory_size: PAGE,
+        userspace_addr: MEMORY.0.as_ptr() as u64,
+        guest_memfd: memory.unsigned_abs(),
+        ..kvm_userspace_memory_region2::default()
+    };
+    // SAFETY: no vCPU can write to what is there.
+    unsafe { guest.set_user_memory_region2(region)? };
+    Ok(guest)
+}
+
+/// Gives the process mounts of its own, of which others get nothing.
+fn leave_mounts() -> io::Result<()> {
+    // SAFETY: it takes a number.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    let flags = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: a string that ends with a zero, and nothing.
+    check(unsafe { libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), flags, ptr::null()) })
+}
+
+/// As Firecracker's jailer does, but for pivot_root(2), which leaves the same and isn't possible in an initramfs.
+fn enter_jail(root: &CStr) -> io::Result<()> {
+    leave_mounts()?;
+    let (path, none) = (root.as_ptr(), ptr::null());
+    // SAFETY: strings that end with a zero, and nothing.
+    unsafe {
+        check(libc::mount(path, path, none, libc::MS_BIND, ptr::null()))?;
+        check(libc::chdir(path))?;
+        check(libc::mount(
+            c".".as_ptr(),
+            c"/".as_ptr(),
+            none,
+            libc::MS_MOVE,
+            ptr::null(),
+        ))?;
+        check(libc::chroot(c".".as_ptr()))
+    }
+}
+
+#[test]
+fn a_guest_in_firecrackers_jail_has_its_name() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("firecracker/vm 7/root");
+        fs::create_dir_all(&root).unwrap();
+        let root = CString::new(root.as_os_str().as_bytes()).unwrap();
+        let name = |enter: &dyn Fn() -> io::Result<()>| {
+            let vmm = Vmm::start(|| {
+                let guest = usual_guest()?;
+                enter()?;
+                Ok(guest)
+            });
+            vmm.unwrap().found().name
+        };
+        assert_eq!(name(&|| enter_jail(&root)).as_deref(), Some("vm 7"));
+        // Without mounts of its own.
+        let change = || {
+            // SAFETY: a string that ends with a zero.
+            check(unsafe { libc::chroot(root.as_ptr()) })
+        };
+        assert_eq!(name(&change).as_deref(), Some("vm 7"));
+        // Mounts of its own are no jail.
+        assert_eq!(name(&leave_mounts), None);
+    });
+}
+
+/// Before 6.8 the host's kernel doesn't say what is encrypted. Who makes such guests has /dev/sev open.
+#[test]
+fn a_guest_whose_vmm_encrypts_is_not_attached_to() {
+    on_kvm(|| {
+        let vmm = Vmm::start(|| {
+            let guest = usual_guest()?;
+            leave_mounts()?;
+            let (tmpfs, dev) = (c"tmpfs".as_ptr(), c"/dev".as_ptr());
+            // SAFETY: strings that end with a zero, and nothing. The descriptor stays open.
+            unsafe {
+                check(libc::mount(tmpfs, dev, tmpfs, 0, ptr::null()))?;
+                check(libc::open(
+                    c"/dev/sev".as_ptr(),
+                    libc::O_RDWR | libc::O_CREAT,
+                    0o600,
+                ))?;
+            }
+            Ok(guest)
+        });
+        vmm.unwrap()
+            .is_not_attached_to(&Obstacle::Encrypted, &["its memory is encrypted"]);
+    });
+}
+
+/// A guest whose only page is one that somebody would have to bring (userfaultfd(2)).
+fn guest_without_pages() -> io::Result<VmFd> {
+    /// `UFFDIO_API` and `UFFDIO_REGISTER` for missing pages (`include/uapi/linux/userfaultfd.h`).
+    const API: libc::Ioctl = 0xc018_aa3f;
+    const REGISTER: libc::Ioctl = 0xc020_aa00;
+    let (access, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping at a place that the kernel chooses, which nobody touches.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), 4096, access, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let mut api = [0xaa_u64, 0, 0];
+    let mut range = [memory as u64, PAGE, 1, 0];
+    // SAFETY: it takes flags; the structures are of the calls' sizes, and live as long as these. The descriptor stays open.
+    unsafe {
+        let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+        check(faults)?;
+        let faults = i32::try_from(faults).map_err(io::Error::other)?;
+        check(libc::ioctl(faults, API, &raw mut api))?;
+        check(libc::ioctl(faults, REGISTER, &raw mut range))?;
+    }
+    guest_with(memory as u64)
+}
+
+/// It isn't waited for.
+#[test]
+fn memory_that_nobody_brings_is_unreadable() {
+    on_kvm(|| {
+        let vmm = match Vmm::start(guest_without_pages) {
+            Ok(vmm) => vmm,
+            Err(error) => return not_run(&format!("this host has no userfaultfd: {error}")),
+        };
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let memory = AttachedMemory::open(&vmm.found(), kernel).unwrap();
+        assert!(memory.contains(GuestAddress(0)));
+        assert_eq!(memory.read_physical(GuestAddress(0), &mut [0; 8]), None);
+        // One that is there is read.
+        let vmm = Vmm::start(usual_guest).unwrap();
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let memory = AttachedMemory::open(&vmm.found(), kernel).unwrap();
+        assert_eq!(memory.read_physical(GuestAddress(0), &mut [0; 8]), Some(()));
+    });
+}
+
+#[test]
+fn a_guest_with_private_memory_is_not_attached_to() {
+    on_kvm(|| match Vmm::start(private_guest) {
+        Ok(vmm) => {
+            let words = ["its memory is private to it (guest_memfd)"];
+            vmm.is_not_attached_to(&Obstacle::Private, &words);
+        }
+        Err(error) => not_run(&format!("this host's KVM has no private memory: {error}")),
+    });
+}
