@@ -167,6 +167,8 @@ pub fn read_progress(spool: &Path, sink: &str) -> io::Result<Option<Progress>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -237,8 +239,16 @@ mod tests {
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         let (mut notes, is_there) = Notes::open(&folder, "a").unwrap();
         assert!(!is_there);
+        // Neither the folder nor the file's length changes: a flush of its data is all that it takes.
+        let file = || {
+            let found = fs::metadata(folder.file(&file_name("a"))).unwrap();
+            (found.ino(), found.len())
+        };
+        let mut first = None;
         for number in 1..5 {
             notes.write(&folder, &progress(number)).unwrap();
+            let now = file();
+            assert_eq!(*first.get_or_insert(now), now);
             let (again, is_there) = Notes::open(&folder, "a").unwrap();
             assert!(is_there);
             assert_eq!(again.last(), progress(number));
