@@ -140,7 +140,7 @@ impl Service<http::Request<AnyBody>> for Holding {
     type Future = <Channel as Service<http::Request<AnyBody>>>::Future;
 
     fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::poll_ready(&mut self.channel, context)
+        <Channel as Service<http::Request<AnyBody>>>::poll_ready(&mut self.channel, context)
     }
 
     fn call(&mut self, request: http::Request<AnyBody>) -> Self::Future {
@@ -151,7 +151,7 @@ impl Service<http::Request<AnyBody>> for Holding {
             departure,
         };
         let request = request.map(|body| AnyBody::new(hold(body)));
-        Service::call(&mut self.channel, request)
+        self.channel.call(request)
     }
 }
 
