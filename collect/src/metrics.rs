@@ -347,6 +347,15 @@ impl SpoolCounts {
             let labels = [("sink", sink.as_str())];
             ConstGauge::new(waiting).encode(family.encode_family(&labels)?)?;
         }
+        let failed = self.0.failed();
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let help = "1 if the sink has ended by a fault of the program, else 0";
+        let mut family = encoder.encode_descriptor("sink_failed", help, None, kind)?;
+        for (sink, ..) in progress {
+            let has_failed = i64::from(failed.contains(sink));
+            let labels = [("sink", sink.as_str())];
+            ConstGauge::new(has_failed).encode(family.encode_family(&labels)?)?;
+        }
         Ok(())
     }
 }
@@ -386,6 +395,7 @@ mod tests {
             r#"kvmprof_guests{host="host \"1\"",zone="north"} 2"#,
             r#"kvmprof_spool_batches{host="host \"1\"",zone="north"} 2"#,
             r#"kvmprof_sink_waiting_batches{host="host \"1\"",zone="north",sink="lake"} 2"#,
+            r#"kvmprof_sink_failed{host="host \"1\"",zone="north",sink="lake"} 0"#,
         ] {
             assert!(
                 text.lines().any(|known| known == line),

@@ -1,44 +1,54 @@
 //! What collecting from many guests costs: kvmprof-collect, with simulated guests that serve recordings at their sockets.
 //!
-//! `cargo bench -p kvmprof-collect --bench fleet -- 10 200 1000` measures with so many guests, each of one vCPU at 19 Hz. Half of the ticks are
-//! idle; the others have one of 200 stacks of 16 frames. All run one kernel with 70,000 functions, each at another address. With `real=4` there are so many guests of `kvmprof demo` beside them, which need a
-//! KVM. What is collected goes to Parquet files of 20 s each (`file=20`), of which there are two of each guest in the 40 s that are measured. It prints the collector's
-//! processor time, as a share of one core, the part of it that the sink's thread takes, and its memory, beside the budgets. Its exit status tells nothing of them:
-//! other programs on the host take part in the processor's caches.
+//! `cargo bench -p kvmprof-collect --bench fleet` measures with 10, 20, 100, 200 and 1000 of them; `-- 20 200` with so many. Each has one vCPU at 19 Hz. Half
+//! of the ticks are idle; the others have one of 200 stacks of 16 frames. All run one kernel with 70,000 functions, each at another address. Beside them there
+//! are four guests of `kvmprof demo`, which need a KVM (`real=0`: none). The configuration is the default one, with the page of metrics and a sink of
+//! Parquet files, each of 300 s (`file=20`: of so many). It is measured for as long as such a file takes, 40 s at least: so each guest has one file in
+//! it, whenever it begins, and the share is that of a collector that runs for ever. All counts take some 35 minutes.
+//!
+//! The last lines are a table of the collector's processor time, as a share of one core, the part of it that the sink's thread takes, and its memory at most
+//! since its start. Where a budget is exceeded, or it wasn't collected from all guests, the exit status is 1. Other programs on the host take part in the
+//! processor's caches: it is to have no other work.
 
 mod guest;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
-/// What is measured, after the time in which all are found.
-const TIME: Duration = Duration::from_secs(40);
-const WARM_UP: Duration = Duration::from_secs(20);
+/// What is measured at least, in s, after the time in which all are found.
+const TIME: u64 = 40;
+/// Longer than the files of all guests take: with those of 300 s, these are written in the midst of what is measured.
+const WARM_UP: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_secs(10);
 const MAX_STEPS: u32 = 20;
-/// Seconds of a Parquet file, unless said otherwise: shorter than by default, so that what files cost is in the time.
-const FILE: u64 = 20;
+/// Seconds of a Parquet file, unless said otherwise: as by default.
+const FILE: u64 = 300;
+/// Guests of `kvmprof demo`, unless said otherwise.
+const REAL: u64 = 4;
+/// The part of the ticks that simulated guests make at least, which they don't where the host is too slow for them.
+const ENOUGH: f64 = 0.9;
 /// Budgets by numbers of guests, in per cent of a core and MiB.
 const BUDGETS: [(usize, f64, Option<f64>); 2] = [(20, 1.0, None), (200, 3.0, Some(150.0))];
 /// Ticks of a second in `/proc/PID/stat` (`_SC_CLK_TCK`, always 100 on x86-64).
 const CLOCK: f64 = 100.0;
 
-fn main() {
+fn main() -> ExitCode {
     // cargo test runs benches too, to see that they start.
     if std::env::args().any(|argument| argument == "--test") {
-        return;
+        return ExitCode::SUCCESS;
     }
-    let limit = Rlimit {
-        current: Some(1 << 14),
-        maximum: Some(1 << 14),
+    let limit = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
     };
     // Without it, few guests can be simulated.
-    let _ = setrlimit(Resource::Nofile, limit);
+    let _ = setrlimit(Resource::Nofile, all);
     let counts: Vec<usize> = std::env::args()
         .filter_map(|word| word.parse().ok())
         .collect();
@@ -50,10 +60,99 @@ fn main() {
     let named = |name: &str| -> Option<u64> {
         std::env::args().find_map(|word| word.strip_prefix(name)?.parse().ok())
     };
-    let real = named("real=").and_then(|real| usize::try_from(real).ok());
-    let file = named("file=").unwrap_or(FILE);
-    for count in counts {
-        measure(count, real.unwrap_or_default(), file);
+    let real = usize::try_from(named("real=").unwrap_or(REAL)).expect("few guests");
+    let file = named("file=").unwrap_or(FILE).max(1);
+    let measured: Vec<Measured> = counts
+        .into_iter()
+        .map(|count| {
+            println!("{count} guests and {real} real ones:");
+            let measured = measure(count, real, file);
+            println!("  {:.2} % of a core", measured.share);
+            measured
+        })
+        .collect();
+    print_table(&measured, real, file);
+    if measured.iter().all(Measured::is_kept) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// What was measured with so many simulated guests.
+struct Measured {
+    guests: usize,
+    /// Processor time, in per cent of a core.
+    share: f64,
+    /// That of the sink's thread.
+    files_share: f64,
+    /// The most memory since the start, in MiB.
+    memory: f64,
+    /// Ticks a second of the simulated guests.
+    ticks: f64,
+    /// Files that were written, and how many these are at least if there was one of each guest.
+    files: usize,
+    least_files: usize,
+}
+
+impl Measured {
+    fn budget(&self) -> Option<(f64, Option<f64>)> {
+        let found = BUDGETS.iter().find(|(guests, ..)| *guests == self.guests);
+        found.map(|(_, share, memory)| (*share, *memory))
+    }
+
+    /// Whether it was collected from all guests.
+    fn is_whole(&self) -> bool {
+        let guests = f64::from(u32::try_from(self.guests).expect("few guests"));
+        self.files >= self.least_files && self.ticks >= ENOUGH * guests * f64::from(guest::HZ)
+    }
+
+    fn is_within_budget(&self) -> bool {
+        self.budget().is_none_or(|(share, memory)| {
+            self.share <= share && memory.is_none_or(|memory| self.memory <= memory)
+        })
+    }
+
+    fn is_kept(&self) -> bool {
+        self.is_whole() && self.is_within_budget()
+    }
+
+    /// The last column of the table.
+    fn verdict(&self) -> String {
+        if !self.is_whole() {
+            return "NOT COLLECTED FROM ALL".to_owned();
+        }
+        let Some((share, memory)) = self.budget() else {
+            return String::new();
+        };
+        let memory = memory.map(|memory| format!(", {memory:.0} MiB"));
+        let kept = if self.is_within_budget() {
+            "kept"
+        } else {
+            "EXCEEDED"
+        };
+        format!("{share:.0} %{}: {kept}", memory.unwrap_or_default())
+    }
+}
+
+/// Prints what was measured, in the form of docs/fleet.md.
+fn print_table(measured: &[Measured], real: usize, file: u64) {
+    println!("\nWith {real} real guests beside them, and Parquet files of {file} s:\n");
+    println!(
+        "| Guests | Processor time, of one core | of which for the files | Memory at most | Files | Ticks a second | Budget |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for row in measured {
+        println!(
+            "| {} | {:.2} % | {:.2} % | {:.0} MiB | {} | {:.0} | {} |",
+            row.guests,
+            row.share,
+            row.files_share,
+            row.memory,
+            row.files,
+            row.ticks,
+            row.verdict()
+        );
     }
 }
 
@@ -140,16 +239,6 @@ fn files(folder: &Path) -> usize {
         .sum()
 }
 
-/// What was measured, beside what it may be.
-fn print(what: &str, (number, unit): (f64, &str), digits: usize, budget: Option<f64>) {
-    let budget = match budget {
-        None => String::new(),
-        Some(budget) if number <= budget => format!(", budget {budget:.0} {unit}: kept"),
-        Some(budget) => format!(", budget {budget:.0} {unit}: EXCEEDED"),
-    };
-    println!("  {number:.digits$} {what}{budget}");
-}
-
 /// Waits until all guests have been begun with and tick as fast as they are to, as far as this host lets them.
 fn warm_up(guests: &guest::Guests, count: usize) {
     let count = f64::from(u32::try_from(count).expect("few guests"));
@@ -160,13 +249,13 @@ fn warm_up(guests: &guest::Guests, count: usize) {
     };
     sleep(WARM_UP);
     for _ in 0..MAX_STEPS {
-        if step() >= 0.9 * count * f64::from(guest::HZ) {
+        if step() >= ENOUGH * count * f64::from(guest::HZ) {
             break;
         }
     }
 }
 
-fn measure(count: usize, real: usize, file: u64) {
+fn measure(count: usize, real: usize, file: u64) -> Measured {
     let folder = tempfile::tempdir().expect("a folder");
     let guests = guest::start(folder.path(), count);
     let demos = start_real(folder.path(), real);
@@ -176,37 +265,23 @@ fn measure(count: usize, real: usize, file: u64) {
     let sink = sink_thread(&process);
     let lake = folder.path().join("lake");
     let look = || (used(&process), used(&sink), guests.ticks(), files(&lake));
+    // As many files of each guest, whenever it begins.
+    let rounds = TIME.div_ceil(file);
     let (before, begin) = (look(), Instant::now());
-    sleep(TIME);
+    sleep(Duration::from_secs(rounds * file));
     let (after, seconds) = (look(), begin.elapsed().as_secs_f64());
     let share = |after, before| (after - before) / seconds * 100.0;
-    let budget = BUDGETS.iter().find(|(guests, ..)| *guests == count);
-    println!(
-        "{count} guests and {real} real ones, {:.0} ticks a second of the former, {} Parquet files of {file} s:",
-        (after.2 - before.2) / seconds,
-        after.3 - before.3
-    );
-    let all = share(after.0, before.0);
-    print(
-        "% of a core",
-        (all, "%"),
-        2,
-        budget.map(|(_, share, _)| *share),
-    );
-    print(
-        "% of a core of these for the files",
-        (share(after.1, before.1), "%"),
-        2,
-        None,
-    );
-    let memory = memory(&process);
-    print(
-        "MiB at most",
-        (memory, "MiB"),
-        0,
-        budget.and_then(|(.., memory)| *memory),
-    );
+    let measured = Measured {
+        guests: count,
+        share: share(after.0, before.0),
+        files_share: share(after.1, before.1),
+        memory: memory(&process),
+        ticks: (after.2 - before.2) / seconds,
+        files: after.3 - before.3,
+        least_files: count + real,
+    };
     kill_process(Pid::from_child(&collector), Signal::TERM).expect("a process");
     collector.wait().expect("its end");
     drop(demos);
+    measured
 }

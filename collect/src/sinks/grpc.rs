@@ -2,20 +2,27 @@
 //!
 //! <https://opentelemetry.io/docs/specs/otlp/#otlpgrpc> says what is tried again.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, ready};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use http_body::{Body, Frame};
 use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_client::ProfilesServiceClient;
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
 use tokio::runtime::{Builder, Runtime};
+use tonic::body::Body as AnyBody;
 use tonic::codec::CompressionEncoding;
+use tonic::codegen::{Bytes, Service, http};
 use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Address, Identity};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
+use super::departure::Departure;
 use super::http::{MAX_ANSWER, TIMEOUT, USER_AGENT, shown, with_values};
 use super::otlp::Sender;
 use super::{Failure, tls};
@@ -89,9 +96,14 @@ impl Receiver {
     async fn export(
         &mut self,
         message: ExportProfilesServiceRequest,
+        departure: &Arc<Departure>,
     ) -> Result<ExportProfilesServiceResponse, Failure> {
         let channel = self.connected().await?;
-        let mut client = ProfilesServiceClient::new(channel.clone())
+        let holding = Holding {
+            channel: channel.clone(),
+            departure: Arc::clone(departure),
+        };
+        let mut client = ProfilesServiceClient::new(holding)
             .send_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Gzip)
             .max_decoding_message_size(MAX_ANSWER);
@@ -109,8 +121,76 @@ impl Sender for Grpc {
     fn send(
         &mut self,
         request: ExportProfilesServiceRequest,
+        departure: &Arc<Departure>,
     ) -> Result<ExportProfilesServiceResponse, Failure> {
-        self.runtime.block_on(self.receiver.export(request))
+        let answer = self.receiver.export(request, departure);
+        self.runtime.block_on(answer)
+    }
+}
+
+/// A connection on which a request's last byte waits for its departure.
+struct Holding {
+    channel: Channel,
+    departure: Arc<Departure>,
+}
+
+impl Service<http::Request<AnyBody>> for Holding {
+    type Response = <Channel as Service<http::Request<AnyBody>>>::Response;
+    type Error = <Channel as Service<http::Request<AnyBody>>>::Error;
+    type Future = <Channel as Service<http::Request<AnyBody>>>::Future;
+
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), Self::Error>> {
+        <Channel as Service<http::Request<AnyBody>>>::poll_ready(&mut self.channel, context)
+    }
+
+    fn call(&mut self, request: http::Request<AnyBody>) -> Self::Future {
+        let departure = Arc::clone(&self.departure);
+        let hold = |body| HeldBack {
+            body,
+            last: None,
+            departure,
+        };
+        let request = request.map(|body| AnyBody::new(hold(body)));
+        self.channel.call(request)
+    }
+}
+
+/// The body of such a request: the message and its length, which tonic has in one piece.
+struct HeldBack {
+    body: AnyBody,
+    /// The last byte of the piece that was handed on.
+    last: Option<Bytes>,
+    departure: Arc<Departure>,
+}
+
+impl Body for HeldBack {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(last) = self.last.take() {
+            let noted = self.departure.note();
+            let last = noted.map(|()| Frame::data(last));
+            return Poll::Ready(Some(
+                last.map_err(|error| Status::aborted(error.to_string())),
+            ));
+        }
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            Some(Ok(frame)) => frame,
+            end => return Poll::Ready(end),
+        };
+        Poll::Ready(Some(Ok(match frame.into_data() {
+            Ok(mut data) => {
+                if !data.is_empty() {
+                    self.last = Some(data.split_off(data.len() - 1));
+                }
+                Frame::data(data)
+            }
+            Err(frame) => frame,
+        })))
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use ureq::http::Response;
 use ureq::tls::TlsConfig;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, SendBody};
 
+use super::departure::{Departure, HeldBack};
 use super::{Failure, tls};
 use crate::config::Endpoint;
 use crate::files::read_text_up_to;
@@ -60,18 +61,25 @@ impl Poster {
         })
     }
 
-    /// Posts `body`, with `query` behind the address.
-    pub fn post(&self, query: &[(&str, String)], kind: &str, body: &[u8]) -> Result<(), Failure> {
-        self.post_with(query, &[("Content-Type", kind)], body)?;
+    /// Posts `body`, with `query` behind the address. Its last byte waits for the `departure`.
+    pub fn post(
+        &self,
+        query: &[(&str, String)],
+        kind: &str,
+        body: &[u8],
+        departure: &Departure,
+    ) -> Result<(), Failure> {
+        self.post_with(query, &[("Content-Type", kind)], body, departure)?;
         Ok(())
     }
 
-    /// Posts `body` with these headers besides those of the configuration, and returns what is answered, cut at [`MAX_ANSWER`].
+    /// As [`post`](Self::post), with these headers besides those of the configuration. Returns what is answered, cut at [`MAX_ANSWER`].
     pub fn post_with(
         &self,
         query: &[(&str, String)],
         headers: &[(&str, &str)],
         body: &[u8],
+        departure: &Departure,
     ) -> Result<Vec<u8>, Failure> {
         let mut request = self.agent.post(&self.url);
         for (name, value) in query {
@@ -84,6 +92,10 @@ impl Poster {
             request = request.header(name, value);
         }
         let url = shown(&self.url);
+        // A receiver that knows the length takes nothing that is shorter.
+        let request = request.header("Content-Length", body.len().to_string());
+        let mut held = HeldBack::new(body, departure);
+        let body = SendBody::from_reader(&mut held);
         let mut answer = request.send(body).map_err(|error| {
             let advice = tls::advice(&error);
             anyhow!(error).context(format!("Cannot post to {url}{advice}"))
@@ -148,6 +160,7 @@ mod tests {
 
     use super::*;
     use crate::config::Tls;
+    use crate::spool::SpoolError;
 
     fn listener() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -190,13 +203,59 @@ mod tests {
         }
     }
 
+    fn post(poster: &Poster) -> Result<(), Failure> {
+        poster.post(&[], "text/plain", b"x", &Departure::new(|| Ok(())))
+    }
+
+    /// All that somebody sends until the end.
+    fn hear(listener: TcpListener) -> JoinHandle<Vec<u8>> {
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut heard = Vec::new();
+            // It may end by a reset.
+            let _ = stream.read_to_end(&mut heard);
+            heard
+        })
+    }
+
+    /// Its departure can't be noted: what the receiver has got is less than a request.
+    #[test]
+    fn a_request_is_whole_only_when_it_is_noted() {
+        let (server, address) = listener();
+        let server = hear(server);
+        let departure = Departure::new(|| Err(SpoolError::NotOwn("spool".into())));
+        let body = [b'x'; 100_000];
+        let poster = poster(&address.to_string(), TIMEOUT);
+        let posted = poster.post(&[], "text/plain", &body, &departure);
+        assert!(matches!(posted, Err(Failure::Retry { .. })), "{posted:?}");
+        assert!(departure.end().is_some());
+        drop(poster);
+        let heard = String::from_utf8(server.join().unwrap()).unwrap();
+        let (head, body) = heard.split_once("\r\n\r\n").unwrap();
+        let head = head.to_lowercase();
+        assert!(head.contains("content-length: 100000"), "{head}");
+        assert!(!head.contains("transfer-encoding"), "{head}");
+        assert_eq!(body.len(), 99_999);
+    }
+
+    /// Nobody is there, so that nothing leaves.
+    #[test]
+    fn a_request_without_a_connection_is_not_noted() {
+        let (server, address) = listener();
+        drop(server);
+        let departure = Departure::new(|| unreachable!());
+        let poster = poster(&address.to_string(), TIMEOUT);
+        let posted = poster.post(&[], "text/plain", b"x", &departure);
+        assert!(matches!(posted, Err(Failure::Retry { .. })), "{posted:?}");
+    }
+
     #[test]
     fn redirects_are_not_followed() {
         for status in [301, 302, 303, 307, 308] {
             let ((other, elsewhere), (server, address)) = (listener(), listener());
             let head = format!("HTTP/1.1 {status} x\r\nLocation: http://{elsewhere}/");
             let server = answer(server, head);
-            let posted = poster(&address.to_string(), TIMEOUT).post(&[], "text/plain", b"x");
+            let posted = post(&poster(&address.to_string(), TIMEOUT));
             let Err(Failure::Retry { error, .. }) = posted else {
                 panic!("{posted:?}");
             };
@@ -211,7 +270,7 @@ mod tests {
     fn a_receiver_that_does_not_answer_is_not_waited_for_for_ever() {
         let (_hanging, address) = listener();
         let poster = poster(&address.to_string(), Duration::from_millis(50));
-        let posted = poster.post(&[], "text/plain", b"x");
+        let posted = post(&poster);
         assert!(matches!(posted, Err(Failure::Retry { .. })), "{posted:?}");
         let agent = agent(tls::client(&Tls::default(), false).unwrap());
         assert_eq!(agent.config().timeouts().global, Some(TIMEOUT));
@@ -223,9 +282,7 @@ mod tests {
     #[test]
     fn proxies_of_the_environment_are_not_used() {
         if let Ok(address) = std::env::var(ADDRESS) {
-            poster(&address, TIMEOUT)
-                .post(&[], "text/plain", b"x")
-                .unwrap();
+            post(&poster(&address, TIMEOUT)).unwrap();
             return;
         }
         let ((proxy, proxy_address), (server, address)) = (listener(), listener());

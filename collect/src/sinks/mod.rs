@@ -1,8 +1,10 @@
 //! Hands batches out of the spool to sinks, each in a thread of its own.
 //!
-//! A batch, or several, are handed over in parts. Before a part is sent that is noted in the spool, and when it has arrived. Whatever is
-//! in between when the collector is killed isn't sent again. Where sending it twice does nothing, it is, and less is noted.
+//! A batch, or several, are handed over in parts. Before a part may arrive that is noted in the spool, and with the next part's note, or at the
+//! batches' end, that it has. Whatever is in between when the collector is killed isn't sent again. Where sending it twice does nothing, it is, and less is
+//! noted.
 
+mod departure;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod http;
@@ -22,6 +24,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::departure::Departure;
 use self::otlp::OtlpSink;
 use self::parquet::ParquetSink;
 use self::pprof::{Dialect, PprofSink};
@@ -77,8 +80,13 @@ trait Sink: Send {
     /// Windows and ticks in a part.
     fn part(&self, batches: &[Batch], part: usize) -> (u64, u64);
 
-    /// Hands a part over.
-    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure>;
+    /// Hands a part over. If it may not be sent twice, its `departure` is noted before all of it can have arrived.
+    fn send(
+        &mut self,
+        batches: &[Batch],
+        part: usize,
+        departure: &Arc<Departure>,
+    ) -> Result<(), Failure>;
 
     /// Forgets what it has kept of the batches.
     fn forget(&mut self) {}
@@ -111,6 +119,10 @@ impl Prepared {
     pub fn start(&self, spool: Arc<Spool>) -> anyhow::Result<Running> {
         let (name, sink) = (self.name.clone(), Arc::clone(&self.sink));
         let thread = Builder::new().name("sink".into()).spawn(move || {
+            let _watch = Watch {
+                name: name.clone(),
+                spool: Arc::clone(&spool),
+            };
             let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
             let mut runner = Runner {
                 name,
@@ -120,25 +132,36 @@ impl Prepared {
             };
             runner.run();
         });
-        Ok(Running {
-            name: self.name.clone(),
-            thread: thread.context("No thread")?,
-        })
+        Ok(Running(thread.context("No thread")?))
+    }
+}
+
+/// Tells of a sink that ends by a fault of the program when that happens: nobody joins it before the end.
+struct Watch {
+    name: String,
+    spool: Arc<Spool>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            log::error!(
+                "Sink {} has ended by a fault of the program: what waits for it stays in the spool until SIGHUP or the next start",
+                self.name
+            );
+            self.spool.note_failed(&self.name);
+        }
     }
 }
 
 /// A sink at work.
-pub struct Running {
-    name: String,
-    thread: JoinHandle<()>,
-}
+pub struct Running(JoinHandle<()>);
 
 impl Running {
     /// Waits for its end, which comes after [`Spool::close`] or [`Spool::drain`].
     pub fn join(self) {
-        if self.thread.join().is_err() {
-            log::error!("Sink {} has ended by a panic", self.name);
-        }
+        // If it has panicked, that has been told.
+        let _ = self.0.join();
     }
 }
 
@@ -232,12 +255,11 @@ impl Runner<'_> {
             first = first.saturating_add(1);
             self.note(first, |progress| progress.unsure.add_part(windows, ticks))?;
         }
-        let mut is_noted = false;
         for part in first..parts {
             if self.spool.is_closed() {
                 return Ok(false);
             }
-            let Some(fate) = self.send(batches, part, is_noted)? else {
+            let Some(fate) = self.send(batches, part)? else {
                 return Ok(false);
             };
             let (windows, ticks) = self.sink.part(batches, part);
@@ -246,26 +268,28 @@ impl Runner<'_> {
                 self.spool.finish(&self.name, count)?;
                 return Ok(true);
             }
-            self.note_next(part + 1, count)?;
-            is_noted = true;
+            // Written with the note that the next one leaves: one for each part is the most that is written. Where parts may be sent twice it isn't written
+            // each time: those since then are sent again after a kill, and are counted by then.
+            self.spool.change_later(&self.name, |progress| {
+                count(progress);
+                progress.go_on(part + 1, false);
+            });
         }
         self.spool.finish(&self.name, |_| ())?;
         Ok(true)
     }
 
     /// Sends a part, until it isn't sent again. `None` if the spool was closed before that.
-    fn send(
-        &mut self,
-        batches: &[Batch],
-        part: usize,
-        mut is_noted: bool,
-    ) -> Result<Option<Fate>, SpoolError> {
+    fn send(&mut self, batches: &[Batch], part: usize) -> Result<Option<Fate>, SpoolError> {
         let mut wait = FIRST_WAIT;
         loop {
-            if !self.sink.is_idempotent() && !is_noted {
-                self.note_sent(part)?;
+            let departure = Arc::new(self.departure(part));
+            let sent = self.sink.send(batches, part, &departure);
+            if let Some(error) = departure.end() {
+                // It hasn't left: a collector that was killed then would have sent it again.
+                return Err(error);
             }
-            let (error, fate): (_, Fate) = match self.sink.send(batches, part) {
+            let (error, fate): (_, Fate) = match sent {
                 Ok(()) => (None, |progress| &mut progress.delivered),
                 Err(Failure::Refused(error)) => (Some(error), |progress| &mut progress.refused),
                 Err(Failure::Partly(error)) => (Some(error), |progress| &mut progress.unsure),
@@ -273,7 +297,6 @@ impl Runner<'_> {
                     let asked = after.unwrap_or_default().min(LONGEST_ASKED);
                     self.tell(&error, "It is tried again");
                     self.note(part, |progress| progress.retries += 1)?;
-                    is_noted = false;
                     if self.spool.wait_ended(jittered(wait, chance()).max(asked)) {
                         return Ok(None);
                     }
@@ -289,27 +312,10 @@ impl Runner<'_> {
         }
     }
 
-    /// Notes that a part is about to be sent. It isn't, if that can't be written: a collector that is killed then would send it again.
-    fn note_sent(&self, part: usize) -> Result<(), SpoolError> {
-        self.spool
-            .try_change(&self.name, |progress| progress.go_on(part, true))
-    }
-
-    /// Notes that the part before `part` is done, what has become of it, and that `part` is about to be sent, all at once: for a sink with a part for each
-    /// guest it is the most that is written. Where parts may be sent twice it isn't written each time: those since then are sent again after
-    /// a kill, and are counted by then.
-    fn note_next(&self, part: usize, count: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
-        if self.sink.is_idempotent() {
-            return self.note(part, count);
-        }
-        let noted = self.spool.change(&self.name, |progress| {
-            count(progress);
-            progress.go_on(part, true);
-        });
-        noted.inspect_err(|_| {
-            self.spool
-                .change_later(&self.name, |progress| progress.go_on(part, false));
-        })
+    /// Notes that a part leaves, right before it can have arrived.
+    fn departure(&self, part: usize) -> Departure {
+        let (spool, name) = (Arc::clone(&self.spool), self.name.clone());
+        Departure::new(move || spool.try_change(&name, |progress| progress.go_on(part, true)))
     }
 
     /// Notes that `part` is the next one and isn't being sent, and what else has changed.

@@ -4,6 +4,7 @@
 //! conventions where they have one.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::anyhow;
 use flate2::Compression;
@@ -18,6 +19,7 @@ use opentelemetry_proto::tonic::profiles::v1development as otlp;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 
+use super::departure::Departure;
 use super::http::Poster;
 use super::{Failure, NO_STACK, Sink};
 use crate::batch::{Batch, Row, Window};
@@ -28,10 +30,11 @@ const MAX_ROWS: usize = 8192;
 
 /// The way to a receiver.
 pub trait Sender: Send {
-    /// Hands a request over, and returns what is answered.
+    /// Hands a request over, whose last byte waits for its `departure`, and returns what is answered.
     fn send(
         &mut self,
         request: ExportProfilesServiceRequest,
+        departure: &Arc<Departure>,
     ) -> Result<ExportProfilesServiceResponse, Failure>;
 }
 
@@ -58,10 +61,15 @@ impl Sink for OtlpSink {
         })
     }
 
-    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
+    fn send(
+        &mut self,
+        batches: &[Batch],
+        part: usize,
+        departure: &Arc<Departure>,
+    ) -> Result<(), Failure> {
         match find(batches, part) {
             Some((batch, windows)) => {
-                let answer = self.0.send(request(batch, windows))?;
+                let answer = self.0.send(request(batch, windows), departure)?;
                 judge(answer, windows.len())
             }
             None => Ok(()),
@@ -125,6 +133,7 @@ impl Sender for Http {
     fn send(
         &mut self,
         request: ExportProfilesServiceRequest,
+        departure: &Arc<Departure>,
     ) -> Result<ExportProfilesServiceResponse, Failure> {
         let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
         let packed = packer
@@ -135,7 +144,7 @@ impl Sender for Http {
             ("Content-Type", "application/x-protobuf"),
             ("Content-Encoding", "gzip"),
         ];
-        let answer = self.0.post_with(&[], &headers, &packed)?;
+        let answer = self.0.post_with(&[], &headers, &packed, departure)?;
         // The request was taken, even where the answer is none of OTLP's.
         Ok(ExportProfilesServiceResponse::decode(&answer[..]).unwrap_or_default())
     }

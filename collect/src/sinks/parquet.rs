@@ -19,6 +19,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, Type};
 
+use super::departure::Departure;
 use super::{Failure, Sink};
 use crate::batch::{Batch, Row, Window};
 
@@ -118,7 +119,8 @@ impl Sink for ParquetSink {
         (windows.len() as u64, ticks.fold(0, u64::saturating_add))
     }
 
-    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
+    /// A file isn't there before it is whole: there is no departure to be noted.
+    fn send(&mut self, batches: &[Batch], part: usize, _: &Arc<Departure>) -> Result<(), Failure> {
         let written = self.files.write(self.target.as_ref(), batches, part);
         written.map_err(|error| {
             if error.is::<RefusedFile>() {

@@ -1,6 +1,7 @@
 //! Windows as pprof profiles, one request each, to Pyroscope or Parca.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +12,7 @@ use kvmprof_report::export::pprof_message as message;
 use prost::Message;
 use serde_json::json;
 
+use super::departure::Departure;
 use super::http::Poster;
 use super::{Failure, Sink};
 use crate::batch::{Batch, Row, Window};
@@ -44,7 +46,12 @@ impl PprofSink {
         })
     }
 
-    fn to_pyroscope(&self, batch: &Batch, window: &Window, profile: &[u8]) -> Result<(), Failure> {
+    fn to_pyroscope(
+        &self,
+        (batch, window): (&Batch, &Window),
+        profile: &[u8],
+        departure: &Departure,
+    ) -> Result<(), Failure> {
         let labels = labels(batch, window).into_iter();
         let labels = labels.map(|(name, value)| format!("{name}={}", plain(&value)));
         let labels: Vec<String> = labels.collect();
@@ -64,10 +71,15 @@ impl PprofSink {
         body.extend(profile);
         body.extend(format!("\r\n--{boundary}--\r\n").into_bytes());
         let kind = format!("multipart/form-data; boundary={boundary}");
-        self.poster.post(&query, &kind, &body)
+        self.poster.post(&query, &kind, &body, departure)
     }
 
-    fn to_parca(&self, batch: &Batch, window: &Window, profile: &[u8]) -> Result<(), Failure> {
+    fn to_parca(
+        &self,
+        (batch, window): (&Batch, &Window),
+        profile: &[u8],
+        departure: &Departure,
+    ) -> Result<(), Failure> {
         let mut labels = labels(batch, window);
         labels.push(("__name__".to_owned(), NAME.to_owned()));
         let labels = labels.into_iter();
@@ -81,7 +93,8 @@ impl PprofSink {
             }],
         });
         let body = body.to_string();
-        self.poster.post(&[], "application/json", body.as_bytes())
+        let kind = "application/json";
+        self.poster.post(&[], kind, body.as_bytes(), departure)
     }
 }
 
@@ -94,18 +107,23 @@ impl Sink for PprofSink {
         find(batches, part).map_or((0, 0), |(_, window)| (1, window.ticks()))
     }
 
-    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
-        let Some((batch, window)) = find(batches, part) else {
+    fn send(
+        &mut self,
+        batches: &[Batch],
+        part: usize,
+        departure: &Arc<Departure>,
+    ) -> Result<(), Failure> {
+        let Some(window) = find(batches, part) else {
             return Ok(());
         };
         let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
         let packed = packer
-            .write_all(&profile(batch, window).encode_to_vec())
+            .write_all(&profile(window.0, window.1).encode_to_vec())
             .and_then(|()| packer.finish());
         let packed = packed.map_err(anyhow::Error::from)?;
         match self.dialect {
-            Dialect::Pyroscope => self.to_pyroscope(batch, window, &packed),
-            Dialect::Parca => self.to_parca(batch, window, &packed),
+            Dialect::Pyroscope => self.to_pyroscope(window, &packed, departure),
+            Dialect::Parca => self.to_parca(window, &packed, departure),
         }
     }
 }

@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 use super::parquet::{NamedWindow, Target};
 use super::*;
 use crate::batch::testing::batch;
-use crate::spool::testing::{fill_up, on_small_disk};
+use crate::spool::read_progress;
+use crate::spool::testing::{fill_up, on_small_disk, take_kept_room};
 
 #[test]
 fn waits_grow_up_to_a_bound_and_are_spread() {
@@ -40,7 +41,13 @@ impl Sink for Closing {
         (1, 10)
     }
 
-    fn send(&mut self, _: &[Batch], part: usize) -> Result<(), Failure> {
+    fn send(
+        &mut self,
+        _: &[Batch],
+        part: usize,
+        departure: &Arc<Departure>,
+    ) -> Result<(), Failure> {
+        departure.note().map_err(anyhow::Error::from)?;
         if part == 0 {
             self.0.close();
         }
@@ -74,10 +81,137 @@ impl Sink for Counting {
         (1, 8)
     }
 
-    fn send(&mut self, _: &[Batch], _: usize) -> Result<(), Failure> {
+    fn send(&mut self, _: &[Batch], _: usize, departure: &Arc<Departure>) -> Result<(), Failure> {
+        departure.note().map_err(anyhow::Error::from)?;
         self.0 += 1;
         Ok(())
     }
+}
+
+/// Takes a batch in three parts, and looks at what is on the disk before and after each one's departure.
+struct Looking {
+    spool: PathBuf,
+    seen: Vec<Progress>,
+}
+
+impl Looking {
+    fn look(&mut self) {
+        let progress = read_progress(&self.spool, "a").unwrap();
+        self.seen.push(progress.unwrap());
+    }
+}
+
+impl Sink for Looking {
+    fn parts(&mut self, _: &[Batch]) -> usize {
+        3
+    }
+
+    fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
+        (1, 10)
+    }
+
+    fn send(&mut self, _: &[Batch], _: usize, departure: &Arc<Departure>) -> Result<(), Failure> {
+        self.look();
+        departure.note().map_err(anyhow::Error::from)?;
+        self.look();
+        Ok(())
+    }
+}
+
+/// At any moment, one part at most is unsure after a kill; none before the first has left.
+#[test]
+fn what_is_noted_is_what_may_have_arrived() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spool");
+    let spool = Arc::new(Spool::open(&path, 1 << 20, &["a"]).unwrap());
+    spool.push(&batch(10, &["g"], 5)).unwrap();
+    spool.drain();
+    let mut sink = Looking {
+        spool: path.clone(),
+        seen: Vec::new(),
+    };
+    let (progress, waiting) = run(&spool, &mut sink);
+    assert_eq!((progress.delivered.windows, waiting), (3, 0));
+    let seen = sink.seen.iter().map(|progress| {
+        let attempt = progress.attempt.unwrap();
+        (attempt.part, attempt.is_sent, progress.delivered.windows)
+    });
+    let seen: Vec<(u64, bool, u64)> = seen.collect();
+    // Until the next one leaves, the one before it is what was noted last.
+    let expected = [
+        (0, false, 0),
+        (0, true, 0),
+        (0, true, 0),
+        (1, true, 1),
+        (1, true, 1),
+        (2, true, 2),
+    ];
+    assert_eq!(seen, expected);
+    let noted = read_progress(&path, "a").unwrap();
+    assert_eq!(noted, Some(progress));
+}
+
+/// Killed when the second part had left, and the third one hadn't.
+#[test]
+fn a_killed_collector_leaves_one_part_unsure() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Spool::open(&folder.path().join("spool"), 1 << 20, &["a"]).unwrap();
+    let spool = open();
+    spool.push(&batch(10, &["g", "h"], 5)).unwrap();
+    spool.claim("a", 0).unwrap();
+    spool
+        .change("a", |progress| {
+            progress.delivered.add_part(1, 8);
+            progress.go_on(1, true);
+        })
+        .unwrap();
+    drop(spool);
+    let spool = Arc::new(open());
+    spool.drain();
+    let mut sink = Looking {
+        spool: folder.path().join("spool"),
+        seen: Vec::new(),
+    };
+    let (progress, waiting) = run(&spool, &mut sink);
+    assert_eq!((progress.delivered.windows, waiting), (2, 0));
+    assert_eq!((progress.unsure.windows, progress.unsure.ticks), (1, 10));
+    assert_eq!(sink.seen.len(), 2);
+}
+
+/// Panics.
+struct Faulty;
+
+impl Sink for Faulty {
+    fn parts(&mut self, _: &[Batch]) -> usize {
+        panic!("a fault of the program")
+    }
+
+    fn part(&self, _: &[Batch], _: usize) -> (u64, u64) {
+        (1, 10)
+    }
+
+    fn send(&mut self, _: &[Batch], _: usize, _: &Arc<Departure>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_sink_that_ends_by_a_fault_is_told_of_before_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["a", "b"]).unwrap();
+    let spool = Arc::new(spool);
+    let sink: Box<dyn Sink> = Box::new(Faulty);
+    let sink = Prepared {
+        name: "a".to_owned(),
+        sink: Arc::new(Mutex::new(sink)),
+    };
+    let running = sink.start(Arc::clone(&spool)).unwrap();
+    assert!(spool.failed().is_empty());
+    spool.push(&batch(10, &["g"], 5)).unwrap();
+    running.join();
+    assert_eq!(spool.failed().into_iter().collect::<Vec<_>>(), ["a"]);
+    // What waits for it stays.
+    assert_eq!(spool.fill().batches, 1);
 }
 
 #[test]
@@ -218,7 +352,7 @@ fn what_cannot_be_noted_is_not_sent_and_waits() {
             spool.push(&batch(10, &["g", "h"], 5)).unwrap();
             spool.drain();
             // The room that is kept for notes is somebody else's.
-            std::fs::remove_file(path.join("spare")).unwrap();
+            take_kept_room(&path);
             let filler = fill_up(folder);
             let mut sink = Counting::default();
             for _ in 0..4 {

@@ -223,7 +223,13 @@ impl Folder {
         self.handle.sync_all()
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), SpoolError> {
+    /// The path of a file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes a file in place of what had its name.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), SpoolError> {
         let unfinished = self.path.join(format!("{name}.{UNFINISHED}"));
         let write = || {
             let mut file = OpenOptions::new()
@@ -252,7 +258,8 @@ impl Folder {
         }
     }
 
-    fn failed(&self, source: io::Error) -> SpoolError {
+    /// It can't be used, for this reason.
+    pub fn failed(&self, source: io::Error) -> SpoolError {
         SpoolError::Folder {
             path: self.path.clone(),
             source,

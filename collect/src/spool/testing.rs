@@ -34,6 +34,18 @@ pub fn on_small_disk(name: &str, test: impl FnOnce(&Path)) {
     assert!(said.contains("1 passed"), "{said}");
 }
 
+/// Takes the room that the spool in `folder` keeps for its documents and for the sinks' notes.
+pub fn take_kept_room(folder: &Path) {
+    std::fs::remove_file(folder.join("spare")).unwrap();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|kind| kind == "notes") {
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_len(0).unwrap();
+        }
+    }
+}
+
 /// Fills the file system of `folder` by a file, whose path is returned.
 pub fn fill_up(folder: &Path) -> PathBuf {
     let filler = folder.join("filler");

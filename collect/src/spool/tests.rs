@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use super::testing::{fill_up, on_small_disk};
+use super::testing::{fill_up, on_small_disk, take_kept_room};
 use super::*;
 use crate::batch::testing::batch;
 
@@ -303,7 +303,7 @@ fn fill_the_disk(folder: &Path) {
     let spool = open();
     assert_eq!(lost(&spool), [(4, 8, 64); 2]);
     // Counts can't be written either, until there is another batch.
-    std::fs::remove_file(folder.join("spool").join("spare")).unwrap();
+    take_kept_room(&folder.join("spool"));
     fill_up(folder);
     spool.push(&batch(60, &["g"], 5)).unwrap_err();
     assert_eq!(lost(&spool), [(5, 9, 72); 2]);
@@ -313,7 +313,7 @@ fn fill_the_disk(folder: &Path) {
     let spool = open();
     assert_eq!(lost(&spool), [(5, 9, 72); 2]);
     // The collector ends before there is one.
-    std::fs::remove_file(folder.join("spool").join("spare")).unwrap();
+    take_kept_room(&folder.join("spool"));
     fill_up(folder);
     spool.push(&batch(80, &["g"], 5)).unwrap_err();
     std::fs::remove_file(&filler).unwrap();
@@ -330,6 +330,69 @@ fn fill_the_disk(folder: &Path) {
     spool.drain();
     assert!(spool.claim("a", 0).unwrap().is_none());
     assert_eq!(lost(&spool), [(6, 10, 80); 2]);
+}
+
+/// Whoever collects, or asks for the metrics, doesn't wait for a sink's note that is being written.
+#[test]
+fn a_note_that_takes_its_time_holds_nobody_up() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a"]);
+    let writing = locked(&spool.notes["a"]);
+    spool.push(&batch(10, &["g"], 5)).unwrap();
+    spool.note_open(BTreeMap::from([(20, 1)])).unwrap();
+    assert_eq!((spool.fill().batches, spool.progress()[0].2), (1, 1));
+    assert!(!spool.is_closed());
+    drop(writing);
+    assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
+}
+
+/// A crash may come between one sink's note and another's: a batch is there until both say that they have it.
+#[test]
+fn a_batch_stays_until_it_is_noted_that_all_have_it() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a", "b"]);
+    for start in [10, 20, 30] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    spool.drain();
+    assert_eq!(starts(&claim(&spool, "b", 100)), [10, 20, 30]);
+    // It has them, and that isn't on the disk yet.
+    let attempt = spool.lock().finish("b").unwrap();
+    assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
+    spool.finish("a", |_| ()).unwrap();
+    assert_eq!(spool.fill().batches, 3);
+    assert_eq!(spool.folder.batches().unwrap().len(), 3);
+    spool.save("b").unwrap();
+    spool.remove_done(attempt.first, attempt.last).unwrap();
+    assert_eq!(spool.fill().batches, 2);
+    assert_eq!(spool.folder.batches().unwrap().len(), 2);
+}
+
+/// A batch isn't found again by a walk over all of them, so that each is removed in its turn.
+#[test]
+fn what_waits_is_known_after_each_step() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a", "b"]);
+    let waiting = || -> Vec<u64> {
+        let all = spool.progress().into_iter();
+        all.map(|(.., waiting)| waiting).collect()
+    };
+    for start in [10, 20, 30] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    assert_eq!(waiting(), [3, 3]);
+    claim(&spool, "a", 20);
+    assert_eq!(waiting(), [3, 3]);
+    spool.finish("a", |_| ()).unwrap();
+    assert_eq!(waiting(), [1, 3]);
+    claim(&spool, "b", 0);
+    spool.finish("b", |_| ()).unwrap();
+    assert_eq!((waiting(), spool.fill().batches), (vec![1, 2], 2));
+    drop(spool);
+    let spool = place.open(LARGE, &["a", "b"]);
+    let all = spool.progress().into_iter();
+    let waiting: Vec<u64> = all.map(|(.., waiting)| waiting).collect();
+    assert_eq!(waiting, [1, 2]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! TLS: who is trusted, and who isn't.
 
+use std::io::Read;
+use std::net::TcpListener;
 use std::path::Path;
 
 use kvmprof_collect::config::{Endpoint, SinkKind, Tls};
@@ -67,6 +69,37 @@ fn who_wants_to_see_a_certificate_is_shown_it() {
     let kind = SinkKind::Otlp(endpoint(&receiver, path, tls));
     let progress = hand_over(kind, &batches(), |progress| progress.retries >= 1);
     assert_eq!(progress.delivered.windows, 0);
+}
+
+/// While a sink only connects, nothing is noted that a killed collector would count as unsure: nothing of its request has left.
+#[test]
+fn what_waits_for_a_connection_has_not_left() {
+    let folder = certificates();
+    let tls = trusting(folder.path(), "ca.pem");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let endpoint = Endpoint {
+        url: format!("https://127.0.0.1:{port}/"),
+        tls,
+        ..Endpoint::default()
+    };
+    for kind in [
+        SinkKind::Otlp(endpoint.clone()),
+        SinkKind::OtlpGrpc(endpoint.clone()),
+        SinkKind::Pyroscope(endpoint),
+    ] {
+        let work = Work::start(kind, 1 << 30);
+        work.push(&batches()[..1]);
+        // It has sent its greeting, and waits for the answer.
+        let (mut stream, _) = server.accept().unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        let (_, progress, waiting) = work.spool.progress().remove(0);
+        assert_eq!((progress.retries, waiting), (0, 1));
+        assert!(!progress.attempt.unwrap().is_sent, "{progress:?}");
+        // It ends at its first failure: the spool takes no more.
+        work.spool.close();
+        drop(stream);
+    }
 }
 
 /// It is as if nobody were there: nothing is lost, and the log says what is wrong.

@@ -44,7 +44,8 @@ fn the_same_batches_give_the_same_files_which_have_every_tick() {
             let windows = 1;
             let ticks = if part == 2 { 12 } else { 10 };
             assert_eq!(sink.part(&batches, part), (windows, ticks));
-            sink.send(&batches, part).unwrap();
+            let departure = Arc::new(Departure::new(|| unreachable!()));
+            sink.send(&batches, part, &departure).unwrap();
         }
         sink.forget();
     }

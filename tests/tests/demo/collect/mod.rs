@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_collect::batch::Batch;
-use kvmprof_collect::spool::{Progress, Spool};
+use kvmprof_collect::spool::{Progress, Spool, read_progress};
 use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::Mode as SampleMode;
 use kvmprof_test_guest::EXIT_ROUNDS;
@@ -91,9 +91,9 @@ impl Fleet {
 
     /// How far a sink has come; none while that isn't known.
     fn progress(&self, sink: &str) -> Progress {
-        let path = self.path("spool").join(format!("sink-{sink}.json"));
-        let document = fs::read(path).unwrap_or_else(|_| b"{}".to_vec());
-        serde_json::from_slice(&document).unwrap()
+        // It may be written just now.
+        let progress = read_progress(&self.path("spool"), sink).ok().flatten();
+        progress.unwrap_or_default()
     }
 
     /// How many windows the collector has put into the spool, of one guest; none while that isn't known.

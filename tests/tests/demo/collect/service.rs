@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use kvmprof_collect::spool::Progress;
+use kvmprof_collect::spool::read_progress;
 use kvmprof_tests::{
     Boot, Guest, Ran, kvmprof, not_run, on_kvm_with_collector, run_command, until,
 };
@@ -98,9 +98,9 @@ const FORBIDDEN: [(&str, &str); 3] = [
 /// The sandbox refuses what root could do without it, and the sink says so; other sinks have all.
 fn check_forbidden(host: &Host, state: &Path) {
     for (sink, folder) in FORBIDDEN {
-        let path = state.join(format!("kvmprof-collect/sink-{sink}.json"));
         let progress = until("the sink has tried it", || {
-            let progress: Progress = serde_json::from_slice(&fs::read(&path).ok()?).unwrap();
+            let progress = read_progress(&state.join("kvmprof-collect"), sink);
+            let progress = progress.ok().flatten()?;
             (progress.retries + progress.delivered.windows > 0).then_some(progress)
         });
         assert_eq!(progress.delivered.windows, 0, "{folder}");
@@ -164,8 +164,8 @@ fn the_unit_does_its_work_under_systemd() {
         let mut said: Vec<&str> = ran.stdout.lines().collect();
         said.sort_unstable();
         assert_eq!(said, ["ExecMainStatus=0", "NRestarts=0", "Result=success"]);
-        let progress = fs::read(state.join("kvmprof-collect/sink-lake.json")).unwrap();
-        let progress: Progress = serde_json::from_slice(&progress).unwrap();
+        let progress = read_progress(&state.join("kvmprof-collect"), "lake").unwrap();
+        let progress = progress.unwrap();
         assert_eq!(parquet_ticks(&lake), progress.delivered.ticks);
         guest.stop();
     });

@@ -1,6 +1,7 @@
 //! Sinks that are down, and collectors that are killed.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -254,6 +255,64 @@ fn a_collector_that_is_killed_counts_what_it_loses() {
         // No tick was in two windows, whatever these are called.
         let ledger = &guest.status()["clock"]["ledger"]["ticks"];
         assert!(ticks <= ledger.as_u64().unwrap(), "{ticks} of {ledger}");
+        receiver.close();
+        guest.stop();
+    });
+}
+
+/// An authority that is trusted, and never shown.
+const AUTHORITY: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBhjCCASugAwIBAgIUcSb9P2F+EN356MvkozUvtNuVOh4wCgYIKoZIzj0EAwIw
+FzEVMBMGA1UEAwwMa3ZtcHJvZiB0ZXN0MCAXDTI2MTEyNjE0MzUxNFoYDzIxMjYx
+MTAyMTQzNTE0WjAXMRUwEwYDVQQDDAxrdm1wcm9mIHRlc3QwWTATBgcqhkjOPQIB
+BggqhkjOPQMBBwNCAAQNK+Rg6CO4hmuNwjMSubN0eD9D2yqDIgXM0M6wSHIbR7m/
+2M7C4fhfPQAnoEvNL5qpK7mDTKW5BLirS9bQNgAYo1MwUTAdBgNVHQ4EFgQUn8Qu
+LgQXY/AYwYOjsbDp1AUfbVIwHwYDVR0jBBgwFoAUn8QuLgQXY/AYwYOjsbDp1AUf
+bVIwDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNJADBGAiEAhSNkR4XqxIsy
+WT9v8GA5dk7SsW0u7ZWX4Jwxf+Qbgv8CIQDyvzbW0GbRTodTgJdF1mXsmFcU7Q9l
+fuCTg9JcqFEhUw==
+-----END CERTIFICATE-----
+";
+
+/// Nothing of a request has left while its sink connects: a kill then takes the open window, and no other one.
+#[test]
+fn a_collector_that_is_killed_while_a_sink_connects_lacks_the_open_windows_alone() {
+    const KILLS: u64 = 3;
+    on_kvm_with_collector(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let fleet = Fleet::new(&[("first", guest.socket())]);
+        let mut receiver = Receiver::start();
+        receiver.close();
+        let hanging = receiver.listener();
+        let authority = fleet.path("ca.pem");
+        fs::write(&authority, AUTHORITY).unwrap();
+        fleet.configure(&format!(
+            "[[sink]]\nname = 'otlp'\ntype = 'otlp'\nurl = 'https://{}/v1development/profiles'\nca_file = '{}'\n",
+            receiver.address,
+            authority.display()
+        ));
+        for _ in 0..KILLS {
+            let windows = fleet.windows();
+            let mut collector = fleet.start();
+            // It waits for an answer to its greeting.
+            let _stream = hanging.accept().unwrap();
+            until("windows are collected", || {
+                (fleet.windows() >= windows + 2).then_some(())
+            });
+            collector.kill().unwrap();
+            collector.wait().unwrap();
+        }
+        drop(hanging);
+        receiver.open();
+        fleet.configure(&otlp(&receiver.address));
+        let windows = fleet.windows();
+        let collector = fleet.start();
+        fleet.until_delivered("otlp", windows + 1);
+        fleet.stop(collector);
+        check_nothing_is_lost(&fleet, &receiver);
+        let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["otlp"]).unwrap();
+        assert_eq!(spool.fill().killed, KILLS);
         receiver.close();
         guest.stop();
     });

@@ -1,0 +1,145 @@
+//! The moment after which a request may arrive.
+//!
+//! A receiver takes nothing of a request whose body isn't whole: of HTTP by RFC 9112, section 8, of gRPC by the length before its message. So the last byte
+//! waits until it is noted in the spool that the request leaves. A collector that is killed before, while it connects or sends the rest, has sent nothing.
+
+use std::io::{self, ErrorKind, Read};
+use std::sync::{Mutex, PoisonError};
+
+use crate::spool::SpoolError;
+
+/// How far a request has come.
+#[derive(Debug)]
+enum Stage {
+    /// It isn't whole for its receiver.
+    Held,
+    /// It may be.
+    Left,
+    /// It never will be.
+    Over,
+    /// It never will be, since that couldn't be noted.
+    Failed(SpoolError),
+}
+
+/// Notes that a request leaves. Each attempt has one of its own.
+pub struct Departure {
+    write: Box<dyn Fn() -> Result<(), SpoolError> + Send + Sync>,
+    stage: Mutex<Stage>,
+}
+
+impl Departure {
+    /// One that is noted by `write`, which is called once at most.
+    pub fn new(write: impl Fn() -> Result<(), SpoolError> + Send + Sync + 'static) -> Self {
+        Self {
+            write: Box::new(write),
+            stage: Mutex::new(Stage::Held),
+        }
+    }
+
+    /// Notes that the request leaves, right before its last byte does.
+    ///
+    /// # Errors
+    /// It can't be noted, or the attempt has ended: the last byte is not to be sent.
+    pub fn note(&self) -> io::Result<()> {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*stage, Stage::Held) {
+            *stage = match (self.write)() {
+                Ok(()) => Stage::Left,
+                Err(error) => Stage::Failed(error),
+            };
+        }
+        match *stage {
+            Stage::Left => Ok(()),
+            _ => Err(ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// Ends the attempt: what still holds the request doesn't send its last byte any more. Returns why the departure couldn't be noted, if that was so.
+    pub fn end(&self) -> Option<SpoolError> {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *stage, Stage::Over) {
+            Stage::Failed(error) => Some(error),
+            Stage::Held | Stage::Left | Stage::Over => None,
+        }
+    }
+}
+
+/// A body whose last byte waits for its departure to be noted.
+pub struct HeldBack<'a> {
+    rest: &'a [u8],
+    departure: &'a Departure,
+}
+
+impl<'a> HeldBack<'a> {
+    /// All of `body`.
+    pub fn new(body: &'a [u8], departure: &'a Departure) -> Self {
+        Self {
+            rest: body,
+            departure,
+        }
+    }
+}
+
+impl Read for HeldBack<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let free = match self.rest.len() {
+            0 => 0,
+            1 => {
+                self.departure.note()?;
+                1
+            }
+            more => more - 1,
+        };
+        let count = free.min(bytes.len());
+        let (now, rest) = self.rest.split_at(count);
+        bytes[..count].copy_from_slice(now);
+        self.rest = rest;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_last_byte_waits_for_the_note() {
+        let noted = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&noted);
+        let departure = Departure::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        let mut body = HeldBack::new(b"12345", &departure);
+        let mut bytes = [0; 16];
+        assert_eq!(body.read(&mut bytes[..3]).unwrap(), 3);
+        assert_eq!(body.read(&mut bytes[3..]).unwrap(), 1);
+        assert_eq!(noted.load(Ordering::Relaxed), 0);
+        assert_eq!(body.read(&mut bytes[4..]).unwrap(), 1);
+        assert_eq!(noted.load(Ordering::Relaxed), 1);
+        assert_eq!(body.read(&mut bytes[5..]).unwrap(), 0);
+        assert_eq!(&bytes[..5], b"12345");
+        departure.note().unwrap();
+        assert_eq!(noted.load(Ordering::Relaxed), 1);
+        assert!(departure.end().is_none());
+        departure.note().unwrap_err();
+    }
+
+    #[test]
+    fn what_cannot_be_noted_does_not_leave() {
+        let damaged = || SpoolError::NotOwn("spool".into());
+        let departure = Departure::new(move || Err(damaged()));
+        let mut bytes = Vec::new();
+        let mut body = HeldBack::new(b"12345", &departure);
+        body.read_to_end(&mut bytes).unwrap_err();
+        assert_eq!(bytes, b"1234");
+        assert!(matches!(departure.end(), Some(SpoolError::NotOwn(_))));
+        // An attempt that has ended writes nothing.
+        let departure = Departure::new(|| unreachable!());
+        assert!(departure.end().is_none());
+        departure.note().unwrap_err();
+    }
+}
