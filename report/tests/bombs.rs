@@ -304,7 +304,8 @@ fn reports_of_tasks_end_where_their_room_does() {
     const ROOM: u64 = 1 << 20;
     const FUNCTIONS: u64 = 200;
     let name = "x".repeat(4000);
-    let lines = (0..FUNCTIONS).map(|function| format!("{:x} T {name}{function}\n", (1 + function) << 12));
+    let lines =
+        (0..FUNCTIONS).map(|function| format!("{:x} T {name}{function}\n", (1 + function) << 12));
     let symbols: String = lines.chain(["fff000 T end\n".to_owned()]).collect();
     let stacks: Vec<[u64; 128]> = (0..FUNCTIONS)
         .map(|first| std::array::from_fn(|frame| (1 + (first + frame as u64) % FUNCTIONS) << 12))
