@@ -5,11 +5,17 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use kvmprof_recording::file::{Block, Kind, RecordingInfo, Unobserved, header};
+use kvmprof_recording::StackEnd;
+use kvmprof_recording::file::{
+    Block, Kind, Recording, RecordingInfo, TasksEncoder, Unobserved, header,
+};
+use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_report::export::{ExportError, Format, Source};
 use kvmprof_report::graph::Graph;
-use kvmprof_report::profile::{Profile, SortBy, document, folded};
-use kvmprof_report::room::{Room, TooMuch};
+use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};
+use kvmprof_report::room::{Room, RoomWriter, TooMuch, too_much};
+use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::tasks::{self, TaskSums, wait_rows};
 use tempfile::TempDir;
 
 /// The most memory that this program may have taken, in KiB: a few times what the largest tables are allowed.
@@ -255,5 +261,102 @@ fn addresses_that_fill_the_memory() {
     assert_eq!(profile.samples(), 10_000);
     profile.resolve(&Unobserved);
     assert!(document(&profile, SortBy::Own, 10).is_object());
+    assert_memory(MAX_MEMORY_KIB);
+}
+
+/// A look at a task for each of these stacks, which sleeps in the innermost frame.
+fn look(stacks: &[[u64; 128]]) -> TaskLook {
+    let mut look = TaskLook::default();
+    for (number, stack) in stacks.iter().enumerate() {
+        let tid = i32::try_from(number).unwrap();
+        look.tasks.push(Task {
+            pid: tid,
+            tid,
+            state: TaskState::Uninterruptible,
+            run_delay: Some(1),
+            stack: TaskStack::Known {
+                first: u32::try_from(look.frames.len()).unwrap(),
+                count: 128,
+                scheduler: 0,
+                end: StackEnd::Complete,
+            },
+            ..Task::default()
+        });
+        look.frames.extend(stack);
+    }
+    look
+}
+
+/// What is made of the looks of the recording with these blocks.
+fn sums_of(blocks: &[(Kind, Vec<u8>)]) -> (TaskSums, Resolver, usize) {
+    let (_folder, path) = recording(blocks, 32 << 10);
+    let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
+    assert!(length < 256 << 10, "{length} bytes");
+    let recording = Recording::open(&path).unwrap();
+    let contents = recording.contents().unwrap();
+    let sums = TaskSums::read(&recording, &contents, &Selection::default(), &Unobserved);
+    (sums.unwrap(), Resolver::from_contents(&contents), length)
+}
+
+/// A few tasks whose stacks have the same functions in other orders, with long names.
+#[test]
+fn reports_of_tasks_end_where_their_room_does() {
+    const ROOM: u64 = 1 << 20;
+    const FUNCTIONS: u64 = 200;
+    let name = "x".repeat(4000);
+    let lines =
+        (0..FUNCTIONS).map(|function| format!("{:x} T {name}{function}\n", (1 + function) << 12));
+    let symbols: String = lines.chain(["fff000 T end\n".to_owned()]).collect();
+    let stacks: Vec<[u64; 128]> = (0..FUNCTIONS)
+        .map(|first| std::array::from_fn(|frame| (1 + (first + frame as u64) % FUNCTIONS) << 12))
+        .collect();
+    let mut encoder = TasksEncoder::default();
+    encoder.push(&look(&stacks), |_| true);
+    let blocks = [
+        (Kind::Symbols, symbols.into_bytes()),
+        (Kind::Tasks, encoder.take()),
+    ];
+    let (sums, resolver, _) = sums_of(&blocks);
+    assert_eq!(sums.waits.len() as u64, FUNCTIONS);
+    let room = || Room::new(ROOM);
+    assert_eq!(tasks::folded(&sums, &resolver, &room()), Err(TooMuch(ROOM)));
+    for (top, is_refused) in [(1, false), (usize::MAX, true)] {
+        let document = tasks::document(&sums, &resolver, top, &room());
+        assert_eq!(document.is_err(), is_refused, "{top}");
+        let mut out = Length::default();
+        let room = room();
+        let mut within = RoomWriter {
+            out: &mut out,
+            room: &room,
+        };
+        let printed = tasks::print(&sums, &resolver, top, &mut within);
+        let error = printed.err().and_then(|error| too_much(&error));
+        assert_eq!(error, is_refused.then_some(TooMuch(ROOM)), "{top}");
+        assert!(out.0 <= ROOM);
+    }
+    assert_memory(MAX_MEMORY_KIB);
+}
+
+/// As many stacks as fit into a small file, all of addresses that no other one has.
+#[test]
+fn stacks_of_tasks_that_fill_the_memory() {
+    let stacks: Vec<[u64; 128]> = (1..=10_000_u64)
+        .map(|stack| std::array::from_fn(|frame| (stack << 12) + 8 * frame as u64))
+        .collect();
+    let mut encoder = TasksEncoder::default();
+    for part in stacks.chunks(2000) {
+        encoder.push(&look(part), |_| true);
+    }
+    let (sums, resolver, length) = sums_of(&[(Kind::Tasks, encoder.take())]);
+    assert_eq!(sums.waits.len(), 10_000);
+    let frames: usize = sums.waits.keys().map(|key| key.stack.frames.len()).sum();
+    assert!(frames <= (4 * length).max(1 << 20) + 10_000, "{frames}");
+    let rows = wait_rows(&sums, &resolver);
+    assert_eq!(rows.iter().map(|row| row.seen).sum::<u64>(), 10_000);
+    let room = Room::of_recording(length);
+    assert!(tasks::document(&sums, &resolver, 20, &room).is_ok());
+    tasks::print(&sums, &resolver, 20, &mut std::io::sink()).unwrap();
+    let lines = tasks::folded(&sums, &resolver, &Room::new(1 << 30));
+    assert_eq!(lines.unwrap().len(), 10_000);
     assert_memory(MAX_MEMORY_KIB);
 }

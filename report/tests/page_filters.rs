@@ -1,4 +1,4 @@
-//! Uses the page's filters, lanes and views in a browser: what they show is what `kvmprof report` says of the same ticks.
+//! Uses the page's filters, lanes and search in a browser: what they show is what `kvmprof report` says of the same ticks.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod shared;
@@ -290,70 +290,6 @@ fn filters_of_functions(used: &Used) {
     );
 }
 
-/// The labels of the frames of a level, from left to right.
-fn ordered(frames: &Value, level: u64) -> Vec<String> {
-    let mut frames: Vec<(i64, String)> = (frames.as_array().unwrap().iter())
-        .filter(|frame| frame[1] == level)
-        .map(|frame| {
-            let label = frame[0].as_str().unwrap().to_owned();
-            (frame[2].as_i64().unwrap(), label)
-        })
-        .collect();
-    frames.sort();
-    frames.into_iter().map(|(_, label)| label).collect()
-}
-
-/// How high the levels of frames are, from the outermost one in.
-fn heights(frames: &Value) -> Vec<i64> {
-    let rows = frames.as_array().unwrap().iter();
-    let mut levels: Vec<(u64, i64)> = rows
-        .map(|frame| (count(&frame[1]), frame[3].as_i64().unwrap()))
-        .collect();
-    levels.sort_unstable();
-    levels.dedup();
-    levels.into_iter().map(|(_, y)| y).collect()
-}
-
-#[test]
-fn views_and_orders_draw_the_same_frames_elsewhere() {
-    let used = Used::of_page("views", |folder| {
-        let path = folder.join("recording");
-        let mut written = Written::with_symbols("ffffffff81000000 T f\n");
-        let worker = (7, b"worker".as_slice());
-        for (ticks, function) in [(15, 0x40_3000), (10, 0x40_1000), (20, 0x40_2000)] {
-            written.samples(ticks, worker, Mode::User, (&[], &[function, 0x40_9000]));
-        }
-        written.write(&path);
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
-    });
-    let said = &used.said;
-    let label = |function: &str| match function {
-        "0x401000" => "0x401000: 10 ticks, 22.2 %".to_owned(),
-        "0x402000" => "0x402000: 20 ticks, 44.4 %".to_owned(),
-        _ => "0x403000: 15 ticks, 33.3 %".to_owned(),
-    };
-    for (name, expected) in [
-        ("flame", ["0x402000", "0x403000", "0x401000"]),
-        ("time", ["0x403000", "0x401000", "0x402000"]),
-        ("name", ["0x401000", "0x402000", "0x403000"]),
-    ] {
-        assert_eq!(ordered(&said[name], 4), expected.map(label), "{name}");
-    }
-    let (flame, icicle) = (heights(&said["flame"]), heights(&said["icicle"]));
-    assert_eq!((flame.len(), icicle.len()), (4, 4), "{said}");
-    assert!(
-        flame.is_sorted_by(|outer, inner| outer > inner),
-        "{flame:?}"
-    );
-    assert!(
-        icicle.is_sorted_by(|outer, inner| outer < inner),
-        "{icicle:?}"
-    );
-    assert_eq!(ordered(&said["icicle"], 4), ordered(&said["name"], 4));
-    assert_eq!(ordered(&said["thread"], 2), ["worker 7: 45 ticks, 100.0 %"]);
-    assert_eq!(ordered(&said["thread"], 4), ordered(&said["icicle"], 4));
-}
-
 /// One recording at two times: the page's command names both, also for a part of them.
 #[test]
 fn two_times_of_a_recording_are_compared() {
@@ -429,39 +365,6 @@ fn each_search_is_one_and_selects_nothing() {
     assert_eq!(said["isSame"], true);
     assert!(count(&said["hits"]) > 0);
     assert_eq!(said["rows"], json!(["walk_tree"]));
-}
-
-/// Where there is more than a page draws it says so.
-#[test]
-fn what_is_not_drawn_is_told() {
-    let used = Used::of_page("crowded", |folder| {
-        let path = folder.join("recording");
-        let mut written = Written::with_symbols("ffffffff81000000 T f\n");
-        for number in 0..60_i32 {
-            let first = 0x40_0000 + 0x1_0000 * u64::from(number.unsigned_abs());
-            let stack: Vec<u64> = (0..120).map(|frame| first + 16 * frame).collect();
-            written.samples(1, (100 + number, b"many"), Mode::User, (&[], &stack));
-        }
-        written.write(&path);
-        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
-    });
-    let said = &used.said;
-    let crowd = "Only the outermost 6000 frames are drawn: zoom in to see the others.";
-    assert_eq!(said["whole"], crowd);
-    assert_eq!(said["frames"], 6000);
-    assert_eq!(said["zoomed"], "");
-    for (kind, name) in [("process", "processes"), ("thread", "threads")] {
-        let text = said[kind][0].as_str().unwrap();
-        assert!(
-            text.ends_with(&format!(" The busiest 12 of 60 {name}.")),
-            "{text}"
-        );
-        assert_eq!(said[kind][1], 12);
-    }
-    assert_eq!(
-        said["vcpu"],
-        json!(["Full height: all ticks of the vCPU.", 1])
-    );
 }
 
 /// What pointing shows is shown by keys, too.

@@ -1,4 +1,4 @@
-//! Uses the page's frames in a browser: what they have in common with the tables, and fingers in place of a mouse.
+//! Uses the page's frames in a browser: where they are, what they have in common with the tables, and fingers in place of a mouse.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod shared;
@@ -10,12 +10,16 @@ use std::path::Path;
 use kvmprof_recording::file::Recording;
 use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_report::html::page_of;
-use serde_json::json;
+use serde_json::{Value, json};
 use shared::Written;
 use used::Used;
 
 /// Innermost first.
 const STACK: [u64; 2] = [0x40_1234, 0x40_1000];
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
 
 fn written(folder: &Path, write: impl FnOnce(&mut Written)) -> String {
     let path = folder.join("recording");
@@ -164,5 +168,154 @@ fn fingers_are_enough() {
     assert!(
         0 < total("second") && total("second") < total("before"),
         "{said}"
+    );
+}
+
+/// The labels of the frames of a level, from left to right.
+fn ordered(frames: &Value, level: u64) -> Vec<String> {
+    let mut frames: Vec<(i64, String)> = (frames.as_array().unwrap().iter())
+        .filter(|frame| frame[1] == level)
+        .map(|frame| {
+            let label = frame[0].as_str().unwrap().to_owned();
+            (frame[2].as_i64().unwrap(), label)
+        })
+        .collect();
+    frames.sort();
+    frames.into_iter().map(|(_, label)| label).collect()
+}
+
+/// How high the levels of frames are, from the outermost one in.
+fn heights(frames: &Value) -> Vec<i64> {
+    let rows = frames.as_array().unwrap().iter();
+    let mut levels: Vec<(u64, i64)> = rows
+        .map(|frame| (count(&frame[1]), frame[3].as_i64().unwrap()))
+        .collect();
+    levels.sort_unstable();
+    levels.dedup();
+    levels.into_iter().map(|(_, y)| y).collect()
+}
+
+#[test]
+fn views_and_orders_draw_the_same_frames_elsewhere() {
+    let used = Used::of_page("views", |folder| {
+        written(folder, |written| {
+            let worker = (7, b"worker".as_slice());
+            for (ticks, function) in [(15, 0x40_3000), (10, 0x40_1000), (20, 0x40_2000)] {
+                written.samples(ticks, worker, Mode::User, (&[], &[function, 0x40_9000]));
+            }
+        })
+    });
+    let said = &used.said;
+    let label = |function: &str| match function {
+        "0x401000" => "0x401000: 10 ticks, 22.2 %".to_owned(),
+        "0x402000" => "0x402000: 20 ticks, 44.4 %".to_owned(),
+        _ => "0x403000: 15 ticks, 33.3 %".to_owned(),
+    };
+    for (name, expected) in [
+        ("flame", ["0x402000", "0x403000", "0x401000"]),
+        ("time", ["0x403000", "0x401000", "0x402000"]),
+        ("name", ["0x401000", "0x402000", "0x403000"]),
+    ] {
+        assert_eq!(ordered(&said[name], 4), expected.map(label), "{name}");
+    }
+    let (flame, icicle) = (heights(&said["flame"]), heights(&said["icicle"]));
+    assert_eq!((flame.len(), icicle.len()), (4, 4), "{said}");
+    assert!(
+        flame.is_sorted_by(|outer, inner| outer > inner),
+        "{flame:?}"
+    );
+    assert!(
+        icicle.is_sorted_by(|outer, inner| outer < inner),
+        "{icicle:?}"
+    );
+    assert_eq!(ordered(&said["icicle"], 4), ordered(&said["name"], 4));
+    assert_eq!(ordered(&said["thread"], 2), ["worker 7: 45 ticks, 100.0 %"]);
+    assert_eq!(ordered(&said["thread"], 4), ordered(&said["icicle"], 4));
+}
+
+/// Where there is more than a page draws it says so.
+#[test]
+fn what_is_not_drawn_is_told() {
+    let used = Used::of_page("crowded", |folder| {
+        written(folder, |written| {
+            for number in 0..60_i32 {
+                let first = 0x40_0000 + 0x1_0000 * u64::from(number.unsigned_abs());
+                let stack: Vec<u64> = (0..120).map(|frame| first + 16 * frame).collect();
+                written.samples(1, (100 + number, b"many"), Mode::User, (&[], &stack));
+            }
+        })
+    });
+    let said = &used.said;
+    let crowd = "Only the outermost 6000 frames are drawn: zoom in to see the others.";
+    assert_eq!(said["whole"], crowd);
+    assert_eq!(said["frames"], 6000);
+    assert_eq!(said["zoomed"], "");
+    for (kind, name) in [("process", "processes"), ("thread", "threads")] {
+        let text = said[kind][0].as_str().unwrap();
+        assert!(
+            text.ends_with(&format!(" The busiest 12 of 60 {name}.")),
+            "{text}"
+        );
+        assert_eq!(said[kind][1], 12);
+    }
+    assert_eq!(
+        said["vcpu"],
+        json!(["Full height: all ticks of the vCPU.", 1])
+    );
+}
+
+/// A function with a rare callee that calls as deep as it calls rarely, and a process whose frames are too narrow for their names.
+fn with_narrow_frames(folder: &Path) -> String {
+    written(folder, |written| {
+        let worker = (7, b"worker".as_slice());
+        let usual = [0x40_2000, STACK[1]];
+        let deep: Vec<u64> = (0..40)
+            .map(|frame| 0x60_0000 + 16 * frame)
+            .chain(usual)
+            .collect();
+        written.samples(3000, worker, Mode::User, (&[], &STACK));
+        written.samples(987, worker, Mode::User, (&[], &usual));
+        written.samples(1, worker, Mode::User, (&[], &deep));
+        let small = [0x40_3010, 0x40_3000];
+        written.samples(12, (9, b"small"), Mode::User, (&[], &small));
+    })
+}
+
+/// However high the graph becomes: the frame that is clicked stays under the pointer, and shares are those of the whole graph.
+#[test]
+fn frames_that_are_clicked_stay_where_they_are() {
+    let used = Used::of_page("zoom", with_narrow_frames);
+    let said = &used.said;
+    let steps = said["steps"].as_array().unwrap();
+    for step in steps {
+        let place = |when: &str| step[when].as_f64().unwrap();
+        assert!((place("before") - place("after")).abs() < 0.5, "{step}");
+        assert_eq!(step["zoomed"], step["name"], "{step}");
+        assert_eq!(step["chosen"], step["name"], "{step}");
+    }
+    let rows = |step: usize| [0, 1].map(|when| count(&steps[step]["rows"][when]));
+    // What was too narrow before is drawn, and goes again, as far as the page can scroll back.
+    assert_eq!((rows(0), rows(1)), ([4, 44], [44, 4]), "{said}");
+    assert_eq!((rows(4)[1], rows(7)), (44, [44, 44]), "{said}");
+
+    let narrow = steps.last().unwrap();
+    assert_eq!(narrow["name"], "0x403010");
+    assert!(narrow["width"].as_f64().unwrap() < 10.0, "{narrow}");
+    let label = |name: &str| format!("{name}: 12 ticks, 0.3 %");
+    let expected = [
+        "all: 4000 ticks, 100.0 %".to_owned(),
+        label("small 9"),
+        label("0x403000"),
+        label("0x403010"),
+    ];
+    assert_eq!(said["labels"], json!(expected));
+    let details = "12: 0.3 % of what is shown, 0.3 % of what is selected";
+    assert_eq!(said["details"], details);
+
+    // What is too narrow to be drawn is found.
+    assert_eq!(said["found"], "found in 0.0 % (1 tick)");
+    assert_eq!(
+        (&said["hits"], &said["zoomedHits"]),
+        (&json!(0), &json!(40))
     );
 }

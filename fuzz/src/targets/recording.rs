@@ -78,8 +78,11 @@ pub fn run(data: &[u8]) {
     let selection = Selection::default();
     if let Ok(sums) = TaskSums::read(&recording, &contents, &selection, &Unobserved) {
         tasks::print(&sums, &resolver, 50, &mut sink()).unwrap();
-        serde_json::to_vec(&tasks::document(&sums, &resolver, 50)).unwrap();
-        if let Ok(lines) = tasks::folded(&sums, &resolver, &Room::new(64 << 20)) {
+        let room = Room::new(64 << 20);
+        if let Ok(document) = tasks::document(&sums, &resolver, 50, &room) {
+            serde_json::to_vec(&document).unwrap();
+        }
+        if let Ok(lines) = tasks::folded(&sums, &resolver, &room) {
             let _empty = Graph::default().draw(&lines);
         }
     }

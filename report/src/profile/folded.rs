@@ -29,6 +29,7 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
         let number = (!profile.merged.is_empty()).then_some(number);
         for ((pid, stack), count) in &recording.stacks {
             let mut line = root(recording, number, *pid);
+            room.take(FRAME.saturating_add(line.len()))?;
             let frames = recording.frames(*pid, stack);
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
             for (index, frame) in frames.iter().enumerate().rev() {
@@ -36,11 +37,11 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
                     line.push(';');
                     line.push_str(CUT_SHORT);
                 }
+                let name = name(frame);
+                room.take(FRAME.saturating_add(name.len()))?;
                 line.push(';');
-                line.push_str(&name(frame));
-                room.take(FRAME)?;
+                line.push_str(&name);
             }
-            room.take(line.len())?;
             *lines.entry(line).or_default() += count;
         }
         if recording.idle > 0 {

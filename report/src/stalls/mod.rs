@@ -5,6 +5,7 @@ mod locks;
 mod print;
 mod running;
 mod stolen;
+mod stretch;
 mod stretches;
 mod waits;
 
@@ -21,7 +22,7 @@ pub use locks::{LockRow, LockThread};
 pub use print::print;
 pub use running::Running;
 pub use stolen::StolenRow;
-pub use stretches::StretchRow;
+pub use stretch::StretchRow;
 pub use waits::{WaitKind, WaitRow};
 
 use locks::Locks;

@@ -4,15 +4,11 @@
 use std::collections::BTreeMap;
 
 use kvmprof_recording::{Mode, Preemption, Sample};
-use serde::Serialize;
 
-use super::running::{Names, Running};
-use crate::profile::{Selected, StackFrame};
+use super::running::Names;
+use super::stretch::{Stretch, StretchRow};
+use crate::profile::Selected;
 
-/// Different stacks of a stretch that are kept.
-const MAX_STACKS: usize = 64;
-/// Functions of a stretch's first stack that are told.
-const MAX_FUNCTIONS: usize = 64;
 /// Stretches that are kept, the longest ones; twice as many before they are sorted out.
 const MAX_STRETCHES: usize = 1000;
 
@@ -32,75 +28,6 @@ impl Switch {
         match self {
             Self::Interrupts => sample.has_interrupts_off(),
             Self::Preemption => sample.preemption == Preemption::Off && sample.mode != Mode::Idle,
-        }
-    }
-}
-
-/// Samples of one thread on one vCPU that followed each other, all with interrupts off, or all with preemption off: what is said here of interrupts is
-/// true of preemption then.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StretchRow {
-    /// The vCPU.
-    pub vcpu: u16,
-    /// The thread's pid in the guest; -1 when unknown.
-    pub pid: i32,
-    /// The thread's tid.
-    pub tid: i32,
-    /// The time of its first sample, in ns from the recording's begin.
-    pub begin_ns: u64,
-    /// From the first sample to the last one, in ns; 0 for a single one. If interrupts were never on between the samples, they were off
-    /// for at least that long.
-    pub seen_ns: u64,
-    /// From the last tick before with interrupts on to the next one behind, in ns: interrupts were off for no longer.
-    pub at_most_ns: u64,
-    /// How many samples there were.
-    pub samples: u64,
-    /// Ticks in it on which the host ran something else.
-    pub stolen: u64,
-    /// What ran at its first sample.
-    pub first: Running,
-    /// The functions on the kernel's stack at its first sample, innermost first: at most 64 of them.
-    pub stack: Vec<String>,
-    /// The innermost function of the kernel that all of its samples have on the stack; `None` if there isn't any.
-    pub common: Option<String>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Stretch {
-    vcpu: u16,
-    pid: i32,
-    tid: i32,
-    first: u64,
-    last: u64,
-    /// The last time before it, and the first behind, with interrupts on.
-    before: u64,
-    behind: u64,
-    samples: u64,
-    stolen: u64,
-    stacks: Vec<Option<u32>>,
-    /// Whether others have run since, which weren't recorded.
-    is_over: bool,
-}
-
-impl Stretch {
-    fn seen(&self) -> u64 {
-        self.last.saturating_sub(self.first)
-    }
-
-    fn at_most(&self) -> u64 {
-        self.behind.saturating_sub(self.before)
-    }
-
-    /// What the longest ones have most of.
-    fn length(&self) -> (u64, u64, u64) {
-        (self.seen(), self.samples, self.at_most())
-    }
-
-    fn add(&mut self, sample: &Sample, stack: Option<u32>) {
-        self.last = sample.time;
-        self.samples += 1;
-        if self.stacks.len() < MAX_STACKS && !self.stacks.contains(&stack) {
-            self.stacks.push(stack);
         }
     }
 }
@@ -241,7 +168,7 @@ impl Stretches {
         self.sort();
         let rows = self.found.iter().take(top);
         let rows = rows
-            .map(|stretch| row(stretch, self.times.began, names))
+            .map(|stretch| stretch.row(self.times.began, names))
             .collect();
         (self.samples, self.count, rows)
     }
@@ -253,49 +180,6 @@ fn close(state: &mut VcpuState, behind: u64) -> Option<Stretch> {
         behind: behind.max(open.last),
         ..open
     })
-}
-
-fn row(stretch: &Stretch, began: u64, names: &Names<'_>) -> StretchRow {
-    let first = stretch.stacks.first().copied().flatten();
-    StretchRow {
-        vcpu: stretch.vcpu,
-        pid: stretch.pid,
-        tid: stretch.tid,
-        begin_ns: stretch.first.saturating_sub(began),
-        seen_ns: stretch.seen(),
-        at_most_ns: stretch.at_most(),
-        samples: stretch.samples,
-        stolen: stretch.stolen,
-        first: names.running(first),
-        stack: kernel_functions(&names.frames(first)),
-        common: common(&stretch.stacks, names),
-    }
-}
-
-fn kernel_functions(frames: &[StackFrame]) -> Vec<String> {
-    let kernel = frames.iter().take_while(|it| it.is_kernel && !it.is_host);
-    let names = kernel.map(|it| it.frame.function.as_ref().to_owned());
-    names.take(MAX_FUNCTIONS).collect()
-}
-
-/// The innermost function of the kernel that all `stacks` have in common, from the outermost frame on.
-fn common(stacks: &[Option<u32>], names: &Names<'_>) -> Option<String> {
-    let outermost_first = |stack: &Option<u32>| {
-        let mut frames = names.frames(*stack);
-        frames.reverse();
-        frames
-    };
-    let mut shared: Vec<StackFrame> = outermost_first(stacks.first()?);
-    for stack in stacks.iter().skip(1) {
-        let frames = outermost_first(stack);
-        let same = shared.iter().zip(&frames).take_while(|(one, other)| {
-            one.frame.function == other.frame.function && one.frame.module == other.frame.module
-        });
-        let length = same.count();
-        shared.truncate(length);
-    }
-    let innermost = shared.last().filter(|frame| frame.is_kernel)?;
-    Some(innermost.frame.function.as_ref().to_owned())
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod shared;
 mod source_texts;
 mod spaces;
 mod tables;
+mod vmlinux;
 
 pub use assembly::{Assembly, MAX_INSTRUCTION};
 pub use builds::BuildIds;

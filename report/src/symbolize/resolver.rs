@@ -2,8 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,9 +12,9 @@ use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
-use super::machine_code::MachineCode;
 use super::tables::{AddressLocation, Tables, file_address, module_name};
-use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
+use super::vmlinux::Vmlinux;
+use super::{MappingSet, SymbolError, USER, demangle, perf_map};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings};
@@ -83,18 +82,6 @@ enum Key {
     Process(i32, u64),
 }
 
-/// The kernel's debug file.
-#[derive(Debug)]
-struct Vmlinux {
-    debug: DebugFile,
-    /// Its code; none of a file with debug information alone.
-    code: MachineCode,
-    /// The kernel's run-time addresses less the file's, modulo 2^64.
-    slide: u64,
-    /// It is the image of a guest that isn't Linux, with its programs in it.
-    is_whole_guest: bool,
-}
-
 type FileKey = (Option<u32>, String);
 
 /// Resolves frames, and caches the results.
@@ -125,7 +112,7 @@ impl Resolver {
             resolver.sysroot = Some(Rc::new(sysroot));
         }
         if let Some(path) = &sources.vmlinux {
-            resolver.vmlinux = Some(Rc::new(vmlinux(path, contents, &resolver.tables)?));
+            resolver.vmlinux = Some(Rc::new(Vmlinux::open(path, contents, &resolver.tables)?));
         }
         Ok(resolver)
     }
@@ -460,60 +447,4 @@ fn plain(line: SourceLine) -> SourceLine {
 /// Whether the mapping has no file that the recording knows: `[anon]`, but not `[vdso]`, which has functions.
 pub(super) fn is_nameless(mapping: &Mapping) -> bool {
     mapping.binary.is_none() && (mapping.file.starts_with('[') || mapping.file.is_empty())
-}
-
-fn vmlinux(path: &Path, contents: &Contents, tables: &Tables) -> Result<Vmlinux, SymbolError> {
-    let read = File::open(path).and_then(|file| {
-        Ok((
-            DebugFile::read(&file, |_, _| None)?,
-            MachineCode::of(&file)?,
-        ))
-    });
-    let (debug, code) = read.map_err(|source| SymbolError::Vmlinux {
-        path: path.to_owned(),
-        source,
-    })?;
-    let kernel = contents.kernel.as_ref();
-    let recorded = kernel.map_or("", |kernel| kernel.build_id.as_str());
-    if !recorded.is_empty() && recorded != debug.build_id {
-        return Err(SymbolError::OtherKernel {
-            path: path.to_owned(),
-            found: if debug.build_id.is_empty() {
-                "none".to_owned()
-            } else {
-                debug.build_id.clone()
-            },
-            recorded: visible(recorded),
-        });
-    }
-    let begins = (tables.kernel.address_of(KERNEL_BEGIN)).zip(debug.kernel_begin());
-    let slide = begins.map(|(ran, linked)| ran.wrapping_sub(linked));
-    let slide = slide.or_else(|| kernel.map(|kernel| kernel.slide));
-    let is_other = kernel.is_none() && runs_as_linked(&debug, tables);
-    let is_whole_guest = slide.is_none() && is_other;
-    let slide = slide.or_else(|| is_other.then_some(0));
-    match slide {
-        Some(slide) => Ok(Vmlinux {
-            debug,
-            code,
-            slide,
-            is_whole_guest,
-        }),
-        None => Err(SymbolError::NoSlide(path.to_owned())),
-    }
-}
-
-/// Whether most recorded functions are where the file has them. Guests other than Linux run where they were linked to. Where none
-/// is recorded, as with `--pid-at`, the file tells: Linux's has the symbol where its kernel begins.
-fn runs_as_linked(debug: &DebugFile, tables: &Tables) -> bool {
-    let begins = tables.kernel.wanted(|_| true);
-    if begins.is_empty() {
-        return debug.kernel_begin().is_none();
-    }
-    let is_there = |(begin, _): &&(u64, u64)| {
-        let own = debug.functions.find(*begin);
-        own.is_some_and(|(name, own)| own == *begin && tables.kernel.find(*begin) == Some(name))
-    };
-    let there = begins.iter().filter(is_there).count();
-    there > 0 && there * 2 >= begins.len()
 }

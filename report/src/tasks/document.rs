@@ -3,10 +3,23 @@
 use serde_json::{Value, json};
 
 use super::{TaskSums, state_name, wait_rows};
+use crate::room::{Room, TooMuch};
 use crate::symbolize::Resolver;
 
+/// Bytes that a row takes in memory, and one of its names beside the text.
+const ROW: usize = 1024;
+const NAME: usize = 48;
+
 /// All of `sums`, of what tasks wait in the first `top` rows.
-pub fn document(sums: &TaskSums, resolver: &Resolver, top: usize) -> Value {
+///
+/// # Errors
+/// There is no `room` for it.
+pub fn document(
+    sums: &TaskSums,
+    resolver: &Resolver,
+    top: usize,
+    room: &Room,
+) -> Result<Value, TooMuch> {
     let states = sums.states.iter();
     let states = states.map(|(state, seen)| {
         json!({ "state": state.letter().to_string(), "name": state_name(*state), "seen": seen })
@@ -23,6 +36,12 @@ pub fn document(sums: &TaskSums, resolver: &Resolver, top: usize) -> Value {
         })
     });
     let rows = wait_rows(sums, resolver);
+    for row in rows.iter().take(top) {
+        let names = row.functions.iter().map(|name| NAME + name.len());
+        room.take(names.fold(ROW, usize::saturating_add))?;
+    }
+    let others = sums.delays.len().saturating_add(sums.free_waits.len());
+    room.take(others.saturating_mul(ROW))?;
     let waits = rows.iter().take(top).map(|row| {
         json!({
             "state": row.state.letter().to_string(),
@@ -46,7 +65,7 @@ pub fn document(sums: &TaskSums, resolver: &Resolver, top: usize) -> Value {
             "looks_own_free": wait.own,
         })
     });
-    json!({
+    Ok(json!({
         "looks": sums.looks,
         "looks_complete": sums.complete,
         "stood_still_ns": sums.duration,
@@ -59,5 +78,5 @@ pub fn document(sums: &TaskSums, resolver: &Resolver, top: usize) -> Value {
         "waits_left_out": rows.len().saturating_sub(top),
         "run_delays": delays.collect::<Vec<_>>(),
         "waits_while_free": free_waits.collect::<Vec<_>>(),
-    })
+    }))
 }

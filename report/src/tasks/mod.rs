@@ -125,17 +125,18 @@ pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<S
     for (key, wait) in waits() {
         let name = plain(&sums.name(key.thread)).replace(MARKS, "");
         let mut line = format!("{name}-{};{}{GROUP}", key.thread.pid, state_name(key.state));
+        room.take(FRAME.saturating_add(line.len()))?;
         let is_torn = outermost(key).is_some_and(|outermost| torn.contains(&outermost));
         for (number, function) in functions(resolver, key).iter().rev().enumerate() {
+            // Before it becomes a part of the line: a name may be as long as the recording's symbols.
+            room.take(FRAME.saturating_add(function.len()))?;
             line.push(';');
             line.push_str(&plain(function).replace(MARKS, ""));
             if number == 0 && is_torn {
                 line.push(CUT);
             }
             line.push_str(KERNEL_MARK);
-            room.take(FRAME)?;
         }
-        room.take(line.len())?;
         *lines.entry(line).or_default() += wait.seen;
     }
     let lines = lines.into_iter();

@@ -7,7 +7,7 @@ use kvmprof_recording::file::{Contents, FileError, Observer, Recording};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, StackEnd};
 
-use crate::profile::Selection;
+use crate::profile::{Limits, Selection};
 use crate::text::visible;
 
 /// The highest number of a vCPU that is shown without a task on it.
@@ -124,12 +124,30 @@ struct Collector<'s> {
     selection: &'s Selection,
     since: HashMap<Thread, Since>,
     stacks: HashSet<Rc<WaitStack>>,
+    /// How many frames of further stacks are kept.
+    frames_left: usize,
     vcpus: u16,
     /// In how many looks each vCPU had a task, and in how many of them another one waited for any vCPU.
     busy: BTreeMap<u16, (u64, u64)>,
     looks_with_waiting: u64,
     /// Whether the looks have the tasks of all processes, and all of them are selected.
     has_all_processes: bool,
+}
+
+impl WaitStack {
+    /// It with the function that waits as its only frame.
+    fn innermost(&self) -> Self {
+        Self {
+            frames: self
+                .frames
+                .get(self.scheduler)
+                .copied()
+                .into_iter()
+                .collect(),
+            scheduler: 0,
+            is_whole: false,
+        }
+    }
 }
 
 impl Thread {
@@ -185,6 +203,7 @@ impl TaskSums {
             selection,
             since: HashMap::new(),
             stacks: HashSet::new(),
+            frames_left: Limits::of_recording(recording.length()).frames,
             busy: BTreeMap::new(),
             looks_with_waiting: 0,
             has_all_processes: contents.info.pids.is_empty() && selection.pids.is_empty(),
@@ -326,11 +345,15 @@ impl Collector<'_> {
         wait.longest = wait.longest.max(unmoved);
     }
 
-    /// The one copy of `stack`.
-    fn shared(&mut self, stack: WaitStack) -> Rc<WaitStack> {
+    /// The one copy of `stack`, or of its innermost frame if it is a new one for whose frames there is no room.
+    fn shared(&mut self, mut stack: WaitStack) -> Rc<WaitStack> {
+        if stack.frames.len() > self.frames_left && !self.stacks.contains(&stack) {
+            stack = stack.innermost();
+        }
         if let Some(known) = self.stacks.get(&stack) {
             return Rc::clone(known);
         }
+        self.frames_left = self.frames_left.saturating_sub(stack.frames.len());
         let stack = Rc::new(stack);
         self.stacks.insert(Rc::clone(&stack));
         stack

@@ -307,7 +307,7 @@ fn run_delays_are_those_of_vcpus_too() {
     let delays: Vec<u64> = sums.vcpus.values().map(|queue| queue.delay).collect();
     assert_eq!(delays, [500, 210]);
     assert_eq!(sums.delays.values().copied().collect::<Vec<_>>(), [710]);
-    let document = document(&sums, &resolver, 1);
+    let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
     assert_eq!(document["vcpus"][1]["run_delay_ns"], 210);
 }
 
@@ -353,7 +353,7 @@ fn tasks_that_wait_beside_a_free_vcpu_are_told() {
     assert_eq!(rows[0], ["2", "0", "0", "2", "a;b\u{fffd}"], "{text}");
     assert_eq!(rows[1], ["1", "1", "1", "2", "a;b\u{fffd}"], "{text}");
     assert_eq!(rows[2].join(" "), "... and 1 more", "{text}");
-    let document = document(&sums, &resolver, 1);
+    let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
     assert_eq!(document["waits_while_free"].as_array().unwrap().len(), 3);
     assert_eq!(document["waits_while_free"][0]["looks_own_free"], 0);
     assert_eq!(document["waits_while_free"][0]["looks"], 2);
@@ -375,7 +375,7 @@ fn the_tables_and_the_document_have_the_same_numbers() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
-    let document = document(&sums, &resolver, 1);
+    let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
     assert_eq!(document["waits"][0]["functions"][0], "pipe_read");
     assert_eq!(document["waits"][0]["longest_ns"], 2 * SECOND);
     assert_eq!(document["waits_left_out"], 2);
@@ -407,7 +407,7 @@ fn of_some_processes_nothing_is_said_of_vcpus() {
         print(&sums, &resolver, 2, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(!text.contains("FREE WHILE A TASK WAITS"), "{text}");
-        let document = document(&sums, &resolver, 1);
+        let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
         assert_eq!(document["vcpus"].as_array().map(Vec::len), Some(0));
     }
 }

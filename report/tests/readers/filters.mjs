@@ -207,3 +207,45 @@ export async function odd () {
   }
   return answer
 }
+
+// Zooms in and out by clicks: where the frame that is clicked is in the window before and after, how high the graph is, and what is selected. Windows are shorter
+// and longer than the page.
+export async function zoom () {
+  const answer = { steps: [] }
+  const click = async name => {
+    const frame = page.locator(`#graph .frame[aria-label^="${name}:"]`)
+    const rows = async () => page.evaluate(() => element('graph').offsetHeight / HEIGHT)
+    await frame.scrollIntoViewIfNeeded()
+    const { x, y, width, height } = await frame.boundingBox()
+    const step = { name, before: y, width, rows: [await rows()] }
+    const zoom = await page.evaluate(() => state.zoom)
+    await page.mouse.click(x + width / 2, y + height / 2)
+    await page.waitForFunction(zoom => state.zoom !== zoom, zoom)
+    step.after = (await frame.boundingBox()).y
+    step.rows.push(await rows())
+    step.zoomed = await page.evaluate(() => views.graph.zoomed.name)
+    step.chosen = await text('#details h3')
+    answer.steps.push(step)
+  }
+  for (const height of [1000, 3000]) {
+    await page.setViewportSize({ width: 1300, height })
+    await click('0x402000')
+    await click('all')
+    await click('0x402000')
+    await page.evaluate(() => scrollTo(0, 0))
+    await click('all')
+  }
+  await page.fill('#search', '0x600')
+  await untilState('search', '0x600')
+  answer.found = await text('#found')
+  const hits = async () => page.locator('#graph .frame.hit').count()
+  answer.hits = await hits()
+  await click('0x402000')
+  answer.zoomedHits = await hits()
+  await page.click('#whole')
+  await untilState('zoom', '')
+  await click('0x403010')
+  answer.labels = await labels()
+  answer.details = await text('#details dd')
+  return answer
+}

@@ -1,6 +1,6 @@
 //! `kvmprof report`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,11 +8,12 @@ use kvmprof_recording::Mode;
 use serde_json::{Map, Value};
 
 use super::input::TaskInput;
-use super::{CommandError, InputArguments};
+use super::{CommandError, InputArguments, OutputLimit};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
     modules, print, relatives_document,
 };
+use kvmprof_report::room::{Room, RoomWriter, too_much};
 use kvmprof_report::tasks;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
@@ -36,6 +37,8 @@ pub struct ReportArguments {
     files: Vec<PathBuf>,
     #[command(flatten)]
     input: InputArguments,
+    #[command(flatten)]
+    limit: OutputLimit,
     /// The tables, in this order [default: those that have something to show]
     #[arg(long, value_enum, value_name = "TABLE", value_delimiter = ',')]
     by: Vec<Section>,
@@ -60,6 +63,20 @@ pub struct ReportArguments {
     /// Print a JSON document instead, with the tables that --by names, else all of them
     #[arg(long)]
     json: bool,
+}
+
+/// Writes to standard output by `write` as long as there is `room`.
+fn within(
+    room: &Room,
+    console: &mut Console<'_>,
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> anyhow::Result<ExitStatus> {
+    let out = &mut *console.output;
+    write(&mut RoomWriter { out, room }).map_err(|error| match too_much(&error) {
+        Some(too_much) => anyhow::Error::from(too_much),
+        None => CommandError::Output(error).into(),
+    })?;
+    Ok(ExitStatus::SUCCESS)
 }
 
 /// The version of the JSON document's form. Members may be added without a new one.
@@ -95,10 +112,11 @@ impl Command for ReportArguments {
         }
         let (profile, _) = self.input.open_all::<()>(&self.files, console)?;
         let relatives = self.relatives(&profile)?;
-        let out = &mut *console.output;
-        let result = if self.json {
-            writeln!(out, "{}", self.document(&profile, &relatives))
-        } else {
+        let room = self.limit.room(profile.length());
+        within(&room, console, |out| {
+            if self.json {
+                return writeln!(out, "{}", self.document(&profile, &relatives));
+            }
             let layout = Layout {
                 sections: self.by.clone(),
                 sort: self.sort,
@@ -106,26 +124,28 @@ impl Command for ReportArguments {
                 look: Look::for_terminal(std::io::stdout().is_terminal()),
             };
             print(&profile, &layout, &relatives, out)
-        };
-        result.map_err(CommandError::Output)?;
-        Ok(ExitStatus::SUCCESS)
+        })
     }
 }
 
 impl ReportArguments {
     /// Prints what the looks at the guest's tasks tell.
     fn show_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let TaskInput { sums, resolver, .. } = self.input.open_tasks(&self.files, console)?;
-        let out = &mut *console.output;
-        let result = if self.json {
-            let mut document = tasks::document(&sums, &resolver, self.top);
-            document["schema"] = SCHEMA.into();
-            writeln!(out, "{document}")
-        } else {
-            tasks::print(&sums, &resolver, self.top, out)
-        };
-        result.map_err(CommandError::Output)?;
-        Ok(ExitStatus::SUCCESS)
+        let TaskInput {
+            sums,
+            resolver,
+            length,
+            ..
+        } = self.input.open_tasks(&self.files, console)?;
+        let room = self.limit.room(length);
+        if !self.json {
+            return within(&room, console, |out| {
+                tasks::print(&sums, &resolver, self.top, out)
+            });
+        }
+        let mut document = tasks::document(&sums, &resolver, self.top, &room)?;
+        document["schema"] = SCHEMA.into();
+        within(&room, console, |out| writeln!(out, "{document}"))
     }
 
     /// The report as one JSON object, with the tables that were asked for.

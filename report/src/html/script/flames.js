@@ -18,7 +18,7 @@ function colourOf(frame) {
 class Flames {
   // Draws into `box`. `name` says what the tree is, `select` gets the frame that is selected, `enter` the one to look closer at.
   constructor(box, name, select, enter) {
-    Object.assign(this, { box, select, enter, current: "", root: null });
+    Object.assign(this, { box, select, enter, current: "", root: null, isHeld: false, own: 0 });
     box.setAttribute("role", "tree");
     box.setAttribute("aria-label", name);
     box.addEventListener("click", (event) => this.onClick(event));
@@ -26,6 +26,13 @@ class Flames {
     box.addEventListener("keydown", (event) => this.onKey(event));
     box.addEventListener("focusin", (event) => this.onFocus(event));
     box.addEventListener("mouseover", (event) => { if (event.target.frame) select(event.target.frame, this, false); });
+  }
+
+  // Has `redraw` draw anew with the outermost frame where it is in the window, so that no other frame comes under the pointer.
+  hold(redraw) {
+    this.isHeld = true;
+    redraw();
+    this.isHeld = false;
   }
 
   // Draws the frames below `root`, all the width for `zoomed`, from the top down if it `hangs`. `isInverted`: callees first.
@@ -54,15 +61,31 @@ class Flames {
     }
     this.isCrowded = index < rest.length;
     const deepest = boxes.reduce((depth, box) => Math.max(depth, box.frame.depth), 0);
-    this.box.style.height = `${(deepest + 1) * HEIGHT}px`;
+    const rows = this.resize(deepest + 1);
     this.elements = new Map();
-    this.box.replaceChildren(...boxes.map((box) => this.element(box, width, deepest, isHit)));
+    this.box.replaceChildren(...boxes.map((box) => this.element(box, width, rows, isHit)));
     if (!this.elements.has(this.current)) this.current = zoomed.path;
     this.elements.get(this.current)?.setAttribute("tabindex", "0");
     if (hadFocus) this.elements.get(this.current)?.focus({ preventScroll: true });
   }
 
-  element({ frame, left, share, isAbove }, width, deepest, isHit) {
+  // Gives the box the height of so many rows, and returns how many it then has. While it is held, and the outermost row is the lowest one, the page scrolls by what
+  // is added above that, and only as much is taken away there as the page can scroll back.
+  resize(rows) {
+    const before = Math.round(this.box.offsetHeight / HEIGHT);
+    if (rows === this.own && !this.isHeld) return before;
+    this.own = rows;
+    const isMoved = this.isHeld && !this.hangs;
+    const after = isMoved ? Math.max(rows, before - Math.floor(scrollY / HEIGHT)) : rows;
+    const moved = isMoved ? (after - before) * HEIGHT : 0;
+    // The page stays long enough to be scrolled that far.
+    document.body.style.minHeight = this.isHeld ? `${Math.ceil(scrollY) + moved + innerHeight}px` : "";
+    this.box.style.height = `${after * HEIGHT}px`;
+    if (moved !== 0) scrollBy(0, moved);
+    return after;
+  }
+
+  element({ frame, left, share, isAbove }, width, rows, isHit) {
     const made = make("div", { className: `frame ${colourOf(frame)}`, role: "treeitem", tabIndex: -1 });
     if (share * width < 10) made.classList.add("thin");
     else made.textContent = frame.name;
@@ -73,7 +96,7 @@ class Flames {
     made.setAttribute("aria-label", `${frame.name}: ${countText(frame, this.root)}${frame.cut > 0 ? `, callers of ${ticksOf(frame.cut)} missing` : ""}`);
     made.style.left = `${100 * left}%`;
     made.style.width = `${100 * share}%`;
-    made.style.top = `${(this.hangs ? frame.depth : deepest - frame.depth) * HEIGHT}px`;
+    made.style.top = `${(this.hangs ? frame.depth : rows - 1 - frame.depth) * HEIGHT}px`;
     made.frame = frame;
     this.elements.set(frame.path, made);
     return made;

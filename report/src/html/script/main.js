@@ -10,6 +10,13 @@ function render() {
   drawTables();
 }
 
+// Shows what the address says.
+function showState() {
+  state = readState();
+  tables.limit = ROWS;
+  render();
+}
+
 // Says what isn't told apart, so that the page has a bounded size.
 function noteLimits() {
   let [rare, others] = [0, 0];
@@ -30,11 +37,7 @@ if (cells.length > 0) {
   setUpTimeline();
   setUpViews();
   setUpTables();
-  window.addEventListener("hashchange", () => {
-    state = readState();
-    tables.limit = ROWS;
-    render();
-  });
+  window.addEventListener("hashchange", showState);
   let width = 0;
   new ResizeObserver(() => {
     if (element("tool").clientWidth === width) return;

@@ -32,10 +32,12 @@ function hashOf(wanted) {
   return `#${words}`;
 }
 
-// Changes the state, by a step that Back undoes.
+// Changes the state, by a step that Back undoes. Browsers scroll to the begin of the page when they go to an empty hash themselves.
 function change(changes) {
   const hash = hashOf({ ...state, ...changes });
-  if (hash !== hashOf(state)) location.hash = hash;
+  if (hash === hashOf(state)) return;
+  history.pushState(null, "", hash);
+  showState();
 }
 
 // Changes what is searched for, which selects nothing: the sums stay. It is no step of its own.

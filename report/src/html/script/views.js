@@ -3,7 +3,7 @@
 const views = {};
 const PAUSE = 200; // ms
 
-const zoomTo = (frame) => change({ zoom: frame.path });
+const zoomTo = (frame) => views.graph.hold(() => change({ zoom: frame.path }));
 
 function setUpViews() {
   document.body.classList.toggle("comparison", isComparison);

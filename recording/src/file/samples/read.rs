@@ -1,0 +1,157 @@
+//! Reads blocks of samples.
+
+use super::{Thread, record};
+use crate::file::details::DetailsReader;
+use crate::file::varint::Numbers;
+use crate::{
+    COMM_LENGTH, DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary,
+    Ticks,
+};
+
+/// Reads a block, without details: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
+/// block makes no sense; what came before that has been handed over.
+pub fn decode(bytes: &[u8], each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
+    decode_with(bytes, &[], each)
+}
+
+/// The same with the `details` of its samples, the contents of a block of their own; none if they are empty.
+pub fn decode_with(
+    bytes: &[u8],
+    details: &[u8],
+    mut each: impl FnMut(&Ticks, &[u64]),
+) -> Option<()> {
+    let mut numbers = Numbers(bytes);
+    let mut details = DetailsReader::new(details)?;
+    let mut samples = 0;
+    let mut threads = Vec::new();
+    let mut stacks: Vec<(StackSummary, Vec<u64>)> = Vec::new();
+    let mut time = 0_u64;
+    while !numbers.is_empty() {
+        match numbers.byte()? {
+            record::GAP => {
+                let ticks = Ticks {
+                    vcpu: numbers.next_as()?,
+                    idle: numbers.next()?,
+                    stolen: numbers.next()?,
+                    lost: numbers.next()?,
+                    ..Ticks::default()
+                };
+                each(&ticks, &[]);
+            }
+            record::UNGATHERED => {
+                let ticks = Ticks {
+                    vcpu: numbers.next_as()?,
+                    ungathered: numbers.next()?,
+                    ..Ticks::default()
+                };
+                each(&ticks, &[]);
+            }
+            record::THREAD => threads.push(decode_thread(&mut numbers)?),
+            kind @ (record::STACK | record::STACK_WITH_HOST | record::DEEP_STACK) => {
+                stacks.push(decode_stack(&mut numbers, kind)?);
+            }
+            record::SAMPLE => {
+                let (mut sample, thread, stack) = decode_sample(&mut numbers)?;
+                time = time.wrapping_add(sample.time);
+                let thread: &Thread = threads.get(thread)?;
+                let (summary, frames) = stacks.get(stack)?;
+                let first = frames.first().copied().unwrap_or_default();
+                sample.time = time;
+                sample.pc = sample.pc.wrapping_add(first);
+                sample.pid = thread.pid;
+                sample.tid = thread.tid;
+                sample.address_space = thread.address_space;
+                sample.comm = thread.comm;
+                sample.stack = *summary;
+                details.complete(samples, &mut sample)?;
+                samples += 1;
+                let ticks = Ticks {
+                    vcpu: sample.vcpu,
+                    sample: Some(sample),
+                    ..Ticks::default()
+                };
+                each(&ticks, frames);
+            }
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
+    let pid = i32::try_from(numbers.next_signed()?).ok()?;
+    let tid = i32::try_from(numbers.next_signed()?).ok()?;
+    let address_space = numbers.next()?;
+    let length = numbers.next_as()?;
+    let name = numbers.bytes(length)?;
+    let mut comm = [0; COMM_LENGTH];
+    comm.get_mut(..length)?.copy_from_slice(name);
+    Some(Thread {
+        pid,
+        tid,
+        address_space,
+        comm,
+    })
+}
+
+/// The stack of a record of this `kind`.
+fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Vec<u64>)> {
+    let is_deep = kind == record::DEEP_STACK;
+    let mut summary = StackSummary::default();
+    if is_deep {
+        for count in [&mut summary.kernel, &mut summary.user, &mut summary.host] {
+            *count = numbers.next_as()?;
+        }
+    } else {
+        (summary.kernel, summary.user) = (numbers.byte()?.into(), numbers.byte()?.into());
+    }
+    summary.kernel_end = end(numbers.byte()?)?;
+    summary.user_end = end(numbers.byte()?)?;
+    if kind == record::STACK_WITH_HOST {
+        summary.host = numbers.byte()?.into();
+    }
+    let most = match is_deep {
+        true => MAX_STACK_FRAMES,
+        false => DEFAULT_STACK_FRAMES,
+    };
+    if summary.frames() > most {
+        return None;
+    }
+    let mut last = 0_u64;
+    let mut frames = Vec::with_capacity(summary.frames());
+    for _ in 0..summary.frames() {
+        last = last.wrapping_add_signed(numbers.next_signed()?);
+        frames.push(last);
+    }
+    Some((summary, frames))
+}
+
+/// A sample, whose time and program counter are still distances, and the numbers of its thread and stack.
+fn decode_sample(numbers: &mut Numbers<'_>) -> Option<(Sample, usize, usize)> {
+    let vcpu = numbers.next_as()?;
+    let time = numbers.next_signed()?.cast_unsigned();
+    let mode = mode(numbers.byte()?)?;
+    let (cpl, ipl) = (numbers.byte()?, numbers.byte()?);
+    let (thread, stack) = (numbers.next_as()?, numbers.next_as()?);
+    let sample = Sample {
+        time,
+        pc: numbers.next_signed()?.cast_unsigned(),
+        process_group: -1,
+        vcpu,
+        cpl,
+        ipl,
+        mode,
+        ..Sample::default()
+    };
+    Some((sample, thread, stack))
+}
+
+/// The mode with this number.
+pub(super) fn mode(number: u8) -> Option<Mode> {
+    Mode::ALL.get(usize::from(number)).copied()
+}
+
+/// The end of a part of a stack with this number.
+pub(super) fn end(number: u8) -> Option<StackEnd> {
+    StackEnd::ALL.get(usize::from(number)).copied()
+}

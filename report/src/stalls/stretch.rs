@@ -1,0 +1,136 @@
+//! One stretch of samples, and what is told of it.
+
+use kvmprof_recording::Sample;
+use serde::Serialize;
+
+use super::running::{Names, Running};
+use crate::profile::StackFrame;
+
+/// Different stacks of a stretch that are kept.
+const MAX_STACKS: usize = 64;
+/// Functions of a stretch's first stack that are told.
+const MAX_FUNCTIONS: usize = 64;
+
+/// Samples of one thread on one vCPU that followed each other, all with interrupts off, or all with preemption off: what is said here of interrupts is
+/// true of preemption then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StretchRow {
+    /// The vCPU.
+    pub vcpu: u16,
+    /// The thread's pid in the guest; -1 when unknown.
+    pub pid: i32,
+    /// The thread's tid.
+    pub tid: i32,
+    /// The time of its first sample, in ns from the recording's begin.
+    pub begin_ns: u64,
+    /// From the first sample to the last one, in ns; 0 for a single one. If interrupts were never on between the samples, they were off
+    /// for at least that long.
+    pub seen_ns: u64,
+    /// From the last tick before with interrupts on to the next one behind, in ns: interrupts were off for no longer.
+    pub at_most_ns: u64,
+    /// How many samples there were.
+    pub samples: u64,
+    /// Ticks in it on which the host ran something else.
+    pub stolen: u64,
+    /// What ran at its first sample.
+    pub first: Running,
+    /// The functions on the kernel's stack at its first sample, innermost first: at most 64 of them.
+    pub stack: Vec<String>,
+    /// The innermost function of the kernel that all of its samples have on the stack; `None` if there isn't any.
+    pub common: Option<String>,
+}
+
+/// A stretch that is found, or goes on. Times are in ns of CLOCK_MONOTONIC.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stretch {
+    /// The vCPU.
+    pub vcpu: u16,
+    /// The thread's pid.
+    pub pid: i32,
+    /// Its tid.
+    pub tid: i32,
+    /// The time of the first sample.
+    pub first: u64,
+    /// The time of the last one.
+    pub last: u64,
+    /// The last time before it with interrupts on.
+    pub before: u64,
+    /// The first one behind.
+    pub behind: u64,
+    /// How many samples there are.
+    pub samples: u64,
+    /// Ticks in it on which the host ran something else.
+    pub stolen: u64,
+    /// Whether others have run since, which weren't recorded.
+    pub is_over: bool,
+    /// The numbers of its samples' stacks, each once.
+    pub stacks: Vec<Option<u32>>,
+}
+
+impl Stretch {
+    fn seen(&self) -> u64 {
+        self.last.saturating_sub(self.first)
+    }
+
+    fn at_most(&self) -> u64 {
+        self.behind.saturating_sub(self.before)
+    }
+
+    /// What the longest ones have most of.
+    pub fn length(&self) -> (u64, u64, u64) {
+        (self.seen(), self.samples, self.at_most())
+    }
+
+    /// Adds a sample with the stack of this number.
+    pub fn add(&mut self, sample: &Sample, stack: Option<u32>) {
+        self.last = sample.time;
+        self.samples += 1;
+        if self.stacks.len() < MAX_STACKS && !self.stacks.contains(&stack) {
+            self.stacks.push(stack);
+        }
+    }
+
+    /// It as a row, with times from `began` on.
+    pub fn row(&self, began: u64, names: &Names<'_>) -> StretchRow {
+        let first = self.stacks.first().copied().flatten();
+        StretchRow {
+            vcpu: self.vcpu,
+            pid: self.pid,
+            tid: self.tid,
+            begin_ns: self.first.saturating_sub(began),
+            seen_ns: self.seen(),
+            at_most_ns: self.at_most(),
+            samples: self.samples,
+            stolen: self.stolen,
+            first: names.running(first),
+            stack: kernel_functions(&names.frames(first)),
+            common: common(&self.stacks, names),
+        }
+    }
+}
+
+fn kernel_functions(frames: &[StackFrame]) -> Vec<String> {
+    let kernel = frames.iter().take_while(|it| it.is_kernel && !it.is_host);
+    let names = kernel.map(|it| it.frame.function.as_ref().to_owned());
+    names.take(MAX_FUNCTIONS).collect()
+}
+
+/// The innermost function of the kernel that all `stacks` have in common, from the outermost frame on.
+fn common(stacks: &[Option<u32>], names: &Names<'_>) -> Option<String> {
+    let outermost_first = |stack: &Option<u32>| {
+        let mut frames = names.frames(*stack);
+        frames.reverse();
+        frames
+    };
+    let mut shared: Vec<StackFrame> = outermost_first(stacks.first()?);
+    for stack in stacks.iter().skip(1) {
+        let frames = outermost_first(stack);
+        let same = shared.iter().zip(&frames).take_while(|(one, other)| {
+            one.frame.function == other.frame.function && one.frame.module == other.frame.module
+        });
+        let length = same.count();
+        shared.truncate(length);
+    }
+    let innermost = shared.last().filter(|frame| frame.is_kernel)?;
+    Some(innermost.frame.function.as_ref().to_owned())
+}
