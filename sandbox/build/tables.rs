@@ -60,9 +60,6 @@ const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
 const BLOCK: u8 = 0x12;
 
-/// -1, for an event of a thread.
-const ANY_PROCESSOR: u64 = 0xffff_ffff;
-
 /// Signals go nowhere else.
 const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
 
@@ -220,8 +217,8 @@ const EVENTS: &[Allowed] = &[
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_shutdown),
-    // Counters of vCPUs' threads, on any processor: those of one processor would be of all that runs there.
-    only(SYS_perf_event_open, &[is(2, ANY_PROCESSOR)]),
+    // Of the calling thread, to find out what the host counts.
+    only(SYS_perf_event_open, &[is(1, 0)]),
     any(SYS_pread64),
     SIGNALS_OF_FILES,
     only(

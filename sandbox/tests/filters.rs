@@ -181,8 +181,6 @@ impl Attempt {
             Self::UnixSocket | Self::Connect => {
                 matches!(thread, Thread::Network | Thread::Vsock)
             }
-            // Which threads are the vCPUs' is known only when they run.
-            Self::CountOther => thread == Thread::Events,
             _ => false,
         }
     }
