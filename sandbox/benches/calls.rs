@@ -49,9 +49,9 @@ fn main() {
         with.push(call);
         enters.push(entered);
     }
-    let (with, without, enter) = (median(with), median(without), median(enters));
+    let (with, without, way_in) = (median(with), median(without), median(enters));
     println!("ioctl without a filter      {:>6} ns", without.as_nanos());
     println!("ioctl with a vCPU's filter  {:>6} ns", with.as_nanos());
-    println!("a thread's way in           {:>6} us", enter.as_micros());
-    assert!(enter < LIMIT, "{enter:?} are more than {LIMIT:?}");
+    println!("a thread's way in           {:>6} us", way_in.as_micros());
+    assert!(way_in < LIMIT, "{way_in:?} are more than {LIMIT:?}");
 }

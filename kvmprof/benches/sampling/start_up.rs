@@ -66,7 +66,7 @@ pub fn print() -> anyhow::Result<()> {
 fn check_sandbox(cases: &[Case]) -> anyhow::Result<()> {
     let starts = |name: &str| {
         let case = cases.iter().find(|case| case.name == name);
-        case.map_or(&[][..], |case| &case.starts)
+        case.map_or(&[] as &[f64], |case| case.starts.as_slice())
     };
     let pairs = starts(NO_DEVICES).iter().zip(starts(NO_SANDBOX));
     let added: Vec<f64> = pairs.map(|(with, without)| with - without).collect();
