@@ -45,6 +45,7 @@ mod loss;
 #[cfg(test)]
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;
+mod room;
 mod sample;
 pub mod status;
 mod sysroot;
@@ -54,6 +55,7 @@ pub use event::{EventError, EventKind, SamplingEvent};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
 pub use loss::{loss_warning, misleads};
+pub use room::{Room, Share};
 pub use sample::{
     COMM_LENGTH, DEFAULT_STACK_FRAMES, HOST_FRAMES, IDLE_PID, IPL_MASKED, LockOwner, LockWait,
     MAX_STACK_FRAMES, Mode, Preemption, Sample, StackEnd, StackParts, StackSummary, Ticks,

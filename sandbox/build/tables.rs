@@ -1,7 +1,7 @@
 //! What each kind of thread may call, beside what all may.
 
 use libc::{
-    SYS_accept4, SYS_bpf, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_connect,
+    SYS_accept4, SYS_bpf, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close,
     SYS_epoll_ctl, SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate,
     SYS_fcntl, SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex,
     SYS_getcwd, SYS_getdents64, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid,
@@ -11,8 +11,8 @@ use libc::{
     SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq,
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_sched_getaffinity,
     SYS_sched_setaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown,
-    SYS_sigaltstack, SYS_socket, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete,
-    SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write, SYS_writev,
+    SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_settime,
+    SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write, SYS_writev,
 };
 
 use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
@@ -53,15 +53,11 @@ const A_LOCK: &[Condition] = &[is_but_for(
     (libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK) as u64,
     0o100_000,
 )];
-const UNIX: &[Condition] = &[is(0, libc::AF_UNIX as u64)];
 
 const KVM: u8 = 0xae;
 const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
 const BLOCK: u8 = 0x12;
-
-/// -1, for an event of a thread.
-const ANY_PROCESSOR: u64 = 0xffff_ffff;
 
 /// Signals go nowhere else.
 const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
@@ -220,8 +216,8 @@ const EVENTS: &[Allowed] = &[
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_shutdown),
-    // Counters of vCPUs' threads, on any processor: those of one processor would be of all that runs there.
-    only(SYS_perf_event_open, &[is(2, ANY_PROCESSOR)]),
+    // Of the calling thread, to find out what the host counts.
+    only(SYS_perf_event_open, &[is(1, 0)]),
     any(SYS_pread64),
     SIGNALS_OF_FILES,
     only(
@@ -284,8 +280,6 @@ const DISK: &[Allowed] = &[
 ];
 
 const CONNECTIONS: &[Allowed] = &[
-    only(SYS_socket, UNIX),
-    any(SYS_connect),
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_recvfrom),

@@ -23,10 +23,12 @@ impl Thread {
                     | CapabilitySet::FOWNER
             }
             Self::Main | Self::Recorder => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
-            Self::Network | Self::Vsock => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
+            // It removes the name of its socket.
+            Self::Vsock => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
             Self::Binaries | Self::Introspection => CapabilitySet::DAC_READ_SEARCH,
             Self::Console
             | Self::Disk
+            | Self::Network
             | Self::Balloon
             | Self::Entropy
             | Self::Share

@@ -11,6 +11,7 @@ use rustix::thread::{CapabilitySet, set_no_new_privs};
 
 use crate::capabilities;
 use crate::state::{self, Part};
+use crate::user::User;
 
 /// The first that isn't standard input, output or error.
 const FIRST: u32 = 3;
@@ -83,6 +84,15 @@ pub fn keep_network_rights() -> io::Result<()> {
 pub fn keep_file_rights() -> io::Result<()> {
     set_no_new_privs(true)?;
     capabilities::keep_only(CapabilitySet::DAC_OVERRIDE)
+}
+
+/// Becomes `user`, without any right of a superuser, and gives up those of programs: for a process that does a few things for that user.
+///
+/// # Errors
+/// The system refuses it.
+pub fn become_user(user: &User) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    user.become_for_good(false)
 }
 
 /// Closes the files that the process has inherited, but standard input, output and error, and those that `arguments` name as

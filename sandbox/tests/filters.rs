@@ -177,12 +177,6 @@ impl Attempt {
             Self::Nothing | Self::SignalItself => true,
             // Who removes the name of a socket; Landlock restricts where.
             Self::OpenLock => matches!(thread, Thread::Events | Thread::Vsock),
-            // Their other ends are found by paths, which Landlock doesn't restrict.
-            Self::UnixSocket | Self::Connect => {
-                matches!(thread, Thread::Network | Thread::Vsock)
-            }
-            // Which threads are the vCPUs' is known only when they run.
-            Self::CountOther => thread == Thread::Events,
             _ => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
@@ -15,6 +15,7 @@ use kvmprof_test_guest::{
     port_results_area,
 };
 use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::connector::{SocketConnector, SocketPlaces};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::profiler::RecordPlan;
@@ -49,6 +50,18 @@ fn contain_threads() {
             std::env::var("KVMPROF_TESTS_SANDBOX").map_or(Mode::On, |mode| mode.parse().unwrap());
         kvmprof_sandbox::filters::prepare(mode, || {}).unwrap();
     });
+}
+
+/// Has other threads than the guest's, which are contained, connect to the other ends of its networks and sockets.
+fn with_connectors(config: VmConfig) -> VmConfig {
+    let connector = |places| Arc::new(SocketConnector::on_thread(places).unwrap());
+    let devices = SocketPlaces::of_devices(&config.shares, &config.networks);
+    VmConfig {
+        socket_connector: (!config.networks.is_empty()).then(|| connector(devices)),
+        port_connector: (config.vsock.as_ref())
+            .map(|vsock| connector(SocketPlaces::of_ports(Some(vsock)))),
+        ..config
+    }
 }
 
 /// A bare-metal guest, run by this process.
@@ -173,7 +186,7 @@ impl Machine {
             ..VmConfig::new(machine)
         };
         contain_threads();
-        let vm = Vm::start(adapt(config)).unwrap();
+        let vm = Vm::start(with_connectors(adapt(config))).unwrap();
         Self {
             vm,
             image: boot.image(),

@@ -52,12 +52,7 @@ impl Helper {
         name: &CStr,
         server: impl FnOnce() -> A,
     ) -> io::Result<Self> {
-        let (near, far) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (near, far) = pair()?;
         // SAFETY: by this function's own condition; the helper never returns from here.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
@@ -75,6 +70,20 @@ impl Helper {
                 process: Some(Pid::from_raw(process).ok_or(io::ErrorKind::Other)?),
             }),
         }
+    }
+
+    /// A thread with this name in place of the process, for programs that have threads already.
+    ///
+    /// # Errors
+    /// The host gives no socket or thread.
+    pub fn on_thread(
+        name: &str,
+        answer: impl FnMut(&[u8]) -> Answer + Send + 'static,
+    ) -> io::Result<Self> {
+        let (near, far) = pair()?;
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || serve(&far, answer))?;
+        Ok(Self::inherited(near))
     }
 
     /// One that another program has forked, which has executed this one and [handed it over](Self::hand_over).
@@ -141,6 +150,17 @@ impl Drop for Helper {
             let _ = waitpid(self.process, WaitOptions::empty());
         }
     }
+}
+
+/// The two ends of the connection.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let pair = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    );
+    Ok(pair?)
 }
 
 /// Answers until the other end is closed.

@@ -14,6 +14,7 @@
 pub mod attached;
 pub mod binaries;
 pub mod clock;
+pub mod connector;
 pub mod console;
 pub mod counters;
 pub mod disk;

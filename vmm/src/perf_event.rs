@@ -35,8 +35,22 @@ pub enum HardwareEvent {
 }
 
 impl HardwareEvent {
+    /// All of them, by number.
+    pub const ALL: [Self; 6] = [
+        Self::Cycles,
+        Self::Instructions,
+        Self::CacheReferences,
+        Self::CacheMisses,
+        Self::Branches,
+        Self::BranchMisses,
+    ];
     /// How many events there are; their numbers are below this.
-    pub const COUNT: usize = Self::BranchMisses as usize + 1;
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// Its bit in a set of events.
+    pub fn bit(self) -> u32 {
+        1 << self as u32
+    }
 }
 
 /// The first published form of `struct perf_event_attr` (`include/uapi/linux/perf_event.h`, PERF_ATTR_SIZE_VER0):

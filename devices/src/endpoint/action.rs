@@ -11,6 +11,8 @@ use super::{Backend, Handle, IoctlReply};
 pub(super) struct OpenDevice {
     pub handle: Handle,
     pub nonblocking: bool,
+    /// Whether each read begins at the start again: shortened, it would be taken for the whole.
+    pub reads_from_start: bool,
 }
 
 /// A request with its data, which outlives the frame that it came in.

@@ -1,23 +1,29 @@
 //! One connection: requests in, replies out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
-    HANG_UP, HelloReply, Kind, MAX_DATA, MAX_FRAME, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING,
-    Reply, Request, RequestFrame,
+    HANG_UP, HelloReply, Kind, MAX_DATA, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING, Reply,
+    Request, RequestFrame,
 };
+use kvmprof_recording::{Room, Share};
 
 use super::action::{Action, OpenDevice, Outcome};
-use super::output::Output;
+use super::input::Input;
+use super::output::{self, Output};
 use super::turn::Turn;
-use super::waiting::{Wait, events_of, nonblocking};
+use super::waiting::{Wait, events_of, nonblocking, reads_from_start};
 use super::{Backend, EndpointError, Handle};
 
-/// Size to which the input buffer shrinks between requests, in bytes.
-const INPUT_KEPT: usize = 64 << 10;
+/// Bytes of a request that isn't complete for which there is room in any case: those of a command with its data.
+const OWN_FRAME: usize = 128 << 10;
+/// The same of all input: with it come the bytes behind it, of which the owner gives 64 KiB at a time, and the data of a command that a device
+/// works on.
+const OWN_INPUT: usize = OWN_FRAME + (64 << 10) + MAX_IOCTL_DATA;
 
 /// The machine's properties in the reply to a hello.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +53,7 @@ struct Waiting {
 pub struct Endpoint {
     info: HelloInfo,
     greeted: bool,
-    /// At most one incomplete frame, except while the output is full or the turn is over.
-    input: Vec<u8>,
+    input: Input,
     output: Output,
     devices: BTreeMap<u32, OpenDevice>,
     last_name: u32,
@@ -61,13 +66,22 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A new connection.
+    /// Bytes of requests and replies for which each connection has room, however many wait of others.
+    pub const OWN_BYTES: usize = OWN_INPUT + output::OWN_BYTES;
+
+    /// A new connection, of which as much may wait as the longest request and the longest reply have.
     pub fn new(info: HelloInfo) -> Self {
+        Self::within(info, &Room::unlimited())
+    }
+
+    /// The same; what waits beyond [`OWN_BYTES`](Self::OWN_BYTES) is in `room`. Where that is full, long writes and long reads that have to be
+    /// whole fail with ENOMEM, and other reads get less at a time.
+    pub fn within(info: HelloInfo, room: &Arc<Room>) -> Self {
         Self {
             info,
             greeted: false,
-            input: Vec::new(),
-            output: Output::default(),
+            input: Input::new(Share::new(room, OWN_FRAME)),
+            output: Output::new(Share::new(room, output::OWN_BYTES)),
             devices: BTreeMap::new(),
             last_name: 0,
             waiting: Vec::new(),
@@ -141,10 +155,7 @@ impl Endpoint {
         bytes: &[u8],
         backend: &mut dyn Backend,
     ) -> Result<(), EndpointError> {
-        if self.input.len() >= MAX_FRAME {
-            return Err(EndpointError::Overrun);
-        }
-        self.input.extend_from_slice(bytes);
+        self.input.add(bytes)?;
         self.serve(backend)?;
         self.retry(backend);
         Ok(())
@@ -167,7 +178,7 @@ impl Endpoint {
     /// Closes all devices of the connection. It can't be used afterwards.
     pub fn close(&mut self, backend: &mut dyn Backend) {
         self.waiting.clear();
-        self.input = Vec::new();
+        self.input.clear();
         let opening = (self.in_progress.take()).and_then(|(_, action)| action.opening());
         let devices = std::mem::take(&mut self.devices).into_values();
         for device in devices.chain(opening) {
@@ -178,8 +189,7 @@ impl Endpoint {
 
     /// Serves complete requests while there is room for the replies.
     fn serve(&mut self, backend: &mut dyn Backend) -> Result<(), EndpointError> {
-        // Moved out, so that requests can borrow from it.
-        let input = std::mem::take(&mut self.input);
+        let input = self.input.take();
         let mut done = 0;
         let mut result = Ok(());
         while self.can_serve() && !self.turn.is_over() {
@@ -187,24 +197,39 @@ impl Endpoint {
             let rest = input.get(done..).unwrap_or_default();
             match RequestFrame::decode(rest) {
                 Ok(Some((frame, length))) => {
+                    self.input.complete();
                     result = self.request(&frame, backend);
                     done += length;
                     self.turn.spend(begun.elapsed());
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    result = self.await_rest(rest).map(|refused| done += refused);
+                    break;
+                }
                 Err(error) => result = Err(error.into()),
             }
             if result.is_err() {
                 break;
             }
         }
-        self.input = input;
-        self.input.drain(..done);
-        if done > 0 {
-            // Don't keep a large request's memory.
-            self.input.shrink_to(INPUT_KEPT);
-        }
+        self.input.put_back(input, done);
         result
+    }
+
+    /// Finds room for the frame that `begun` begins, which isn't complete. Where there is none it is refused at once, and its bytes are thrown
+    /// away: those that have come, whose number is the result, and those that are yet to come.
+    fn await_rest(&mut self, begun: &[u8]) -> Result<usize, EndpointError> {
+        let Some(frame) = RequestFrame::begun(begun)? else {
+            return Ok(0);
+        };
+        if self.input.make_room(frame.length) {
+            return Ok(0);
+        }
+        self.expect(frame.tag, frame.kind)?;
+        self.output
+            .answer(frame.tag, frame.kind, Err(Errno::ENOMEM));
+        self.input.skip(frame.length.saturating_sub(begun.len()));
+        Ok(begun.len())
     }
 
     fn request(
@@ -212,8 +237,8 @@ impl Endpoint {
         frame: &RequestFrame<'_>,
         backend: &mut dyn Backend,
     ) -> Result<(), EndpointError> {
-        self.expect(frame)?;
         let tag = frame.tag;
+        self.expect(tag, frame.request.kind())?;
         match frame.request {
             Request::Hello { lowest, highest } => self.hello(tag, lowest, highest),
             Request::Open {
@@ -260,13 +285,12 @@ impl Endpoint {
     }
 
     /// Refuses requests that break the protocol in the present state.
-    fn expect(&self, frame: &RequestFrame<'_>) -> Result<(), EndpointError> {
-        match (frame.request.kind(), self.greeted) {
+    fn expect(&self, tag: u32, kind: Kind) -> Result<(), EndpointError> {
+        match (kind, self.greeted) {
             (Kind::Hello, true) => return Err(EndpointError::SecondHello),
             (Kind::Hello, false) | (_, true) => {}
             (_, false) => return Err(EndpointError::NoHello),
         }
-        let tag = frame.tag;
         if self.waiting.iter().any(|waiting| waiting.tag == tag) {
             return Err(EndpointError::TagInUse { tag });
         }
@@ -300,6 +324,7 @@ impl Endpoint {
         Ok(OpenDevice {
             handle,
             nonblocking,
+            reads_from_start: reads_from_start(device),
         })
     }
 
@@ -458,18 +483,7 @@ impl Endpoint {
                 let reply = Ok(Reply::Read { data: &[] });
                 self.output.answer(waiting.tag, Kind::Read, reply);
             }
-            Wait::Read { limit } => match backend.read(device.handle, limit) {
-                Poll::Pending => return false,
-                Poll::Ready(Err(Errno::EAGAIN)) if !device.nonblocking => return false,
-                Poll::Ready(Err(errno)) => self.output.answer(waiting.tag, Kind::Read, Err(errno)),
-                Poll::Ready(Ok(data)) => {
-                    let reply = match data.get(..limit) {
-                        Some(whole) if whole.len() < data.len() => Err(Errno::EIO),
-                        _ => Ok(Reply::Read { data: &data }),
-                    };
-                    self.output.answer(waiting.tag, Kind::Read, reply);
-                }
-            },
+            Wait::Read { limit } => return self.attempt_read(waiting, limit, backend),
             Wait::Poll { events } => {
                 let ready = events_of(backend.poll(device.handle)) & (events | HANG_UP);
                 if ready == 0 && !device.nonblocking {
@@ -479,6 +493,29 @@ impl Endpoint {
                 self.output.answer(waiting.tag, Kind::Poll, reply);
             }
         }
+        true
+    }
+
+    /// Tries to answer a read of at most `limit` bytes; false while the device isn't ready.
+    fn attempt_read(&mut self, waiting: &Waiting, limit: usize, backend: &mut dyn Backend) -> bool {
+        let device = waiting.device;
+        let room = self.output.room();
+        let read = if limit > room && device.reads_from_start {
+            Poll::Ready(Err(Errno::ENOMEM))
+        } else {
+            backend.read(device.handle, limit.min(room))
+        };
+        let data = match read {
+            Poll::Pending => return false,
+            Poll::Ready(Err(Errno::EAGAIN)) if !device.nonblocking => return false,
+            Poll::Ready(data) => data,
+        };
+        let reply = match &data {
+            Err(errno) => Err(*errno),
+            Ok(data) if data.len() > limit => Err(Errno::EIO),
+            Ok(data) => Ok(Reply::Read { data }),
+        };
+        self.output.answer(waiting.tag, Kind::Read, reply);
         true
     }
 

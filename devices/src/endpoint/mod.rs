@@ -3,6 +3,7 @@
 mod action;
 mod backend;
 mod error;
+mod input;
 mod machine;
 mod output;
 #[cfg(test)]
@@ -13,4 +14,4 @@ mod waiting;
 pub use backend::{Backend, Handle, IoctlReply, Readiness};
 pub use error::EndpointError;
 pub use machine::{Endpoint, HelloInfo};
-pub use turn::REQUESTS_PER_TURN;
+pub use turn::{REQUESTS_PER_TURN, TURN_TIME};

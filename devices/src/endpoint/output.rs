@@ -1,21 +1,43 @@
 //! The replies that haven't been sent yet.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::wire::{Kind, Reply, ReplyFrame};
+use kvmprof_abi::wire::{HEADER_LENGTH, Kind, Reply, ReplyFrame};
+use kvmprof_recording::Share;
 
 /// The number of waiting bytes at which an endpoint stops serving: enough to keep a socket busy. At most one reply
 /// exceeds it.
 const HIGH_WATER: usize = 256 << 10;
 
+/// Bytes that may be kept in any case: as many as are sent before they are removed, as many as may wait, and the reply to a command or a
+/// read of as many bytes again.
+pub(super) const OWN_BYTES: usize = 3 * HIGH_WATER;
+
 /// A queue of bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Output {
     bytes: Vec<u8>,
     /// The number of `bytes` that have been sent.
     gone: usize,
+    /// Room for `bytes`.
+    share: Share,
 }
 
 impl Output {
+    /// Nothing yet; `share` has [`OWN_BYTES`] of its own.
+    pub fn new(share: Share) -> Self {
+        Self {
+            bytes: Vec::new(),
+            gone: 0,
+            share,
+        }
+    }
+
+    /// How many bytes of data the next reply may have. While the output isn't [full](Self::is_full) that is almost 256 KiB at least.
+    pub fn room(&self) -> usize {
+        let taken = self.bytes.len().saturating_add(HEADER_LENGTH);
+        self.share.capacity().saturating_sub(taken)
+    }
+
     /// The bytes to send.
     pub fn waiting(&self) -> &[u8] {
         self.bytes.get(self.gone..).unwrap_or_default()
@@ -38,6 +60,7 @@ impl Output {
             self.bytes.drain(..self.gone);
             self.gone = 0;
         }
+        self.share.force(self.bytes.len());
     }
 
     /// Appends `reply` to the request `tag` of kind `kind`.
@@ -63,6 +86,7 @@ impl Output {
         if written.is_none() {
             self.bytes.truncate(start);
         }
+        self.share.force(self.bytes.len());
         written.is_some()
     }
 }

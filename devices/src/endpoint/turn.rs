@@ -5,6 +5,9 @@ use std::time::Duration;
 /// The number of requests that are served in a turn: thousands fit into what a client may send at once.
 pub const REQUESTS_PER_TURN: usize = 64;
 
+/// How long a turn's requests may take, the last one aside: some take a millisecond each, when a guest and clients have seen to that.
+pub const TURN_TIME: Duration = Duration::from_millis(1);
+
 /// What is left of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {

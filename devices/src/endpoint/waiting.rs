@@ -1,7 +1,7 @@
 //! Requests that may wait for their device.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::wire::{HANG_UP, Kind, NONBLOCKING, READABLE, WRITABLE};
+use kvmprof_abi::wire::{HANG_UP, Kind, NONBLOCKING, READABLE, WRITABLE, device};
 
 use super::Readiness;
 
@@ -43,6 +43,11 @@ pub(super) fn nonblocking(flags: u32) -> Result<bool, Errno> {
         return Err(Errno::EINVAL);
     }
     Ok(flags & NONBLOCKING != 0)
+}
+
+/// Whether each read of device `number` begins at the start again: of a table, or of counts.
+pub(super) fn reads_from_start(number: u16) -> bool {
+    matches!(number, device::PRF | device::PROFIL)
 }
 
 /// What a poll answers for `readiness`.

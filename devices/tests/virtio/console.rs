@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::thread;
+use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION};
@@ -40,6 +42,8 @@ pub const EXCLUSIVE: u16 = 1;
 pub struct Bench {
     pub open: BTreeMap<Handle, u16>,
     pub ioctls: Vec<u32>,
+    /// How long each command takes.
+    pub takes: Duration,
     last: u32,
 }
 
@@ -73,6 +77,7 @@ impl Backend for Bench {
         _data: &[u8],
     ) -> Poll<Result<IoctlReply, Errno>> {
         self.ioctls.push(command);
+        thread::sleep(self.takes);
         Poll::Ready(Ok(IoctlReply::default()))
     }
 

@@ -1,7 +1,7 @@
 //! Tests of the transfer on ports.
 
 use kvmprof_abi::wire::Request;
-use kvmprof_devices::endpoint::REQUESTS_PER_TURN;
+use kvmprof_devices::endpoint::{REQUESTS_PER_TURN, TURN_TIME};
 use kvmprof_devices::virtio::console::ConsoleSize;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -340,8 +340,22 @@ fn requests_beyond_a_turn_wait_until_the_other_port_has_had_its_own() {
     send_commands(&mut driver);
     driver.send(TRANSMIT_1 + 2, &hello());
     assert!(driver.serve_once());
-    // Beside the hello and the open.
-    assert_eq!(driver.backend.ioctls.len(), REQUESTS_PER_TURN - 2);
+    // Beside the hello and the open. On a busy host the turn is over before.
+    assert!(driver.backend.ioctls.len() <= REQUESTS_PER_TURN - 2);
+    assert_eq!(driver.received(RECEIVE_1 + 2).len(), 48);
+    driver.serve();
+    assert!(driver.backend.ioctls.iter().copied().eq(0..200));
+}
+
+#[test]
+fn a_turn_is_over_after_its_time_and_goes_on_when_others_have_had_theirs() {
+    let mut driver = ConsoleDriver::running();
+    driver.backend.takes = 2 * TURN_TIME;
+    send_commands(&mut driver);
+    driver.send(TRANSMIT_1 + 2, &hello());
+    assert!(driver.serve_once());
+    // The first one takes longer than the turn may, whatever came before it.
+    assert!(driver.backend.ioctls.len() <= 1);
     assert_eq!(driver.received(RECEIVE_1 + 2).len(), 48);
     driver.serve();
     assert!(driver.backend.ioctls.iter().copied().eq(0..200));

@@ -4,7 +4,7 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
     HEADER_LENGTH, HelloReply, Kind, MAGIC, MAX_DATA, MAX_IOCTL_DATA, Reply, ReplyFrame, Request,
-    RequestFrame, WireError,
+    RequestBegun, RequestFrame, WireError,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -104,6 +104,9 @@ proptest! {
         prop_assert_eq!(RequestFrame::decode(&bytes), Ok(Some((frame, length))));
         for cut in 0..length {
             prop_assert_eq!(RequestFrame::decode(&bytes[..cut]), Ok(None));
+            let begun = RequestBegun { tag, kind: frame.request.kind(), length };
+            let expected = (cut >= HEADER_LENGTH).then_some(begun);
+            prop_assert_eq!(RequestFrame::begun(&bytes[..cut]), Ok(expected));
         }
         let needed = length;
         let result = frame.encode(&mut bytes[..length - 1]);

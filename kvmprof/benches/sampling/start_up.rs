@@ -17,6 +17,12 @@ const RESTED_ROUNDS: usize = 7;
 /// That time: the host's kernel takes back after a second what it has set up for the first user of perf events.
 const REST: Duration = Duration::from_millis(1500);
 
+/// The case that others are compared with, and the same with `--sandbox off`.
+const NO_DEVICES: &str = "no devices";
+const NO_SANDBOX: &str = "without a sandbox";
+/// What the sandbox may add to a start, in ms.
+const SANDBOX_LIMIT_MS: f64 = 1.0;
+
 /// A guest with some devices, and how long its starts have taken.
 struct Case {
     name: &'static str,
@@ -49,10 +55,27 @@ pub fn print() -> anyhow::Result<()> {
         "start-up, exec to the guest's first serial byte (/bin/true from exec to exit: {:.1} ms):",
         median(&nothings)
     );
-    for case in cases {
+    for case in &cases {
         println!("  {:<22} {:.1} ms", case.name, median(&case.starts));
     }
     println!("  {:<22} {:.1} ms", "after a rest", median(&rested));
+    check_sandbox(&cases)
+}
+
+/// Fails if the sandbox adds more than [`SANDBOX_LIMIT_MS`] to a start, by the median of all rounds; on a machine that has much else to do, run it again.
+fn check_sandbox(cases: &[Case]) -> anyhow::Result<()> {
+    let starts = |name: &str| {
+        let case = cases.iter().find(|case| case.name == name);
+        case.map_or(&[] as &[f64], |case| case.starts.as_slice())
+    };
+    let pairs = starts(NO_DEVICES).iter().zip(starts(NO_SANDBOX));
+    let added: Vec<f64> = pairs.map(|(with, without)| with - without).collect();
+    let added = median(&added);
+    println!("  the sandbox adds       {added:.2} ms");
+    ensure!(
+        added < SANDBOX_LIMIT_MS,
+        "The sandbox adds {added:.2} ms to a start, and may add {SANDBOX_LIMIT_MS} ms"
+    );
     Ok(())
 }
 
@@ -67,8 +90,8 @@ fn cases(folder: &Path, network: &Path) -> anyhow::Result<Vec<Case>> {
     let raw = ["--disk".to_owned(), raw.display().to_string()];
     let network = ["--net".to_owned(), format!("socket={}", network.display())];
     let mut cases = vec![
-        ("no devices", Vec::new()),
-        ("without a sandbox", vec!["--sandbox=off".to_owned()]),
+        (NO_DEVICES, Vec::new()),
+        (NO_SANDBOX, vec!["--sandbox=off".to_owned()]),
         ("--disk, raw", raw.to_vec()),
         ("--net socket=", network.to_vec()),
         ("--disk and --net", [raw, network].concat()),

@@ -260,9 +260,11 @@ impl GuestOptions {
         let said = config.said.iter().map(|said| said.as_raw_fd());
         let kept: Vec<RawFd> = said.collect();
         let (shares, networks) = (&config.shares, &config.networks);
-        let helpers = self.sandbox.start(shares, networks, user, &kept)?;
+        let vsock = config.vsock.as_ref();
+        let helpers = (self.sandbox).start(shares, networks, vsock, user, &kept)?;
         config.share_helper = helpers.shares.clone();
         config.socket_connector = helpers.sockets.clone();
+        config.port_connector = helpers.ports.clone();
         config.tap_opener = helpers.taps.clone();
         let disk = match &config.machine.kernel {
             KernelSource::Path(kernel) => self.root.make_disk(kernel, &self.console)?,

@@ -1,7 +1,7 @@
 //! What contains the program, for the commands that run a guest.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -10,9 +10,11 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
+use kvmprof_vmm::connector::{SocketConnector, SocketPlaces};
 use kvmprof_vmm::console::restore_terminal;
 use kvmprof_vmm::network::{NetworkConfig, TapOpener};
-use kvmprof_vmm::share::{ShareHelper, ShareOptions, SocketConnector};
+use kvmprof_vmm::share::{ShareHelper, ShareOptions};
+use kvmprof_vmm::vsock::VsockConfig;
 
 /// Options about it.
 #[derive(Clone, Debug, Args)]
@@ -54,7 +56,9 @@ fn parse_inherited(word: &str) -> Result<i32, String> {
 pub struct Helpers {
     /// Starts virtiofsd.
     pub shares: Option<Arc<ShareHelper>>,
-    /// Connects to what serves folders already.
+    /// Connects to the sockets that a guest's socket device leads to.
+    pub ports: Option<Arc<SocketConnector>>,
+    /// Connects to what serves folders already, and to the other ends of networks.
     pub sockets: Option<Arc<SocketConnector>>,
     /// Opens taps that come again.
     pub taps: Option<Arc<TapOpener>>,
@@ -62,7 +66,7 @@ pub struct Helpers {
 
 impl SandboxOptions {
     /// Contains this process, which has opened no files but those that are `kept`, by their numbers, and started no threads yet. What the
-    /// host's kernel doesn't have is left out with a warning. Returns what serves these folders and networks in its place.
+    /// host's kernel doesn't have is left out with a warning. Returns what serves these folders, networks and socket device in its place.
     ///
     /// # Errors
     /// The system refuses what it has.
@@ -70,6 +74,7 @@ impl SandboxOptions {
         &self,
         shares: &[ShareOptions],
         networks: &[NetworkConfig],
+        vsock: Option<&VsockConfig>,
         user: Option<&User>,
         kept: &[RawFd],
     ) -> anyhow::Result<Helpers> {
@@ -86,7 +91,11 @@ impl SandboxOptions {
         if is_on || user.is_some() {
             // Before it gives up what they need.
             helpers.taps = opener(networks)?.map(Arc::new);
-            helpers.sockets = connector(shares)?.map(Arc::new);
+            let devices = SocketPlaces::of_devices(shares, networks);
+            helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
+            // Whoever the guest reaches is reached by the user.
+            let ports = SocketPlaces::of_ports(vsock);
+            helpers.ports = connector(c"kvmprof-vsock", &ports, user)?.map(Arc::new);
             if self.share_helper.is_none() {
                 helpers.shares = starter(shares)?.map(Arc::new);
             }
@@ -131,10 +140,14 @@ fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
     opener.context("Cannot start the process that opens taps again")
 }
 
-fn connector(shares: &[ShareOptions]) -> anyhow::Result<Option<SocketConnector>> {
+fn connector(
+    name: &CStr,
+    places: &SocketPlaces,
+    user: Option<&User>,
+) -> anyhow::Result<Option<SocketConnector>> {
     // SAFETY: the command has started no thread yet.
-    let connector = unsafe { SocketConnector::fork(shares) };
-    connector.context("Cannot start the process that connects to what serves folders")
+    let connector = unsafe { SocketConnector::fork(name, places, user) };
+    connector.context("Cannot start the process that connects to sockets")
 }
 
 fn starter(shares: &[ShareOptions]) -> anyhow::Result<Option<ShareHelper>> {

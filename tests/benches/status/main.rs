@@ -1,8 +1,15 @@
 //! How soon `kvmprof status` is answered while a guest or clients do their worst: for each of them the median, the 99th percentile and
 //! the longest of many answers. Fails if a 99th percentile is over [`LIMIT`]; on a machine that has much else to do, run it again.
 
+mod attached;
 mod clients;
 mod guests;
+#[expect(clippy::unwrap_used, reason = "it is part of a test")]
+#[path = "../../tests/demo/attach_hostile/vcpu_thread.rs"]
+mod vcpu_thread;
+#[expect(clippy::unwrap_used, dead_code, reason = "it is part of a test")]
+#[path = "../../tests/demo/attach_hostile/vmm.rs"]
+mod vmm;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -20,13 +27,15 @@ const ANSWERS: usize = 2000;
 const ANSWERS_VARIABLE: &str = "KVMPROF_BENCH_ANSWERS";
 /// Time between an answer and the next question: many attacks are over at some time, and others have to be met.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Is on the command line of the process that is a VMM: this program once more.
+const VMM_ARGUMENT: &str = "attach_hostile::the_vmm";
 /// More than the document has with all clients that can be.
 const MAX_STATUS: usize = 8 << 20;
 
 /// A case: what it is, and what has the answers measured meanwhile.
 type Case = (&'static str, fn(usize) -> Times);
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 21] = [
     ("nobody disturbs", guests::at_rest),
     ("guest: hostile memory, recorded", guests::hostile_memory),
     ("guest: floods its port", guests::port_flood),
@@ -56,6 +65,7 @@ const CASES: [Case; 20] = [
     ("clients: ask and don't read", clients::unread_answers),
     ("clients: connect and send rubbish", clients::rubbish),
     ("clients: ask for all symbols", clients::symbols),
+    ("attach: to a VMM that lies", attached::lying_vmm),
 ];
 
 /// Times of answers, the shortest first.
@@ -99,6 +109,9 @@ fn main() {
     // cargo test runs benches too, to see that they start.
     if std::env::args().any(|argument| argument == "--test") {
         return;
+    }
+    if std::env::args().any(|argument| argument == VMM_ARGUMENT) {
+        return vmm::be_vmm();
     }
     let answers = std::env::var(ANSWERS_VARIABLE)
         .ok()

@@ -11,12 +11,16 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
 use kvmprof_abi::recorder::{MAX_PIDS, MAX_RECORDINGS, REC_PIDS, REC_START};
-use kvmprof_abi::wire::{HEADER_LENGTH, MAX_HANDLES, ReplyFrame, Request, VERSION, device};
+use kvmprof_abi::wire::{
+    HEADER_LENGTH, MAX_DATA, MAX_HANDLES, ReplyFrame, Request, VERSION, device,
+};
 use kvmprof_client::{ClientError, Connection, Readiness};
+use kvmprof_devices::endpoint::Endpoint;
 use kvmprof_tests::raw_client::{LENGTH_OF_HELLO, encode, hello};
 use kvmprof_tests::{
     Accounts, Boot, Guest, Prf, errno_of, kvmprof, on_kvm, raw_client, run_command, until,
 };
+use kvmprof_vmm::host_socket::{MAX_CONNECTIONS, MAX_WAITING};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 const HZ: u32 = 1000;
@@ -229,6 +233,78 @@ fn texts_that_are_open_are_bounded_all_together() {
             connection.snapshot(device::STATUS, 1 << 20).ok()
         });
         drop(recorders);
+        guest.stop();
+    });
+}
+
+/// The errno of the next reply, which is one to a request that failed.
+fn errno_of_reply(stream: &mut UnixStream) -> Errno {
+    let mut reply = [0; HEADER_LENGTH];
+    stream.read_exact(&mut reply).unwrap();
+    let Ok(Some((frame, HEADER_LENGTH))) = ReplyFrame::decode(&reply) else {
+        panic!("{reply:?}");
+    };
+    frame.result.unwrap_err()
+}
+
+/// What waits of all clients together has a bound: what would be beyond it is refused at once, who has begun goes on, and the status is answered.
+#[test]
+fn bytes_that_wait_are_bounded_for_all_clients_together() {
+    on_kvm(|| {
+        let guest = guest();
+        let witness = guest.connect();
+        let prf = Prf::open(&witness, ALL_VCPUS).unwrap();
+        let addresses: Vec<u64> = (0..).step_by(16).take(MAX_ADDRESSES).collect();
+        prf.load(&addresses);
+        let whole = read_size(MAX_ADDRESSES);
+        assert_eq!(prf.device.read(whole).unwrap().len(), whole);
+        // Nobody has such a handle, which is an error once all of the request is there.
+        let data = vec![0; MAX_DATA];
+        let write = Request::Write {
+            handle: u32::MAX,
+            flags: 0,
+            data: &data,
+        };
+        let frame = encode(7, write);
+        let (beginning, rest) = frame.split_at(1000);
+        // Who has nothing open gives way to others.
+        let mut clients: Vec<UnixStream> = (1..MAX_CONNECTIONS)
+            .map(|_| {
+                let mut client = raw_client::connect(&guest.socket(), None).unwrap();
+                let open = Request::Open {
+                    device: device::STATUS,
+                    minor: 0,
+                    flags: 0,
+                };
+                client.write_all(&encode(1, open)).unwrap();
+                client.read_exact(&mut [0; HEADER_LENGTH + 4]).unwrap();
+                client.write_all(beginning).unwrap();
+                client
+            })
+            .collect();
+        // All beginnings have been taken before this is answered.
+        Accounts::of(&witness).check();
+        assert_eq!(errno_of(prf.device.read(whole)), Errno::ENOMEM);
+        Accounts::of(&guest.connect()).check();
+        let answers: Vec<Errno> = (clients.iter_mut())
+            .map(|client| {
+                client.write_all(rest).unwrap();
+                errno_of_reply(client)
+            })
+            .collect();
+        let refused = answers.iter().filter(|errno| **errno == Errno::ENOMEM);
+        let begun = answers.iter().filter(|errno| **errno == Errno::EBADF);
+        let (refused, begun) = (refused.count(), begun.count());
+        assert_eq!(refused + begun, clients.len(), "{answers:?}");
+        let most = MAX_WAITING.div_ceil(frame.len() - Endpoint::OWN_BYTES);
+        assert!((1..=most).contains(&begun), "{begun}");
+        // There is room again, also for those who were refused.
+        for client in &mut clients {
+            client.write_all(&frame).unwrap();
+            assert_eq!(errno_of_reply(client), Errno::EBADF);
+        }
+        assert_eq!(prf.device.read(whole).unwrap().len(), whole);
+        drop((prf, clients));
         guest.stop();
     });
 }

@@ -126,6 +126,28 @@ fn tests_that_a_page_names_are_there() {
     assert!(named > 50, "{named}");
 }
 
+/// The table of fuzz targets has a row for each, with its cases and edges.
+#[test]
+fn fuzz_targets_have_rows_with_their_numbers() {
+    let page = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let targets = fs::read_dir(root().join("fuzz/corpus")).unwrap();
+    let mut count = 0;
+    for target in targets {
+        let name = target.unwrap().file_name().into_string().unwrap();
+        let beginning = format!("| {name} | ");
+        let row = page.lines().find(|line| line.starts_with(&beginning));
+        let row = row.unwrap_or_else(|| panic!("{name} has no row"));
+        let numbers = row.rsplit('|').skip(1).take(2);
+        let has_digits = |cell: &str| cell.contains(|c: char| c.is_ascii_digit());
+        assert!(
+            numbers.filter(|cell| has_digits(cell)).count() == 2,
+            "{row}"
+        );
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+}
+
 #[test]
 fn the_readme_is_short() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();

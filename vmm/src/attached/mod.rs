@@ -343,9 +343,10 @@ impl Server {
             profiler.borrow_mut().record(recorder);
         }
         let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
+        let room = profiler.borrow().room();
         let socket = self
             .listener
-            .map(|listener| HostSocket::new(listener, hello, backend))
+            .map(|listener| HostSocket::new(listener, hello, backend, room))
             .transpose()?;
         let services = Services {
             profiler,

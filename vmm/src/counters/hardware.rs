@@ -10,14 +10,14 @@ use crate::perf_event::{self, Attributes, HardwareEvent};
 pub struct HardwareCounter(File);
 
 impl HardwareCounter {
-    /// Counts `event` from now on for the vCPU whose thread is `tid`.
+    /// Counts `event` from now on for the vCPU whose thread is the calling one.
     ///
     /// # Errors
     /// What perf_event_open(2) says: ENOENT where there is no such counter, EACCES where the host forbids it.
-    pub fn open(event: HardwareEvent, tid: libc::pid_t) -> io::Result<Self> {
+    pub fn open(event: HardwareEvent) -> io::Result<Self> {
         let mut attributes = Attributes::new(perf_event::HARDWARE, event as u64);
         attributes.flags = perf_event::EXCLUDE_HOST;
-        attributes.open(tid).map(Self)
+        attributes.open(0).map(Self)
     }
 
     /// What it has counted; `None` if the kernel won't say.

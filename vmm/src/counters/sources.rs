@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvmprof_abi::pmc::CounterId;
@@ -71,8 +72,10 @@ impl Source {
 pub struct VcpuSources {
     shared: Arc<VcpuShared>,
     kvm: io::Result<KvmStats>,
-    /// Opened when somebody asks for the first time.
+    /// Opened by the vCPU's thread once somebody has asked: nobody else may count what another thread does (`kvmprof_sandbox`).
     hardware: [OnceLock<io::Result<HardwareCounter>>; HardwareEvent::COUNT],
+    /// The bits of those that the vCPU's thread is to open.
+    asked_for: AtomicU32,
 }
 
 impl VcpuSources {
@@ -82,10 +85,11 @@ impl VcpuSources {
             shared,
             kvm: KvmStats::open(descriptor, &STATISTICS),
             hardware: Default::default(),
+            asked_for: AtomicU32::new(0),
         }
     }
 
-    /// The value of `counter`, or why there is none. `ticks` is how many the vCPU's clock has made.
+    /// The value of `counter`, or why there is none. One of the processor is 0 until the vCPU's thread has opened it. `ticks` is how many the vCPU's clock has made.
     pub fn value(&self, counter: CounterId, ticks: u64) -> Result<u64, String> {
         match Source::of(counter) {
             Source::CpuTime => {
@@ -125,12 +129,63 @@ impl VcpuSources {
     }
 
     fn hardware(&self, event: HardwareEvent) -> Result<u64, String> {
-        let Some(thread) = self.shared.kicker.thread() else {
+        if !self.shared.kicker.is_attached() {
             return Err("the vCPU doesn't run".to_owned());
-        };
-        match self.hardware[event as usize].get_or_init(|| HardwareCounter::open(event, thread)) {
-            Ok(counter) => Ok(counter.value().unwrap_or_default()),
-            Err(error) => Err(perf_event::why_not(error)),
         }
+        match self.hardware[event as usize].get() {
+            Some(Ok(counter)) => Ok(counter.value().unwrap_or_default()),
+            Some(Err(error)) => Err(perf_event::why_not(error)),
+            None => {
+                // What the host has, and lets kvmprof have, is the same for all of its threads.
+                HardwareCounter::open(event).map_err(|error| perf_event::why_not(&error))?;
+                self.asked_for.fetch_or(event.bit(), Ordering::Release);
+                self.shared.kicker.kick();
+                Ok(0)
+            }
+        }
+    }
+
+    /// Opens the counters of the processor that somebody has asked for. To be called on the vCPU's thread when it was kicked.
+    pub fn open_asked_for(&self) {
+        if self.asked_for.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let asked_for = self.asked_for.swap(0, Ordering::Acquire);
+        for event in HardwareEvent::ALL {
+            if asked_for & event.bit() != 0 {
+                self.hardware[event as usize].get_or_init(|| HardwareCounter::open(event));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::not_run::not_run;
+    use crate::vcpu::signals;
+
+    /// Whoever asks has no part in it but to kick the vCPU's thread, which is this one.
+    #[test]
+    fn a_counter_of_the_processor_is_opened_by_the_vcpus_thread() {
+        if let Err(error) = HardwareCounter::open(HardwareEvent::Cycles) {
+            return not_run(&perf_event::why_not(&error));
+        }
+        signals::block().unwrap();
+        let shared = Arc::<VcpuShared>::default();
+        let sources = VcpuSources::new(&File::open("/dev/null").unwrap(), Arc::clone(&shared));
+        let value = || sources.value(CounterId::Cycles, 0);
+        let own_value = || sources.value_on_thread(CounterId::Cycles);
+        assert!(value().unwrap_err().contains("doesn't run"));
+        shared.kicker.attach();
+        assert_eq!((value(), own_value()), (Ok(0), None));
+        assert_eq!(signals::take_pending(), Some(signals::kick()));
+        sources.open_asked_for();
+        assert!(own_value().is_some() && value().is_ok());
+        shared.kicker.seen();
+        // Nobody is kicked again for it.
+        assert_eq!(signals::take_pending(), None);
     }
 }

@@ -45,6 +45,11 @@ impl VcpuCounting {
         }
     }
 
+    /// Opens the counters of the processor that somebody has asked for. To be called when the vCPU was kicked.
+    pub fn open_asked_for(&self) {
+        self.sources.open_asked_for();
+    }
+
     /// Whether anything is counted for processes.
     pub fn is_on(&self) -> bool {
         self.counts.wanted() != 0

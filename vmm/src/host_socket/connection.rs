@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use event_manager::EventSet;
-use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, HelloInfo};
+use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, HelloInfo, TURN_TIME};
+use kvmprof_recording::Room;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-
-use super::TURN_TIME;
 
 /// Bytes taken from a client at a time, so that one that sends much doesn't keep others waiting.
 const CHUNK: usize = 64 << 10;
@@ -53,8 +53,9 @@ pub(super) enum Kind {
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, info: HelloInfo, kind: Kind) -> Self {
-        let endpoint = Endpoint::new(info);
+    /// A connection by `socket`; what waits of it is in `room`, beyond its own.
+    pub fn new(socket: OwnedFd, info: HelloInfo, kind: Kind, room: &Arc<Room>) -> Self {
+        let endpoint = Endpoint::within(info, room);
         Self {
             socket,
             endpoint,

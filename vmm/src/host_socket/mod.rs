@@ -9,11 +9,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
+use kvmprof_recording::Room;
 use rustix::io::Errno;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -29,11 +30,10 @@ use crate::restricted::Restricted;
 /// Clients at a time.
 pub const MAX_CONNECTIONS: usize = 64;
 /// Clients beyond those, which may only ask for the status.
-const MAX_STATUS_CONNECTIONS: usize = 4;
+pub const MAX_STATUS_CONNECTIONS: usize = 4;
 
-/// How long a client's requests may take, the last one aside, before others have their turn: some take a millisecond each, when a guest and
-/// clients have seen to that.
-pub const TURN_TIME: Duration = Duration::from_millis(1);
+/// Bytes that may wait of all clients together, beyond those that each connection and each recording has room for in any case.
+pub const MAX_WAITING: usize = 128 << 20;
 
 /// Events handled before other subscribers have their turn.
 const BATCH: usize = 32;
@@ -58,12 +58,14 @@ pub struct HostSocket {
     next_turn: EventFd,
     info: HelloInfo,
     backend: Rc<RefCell<dyn Backend>>,
+    room: Arc<Room>,
     turned_away: LogLimit,
     dropped: LogLimit,
 }
 
 impl HostSocket {
-    /// Serves `backend` to the clients of `listener`; `info` go into the hello.
+    /// Serves `backend` to the clients of `listener`; `info` go into the hello. What waits of all clients together is in `room`, which
+    /// recordings of clients have in common with them.
     ///
     /// # Errors
     /// [`HostSocketError::System`] when there is no epoll instance to be had.
@@ -71,6 +73,7 @@ impl HostSocket {
         listener: HostListener,
         info: HelloInfo,
         backend: Rc<RefCell<dyn Backend>>,
+        room: Arc<Room>,
     ) -> Result<Self, HostSocketError> {
         let failed = |error| HostSocketError::io("wait for clients of", listener.path(), error);
         let epoll = Epoll::new().map_err(failed)?;
@@ -91,6 +94,7 @@ impl HostSocket {
             next_turn,
             info,
             backend,
+            room,
             turned_away: LogLimit::default(),
             dropped: LogLimit::default(),
         })
@@ -269,7 +273,7 @@ impl HostSocket {
     fn admit(&mut self, socket: OwnedFd, backend: &mut dyn Backend) -> Result<(), String> {
         check_user(&socket)?;
         let kind = self.make_room(backend);
-        let connection = Connection::new(socket, self.info, kind);
+        let connection = Connection::new(socket, self.info, kind, &self.room);
         let interest = connection.interest();
         let name = self.last_name + 1;
         self.epoll

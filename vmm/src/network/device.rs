@@ -15,6 +15,7 @@ use super::opener::TapOpener;
 use super::peer::Peer;
 use super::socket::SocketPeer;
 use super::tap::{TapError, TapPeer};
+use crate::connector::SocketConnector;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError};
 use crate::virtio::{
@@ -64,18 +65,19 @@ pub struct Network {
 
 impl Network {
     /// Connects to the other end. A socket that nobody listens on is none of the errors: the link is down until somebody
-    /// does. A tap that goes and comes again is opened by `opener`, or else by this process.
+    /// does. A tap that goes and comes again is opened by `opener`, and a socket is connected to by `connector`, or else both by this process.
     ///
     /// # Errors
     /// The tap can't be opened.
     pub fn connect(
         config: &NetworkConfig,
         opener: Option<&Arc<TapOpener>>,
+        connector: Option<&Arc<SocketConnector>>,
     ) -> Result<Self, TapError> {
         let mac = config.mac.unwrap_or(MacAddress::of_peer(&config.peer));
         let peer: Box<dyn Peer> = match &config.peer {
             PeerPlace::Tap(name) => Box::new(TapPeer::open(name, opener.cloned())?),
-            PeerPlace::Socket(path) => Box::new(SocketPeer::new(path.clone())),
+            PeerPlace::Socket(path) => Box::new(SocketPeer::new(path.clone(), connector.cloned())),
         };
         let record = NetworkRecord {
             peer: config.peer.to_string(),

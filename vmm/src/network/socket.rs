@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kvmprof_devices::virtio::net::{
     FrameReader, FrameWriter, HEADER_SIZE, Link, Offloads, Sent, StreamError,
@@ -12,7 +13,7 @@ use kvmprof_devices::virtio::net::{
 use rustix::net::SendFlags;
 
 use super::peer::{Complaints, Peer, is_later};
-use crate::unix_socket::connect;
+use crate::connector::{SocketConnector, connect};
 
 /// Reads for one frame before others have their turn.
 const READS: usize = 8;
@@ -25,13 +26,15 @@ pub struct SocketPeer {
     writer: FrameWriter,
     faults: u64,
     complaints: Complaints,
+    /// Who connects, if this process may not.
+    connector: Option<Arc<SocketConnector>>,
 }
 
 impl SocketPeer {
-    /// Connects to `path`. If nobody is there, or ever goes, that is tried again and again by [`Peer::reconnect`].
-    pub fn new(path: PathBuf) -> Self {
+    /// Connects to `path`, by `connector` if there is one. If nobody is there, or ever goes, that is tried again and again by [`Peer::reconnect`].
+    pub fn new(path: PathBuf, connector: Option<Arc<SocketConnector>>) -> Self {
         let mut complaints = Complaints::new(format!("socket={}", path.display()));
-        let stream = match connect(&path) {
+        let stream = match connect(connector.as_deref(), &path) {
             Ok(stream) => Some(stream),
             Err(error) => {
                 complaints.say(format_args!(
@@ -47,6 +50,7 @@ impl SocketPeer {
             writer: FrameWriter::default(),
             faults: 0,
             complaints,
+            connector,
         }
     }
 
@@ -172,7 +176,7 @@ impl Peer for SocketPeer {
 
     fn reconnect(&mut self) {
         self.close();
-        self.stream = connect(&self.path).ok();
+        self.stream = connect(self.connector.as_deref(), &self.path).ok();
     }
 
     fn faults(&self) -> u64 {
@@ -203,7 +207,7 @@ mod tests {
             Self {
                 _folder: folder,
                 listener,
-                peer: SocketPeer::new(path),
+                peer: SocketPeer::new(path, None),
                 buffer: vec![0xff; HEADER_SIZE + FRAME_MAX],
             }
         }
@@ -323,7 +327,7 @@ mod tests {
     fn nobody_at_the_path_is_a_link_that_is_down() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let mut peer = SocketPeer::new(path.clone());
+        let mut peer = SocketPeer::new(path.clone(), None);
         assert!(!peer.is_up());
         peer.reconnect();
         assert!(!peer.is_up());

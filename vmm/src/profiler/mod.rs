@@ -24,10 +24,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_recording::ClockLedger;
+use kvmprof_recording::{ClockLedger, Room};
 
 use crate::binaries::BinarySources;
 use crate::clock::ClockSetting;
+use crate::host_socket::MAX_WAITING;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use crate::vm::GuestControl;
 use clocks::{Clocks, Flush};
@@ -53,6 +54,7 @@ pub type SharedProfiler = Rc<RefCell<Profiler>>;
 pub struct Profiler {
     clocks: Clocks,
     consumers: Consumers,
+    room: Arc<Room>,
     processes: Processes,
     names: Names,
     kernel_text: KernelText,
@@ -84,9 +86,11 @@ impl Profiler {
         sources: BinarySources,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
+        let room = Arc::new(Room::new(MAX_WAITING));
         Self {
             clocks: Clocks::new(vcpus, plan),
-            consumers: Consumers::new(count, prf_addresses, on_vcpus, plan.hz),
+            consumers: Consumers::new(count, prf_addresses, on_vcpus, plan.hz, Arc::clone(&room)),
+            room,
             processes: Processes::new(sources),
             names: Names::default(),
             kernel_text: KernelText::default(),
@@ -101,6 +105,11 @@ impl Profiler {
             has_ended: false,
             recordings_end: None,
         }
+    }
+
+    /// Where what waits of all its clients is, recordings among it: for the [`HostSocket`](crate::host_socket::HostSocket) that serves them.
+    pub fn room(&self) -> Arc<Room> {
+        Arc::clone(&self.room)
     }
 
     /// Has `recorder` record from now on, until the end, and lets the guest start.

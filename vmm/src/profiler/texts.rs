@@ -114,6 +114,7 @@ impl Profiler {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_devices::endpoint::Endpoint;
     use kvmprof_recording::file::{ClientSink, Sink};
 
     use super::*;
@@ -147,13 +148,22 @@ mod tests {
         let samples = kvmprof_recording::file::MAX_WAITING >> 20;
         let all = <ClientSink as Sink>::CAPACITY >> 20;
         let turn = kvmprof_devices::endpoint::REQUESTS_PER_TURN;
-        let turn_time = crate::host_socket::TURN_TIME.as_millis();
+        let turn_time = kvmprof_devices::endpoint::TURN_TIME.as_millis();
         let texts = MAX_TEXT_BYTES >> 20;
+        let places = clients + crate::host_socket::MAX_STATUS_CONNECTIONS;
+        let own = places * Endpoint::OWN_BYTES + recordings * ClientSink::OWN_BYTES;
+        let together = (crate::host_socket::MAX_WAITING + own) >> 20;
+        let own = [Endpoint::OWN_BYTES, ClientSink::OWN_BYTES].map(|bytes| bytes >> 20);
         for row in [
             format!("| clients of the socket | {clients} |"),
             format!("| recordings at once | {recordings} |"),
             format!(
                 "| bytes that wait for a client that records | {samples} MiB of samples, {all} MiB in all |"
+            ),
+            format!("| bytes that wait of all clients and recordings together | {together} MiB |"),
+            format!(
+                "| those for which there is room in any case | {} MiB of a client, {} MiB of a recording |",
+                own[0], own[1]
             ),
             format!(
                 "| texts of `status` and `processes` that are open, all together | {texts} MiB |"

@@ -1,6 +1,5 @@
 //! Folders of the host that the guest has as file systems: virtio-fs, served by virtiofsd over vhost-user.
 
-mod connector;
 mod device;
 mod error;
 mod helper;
@@ -13,7 +12,6 @@ mod session;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use connector::SocketConnector;
 pub use device::Share;
 pub use error::ShareError;
 pub use helper::ShareHelper;
@@ -21,6 +19,7 @@ pub use monitor::ShareMonitor;
 pub use options::{InvalidShare, SHARES_MAX, ShareOptions, ShareSource};
 pub use session::{Events, Session};
 
+use crate::connector::SocketConnector;
 use program::{Program, Starter};
 use session::Openers;
 

@@ -17,10 +17,11 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::ShareError;
 use super::limit::within;
 use super::options::ShareSource;
 use super::program::{Daemon, Starter};
-use super::{ShareError, SocketConnector};
+use crate::connector::SocketConnector;
 use crate::machine::GuestMemory;
 
 /// How long an answer may take: far longer than one does. A vCPU that resets or starts the device waits for it.

@@ -89,6 +89,7 @@ impl Sampler {
 
     /// Does what the profiler wants, and acknowledges it.
     pub fn follow_requests(&mut self, fd: &mut VcpuFd, now: u64) {
+        self.counting.open_asked_for();
         let control = &self.shared.control;
         let (generation, setting) = control.requested();
         if generation == self.generation {

@@ -9,12 +9,13 @@ use kvmprof_recording::DEFAULT_STACK_FRAMES;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::clock::{ClockSource, DEFAULT_HZ};
+use crate::connector::SocketConnector;
 use crate::console::Console;
 use crate::disk::DiskOptions;
 use crate::machine::MachineConfig;
 use crate::network::{NetworkConfig, TapOpener};
 use crate::profiler::RecordPlan;
-use crate::share::{ShareHelper, ShareOptions, SocketConnector};
+use crate::share::{ShareHelper, ShareOptions};
 use crate::vcpu::OnReset;
 use crate::virtio::GuestAccess;
 use crate::vsock::VsockConfig;
@@ -40,8 +41,10 @@ pub struct VmConfig {
     pub virtiofsd: Option<PathBuf>,
     /// Who starts it in this process's place, if this process may execute no program.
     pub share_helper: Option<Arc<ShareHelper>>,
-    /// Who connects to programs that serve them already in this process's place, if this process may not.
+    /// Who connects to programs that serve folders already, and to the other ends of networks, in this process's place, if this process may not.
     pub socket_connector: Option<Arc<SocketConnector>>,
+    /// The same for the sockets that the guest's socket device leads to.
+    pub port_connector: Option<Arc<SocketConnector>>,
     /// Who opens taps again in this process's place, if this process may not.
     pub tap_opener: Option<Arc<TapOpener>>,
     /// Whether it has a memory balloon.
@@ -98,6 +101,7 @@ impl VmConfig {
             virtiofsd: None,
             share_helper: None,
             socket_connector: None,
+            port_connector: None,
             tap_opener: None,
             balloon: false,
             vsock: None,

@@ -27,10 +27,14 @@ pub(super) fn virtio_devices(
         config.socket_connector.as_ref(),
     )?;
     let networks: Result<Vec<_>, _> = (config.networks.iter())
-        .map(|network| Network::connect(network, config.tap_opener.as_ref()))
+        .map(|network| {
+            let connector = config.socket_connector.as_ref();
+            Network::connect(network, config.tap_opener.as_ref(), connector)
+        })
         .collect();
     let networks = networks?;
-    let vsock = as_user(|| config.vsock.as_ref().map(VsockParts::listen).transpose())?;
+    let listen = |vsock| VsockParts::listen(vsock, config.port_connector.as_ref());
+    let vsock = as_user(|| config.vsock.as_ref().map(listen).transpose())?;
     let balloon = config.balloon.then(BalloonParts::default);
     let entropy = EntropySource::default();
     let monitors = DeviceMonitors {

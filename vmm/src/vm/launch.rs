@@ -459,9 +459,10 @@ impl EventThread {
             profiler.borrow_mut().record(recorder);
         }
         let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
+        let room = profiler.borrow().room();
         let socket = self
             .listener
-            .map(|listener| HostSocket::new(listener, self.hello, backend))
+            .map(|listener| HostSocket::new(listener, self.hello, backend, room))
             .transpose()?;
         let devices = self.devices;
         let for_guest = Rc::new(RefCell::new(GuestDevices(Rc::clone(&profiler))));

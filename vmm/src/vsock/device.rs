@@ -13,6 +13,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::clients::Clients;
 use super::config::VsockConfig;
 use super::streams::{HostStream, Streams};
+use crate::connector::SocketConnector;
 use crate::host_socket::{HostListener, HostSocketError, check_user};
 use crate::lock::lock;
 use crate::log_limit::LogLimit;
@@ -56,15 +57,19 @@ impl VsockMonitor {
 /// The socket device that a machine is to have.
 pub struct VsockParts {
     listener: HostListener,
+    connector: Option<Arc<SocketConnector>>,
     monitor: VsockMonitor,
 }
 
 impl VsockParts {
-    /// Listens at the device's path.
+    /// Listens at the device's path. The guest's connections are made by `connector` if there is one, and else by this process.
     ///
     /// # Errors
     /// [`HostSocketError`], which says what stands in the way; what was there stays as it was.
-    pub fn listen(config: &VsockConfig) -> Result<Self, HostSocketError> {
+    pub fn listen(
+        config: &VsockConfig,
+        connector: Option<&Arc<SocketConnector>>,
+    ) -> Result<Self, HostSocketError> {
         let listener = HostListener::bind(&config.path)?;
         let record = VsockRecord {
             config: config.clone(),
@@ -74,7 +79,11 @@ impl VsockParts {
             turned_away: 0,
         };
         let monitor = VsockMonitor(Arc::new(Mutex::new(record)));
-        Ok(Self { listener, monitor })
+        Ok(Self {
+            listener,
+            connector: connector.cloned(),
+            monitor,
+        })
     }
 
     /// What happens on it, for whoever asks while the guest runs.
@@ -96,7 +105,7 @@ impl VirtioParts for VsockParts {
         let server = Server {
             mmio: Arc::clone(&mmio),
             work: mine,
-            streams: Streams::new(Arc::clone(&epoll), LISTENER, &config.path),
+            streams: Streams::new(Arc::clone(&epoll), LISTENER, &config.path, self.connector),
             epoll,
             listener: self.listener,
             clients: Clients::default(),

@@ -10,7 +10,7 @@ use kvmprof_devices::virtio::vsock::{Host, Stream, Transfer};
 use rustix::net::{SendFlags, Shutdown};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
-use crate::unix_socket::connect;
+use crate::connector::{SocketConnector, connect};
 
 /// A stream that is waited for by its name.
 #[derive(Debug)]
@@ -63,16 +63,24 @@ pub struct Streams {
     epoll: Arc<Epoll>,
     last_name: u64,
     path: PathBuf,
+    /// Who connects, if this process may not.
+    connector: Option<Arc<SocketConnector>>,
 }
 
 impl Streams {
     /// Streams that are waited for by `epoll`, with names above `last_name`. Those of the guest lead to `path` with the port
-    /// after it.
-    pub fn new(epoll: Arc<Epoll>, last_name: u64, path: &Path) -> Self {
+    /// after it, and are made by `connector` if there is one.
+    pub fn new(
+        epoll: Arc<Epoll>,
+        last_name: u64,
+        path: &Path,
+        connector: Option<Arc<SocketConnector>>,
+    ) -> Self {
         Self {
             epoll,
             last_name,
             path: path.to_owned(),
+            connector,
         }
     }
 
@@ -98,7 +106,7 @@ impl Host for Streams {
     fn connect(&mut self, port: u32) -> Option<HostStream> {
         let mut path = self.path.clone().into_os_string();
         path.push(format!("_{port}"));
-        let stream = connect(Path::new(&path)).ok()?;
+        let stream = connect(self.connector.as_deref(), Path::new(&path)).ok()?;
         self.add(stream.into()).ok()
     }
 }

@@ -9,6 +9,7 @@ use kvmprof_abi::wire::{Kind, Reply, ReplyFrame, Request, RequestFrame, VERSION}
 
 mod properties;
 mod requests;
+mod room;
 
 /// Only one client may have it open.
 const EXCLUSIVE: u16 = 1;

@@ -1,6 +1,6 @@
 //! The host's end of a port.
 
-use crate::endpoint::{Backend, Endpoint, EndpointError, HelloInfo};
+use crate::endpoint::{Backend, Endpoint, EndpointError, HelloInfo, TURN_TIME};
 
 /// Why the host hangs up: the guest broke the port's protocol.
 pub type PortError = Box<dyn std::error::Error + Send + Sync>;
@@ -83,6 +83,7 @@ impl Port for EndpointPort {
     fn begin_turn(&mut self) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.begin_turn();
+            endpoint.limit_turn(TURN_TIME);
         }
     }
 

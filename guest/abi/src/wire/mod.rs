@@ -12,7 +12,7 @@ mod request;
 pub use error::WireError;
 pub use header::{HEADER_LENGTH, Kind};
 pub use reply::{HelloReply, Reply, ReplyFrame};
-pub use request::{Request, RequestFrame};
+pub use request::{Request, RequestBegun, RequestFrame};
 
 /// The magic of the hello, the first bytes of every connection.
 pub const MAGIC: [u8; 8] = *b"kvmprof\0";

@@ -12,6 +12,17 @@ pub struct RequestFrame<'a> {
     pub request: Request<'a>,
 }
 
+/// A request whose header has arrived, and perhaps no more of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestBegun {
+    /// Its tag.
+    pub tag: u32,
+    /// Its kind.
+    pub kind: Kind,
+    /// Bytes of the whole frame.
+    pub length: usize,
+}
+
 /// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
@@ -192,15 +203,9 @@ impl<'a> RequestFrame<'a> {
     /// Every [`WireError`] but `BufferTooSmall`, as soon as the header shows it, so that callers neither wait for nor
     /// allocate a body that will be refused.
     pub fn decode(bytes: &'a [u8]) -> Result<Option<(Self, usize)>, WireError> {
-        let Some(header) = Header::decode(bytes)? else {
+        let Some((header, kind)) = header(bytes)? else {
             return Ok(None);
         };
-        let kind = Kind::from_request(header.kind).ok_or(WireError::UnknownKind(header.kind))?;
-        header.check_length(&kind.request_body())?;
-        let takes_handle = !matches!(kind, Kind::Hello | Kind::Open | Kind::Cancel);
-        if !takes_handle && header.subject != 0 {
-            return Err(WireError::Reserved { kind: header.kind });
-        }
         let Some((body, length)) = header.body(bytes) else {
             return Ok(None);
         };
@@ -213,6 +218,33 @@ impl<'a> RequestFrame<'a> {
             length,
         )))
     }
+
+    /// What the header at the front of `bytes` says of its frame, which need not be there yet; `None` if the header isn't.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn begun(bytes: &[u8]) -> Result<Option<RequestBegun>, WireError> {
+        let begun = header(bytes)?.map(|(header, kind)| RequestBegun {
+            tag: header.tag,
+            kind,
+            length: HEADER_LENGTH.saturating_add(header.length),
+        });
+        Ok(begun)
+    }
+}
+
+/// The header at the front of `bytes` if it is that of a request; `None` if it is incomplete.
+fn header(bytes: &[u8]) -> Result<Option<(Header, Kind)>, WireError> {
+    let Some(header) = Header::decode(bytes)? else {
+        return Ok(None);
+    };
+    let kind = Kind::from_request(header.kind).ok_or(WireError::UnknownKind(header.kind))?;
+    header.check_length(&kind.request_body())?;
+    let takes_handle = !matches!(kind, Kind::Hello | Kind::Open | Kind::Cancel);
+    if !takes_handle && header.subject != 0 {
+        return Err(WireError::Reserved { kind: header.kind });
+    }
+    Ok(Some((header, kind)))
 }
 
 fn decode_body(kind: Kind, handle: u32, body: &[u8]) -> Result<Request<'_>, WireError> {

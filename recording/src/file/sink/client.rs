@@ -1,9 +1,11 @@
 //! A recording that a client reads while it is made.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::{Delivered, Encoded, Part, Sink, beginning};
 use crate::file::RecordingInfo;
+use crate::{Room, Share};
 
 /// Encoded bytes, and the ticks that are accounted for when they have been read.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct ClientSink {
     queued: usize,
     /// How many bytes of the first part have been read.
     read: usize,
+    /// Room for the queue.
+    share: Share,
     delivered: Delivered,
     /// How many bytes the last part has that found no room, by the limit that it had. Until there is room for so many no
     /// other one is packed: that is work, and who doesn't read would have it done for nothing.
@@ -29,11 +33,22 @@ pub struct ClientSink {
 }
 
 impl ClientSink {
+    /// Bytes for which each recording has room, however many wait of others: a kernel's functions, and the samples of some seconds.
+    pub const OWN_BYTES: usize = 4 << 20;
+
     /// A recording that begins with `info`.
     pub fn new(info: &RecordingInfo) -> Self {
+        Self::within(info, &Room::unlimited())
+    }
+
+    /// The same; what waits beyond [`OWN_BYTES`](Self::OWN_BYTES) is in `room`, and what finds none there is refused.
+    pub fn within(info: &RecordingInfo, room: &Arc<Room>) -> Self {
         let bytes = beginning(info);
+        let mut share = Share::new(room, Self::OWN_BYTES);
+        share.force(bytes.len());
         Self {
             queued: bytes.len(),
+            share,
             queue: VecDeque::from([Waiting {
                 bytes: Encoded::Own(bytes),
                 samples: 0,
@@ -70,11 +85,22 @@ impl ClientSink {
         Some(bytes)
     }
 
+    /// How many more bytes may wait while `limit` of this recording may.
+    fn room(&self, limit: usize) -> usize {
+        let own = limit.saturating_sub(self.waiting());
+        // What there is always room for is the end, which makes the account right.
+        match limit {
+            usize::MAX => own,
+            _ => own.min(self.share.capacity().saturating_sub(self.queued)),
+        }
+    }
+
     /// The first part has been read.
     fn end_of_first(&mut self) {
         if let Some(part) = self.queue.pop_front() {
             self.read = 0;
             self.queued -= part.bytes.len();
+            self.share.force(self.queued);
             self.delivered.samples += part.samples;
             self.delivered.idle += part.idle;
         }
@@ -85,7 +111,7 @@ impl Sink for ClientSink {
     const CAPACITY: usize = 32 << 20;
 
     fn put(&mut self, part: Part, limit: usize) -> Result<(), Part> {
-        let room = limit.saturating_sub(self.waiting());
+        let room = self.room(limit);
         if self.refused.get(&limit).is_some_and(|bytes| *bytes > room) {
             return Err(part);
         }
@@ -99,6 +125,7 @@ impl Sink for ClientSink {
         self.refused.remove(&limit);
         let (samples, idle) = part.counts();
         self.queued += bytes.len();
+        self.share.force(self.queued);
         self.queue.push_back(Waiting {
             bytes,
             samples,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::file::RecordingFile;
 use super::*;
 use crate::file::{Contents, Encoder, HEADER, Recording};
-use crate::{LockOwner, LockWait, Preemption, Sample, StackEnd, StackSummary, Ticks};
+use crate::{LockOwner, LockWait, Preemption, Room, Sample, StackEnd, StackSummary, Ticks};
 
 /// Room for samples in a sink, as the encoder has it.
 const MAX_WAITING: usize = 16 << 20;
@@ -403,6 +403,45 @@ fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
     assert!(third.is_packed());
     sink.put(Part::Symbols(second.clone()), limit).unwrap_err();
     sink.put(Part::Symbols(second), usize::MAX).unwrap();
+}
+
+/// Of all recordings together no more waits than the common room holds, beside what each may have for itself; one that is read on loses nothing.
+#[test]
+fn recordings_that_nobody_reads_share_a_common_room() {
+    const COMMON: usize = 4 << 20;
+    const STEP: u64 = 10_000;
+    let room = Arc::new(Room::new(COMMON));
+    let new = || {
+        let sink = ClientSink::within(&RecordingInfo::default(), &room);
+        Encoder::new(sink, &[])
+    };
+    let (mut unread, mut read) = ([(); 2].map(|()| new()), new());
+    let (mut all, mut fed) = (Vec::new(), 0);
+    // Each of the samples that are fed comes with a lost tick.
+    while unread.iter().any(|encoder| encoder.ledger().lost == fed) {
+        for encoder in unread.iter_mut().chain([&mut read]) {
+            feed(encoder, STEP);
+        }
+        fed += STEP;
+        all.extend(read_all(&mut read));
+    }
+    let waiting: usize = unread.iter().map(|one| one.sink().waiting()).sum();
+    let most = COMMON + unread.len() * ClientSink::OWN_BYTES;
+    let block = 1 << 20;
+    assert!((most - block..=most).contains(&waiting), "{waiting}");
+    assert_eq!(read.ledger().lost, fed);
+    // All end with an account of all, and what is read is room for others.
+    for encoder in &mut unread {
+        encoder.finish();
+        let contents = contents(&read_all(encoder));
+        assert_eq!(contents.closed, Some(contents.account));
+        assert_eq!(contents.account.lost, encoder.ledger().lost);
+        assert!(encoder.ledger().balances());
+    }
+    read.finish();
+    all.extend(read_all(&mut read));
+    assert_eq!(contents(&all).account.samples, fed);
+    assert_eq!(room.left(), COMMON);
 }
 
 /// All recordings have the same bytes of what is the same in all of them.

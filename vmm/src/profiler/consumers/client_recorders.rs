@@ -14,7 +14,7 @@ use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_recording::file::{ClientSink, Encoder, Sink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
-use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
+use kvmprof_recording::{EventKind, Room, SamplingEvent, StackParts, Ticks};
 
 use super::recording::{LookPace, SymbolSources, add_symbols, recording_info};
 use super::{
@@ -51,8 +51,10 @@ struct Choice {
 }
 
 /// All recorders of clients.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ClientRecorders {
+    /// Where what clients have yet to read waits, beyond what each recording may have for itself.
+    room: Arc<Room>,
     /// Those that are open and not started yet. Clients may have very many, and none costs a tick anything.
     idle: BTreeMap<Handle, Choice>,
     /// Those that are started, [`MAX_RECORDINGS`] at most; some may be over.
@@ -60,6 +62,15 @@ pub struct ClientRecorders {
 }
 
 impl ClientRecorders {
+    /// None yet. What clients have yet to read is in `room`.
+    pub fn new(room: Arc<Room>) -> Self {
+        Self {
+            room,
+            idle: BTreeMap::new(),
+            started: BTreeMap::new(),
+        }
+    }
+
     /// Those whose recordings go on.
     fn recording(&self) -> impl Iterator<Item = &Recorder> {
         let started = self.started.values();
@@ -222,7 +233,7 @@ impl ClientRecorders {
         } = *context;
         let (plan, vcpus) = (clocks.plan(), clocks.ledgers().len());
         let info = recording_info(machine, plan, Some(source), vcpus, stacks, &pids, tasks);
-        let mut encoder = Encoder::new(ClientSink::new(&info), &pids);
+        let mut encoder = Encoder::new(ClientSink::within(&info, &self.room), &pids);
         if interval > 0 {
             encoder.set_interval(interval);
         }

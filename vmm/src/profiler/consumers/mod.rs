@@ -18,7 +18,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::tasks::TaskLook;
-use kvmprof_recording::{EventKind, Ticks};
+use kvmprof_recording::{EventKind, Room, Ticks};
 
 use super::MachineInfo;
 use super::clocks::Clocks;
@@ -288,17 +288,18 @@ pub struct Consumers {
 impl Consumers {
     /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses, and
     /// the vCPUs' threads do what is in `on_vcpus`; without that the guest has no devices, and there is neither profil nor pmc.
-    /// While only the guest counts, the clock runs at `guest_max_hz` Hz at most.
+    /// While only the guest counts, the clock runs at `guest_max_hz` Hz at most. What clients have yet to read of recordings is in `room`.
     pub fn new(
         vcpus: u16,
         prf_addresses: usize,
         on_vcpus: Option<OnVcpus>,
         guest_max_hz: u32,
+        room: Arc<Room>,
     ) -> Self {
         let mut list: Vec<Box<dyn Consumer>> = vec![
             Box::new(PcsConsumer::new(Client::Host, vcpus)),
             Box::new(PrfConsumer::new(Client::Host, vcpus, prf_addresses)),
-            Box::new(ClientRecorders::default()),
+            Box::new(ClientRecorders::new(room)),
         ];
         if let Some(on_vcpus) = on_vcpus {
             list.push(Box::new(PcsConsumer::new(Client::Guest, vcpus)));

@@ -1,0 +1,152 @@
+//! Room for bytes that wait, which many have in common.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// So many bytes may wait of all [shares](Share) together, beside those that each has for itself.
+#[derive(Debug)]
+pub struct Room {
+    bytes: usize,
+    taken: AtomicUsize,
+}
+
+impl Room {
+    /// Room for `bytes`.
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            bytes,
+            taken: AtomicUsize::new(0),
+        }
+    }
+
+    /// Room for any number of bytes.
+    pub fn unlimited() -> Arc<Self> {
+        Arc::new(Self::new(usize::MAX))
+    }
+
+    /// Bytes that nobody has taken.
+    pub fn left(&self) -> usize {
+        self.bytes
+            .saturating_sub(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// Takes `bytes` if they are left.
+    fn take(&self, bytes: usize) -> bool {
+        let more = |taken: usize| {
+            let taken = taken.checked_add(bytes)?;
+            (taken <= self.bytes).then_some(taken)
+        };
+        let order = Ordering::Relaxed;
+        self.taken.fetch_update(order, order, more).is_ok()
+    }
+}
+
+/// The bytes of one who waits: the first ones have room of their own, those beyond are in a common [`Room`]. They are given back when
+/// it is dropped.
+#[derive(Debug)]
+pub struct Share {
+    room: Arc<Room>,
+    own: usize,
+    /// Bytes in the common room.
+    taken: usize,
+}
+
+impl Share {
+    /// No bytes yet; `own` have room in any case.
+    pub fn new(room: &Arc<Room>, own: usize) -> Self {
+        Self {
+            room: Arc::clone(room),
+            own,
+            taken: 0,
+        }
+    }
+
+    /// How many bytes it can have at most, as things are.
+    pub fn capacity(&self) -> usize {
+        let common = self.taken.saturating_add(self.room.left());
+        self.own.saturating_add(common)
+    }
+
+    /// It has `bytes` from now on, if there is room for them; else nothing changes.
+    #[must_use]
+    pub fn resize(&mut self, bytes: usize) -> bool {
+        let taken = bytes.saturating_sub(self.own);
+        let fits = taken <= self.taken || self.room.take(taken - self.taken);
+        if fits {
+            self.give_back(self.taken.saturating_sub(taken));
+            self.taken = taken;
+        }
+        fits
+    }
+
+    /// It has `bytes` from now on, whether there is room for them or not.
+    pub fn force(&mut self, bytes: usize) {
+        let taken = bytes.saturating_sub(self.own);
+        let more = taken.saturating_sub(self.taken);
+        if more > 0 {
+            self.room.taken.fetch_add(more, Ordering::Relaxed);
+        }
+        self.give_back(self.taken.saturating_sub(taken));
+        self.taken = taken;
+    }
+
+    fn give_back(&self, bytes: usize) {
+        if bytes > 0 {
+            self.room.taken.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.give_back(self.taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_its_own_bytes_comes_out_of_the_common_room() {
+        let room = Arc::new(Room::new(100));
+        let [mut first, mut second] = [(); 2].map(|()| Share::new(&room, 10));
+        assert_eq!(first.capacity(), 110);
+        assert!(first.resize(10));
+        assert_eq!(room.left(), 100);
+        assert!(first.resize(70));
+        assert_eq!((room.left(), first.capacity()), (40, 110));
+        // As much as is left, and what is its own in any case.
+        assert_eq!(second.capacity(), 50);
+        assert!(!second.resize(51));
+        assert_eq!(room.left(), 40);
+        assert!(second.resize(50) && !first.resize(71) && second.resize(50));
+        assert_eq!((room.left(), second.capacity()), (0, 50));
+        assert!(first.resize(20) && second.resize(100));
+        assert_eq!(room.left(), 0);
+        drop(second);
+        assert_eq!(room.left(), 90);
+        drop(first);
+        assert_eq!(room.left(), 100);
+    }
+
+    #[test]
+    fn what_is_forced_counts_and_leaves_others_their_own() {
+        let room = Arc::new(Room::new(100));
+        let [mut first, mut second] = [(); 2].map(|()| Share::new(&room, 10));
+        first.force(210);
+        assert_eq!((room.left(), first.capacity()), (0, 210));
+        assert!(second.resize(10) && !second.resize(11));
+        first.force(60);
+        assert_eq!(room.left(), 50);
+        assert!(second.resize(60));
+    }
+
+    #[test]
+    fn unlimited_room_is_never_full() {
+        let room = Room::unlimited();
+        let [mut first, mut second] = [(); 2].map(|()| Share::new(&room, 0));
+        assert!(first.resize(usize::MAX / 2) && second.resize(1));
+        assert!(second.capacity() > usize::MAX / 4);
+    }
+}

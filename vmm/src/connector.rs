@@ -1,0 +1,224 @@
+//! A process that connects to Unix sockets in the place of a contained kvmprof, which may not: who may connect to one socket may connect to
+//! any, of which some start programs.
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use kvmprof_sandbox::process;
+use kvmprof_sandbox::user::User;
+
+use crate::helper::{Answer, Helper};
+use crate::network::{NetworkConfig, PeerPlace};
+use crate::share::{ShareOptions, ShareSource};
+use crate::unix_socket;
+use crate::vsock::VsockConfig;
+
+/// The sockets that such a process connects to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketPlaces {
+    paths: Vec<PathBuf>,
+    /// With `_` and the number of a port after them.
+    of_ports: Vec<PathBuf>,
+}
+
+impl SocketPlaces {
+    /// Those of these folders and networks.
+    pub fn of_devices(shares: &[ShareOptions], networks: &[NetworkConfig]) -> Self {
+        let shares = shares.iter().filter_map(|share| match &share.source {
+            ShareSource::Socket(path) => Some(path.clone()),
+            ShareSource::Folder { .. } => None,
+        });
+        let networks = networks.iter().filter_map(|network| match &network.peer {
+            PeerPlace::Socket(path) => Some(path.clone()),
+            PeerPlace::Tap(_) => None,
+        });
+        Self {
+            paths: shares.chain(networks).collect(),
+            of_ports: Vec::new(),
+        }
+    }
+
+    /// Those that this socket device of a guest leads to.
+    pub fn of_ports(vsock: Option<&VsockConfig>) -> Self {
+        Self {
+            paths: Vec::new(),
+            of_ports: vsock.map(|vsock| vsock.path.clone()).into_iter().collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.of_ports.is_empty()
+    }
+
+    fn has(&self, path: &[u8]) -> bool {
+        let is = |known: &PathBuf| known.as_os_str().as_bytes() == path;
+        let leads_to = |known: &PathBuf| {
+            let rest = path.strip_prefix(known.as_os_str().as_bytes());
+            rest.and_then(|rest| rest.strip_prefix(b"_"))
+                .is_some_and(is_port)
+        };
+        self.paths.iter().any(is) || self.of_ports.iter().any(leads_to)
+    }
+}
+
+/// Whether this is a number of 32 bits as it is written for a port.
+fn is_port(number: &[u8]) -> bool {
+    let port: Option<u32> = std::str::from_utf8(number)
+        .ok()
+        .and_then(|number| number.parse().ok());
+    port.is_some_and(|port| port.to_string().as_bytes() == number)
+}
+
+/// The connection to it. Dropped, the process ends.
+#[derive(Debug)]
+pub struct SocketConnector(Helper);
+
+impl SocketConnector {
+    /// Forks the process, with this name, for these sockets; `None` if there are none. It connects to these and no others. It is `user`'s if that is
+    /// somebody, and otherwise keeps no rights of a superuser but to reach other users' files.
+    ///
+    /// # Errors
+    /// The host gives no socket or process.
+    ///
+    /// # Safety
+    /// The process has no other thread: one might hold a lock that nobody releases in the new process.
+    pub unsafe fn fork(
+        name: &CStr,
+        places: &SocketPlaces,
+        user: Option<&User>,
+    ) -> io::Result<Option<Self>> {
+        if places.is_empty() {
+            return Ok(None);
+        }
+        let server = || {
+            let contained = match user {
+                Some(user) => process::become_user(user),
+                None => process::keep_file_rights(),
+            };
+            move |asked: &[u8]| match &contained {
+                Ok(()) => answer(places, asked),
+                Err(error) => Err(format!("it can't give up rights: {error}")),
+            }
+        };
+        // SAFETY: by this function's own condition.
+        let helper = unsafe { Helper::fork(name, server) };
+        helper.map(|helper| Some(Self(helper)))
+    }
+
+    /// The same by a thread of this process, which isn't contained: for programs that contain other threads of theirs.
+    ///
+    /// # Errors
+    /// The host gives no socket or thread.
+    pub fn on_thread(places: SocketPlaces) -> io::Result<Self> {
+        let answer = move |asked: &[u8]| answer(&places, asked);
+        Helper::on_thread("connector", answer).map(Self)
+    }
+
+    /// Connects to the socket at this path, which is one of those from the start. Who uses the connection waits for answers; only to be accepted nobody
+    /// does.
+    ///
+    /// # Errors
+    /// Nobody listens there, or too many wait for that one already.
+    pub(crate) fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        let asked = path.as_os_str().as_bytes();
+        let stream = self.0.ask(asked)?.into_iter().next();
+        let stream = stream.ok_or_else(|| io::Error::other("the helper has sent no socket"))?;
+        Ok(stream.into())
+    }
+}
+
+/// Connects without waiting, by `connector` if there is one, and else as this thread. The connection doesn't block.
+///
+/// # Errors
+/// As [`SocketConnector::connect`].
+pub(crate) fn connect(connector: Option<&SocketConnector>, path: &Path) -> io::Result<UnixStream> {
+    let Some(connector) = connector else {
+        return unix_socket::connect(path);
+    };
+    let stream = connector.connect(path)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+fn answer(places: &SocketPlaces, asked: &[u8]) -> Answer {
+    if !places.has(asked) {
+        return Err("it isn't on the command line".to_owned());
+    }
+    let connected = unix_socket::connect(Path::new(OsStr::from_bytes(asked))).and_then(|stream| {
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    });
+    match connected {
+        Ok(stream) => Ok(vec![stream.into()]),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    fn places(paths: &[&Path], of_ports: &[&Path]) -> SocketPlaces {
+        let owned = |paths: &[&Path]| paths.iter().map(|path| path.to_path_buf()).collect();
+        SocketPlaces {
+            paths: owned(paths),
+            of_ports: owned(of_ports),
+        }
+    }
+
+    #[test]
+    fn only_sockets_of_the_command_line_are_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let [named, other] = ["named", "other"].map(|name| folder.path().join(name));
+        let listener = UnixListener::bind(&named).unwrap();
+        let _other = UnixListener::bind(&other).unwrap();
+        let nowhere = folder.path().join("nowhere");
+        let places = places(&[&named, &nowhere], &[]);
+        let connector = SocketConnector::on_thread(places).unwrap();
+        let why = |path: &Path| connector.connect(path).unwrap_err().to_string();
+        assert_eq!(why(&other), "it isn't on the command line");
+        assert!(why(&nowhere).contains("No such file"));
+        let mut stream = connector.connect(&named).unwrap();
+        let (mut served, _) = listener.accept().unwrap();
+        // Reading waits: the byte comes from another thread.
+        let writer = thread::spawn(move || served.write_all(b"a").unwrap());
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        writer.join().unwrap();
+        assert_eq!(&byte, b"a");
+        // Whoever can't wait says so.
+        let mut stream = connect(Some(&connector), &named).unwrap();
+        let _served = listener.accept().unwrap();
+        let error = stream.read(&mut byte).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_guest_leads_to_numbered_sockets_only() {
+        let places = places(&[], &[Path::new("/run/guest")]);
+        for path in ["/run/guest_0", "/run/guest_1234", "/run/guest_4294967295"] {
+            assert!(places.has(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "/run/guest",
+            "/run/guest_",
+            "/run/guest_x",
+            "/run/guest_+1",
+            "/run/guest_01",
+            "/run/guest_1/../../systemd/private",
+            "/run/guest_4294967296",
+            "/run/guest1_1",
+            "/run/systemd/private",
+            "",
+        ] {
+            assert!(!places.has(path.as_bytes()), "{path}");
+        }
+    }
+}
