@@ -8,18 +8,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use kvmprof_recording::status::Status;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::program::{example_path, kvmprof, python, run};
+use crate::status::status_of;
 use crate::{Accounts, Boot, Pcs, Ran, until};
-
-/// A status document is some KiB.
-const MAX_STATUS: usize = 1 << 20;
 
 /// A bare-metal guest under `kvmprof run` or `kvmprof attach`. Dropped, that program is killed.
 pub struct Guest {
@@ -218,7 +215,7 @@ impl Guest {
     }
 
     /// The status document.
-    pub fn status(&self) -> Value {
+    pub fn status(&self) -> Status {
         status_of(&self.connect())
     }
 
@@ -341,11 +338,6 @@ pub fn write_kernel(boot: Boot, folder: &Path) -> PathBuf {
     let path = folder.join(boot.file_name());
     fs::write(&path, boot.image().elf()).unwrap();
     path
-}
-
-pub(crate) fn status_of(connection: &Connection) -> Value {
-    let document = connection.snapshot(device::STATUS, MAX_STATUS).unwrap();
-    serde_json::from_slice(&document).unwrap()
 }
 
 /// The example `script` in Python, with `arguments`, on the socket of `guest`.

@@ -40,8 +40,8 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
         std::thread::scope(|scope| {
             let stuck = scope.spawn(|| opening.open(device::PCS, 0).map(drop));
             until("the request has arrived", || {
-                let status = guest.status();
-                (status["consumers"][0]["open"] == true).then_some(())
+                let is_open = guest.status().pcs().is_some_and(|pcs| pcs.open);
+                is_open.then_some(())
             });
             let times = times_of_status(&guest.connect(), || !stuck.is_finished());
             println!("status beside a stuck request: {times:?}");

@@ -10,7 +10,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_introspection::testing::kernel::HOT;
 use kvmprof_recording::Sample;
-use kvmprof_tests::{Guest, Ran, on_kvm, recorded, run, until};
+use kvmprof_tests::{Guest, Ran, on_kvm, read_status, recorded, run, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -50,16 +50,14 @@ impl Attached {
     }
 
     fn sampled(&self) -> u64 {
-        let status = self.guest.status();
-        status["clock"]["ledger"]["sampled"].as_u64().unwrap()
+        self.guest.status().clock.ledger.sampled
     }
 
     /// How many ticks there were; `None` once it has ended.
     fn ticks(&self) -> Option<u64> {
         let connection = Connection::connect(&self.guest.socket()).ok()?;
         let document = connection.snapshot(device::STATUS, MAX_STATUS).ok()?;
-        let status: Value = serde_json::from_slice(&document).unwrap();
-        status["clock"]["ledger"]["ticks"].as_u64()
+        Some(read_status(document).clock.ledger.ticks)
     }
 
     fn until_ticks(&self, more: u64) {
@@ -115,8 +113,8 @@ fn the_synthetic_guest_is_known_by_its_memory() {
         for capture in CAPTURES {
             let attached = Attached::start(&vmm, capture);
             attached.until_sampled(100);
-            let status = attached.guest.status();
-            assert_eq!(status["machine"]["linux"]["release"], "6.99.0-test");
+            let linux = attached.guest.status().machine.linux.unwrap();
+            assert_eq!(linux.release, "6.99.0-test");
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr, "");
             check_samples(&samples);
