@@ -5,9 +5,9 @@
 //! a halted vCPU), the grid says how many ticks have passed, so that none is counted twice or not
 //! at all.
 
-mod account;
 mod backend;
 mod control;
+mod elapsed_ticks;
 mod elsewhere;
 mod grid;
 mod halted;
@@ -21,9 +21,9 @@ mod ticker;
 mod timer;
 mod vcpu_clock;
 
-pub use account::ElapsedTicks;
 pub use backend::{ClockBackend, ThreadBackend};
 pub use control::{ClockControl, ClockSetting, Generation, TickSource};
+pub use elapsed_ticks::ElapsedTicks;
 pub use grid::Grid;
 pub(crate) use grid::aligned_start;
 pub use halted::{HaltedTicks, RunTimeAlarm};
