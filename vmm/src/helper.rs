@@ -3,10 +3,12 @@
 //! It is forked before that, knows what the command line names, and takes short requests: so a kvmprof that somebody has taken over can
 //! ask it for these few things, and for nothing else.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
+use std::fmt::Display;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -77,6 +79,35 @@ impl Helper {
         }
     }
 
+    /// Forks one that opens these things of the command line, by [`Helper::open`], and no others; `None` if there are none.
+    /// `keep_rights` runs in it before, and has it give up all rights that it doesn't need: if that fails, nothing is opened.
+    ///
+    /// # Errors
+    /// The host gives no socket or process.
+    ///
+    /// # Safety
+    /// As [`fork`](Self::fork).
+    pub unsafe fn fork_opener<T: AsRef<OsStr>, E: Display>(
+        name: &CStr,
+        things: Vec<T>,
+        keep_rights: impl FnOnce() -> io::Result<()>,
+        open: impl Fn(&T) -> Result<OwnedFd, E>,
+    ) -> io::Result<Option<Self>> {
+        if things.is_empty() {
+            return Ok(None);
+        }
+        let server = || {
+            let contained = keep_rights();
+            move |asked: &[u8]| match &contained {
+                Ok(()) => open_named(&things, asked, &open),
+                Err(error) => Err(format!("it can't give up rights: {error}")),
+            }
+        };
+        // SAFETY: by this function's own condition.
+        let helper = unsafe { Self::fork(name, server) };
+        helper.map(Some)
+    }
+
     /// One that another program has forked, which has executed this one and [handed it over](Self::hand_over).
     pub fn inherited(socket: OwnedFd) -> Self {
         Self {
@@ -99,6 +130,15 @@ impl Helper {
     /// Leaves it to who else has the connection: it ends with them.
     pub fn leave(&self) {
         drop(lock(&self.socket).take());
+    }
+
+    /// Has one that [`Helper::fork_opener`] has forked open the thing with this name.
+    ///
+    /// # Errors
+    /// It isn't on the command line, it can't be opened, or the helper is gone.
+    pub fn open(&self, name: &(impl AsRef<OsStr> + ?Sized)) -> io::Result<OwnedFd> {
+        let file = self.ask(name.as_ref().as_bytes())?.into_iter().next();
+        file.ok_or_else(|| io::Error::other("the helper has sent no file"))
     }
 
     /// Sends a request and returns the answer's files.
@@ -140,6 +180,22 @@ impl Drop for Helper {
             // It ends by that; who else has waited for it doesn't matter.
             let _ = waitpid(self.process, WaitOptions::empty());
         }
+    }
+}
+
+/// Opens that of `things` whose name was `asked` for.
+pub(crate) fn open_named<T: AsRef<OsStr>, E: Display>(
+    things: &[T],
+    asked: &[u8],
+    open: &impl Fn(&T) -> Result<OwnedFd, E>,
+) -> Answer {
+    let thing = things
+        .iter()
+        .find(|thing| thing.as_ref().as_bytes() == asked);
+    let thing = thing.ok_or_else(|| "it isn't on the command line".to_owned())?;
+    match open(thing) {
+        Ok(file) => Ok(vec![file]),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -2,12 +2,12 @@
 //! one socket may connect to any, of which some start programs.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::options::{ShareOptions, ShareSource};
-use crate::helper::{Answer, Helper};
+use crate::helper::Helper;
 use crate::unix_socket::connect;
 
 /// The connection to it. Dropped, the process ends.
@@ -29,19 +29,11 @@ impl SocketConnector {
             ShareSource::Folder { .. } => None,
         };
         let paths: Vec<PathBuf> = shares.iter().filter_map(path).collect();
-        if paths.is_empty() {
-            return Ok(None);
-        }
-        let server = || {
-            let contained = kvmprof_sandbox::process::keep_file_rights();
-            move |asked: &[u8]| match &contained {
-                Ok(()) => answer(&paths, asked),
-                Err(error) => Err(format!("it can't give up rights: {error}")),
-            }
-        };
+        let keep_rights = kvmprof_sandbox::process::keep_file_rights;
+        let open = |path: &PathBuf| connect_waiting(path);
         // SAFETY: by this function's own condition.
-        let helper = unsafe { Helper::fork(c"kvmprof-socket", server) };
-        helper.map(|helper| Some(Self(helper)))
+        let helper = unsafe { Helper::fork_opener(c"kvmprof-socket", paths, keep_rights, open) };
+        Ok(helper?.map(Self))
     }
 
     /// Connects to the socket at this path, which is one of those from the start.
@@ -49,37 +41,26 @@ impl SocketConnector {
     /// # Errors
     /// Nobody listens there, or too many wait for that one already.
     pub(super) fn connect(&self, path: &Path) -> io::Result<UnixStream> {
-        let asked = path.as_os_str().as_bytes();
-        let stream = self.0.ask(asked)?.into_iter().next();
-        let stream = stream.ok_or_else(|| io::Error::other("the helper has sent no socket"))?;
-        Ok(stream.into())
+        self.0.open(path).map(UnixStream::from)
     }
 }
 
-fn answer(paths: &[PathBuf], asked: &[u8]) -> Answer {
-    let path = paths
-        .iter()
-        .find(|path| path.as_os_str().as_bytes() == asked);
-    let path = path.ok_or_else(|| "it isn't on the command line".to_owned())?;
-    // Who uses the connection waits for answers; only to be accepted nobody does.
-    let connected = connect(path).and_then(|stream| {
-        stream.set_nonblocking(false)?;
-        Ok(stream)
-    });
-    match connected {
-        Ok(stream) => Ok(vec![stream.into()]),
-        Err(error) => Err(error.to_string()),
-    }
+/// Connects without waiting for a server that doesn't accept. Reads of the connection wait.
+fn connect_waiting(path: &Path) -> io::Result<OwnedFd> {
+    let stream = connect(path)?;
+    stream.set_nonblocking(false)?;
+    Ok(stream.into())
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::os::fd::OwnedFd;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::net::UnixListener;
     use std::thread;
 
     use super::*;
+    use crate::helper::open_named;
 
     #[test]
     fn only_sockets_of_the_command_line_are_connected_to() {
@@ -89,7 +70,8 @@ mod tests {
         let _other = UnixListener::bind(&other).unwrap();
         let nowhere = folder.path().join("nowhere");
         let paths = [named.clone(), nowhere.clone()];
-        let ask = |path: &Path| answer(&paths, path.as_os_str().as_bytes());
+        let open = |path: &PathBuf| connect_waiting(path);
+        let ask = |path: &Path| open_named(&paths, path.as_os_str().as_bytes(), &open);
         assert_eq!(ask(&other).unwrap_err(), "it isn't on the command line");
         assert!(ask(&nowhere).unwrap_err().contains("No such file"));
         let file: OwnedFd = ask(&named).unwrap().into_iter().next().unwrap();
