@@ -87,6 +87,7 @@ impl FromStr for ClockSource {
 
 /// Now, in ns of CLOCK_MONOTONIC: the time base of all samples.
 pub fn monotonic_ns() -> u64 {
+    // By libc: rustix asks the kernel by prctl(2) where the vDSO is, which the filters of the sandbox don't allow.
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -98,7 +99,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// The processor time that thread `tid` of this process has used, in ns; `None` once it has ended.
 pub fn thread_cpu_ns(tid: libc::pid_t) -> Option<u64> {
-    // MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED (`include/linux/posix-timers_types.h`).
+    // MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED (`include/linux/posix-timers_types.h`). By libc: rustix has no clocks of other threads.
     let clock = (!tid << 3) | 6;
     let mut time = libc::timespec {
         tv_sec: 0,
