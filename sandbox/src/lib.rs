@@ -9,7 +9,25 @@
 //! [`user::choose`] has threads become another user with the last of these.
 //!
 //! Without [`filters::prepare`] nothing happens to a thread: programs that only read or test are not contained.
-//! What is on is told by [`state`].
+//! [`state`] tells what is on.
+//!
+//! ```no_run
+//! use std::path::PathBuf;
+//! use std::thread;
+//!
+//! use kvmprof_sandbox::paths::{Use, restrict};
+//! use kvmprof_sandbox::{Mode, Thread, filters, process};
+//!
+//! process::give_up()?;
+//! filters::prepare(Mode::On, || {})?;
+//! restrict(&[(PathBuf::from("/srv/guest"), Use::Read)])?;
+//! let vcpu = thread::spawn(|| {
+//!     kvmprof_sandbox::enter(Thread::Vcpu);
+//!     // From here on a system call that a vCPU's thread doesn't need ends the process.
+//! });
+//! vcpu.join().expect("it doesn't panic");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod capabilities;
 pub mod filters;
