@@ -1,5 +1,5 @@
-//! A process that opens taps again which have been removed and made anew. A contained kvmprof may not: who may open one tap may open, or
-//! make, any.
+//! A process that opens taps again which have been removed and made anew. A contained kvmprof may not do so: a process that may open one tap
+//! may open, or make, any.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use super::config::{NetworkConfig, PeerPlace};
 use super::tap;
 use crate::helper::Helper;
 
-/// The connection to it. Dropped, the process ends.
+/// The connection to that process, which ends when this is dropped.
 #[derive(Debug)]
 pub struct TapOpener(Helper);
 

@@ -1,5 +1,5 @@
-//! A process that connects again to programs that serve folders, when their devices are reset. A contained kvmprof may not: who may connect to
-//! one socket may connect to any, of which some start programs.
+//! A process that connects again to programs that serve folders, when their devices are reset. A contained kvmprof may not do so: a process that
+//! may connect to one socket may connect to any, and behind some of them are programs that start others.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use super::options::{ShareOptions, ShareSource};
 use crate::helper::Helper;
 use crate::unix_socket::connect;
 
-/// The connection to it. Dropped, the process ends.
+/// The connection to that process, which ends when this is dropped.
 #[derive(Debug)]
 pub struct SocketConnector(Helper);
 
