@@ -1,6 +1,6 @@
 //! The name that a VMM's command line gives its guest.
 
-/// Longest name, in bytes; what is longer is cut.
+/// Maximum number of bytes of a name; longer names are cut.
 const MAX_NAME: usize = 256;
 
 /// The guest's name by `command_line`, the VMM's arguments with a NUL behind each (`/proc/PID/cmdline`): QEMU's `-name`,
