@@ -7,6 +7,27 @@
 //!
 //! The VMM is untrusted, and changes what it likes at any moment: lengths, loops and walks are bounded, and what doesn't
 //! fit together is reported and not followed.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use kvmprof_attach::{AttachedMemory, HostKernel, find_machines};
+//! use kvmprof_introspection::PhysicalMemory;
+//! use vm_memory::GuestAddress;
+//!
+//! let kernel = Arc::new(HostKernel::open()?);
+//! for machine in find_machines(Ok(&*kernel)).machines {
+//!     println!("{:?} of process {}: {} vCPUs", machine.name, machine.pid, machine.vcpus.len());
+//!     if machine.obstacle.is_none() {
+//!         let memory = AttachedMemory::open(&machine, Arc::clone(&kernel))?;
+//!         let mut bytes = [0; 16];
+//!         if memory.read_physical(GuestAddress(0x1000), &mut bytes).is_some() {
+//!             println!("{bytes:x?}");
+//!         }
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod capabilities;
 mod host_kernel;

@@ -17,12 +17,12 @@ pub enum AttachError {
     /// The guest has ended, or its VMM made a new one in its place.
     #[error("The guest of process {0} has ended")]
     Ended(i32),
-    /// Something is in the way.
+    /// An obstacle keeps this process from reading it.
     #[error("Cannot attach to the guest of process {pid}: {obstacle}")]
     Obstacle {
         /// The VMM.
         pid: i32,
-        /// What is in the way.
+        /// The obstacle.
         obstacle: Obstacle,
     },
     /// The memory slots can't be read.
@@ -64,7 +64,7 @@ impl AttachedMemory {
                     obstacle: Obstacle::Permission,
                 },
             })?;
-        // Who has the same start time now is the process that the file was opened for.
+        // A process with the same start time now is the one that the file was opened for.
         let kvm = guest_of(&kernel, machine).ok_or(AttachError::Ended(pid))?;
         let slots = read_slots(&kernel, machine, kvm)?;
         Ok(Self {
@@ -105,13 +105,13 @@ impl AttachedMemory {
         Arc::clone(&self.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the memory slots again if they have changed; whether they have. If they haven't, it takes some 20 short reads
+    /// Reads the memory slots again if they have changed. Returns whether they have. If they haven't, this takes some 20 short reads
     /// of the host kernel's memory and of /proc, 40 us.
     ///
     /// # Errors
     /// The guest has ended, or has no memory that can be read any more; what was read last stays.
     pub fn refresh(&self) -> Result<bool, AttachError> {
-        // First: the structures of a guest that has ended stay readable for a while, with the same version of the slots.
+        // This comes first: the structures of a guest that has ended stay readable for a while, with the same version of the slots.
         if guest_of(&self.kernel, &self.machine) != Some(self.kvm) {
             return Err(AttachError::Ended(self.machine.pid));
         }
@@ -131,8 +131,8 @@ impl AttachedMemory {
 }
 
 impl PhysicalMemory for AttachedMemory {
-    /// One system call, but for a read over several slots. A page that the VMM's kernel hasn't brought in yet is brought in
-    /// by that, as by any read of the VMM.
+    /// Makes one system call for each slot that the range lies in. The host's kernel brings in pages that aren't there yet, as for any read of
+    /// the VMM.
     fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
         let mut address = address.0;
         let mut rest = buffer;
@@ -159,7 +159,7 @@ fn guest_of(kernel: &HostKernel, machine: &Machine) -> Option<u64> {
     let process = kernel.process(machine.pid)?;
     let kvm = kernel.private_data(process, machine.descriptor)?;
     let is_own = kernel.mm_of(kvm)? == process.mm;
-    // Last: a process that is still the same has been so at all that was read.
+    // This comes last: if the process is still the same, it was so during all reads before.
     (is_own && machines::is_same_process(machine)).then_some(kvm)
 }
 

@@ -4,6 +4,37 @@
 //! A [`collector`] follows the guests behind sockets as any client does, and sums their samples up in windows of time. All windows of
 //! the same time are one [`batch::Batch`], which waits in a [`spool`] on disk until each of the [`sinks`] has it. docs/fleet.md tells how it
 //! is used.
+//!
+//! ```
+//! use kvmprof_collect::batch::{Batch, Row, Tables, Window};
+//! use kvmprof_collect::spool::Spool;
+//! use kvmprof_recording::Mode;
+//!
+//! // What one guest did in ten seconds: four ticks in a function of its kernel.
+//! let mut tables = Tables::default();
+//! let frame = tables.frame("vfs_read", "vmlinux", true);
+//! let row = Row {
+//!     process: tables.name("dd"),
+//!     thread: tables.name("dd"),
+//!     mode: Mode::Kernel as u8,
+//!     stack: Some(tables.stack(vec![frame])),
+//!     ticks: 4,
+//!     interrupts_off: None,
+//! };
+//! let window = Window { guest: "web".to_owned(), hz: 10, rows: vec![row], ..Window::default() };
+//! let mut batch = Batch { start: 1_800_000_000, length: 10, windows: vec![window], ..Batch::default() };
+//! tables.into_batch(&mut batch);
+//!
+//! // It waits in the spool until the sink has it.
+//! let folder = tempfile::tempdir()?;
+//! let spool = Spool::open(folder.path(), 1 << 20, &["lake"])?;
+//! spool.push(&batch)?;
+//! let claim = spool.claim("lake", 0)?.expect("the batch");
+//! assert_eq!(claim.batches, [batch]);
+//! spool.finish("lake", |_| ())?;
+//! assert_eq!(spool.fill().batches, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod attached;
 pub mod batch;

@@ -29,7 +29,7 @@ mod knowledge;
 mod linux;
 mod memory;
 mod noted;
-mod places;
+mod process_places;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod unwind;
@@ -46,7 +46,7 @@ pub use linux::{
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};
-pub use places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
+pub use process_places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
 pub use unwind::{OrcTable, Stack, StackCopy, UnwindCache, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 

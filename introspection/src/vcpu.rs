@@ -10,7 +10,7 @@ use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::StackPlace;
 use super::linux::TaskReader;
 use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
-use super::places::ProcessPlaces;
+use super::process_places::ProcessPlaces;
 use super::unwind::UnwindCache;
 use super::{Identity, Registers, Stack, StackCopy, noted};
 

@@ -56,8 +56,48 @@ impl ClockLedger {
         ]
     }
 
+    /// What was entered since `earlier`, which the same clock's account was before.
+    ///
+    /// # Panics
+    /// If a count of `earlier` is the larger one.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            ticks: self.ticks - earlier.ticks,
+            sampled: self.sampled - earlier.sampled,
+            idle: self.idle - earlier.idle,
+            stolen: self.stolen - earlier.stolen,
+            lost: self.lost - earlier.lost,
+        }
+    }
+
     /// True when every tick is accounted for.
     pub fn balances(&self) -> bool {
         self.ticks == self.sampled + self.idle + self.stolen + self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_entered_since_is_the_difference_of_each_count() {
+        let earlier = ClockLedger {
+            ticks: 10,
+            sampled: 4,
+            idle: 3,
+            stolen: 2,
+            lost: 1,
+        };
+        let more = ClockLedger {
+            ticks: 15,
+            sampled: 5,
+            idle: 4,
+            stolen: 3,
+            lost: 3,
+        };
+        let later: ClockLedger = [earlier, more].into_iter().sum();
+        assert_eq!(later.since(&earlier), more);
     }
 }

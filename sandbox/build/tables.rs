@@ -107,11 +107,11 @@ const COMMON: &[Allowed] = &[
     only(
         SYS_ioctl,
         &[
-            // TCGETS, TCSETS, TCSETSW, TCSETSF: the terminal gets its settings back.
+            // TCGETS: the standard library looks whether a file is a terminal.
             request(TERMINAL, 0x01),
+            // TCSETS2, and TCSETS where the kernel doesn't take that: the terminal gets its settings back.
             request(TERMINAL, 0x02),
-            request(TERMINAL, 0x03),
-            request(TERMINAL, 0x04),
+            request(TERMINAL, 0x2b),
         ],
     ),
     only(

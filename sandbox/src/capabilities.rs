@@ -9,7 +9,7 @@ use crate::state::{self, Part};
 use crate::user::User;
 
 impl Thread {
-    /// What it may need once a guest runs, of what the process has: files that are named on the command line may be other users'.
+    /// The rights that the thread may need once a guest runs. Files that are named on the command line may be other users'.
     fn rights(self) -> CapabilitySet {
         match self {
             Self::Vcpu | Self::VcpuWithBpf => {
@@ -38,11 +38,11 @@ impl Thread {
     }
 }
 
-/// Has this thread give up all rights but those of `thread`, for good. If it is to become another user, that has none but those for
-/// eBPF, where the thread has to load programs.
+/// Gives up all rights of this thread but those of `thread`, for good. A thread that is to become another user keeps only those for
+/// eBPF, if it has to load programs.
 ///
 /// # Errors
-/// The system refuses it, which it doesn't for less than there was.
+/// The system refuses it. It doesn't refuse to take rights away.
 pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
     let mut rights = thread.rights();
     if let Some(user) = user {
@@ -57,10 +57,10 @@ pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
     Ok(())
 }
 
-/// Has this thread give up all others, for good.
+/// Gives up all rights of this thread but `rights`, for good.
 ///
 /// # Errors
-/// As of [`keep`].
+/// As for [`keep`].
 pub(crate) fn keep_only(rights: CapabilitySet) -> io::Result<()> {
     let has = capabilities(None)?.permitted;
     let keeps = has & rights;

@@ -6,17 +6,17 @@ use std::str::FromStr;
 /// The argument of `--sandbox`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Contained. A system call that isn't allowed ends the process.
+    /// It is contained. A system call that isn't allowed ends the process.
     #[default]
     On,
-    /// System calls that [`Mode::On`] doesn't allow are reported, and made; all else as there.
+    /// As [`Mode::On`], but a system call that isn't allowed is reported and made.
     Log,
-    /// Not contained.
+    /// It isn't contained.
     Off,
 }
 
 impl Mode {
-    /// As on the command line.
+    /// The word of the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::On => "on",

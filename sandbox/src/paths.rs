@@ -1,7 +1,7 @@
 //! Which files a process may still open, make and remove, by Landlock (kernel: Documentation/userspace-api/landlock.rst).
 //!
-//! What is open already stays so. Paths are looked up once: a file that takes the place of another later isn't allowed by that one's rule,
-//! so what is replaced is allowed by its folder.
+//! Files that are open already stay open. The kernel looks each path up once: a rule for a file doesn't hold for another file that takes its place
+//! later. So files that are replaced need a rule for their folder.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use landlock::{
 
 use crate::state::{self, Part};
 
-/// The newest version of Landlock whose rights are used; of an older kernel what it has.
+/// The newest version of Landlock whose rights are used. An older kernel applies those that it has.
 const NEWEST: ABI = ABI::V6;
 
 /// What may be done at a path.
@@ -47,11 +47,11 @@ impl Use {
 /// How far Landlock is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restricted {
-    /// All that is asked for.
+    /// The kernel applies all rules.
     Fully,
-    /// What this kernel's older version has.
+    /// The kernel has an older version of Landlock, and applies what that has.
     Partly,
-    /// Not at all: this kernel has no Landlock.
+    /// The kernel has no Landlock, and applies nothing.
     No,
 }
 
@@ -60,12 +60,12 @@ pub enum Restricted {
 #[error(transparent)]
 pub struct PathsError(#[from] RulesetError);
 
-/// From now on this thread, and threads that it starts, may use these paths and no others, connect to no TCP port, listen at
-/// none, reach no abstract Unix sockets but those of its own like, and signal no other processes, also by what sends signals for a file
-/// (fcntl(2), F_SETOWN_EX). What there isn't at a path needs no rule, and gets none.
+/// From now on this thread, and threads that it starts, may use these paths and no others. They may not connect to a TCP port or listen at
+/// one, reach abstract Unix sockets of processes that aren't restricted like them, or signal other processes, also not by a file's owner
+/// (fcntl(2), F_SETOWN_EX). A path where there is nothing gets no rule.
 ///
 /// # Errors
-/// The kernel refuses rules that it should know.
+/// The kernel refuses rules that its version of Landlock has.
 pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
     let mut ruleset = ruleset(Scope::AbstractUnixSocket | Scope::Signal)?;
     for (path, allowed) in rules {
@@ -84,11 +84,11 @@ pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
     Ok(restricted)
 }
 
-/// From now on this thread may use no path at all, as by [`restrict`] without rules. Other threads, and what is known of how far files are
-/// restricted, stay as they are. On a kernel without Landlock it does nothing.
+/// From now on this thread may use no path at all, as after [`restrict`] without rules. This changes neither other threads nor what
+/// [`state`] tells. It does nothing on a kernel without Landlock.
 ///
 /// # Errors
-/// The kernel refuses what it should know.
+/// As for [`restrict`].
 pub fn restrict_to_none() -> Result<(), PathsError> {
     // Before 6.15 a kernel takes threads with other restrictions for other processes, which this one's may have to signal.
     ruleset(Scope::AbstractUnixSocket.into())?.restrict_self()?;

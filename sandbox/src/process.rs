@@ -13,15 +13,15 @@ use crate::capabilities;
 use crate::state::{self, Part};
 use crate::user::User;
 
-/// The first that isn't standard input, output or error.
+/// The first descriptor behind standard input, output and error.
 const FIRST: u32 = 3;
 
-/// Gives up what running a guest never needs: privileges of programs that would be executed (`no_new_privs`), core dumps, which would
-/// have the guest's memory, more open files than the limit is now, and files that others may read because nobody has said otherwise.
+/// Gives up what a program that runs a guest never needs: privileges of programs that it executes (`no_new_privs`), core dumps, which would
+/// have the guest's memory, a higher limit of open files than now, and new files that others may read (umask(2)).
 /// Threads that exist already keep the first of these.
 ///
 /// # Errors
-/// Which of it the system refuses.
+/// The system refuses a part of it.
 pub fn give_up() -> io::Result<()> {
     set_no_new_privs(true)?;
     state::note(Part::NoNewPrivileges, "on");
@@ -40,8 +40,8 @@ pub fn give_up() -> io::Result<()> {
     Ok(())
 }
 
-/// From now on no thread of this process makes a regular file longer than `bytes`, unless the limit was lower (setrlimit(2), RLIMIT_FSIZE). Who
-/// tries gets an error (EFBIG).
+/// From now on no thread of this process makes a regular file longer than `bytes`, or than a lower limit that was set before (setrlimit(2), RLIMIT_FSIZE). A longer
+/// write fails with EFBIG.
 ///
 /// # Errors
 /// The system refuses it.
@@ -59,8 +59,8 @@ pub fn limit_files(bytes: u64) -> io::Result<()> {
     Ok(setrlimit(Resource::Fsize, limit)?)
 }
 
-/// From now on nobody traces this process or reads its memory by proc(5) but who has CAP_SYS_PTRACE, not even other processes of the same
-/// user.
+/// From now on only processes with CAP_SYS_PTRACE can trace this process or read its memory by proc(5): other processes of the same user
+/// can't.
 ///
 /// # Errors
 /// The system refuses it.
@@ -68,7 +68,7 @@ pub fn hide_from_own_user() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Gives up, for a process that configures networks and nothing else, all other rights of a superuser, and those of programs.
+/// Gives up all rights of a superuser but those over networks, and privileges of programs that it executes.
 ///
 /// # Errors
 /// The system refuses it.
@@ -77,7 +77,7 @@ pub fn keep_network_rights() -> io::Result<()> {
     capabilities::keep_only(CapabilitySet::NET_ADMIN)
 }
 
-/// Gives up, for a process that uses files of other users and nothing else, all other rights of a superuser, and those of programs.
+/// Gives up all rights of a superuser but that to use files of other users, and privileges of programs that it executes.
 ///
 /// # Errors
 /// The system refuses it.
@@ -95,11 +95,11 @@ pub fn become_user(user: &User) -> io::Result<()> {
     user.become_for_good(false)
 }
 
-/// Closes the files that the process has inherited, but standard input, output and error, and those that `arguments` name as
-/// `/dev/fd/N` or `/proc/self/fd/N`. To be called before it has opened any.
+/// Closes the files that the process has inherited, except standard input, output and error, and those that `arguments` name as
+/// `/dev/fd/N` or `/proc/self/fd/N`. Call it before the process has opened any file.
 ///
 /// # Errors
-/// The host's kernel doesn't know close_range(2), as before 5.9.
+/// The host's kernel has no close_range(2); it came with Linux 5.9.
 pub fn close_inherited(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut kept: Vec<u32> = arguments
         .flat_map(|it| named(&it.to_string_lossy()))
@@ -115,7 +115,7 @@ pub fn close_inherited(arguments: impl Iterator<Item = OsString>) -> io::Result<
     Ok(())
 }
 
-/// The inherited files that an argument names, which may have them behind other words, as `file:/dev/fd/3`.
+/// The inherited files that an argument names. Other words may be in front of a path, as in `file:/dev/fd/3`.
 fn named(argument: &str) -> Vec<u32> {
     let places = ["/dev/fd/", "/proc/self/fd/"];
     let behind = places

@@ -1,4 +1,4 @@
-//! What is on in this process, for `kvmprof status`.
+//! Which parts of the sandbox are on in this process, for `kvmprof status`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 4] = [
         Self::NoNewPrivileges,
         Self::Paths,
@@ -25,7 +25,7 @@ impl Part {
         Self::Capabilities,
     ];
 
-    /// In the status.
+    /// Its name in the status document.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoNewPrivileges => "no new privileges",
@@ -44,7 +44,7 @@ pub(crate) fn note(part: Part, how: impl Into<String>) {
     parts.insert(part, how.into());
 }
 
-/// How far each part is on, in a few words; `off` for those that aren't.
+/// How far each part is on, in a few words; `off` for a part that isn't.
 pub fn state() -> Vec<(Part, String)> {
     let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let how = |part: Part| {

@@ -1,20 +1,18 @@
 //! Standard error, for a process that ends.
 
-/// Writes `message` to standard error if that takes it at once; else nobody hears of it. `eprintln!` would wait: for who reads a full pipe,
-/// or for the lock that another thread holds while it waits for that. A handler of signals may call it (signal-safety(7)), and all
-/// filters allow what it does.
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::stdio::stderr;
+
+/// Writes `message` to standard error if there is room for it now, and drops it otherwise. `eprintln!` would wait for the reader of a full pipe,
+/// or for another thread that waits for that reader and holds the lock. A signal handler may call this (signal-safety(7)), and all filters
+/// allow its system calls.
 pub fn write_at_once(message: &[u8]) {
-    let mut polled = libc::pollfd {
-        fd: libc::STDERR_FILENO,
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: poll(2) gets one place, and write(2) the message's bytes.
-    unsafe {
-        // A pipe that nobody can read any more has room, and an error, too.
-        if libc::poll(&raw mut polled, 1, 0) == 1 && polled.revents == libc::POLLOUT {
-            // There is nobody else to tell of an error.
-            libc::write(polled.fd, message.as_ptr().cast(), message.len());
-        }
+    let stderr = stderr();
+    let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
+    let is_polled = poll(&mut polled, Some(&Timespec::default())) == Ok(1);
+    // A pipe that nobody can read any more is writable, and has an error, too.
+    if is_polled && polled.iter().all(|one| one.revents() == PollFlags::OUT) {
+        // An error can't be reported anywhere else.
+        let _ = rustix::io::write(stderr, message);
     }
 }

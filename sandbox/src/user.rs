@@ -1,7 +1,7 @@
-//! Another user than root, whom a process becomes once it has opened what only root may.
+//! The user that a process of root becomes once it has opened what only root may open.
 //!
-//! Users belong to threads (credentials(7)); a C library only makes it look otherwise. Here each thread becomes the user when it gets its
-//! filter ([`crate::enter`]), and what is to belong to the user before that is made by [`acting`].
+//! In the kernel each thread has a user of its own (credentials(7)); C libraries hide that. Here each thread becomes the user when it gets its
+//! filter ([`crate::enter`]). Files that are to belong to the user before that are made by [`acting`].
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Who `--user` names.
+/// The user that `--user` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     uid: u32,
@@ -19,25 +19,25 @@ pub struct User {
     groups: Vec<u32>,
 }
 
-/// Why nobody can be that user.
+/// Why a process can't become that user.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// There is no such name.
+    /// No user has this name.
     #[error("There is no user '{0}' in /etc/passwd: give a name from there, or UID:GID")]
     Unknown(String),
     /// A user who isn't in the file has no group there.
-    #[error("The user {0} isn't in /etc/passwd, which would have its group: give UID:GID")]
+    #[error("The user {0} isn't in /etc/passwd, where its group would be: give UID:GID")]
     NoGroup(u32),
-    /// Words that are neither.
+    /// The words are neither a name nor numbers.
     #[error("'{0}' isn't a user: give a name, UID or UID:GID, with numbers from 1 to 4294967294")]
     Invalid(String),
-    /// Nothing would be given up.
-    #[error("User or group 0 is root, which is to be given up: name another")]
+    /// The user is root.
+    #[error("User or group 0 is root, whose rights are to be given up: name another one")]
     Root,
-    /// A file that users are looked up in.
+    /// A file in which users are looked up can't be read.
     #[error("Cannot read {path}")]
     File {
-        /// Which.
+        /// The file.
         path: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -48,10 +48,10 @@ const USERS: &str = "/etc/passwd";
 const GROUPS: &str = "/etc/group";
 
 impl User {
-    /// With these numbers, and no supplementary groups.
+    /// The user with these ids and no supplementary groups.
     ///
     /// # Errors
-    /// One of them is root's, or no number of a user.
+    /// One of them is root's, or can't be an id.
     pub fn new(uid: u32, gid: u32) -> Result<Self, UserError> {
         // The last number stands for none: setresuid(2).
         for number in [uid, gid] {
@@ -68,8 +68,8 @@ impl User {
         })
     }
 
-    /// The user that `words` name: `UID:GID`, or a number or a name of /etc/passwd, which has the group then; for a name with the
-    /// supplementary groups of /etc/group.
+    /// The user that `words` name: `UID:GID`, or a number or a name, whose group is in /etc/passwd. A name has the supplementary groups
+    /// of /etc/group, too.
     ///
     /// # Errors
     /// There is no such user, or it is root.
@@ -96,7 +96,7 @@ impl User {
         Ok(user)
     }
 
-    /// Makes this thread, and no other, the user's for good. It keeps the rights of a superuser that it has only if `keeps_rights`.
+    /// This thread, and no other one, becomes the user for good. It keeps its rights of a superuser only if `keeps_rights`.
     ///
     /// # Errors
     /// The thread may not become another user.
@@ -108,19 +108,19 @@ impl User {
                 return Err(io::Error::last_os_error());
             }
         }
-        // A thread that was started in `acting` has the user's effective id, and may do nothing of this before it is root again.
+        // A thread that was started in `acting` has the user's effective id: it has to become root again first.
         set_ids(libc::SYS_setresuid, [KEEP, 0, KEEP])?;
         set_groups(&self.groups)?;
         set_ids(libc::SYS_setresgid, [self.gid; 3])?;
         set_ids(libc::SYS_setresuid, [self.uid; 3])
     }
 
-    /// The user's number.
+    /// The user's id.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The number of the user's group.
+    /// The id of the user's group.
     pub fn gid(&self) -> u32 {
         self.gid
     }
@@ -130,7 +130,7 @@ fn read(path: &'static str) -> Result<String, UserError> {
     fs::read_to_string(Path::new(path)).map_err(|source| UserError::File { path, source })
 }
 
-/// The records of such a file: passwd(5), group(5).
+/// The records of a file in the form of passwd(5) or group(5).
 fn records(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().map(|line| line.split(':').collect())
 }
@@ -149,10 +149,10 @@ fn groups_of(name: &str, groups: &str) -> Vec<u32> {
     numbers.filter(|gid| *gid != 0).collect()
 }
 
-/// Whom threads become.
+/// The user that threads become.
 static CHOSEN: OnceLock<User> = OnceLock::new();
 
-/// Has threads become `user` when they get their filters, and [`acting`] act as that one.
+/// From now on threads become `user` when they get their filters, and [`acting`] acts as that user.
 ///
 /// # Errors
 /// This process may not become another user.
@@ -169,13 +169,13 @@ pub fn choose(user: User) -> io::Result<()> {
     Ok(())
 }
 
-/// Whom threads become, if that has been chosen.
+/// The user that threads become, if one has been chosen.
 pub(crate) fn chosen() -> Option<&'static User> {
     CHOSEN.get()
 }
 
-/// Does something as the chosen user, if there is one, so that files belong to that one, and are made only where that one may. This
-/// thread is root again afterwards.
+/// Runs `action` as the chosen user, if there is one: files that it makes belong to that user, and are made only where that user may make
+/// them. Afterwards this thread is root again.
 ///
 /// # Errors
 /// What keeps the thread from becoming the user.

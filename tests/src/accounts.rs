@@ -2,32 +2,18 @@
 
 use kvmprof_abi::pcs::Ledger;
 use kvmprof_client::Connection;
+use kvmprof_recording::ClockLedger;
 use serde_json::Value;
 
-use crate::guest::status_of;
-
-/// The clock's account, of one vCPU or of all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClockAccount {
-    /// All ticks since the clock first ran.
-    pub ticks: u64,
-    /// Ticks that were captured.
-    pub sampled: u64,
-    /// Ticks counted as idle.
-    pub idle: u64,
-    /// Ticks that the host took.
-    pub stolen: u64,
-    /// Ticks missed for another reason.
-    pub lost: u64,
-}
+use crate::status::status_of;
 
 /// All accounts of one status document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accounts {
     /// The clock's, summed.
-    pub clock: ClockAccount,
+    pub clock: ClockLedger,
     /// The clock's, by vCPU.
-    pub vcpus: Vec<ClockAccount>,
+    pub vcpus: Vec<ClockLedger>,
     /// That of pcs.
     pub pcs: Ledger,
     /// Whether somebody has pcs open.
@@ -38,36 +24,6 @@ pub struct Accounts {
     pub held: bool,
 }
 
-impl ClockAccount {
-    fn of(ledger: &Value) -> Self {
-        let field = |name: &str| ledger[name].as_u64().unwrap();
-        Self {
-            ticks: field("ticks"),
-            sampled: field("sampled"),
-            idle: field("idle"),
-            stolen: field("stolen"),
-            lost: field("lost"),
-        }
-    }
-
-    /// Whether every tick is accounted for.
-    pub fn balances(&self) -> bool {
-        self.ticks == self.sampled + self.idle + self.stolen + self.lost
-    }
-
-    /// What was added since an earlier look.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            ticks: self.ticks - earlier.ticks,
-            sampled: self.sampled - earlier.sampled,
-            idle: self.idle - earlier.idle,
-            stolen: self.stolen - earlier.stolen,
-            lost: self.lost - earlier.lost,
-        }
-    }
-}
-
 impl Accounts {
     /// The accounts as they are now.
     ///
@@ -75,21 +31,14 @@ impl Accounts {
     /// When the status document lacks one.
     pub fn of(connection: &Connection) -> Self {
         let status = status_of(connection);
-        let clock = &status["clock"];
-        let pcs = &status["consumers"][0];
-        assert_eq!(pcs["name"], "pcs");
+        let pcs = status.pcs().unwrap();
         Self {
-            clock: ClockAccount::of(&clock["ledger"]),
-            vcpus: clock["vcpus"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(ClockAccount::of)
-                .collect(),
-            pcs: ledger_of(&pcs["ledger"]),
-            open: pcs["open"].as_bool().unwrap(),
-            running: clock["running"].as_bool().unwrap(),
-            held: status["machine"]["held"].as_bool().unwrap(),
+            pcs: pcs.ledger,
+            open: pcs.open,
+            clock: status.clock.ledger,
+            vcpus: status.clock.vcpus,
+            running: status.clock.running,
+            held: status.machine.held,
         }
     }
 
@@ -101,20 +50,12 @@ impl Accounts {
     pub fn check(&self) {
         assert!(self.pcs.balances(), "{self:?}");
         assert!(self.clock.balances(), "{self:?}");
-        let mut sum = ClockAccount::default();
-        for vcpu in &self.vcpus {
-            assert!(vcpu.balances(), "{self:?}");
-            sum.ticks += vcpu.ticks;
-            sum.sampled += vcpu.sampled;
-            sum.idle += vcpu.idle;
-            sum.stolen += vcpu.stolen;
-            sum.lost += vcpu.lost;
-        }
-        assert_eq!(sum, self.clock);
+        assert!(self.vcpus.iter().all(ClockLedger::balances), "{self:?}");
+        assert_eq!(self.vcpus.iter().copied().sum::<ClockLedger>(), self.clock);
     }
 }
 
-/// A consumer's ledger out of a JSON object that has its parts, and maybe others.
+/// A consumer's ledger out of the JSON report of pcstat or demo: an object that has its parts, and maybe others.
 ///
 /// # Panics
 /// When one is missing.

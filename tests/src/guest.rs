@@ -8,18 +8,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use rustix::fs::{OFlags, fcntl_setfl};
+use kvmprof_recording::status::Status;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_setfl, mknodat, open};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::program::{example_path, kvmprof, python, run};
+use crate::status::status_of;
 use crate::{Accounts, Boot, Pcs, Ran, until};
-
-/// A status document is some KiB.
-const MAX_STATUS: usize = 1 << 20;
 
 /// A bare-metal guest under `kvmprof run` or `kvmprof attach`. Dropped, that program is killed.
 pub struct Guest {
@@ -55,6 +52,30 @@ impl Guest {
         guest.unread = Some(reader);
         guest.until_it_answers();
         guest
+    }
+
+    /// As [`Guest::start`], but nobody reads its console, which is a pipe that is full. Returns the pipe's other end, whose reads don't wait.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    pub fn start_with_full_console<S: AsRef<OsStr>>(
+        boot: Boot,
+        options: impl IntoIterator<Item = S>,
+    ) -> (Self, File) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = console_file(folder.path());
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let end = |flags: OFlags| {
+            let opened = open(&path, flags | OFlags::NONBLOCK, Mode::empty());
+            File::from(opened.unwrap())
+        };
+        let console = end(OFlags::RDONLY);
+        fill(&mut end(OFlags::WRONLY));
+        let mut command = Self::command_of(boot, "64M", folder.path());
+        let stderr = stderr_file(folder.path());
+        let mut guest = Self::spawn(&mut command, options, folder, stderr);
+        guest.until_it_answers();
+        (guest, console)
     }
 
     /// Attaches to the guest of process `pid`, which is told to be `boot`'s if that is known, with further `options` of
@@ -125,7 +146,7 @@ impl Guest {
 
     fn command_of(boot: Boot, memory: &str, folder: &Path) -> Command {
         let kernel = write_kernel(boot, folder);
-        let console = format!("file:{}", folder.join("console").display());
+        let console = format!("file:{}", console_file(folder).display());
         let mut command = Command::new(kvmprof());
         command
             .args(["run", "--memory", memory, "--cmdline"])
@@ -218,7 +239,7 @@ impl Guest {
     }
 
     /// The status document.
-    pub fn status(&self) -> Value {
+    pub fn status(&self) -> Status {
         status_of(&self.connect())
     }
 
@@ -318,6 +339,11 @@ impl Drop for Guest {
     }
 }
 
+/// Where its console goes.
+fn console_file(folder: &Path) -> PathBuf {
+    folder.join("console")
+}
+
 fn stderr_file(folder: &Path) -> Stdio {
     File::create(folder.join("stderr")).unwrap().into()
 }
@@ -327,10 +353,14 @@ fn full_pipe() -> (PipeReader, OwnedFd) {
     let (reader, writer) = io::pipe().unwrap();
     let writer = OwnedFd::from(writer);
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
-    let mut file = File::from(writer.try_clone().unwrap());
-    while file.write(&[b'x'; 4096]).is_ok() {}
+    fill(&mut File::from(writer.try_clone().unwrap()));
     fcntl_setfl(&writer, OFlags::empty()).unwrap();
     (reader, writer)
+}
+
+/// Writes to a pipe, whose writes don't wait, until it is full.
+fn fill(pipe: &mut File) {
+    while pipe.write(&[b'x'; 4096]).is_ok() {}
 }
 
 /// Writes the kernel of `boot` to a file in `folder`, and returns its path.
@@ -341,11 +371,6 @@ pub fn write_kernel(boot: Boot, folder: &Path) -> PathBuf {
     let path = folder.join(boot.file_name());
     fs::write(&path, boot.image().elf()).unwrap();
     path
-}
-
-pub(crate) fn status_of(connection: &Connection) -> Value {
-    let document = connection.snapshot(device::STATUS, MAX_STATUS).unwrap();
-    serde_json::from_slice(&document).unwrap()
 }
 
 /// The example `script` in Python, with `arguments`, on the socket of `guest`.

@@ -25,12 +25,13 @@ mod program;
 mod random;
 mod recordings;
 mod shares;
+mod status;
 mod stream;
 mod terminal;
 mod threads;
 mod wait;
 
-pub use accounts::{Accounts, ClockAccount, ledger_of};
+pub use accounts::{Accounts, ledger_of};
 pub use boot::Boot;
 pub use capabilities::{
     Capability, NOBODY, as_nobody_with, as_root_with, with_seccomp_filter, without_system_call,
@@ -57,6 +58,7 @@ pub use recordings::{
     recorded_with_frames,
 };
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
+pub use status::{read_status, status_of};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::{TERMINAL_TYPE, Terminal};
 pub use threads::{StoppedThread, Thread, threads};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Once};
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
 use kvmprof_recording::file::FileOptions;
+use kvmprof_recording::status::Status;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_sandbox::Mode;
 use kvmprof_test_guest::{
@@ -21,11 +22,10 @@ use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd};
-use serde_json::Value;
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::guest::status_of;
+use crate::status::status_of;
 use crate::{Boot, Pcs, until};
 
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -334,7 +334,7 @@ impl Machine {
     }
 
     /// The status document.
-    pub fn status(&self) -> Value {
+    pub fn status(&self) -> Status {
         status_of(&self.connect())
     }
 

@@ -7,11 +7,9 @@ use kvmprof_abi::prf::{
 };
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
-use serde_json::Value;
 
-use crate::accounts::ledger_of;
 use crate::errno_of;
-use crate::guest::status_of;
+use crate::status::status_of;
 
 /// A minor of prf, open.
 pub struct Prf {
@@ -39,7 +37,7 @@ pub struct PrfAccount {
     /// Whether it counts.
     pub on: bool,
     /// Addresses in its table.
-    pub addresses: u64,
+    pub addresses: usize,
     /// Its account since it was turned on.
     pub ledger: Ledger,
 }
@@ -81,17 +79,15 @@ impl PrfAccount {
     /// When it doesn't balance.
     pub fn of(connection: &Connection, minor: u16) -> Option<Self> {
         let status = status_of(connection);
+        // The guest's own has the same number, and another name.
         let name = format!("prf {minor}");
-        let consumers = status["consumers"].as_array().unwrap();
-        let this = consumers.iter().find(|consumer| consumer["name"] == name)?;
-        assert_eq!(this["minor"], minor);
-        assert_eq!(this["loaded"], Value::Bool(true));
-        let ledger = ledger_of(&this["ledger"]);
-        assert!(ledger.balances(), "{this}");
+        let this = status.prf().find(|prf| prf.name == name)?;
+        assert_eq!(this.minor, minor);
+        assert!(this.loaded && this.ledger.balances(), "{this:?}");
         Some(Self {
-            on: this["on"].as_bool().unwrap(),
-            addresses: this["addresses"].as_u64().unwrap(),
-            ledger,
+            on: this.on,
+            addresses: this.addresses,
+            ledger: this.ledger,
         })
     }
 }

@@ -22,6 +22,8 @@ pub struct Thread {
     pub name: String,
     /// How often it went to sleep by itself.
     pub voluntary_switches: u64,
+    /// The number of the system call that it waits in; `None` while it runs.
+    pub system_call: Option<i64>,
 }
 
 /// The threads of process `pid` whose names begin with `name`, by thread id (proc(5), `task/TID`).
@@ -40,10 +42,17 @@ pub fn threads(pid: u32, name: &str) -> Vec<Thread> {
             Some(Thread {
                 name: field("Name:")?,
                 voluntary_switches: field("voluntary_ctxt_switches:")?.parse().ok()?,
+                system_call: system_call(pid, id),
             })
         })
         .filter(|thread| thread.name.starts_with(name))
         .collect()
+}
+
+/// Of thread `tid` (proc(5), `task/TID/syscall`).
+fn system_call(pid: u32, tid: u32) -> Option<i64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 fn ids(pid: u32) -> Vec<u32> {

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, OsStr};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use kvmprof_sandbox::process;
 use kvmprof_sandbox::user::User;
 
-use crate::helper::{Answer, Helper};
+use crate::helper::Helper;
 use crate::network::{NetworkConfig, PeerPlace};
 use crate::share::{ShareOptions, ShareSource};
 use crate::unix_socket;
@@ -93,19 +94,14 @@ impl SocketConnector {
         if places.is_empty() {
             return Ok(None);
         }
-        let server = || {
-            let contained = match user {
-                Some(user) => process::become_user(user),
-                None => process::keep_file_rights(),
-            };
-            move |asked: &[u8]| match &contained {
-                Ok(()) => answer(places, asked),
-                Err(error) => Err(format!("it can't give up rights: {error}")),
-            }
+        let keep_rights = || match user {
+            Some(user) => process::become_user(user),
+            None => process::keep_file_rights(),
         };
+        let open = |asked: &OsStr| open(places, asked);
         // SAFETY: by this function's own condition.
-        let helper = unsafe { Helper::fork(name, server) };
-        helper.map(|helper| Some(Self(helper)))
+        let helper = unsafe { Helper::fork_opener(name, keep_rights, open) };
+        Ok(Some(Self(helper?)))
     }
 
     /// The same by a thread of this process, which isn't contained: for programs that contain other threads of theirs.
@@ -113,8 +109,8 @@ impl SocketConnector {
     /// # Errors
     /// The host gives no socket or thread.
     pub fn on_thread(places: SocketPlaces) -> io::Result<Self> {
-        let answer = move |asked: &[u8]| answer(&places, asked);
-        Helper::on_thread("connector", answer).map(Self)
+        let open = move |asked: &OsStr| open(&places, asked);
+        Helper::open_on_thread("connector", open).map(Self)
     }
 
     /// Connects to the socket at this path, which is one of those from the start. Who uses the connection waits for answers; only to be accepted nobody
@@ -123,10 +119,7 @@ impl SocketConnector {
     /// # Errors
     /// Nobody listens there, or too many wait for that one already.
     pub(crate) fn connect(&self, path: &Path) -> io::Result<UnixStream> {
-        let asked = path.as_os_str().as_bytes();
-        let stream = self.0.ask(asked)?.into_iter().next();
-        let stream = stream.ok_or_else(|| io::Error::other("the helper has sent no socket"))?;
-        Ok(stream.into())
+        self.0.open(path).map(UnixStream::from)
     }
 }
 
@@ -143,18 +136,14 @@ pub(crate) fn connect(connector: Option<&SocketConnector>, path: &Path) -> io::R
     Ok(stream)
 }
 
-fn answer(places: &SocketPlaces, asked: &[u8]) -> Answer {
-    if !places.has(asked) {
-        return Err("it isn't on the command line".to_owned());
-    }
-    let connected = unix_socket::connect(Path::new(OsStr::from_bytes(asked))).and_then(|stream| {
+/// Connects to the socket at this path, if it is one of `places`, without waiting for a server that doesn't accept. Reads of the connection wait.
+fn open(places: &SocketPlaces, asked: &OsStr) -> Option<io::Result<OwnedFd>> {
+    let connect = || {
+        let stream = unix_socket::connect(Path::new(asked))?;
         stream.set_nonblocking(false)?;
-        Ok(stream)
-    });
-    match connected {
-        Ok(stream) => Ok(vec![stream.into()]),
-        Err(error) => Err(error.to_string()),
-    }
+        Ok(stream.into())
+    };
+    places.has(asked.as_bytes()).then(connect)
 }
 
 #[cfg(test)]

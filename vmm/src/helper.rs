@@ -3,10 +3,12 @@
 //! It is forked before that, knows what the command line names, and takes short requests: so a kvmprof that somebody has taken over can
 //! ask it for these few things, and for nothing else.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
+use std::fmt::Display;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -72,16 +74,41 @@ impl Helper {
         }
     }
 
-    /// A thread with this name in place of the process, for programs that have threads already.
+    /// Forks one that opens what the command line names, by [`Helper::open`], and nothing else: `open` returns `None` for other things.
+    /// `keep_rights` runs in it before, and has it give up all rights that it doesn't need: if that fails, nothing is opened.
+    ///
+    /// # Errors
+    /// The host gives no socket or process.
+    ///
+    /// # Safety
+    /// As [`fork`](Self::fork).
+    pub unsafe fn fork_opener<E: Display>(
+        name: &CStr,
+        keep_rights: impl FnOnce() -> io::Result<()>,
+        open: impl Fn(&OsStr) -> Option<Result<OwnedFd, E>>,
+    ) -> io::Result<Self> {
+        let server = || {
+            let contained = keep_rights();
+            move |asked: &[u8]| match &contained {
+                Ok(()) => opened(open(OsStr::from_bytes(asked))),
+                Err(error) => Err(format!("it can't give up rights: {error}")),
+            }
+        };
+        // SAFETY: by this function's own condition.
+        unsafe { Self::fork(name, server) }
+    }
+
+    /// The same by a thread of this process in place of another process, for programs that have threads already.
     ///
     /// # Errors
     /// The host gives no socket or thread.
-    pub fn on_thread(
+    pub fn open_on_thread<E: Display>(
         name: &str,
-        answer: impl FnMut(&[u8]) -> Answer + Send + 'static,
+        open: impl Fn(&OsStr) -> Option<Result<OwnedFd, E>> + Send + 'static,
     ) -> io::Result<Self> {
         let (near, far) = pair()?;
         let thread = std::thread::Builder::new().name(name.to_owned());
+        let answer = move |asked: &[u8]| opened(open(OsStr::from_bytes(asked)));
         thread.spawn(move || serve(&far, answer))?;
         Ok(Self::inherited(near))
     }
@@ -108,6 +135,15 @@ impl Helper {
     /// Leaves it to who else has the connection: it ends with them.
     pub fn leave(&self) {
         drop(lock(&self.socket).take());
+    }
+
+    /// Has one that [`Helper::fork_opener`] has forked open the thing with this name.
+    ///
+    /// # Errors
+    /// It isn't on the command line, it can't be opened, or the helper is gone.
+    pub fn open(&self, name: &(impl AsRef<OsStr> + ?Sized)) -> io::Result<OwnedFd> {
+        let file = self.ask(name.as_ref().as_bytes())?.into_iter().next();
+        file.ok_or_else(|| io::Error::other("the helper has sent no file"))
     }
 
     /// Sends a request and returns the answer's files.
@@ -161,6 +197,15 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
         None,
     );
     Ok(pair?)
+}
+
+/// The answer of one that opens only what the command line names, `None` for other things.
+fn opened<E: Display>(file: Option<Result<OwnedFd, E>>) -> Answer {
+    match file {
+        Some(Ok(file)) => Ok(vec![file]),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("it isn't on the command line".to_owned()),
+    }
 }
 
 /// Answers until the other end is closed.

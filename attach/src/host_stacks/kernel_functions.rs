@@ -7,21 +7,21 @@ use kvmprof_abi::kallsyms::{KernelSymbol, is_function};
 
 use super::named;
 
-/// Where the addresses of the kernel begin: those of user programs are below it.
+/// The lowest address of the kernel: those of user programs are below it.
 const KERNEL_BEGIN: u64 = 1 << 63;
-/// What is farther behind a function's begin isn't taken for a part of it, in bytes: there are no lengths, and not all code has a name.
+/// An address that is farther behind a function's begin isn't taken for a part of it, in bytes: the list has no lengths, and not all code is in it.
 const LONGEST: u64 = 64 << 10;
 
-/// They, by address.
+/// The functions, by address.
 #[derive(Debug)]
 pub struct KernelFunctions {
-    /// Where each begins, and where its line is in the text.
+    /// The address of each, and the place of its line in the text.
     functions: Vec<(u64, Range<u32>)>,
     text: Vec<u8>,
 }
 
 impl KernelFunctions {
-    /// Those of the kernel that runs.
+    /// Reads the functions of the kernel that runs.
     ///
     /// # Errors
     /// /proc/kallsyms can't be read.
@@ -29,7 +29,7 @@ impl KernelFunctions {
         fs::read("/proc/kallsyms").map(Self::parse)
     }
 
-    /// Those of a text in the form of `/proc/kallsyms`.
+    /// Reads a text in the form of `/proc/kallsyms`.
     fn parse(text: Vec<u8>) -> Self {
         let mut functions = Vec::new();
         let mut begin = 0_u32;
@@ -44,13 +44,13 @@ impl KernelFunctions {
             }
             begin = end;
         }
-        // Of several names for one address the first one counts.
+        // If an address has several names, the first one counts.
         functions.sort_by_key(|(address, _)| *address);
         functions.dedup_by_key(|(address, _)| *address);
         Self { functions, text }
     }
 
-    /// Whether there are none: all addresses are 0 where the kernel doesn't tell them.
+    /// Whether there are no functions: all addresses are 0 where the kernel hides them.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }

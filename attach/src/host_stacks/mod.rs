@@ -1,8 +1,8 @@
 //! Call stacks of the host below a guest's: what its kernel and the VMM did for a vCPU when a tick came.
 //!
 //! The host's kernel unwinds its own part. The VMM's part is a copy of its stack, which is unwound here by the unwind tables of the VMM's
-//! files. Addresses don't leave this module, since those of the host's kernel are to be kept from guests and from whoever gets a
-//! recording: each function gets a number instead, when it is seen first.
+//! files. Addresses don't leave this module: guests and readers of recordings must not learn those of the host's kernel.
+//! Each function gets a number instead, when it is seen first.
 
 mod kernel_functions;
 mod program;
@@ -19,18 +19,18 @@ use crate::sampling::HostRecord;
 use kernel_functions::KernelFunctions;
 use program::Program;
 
-/// Most functions that get numbers of their own. What is seen later counts as unknown.
+/// Maximum number of functions that get numbers. Functions that are seen later count as unknown.
 const MAX_FUNCTIONS: usize = 1 << 14;
-/// Most addresses whose numbers, and whose code, are remembered.
+/// Maximum number of addresses whose function, and whose code, are remembered.
 const MAX_ADDRESSES: usize = 1 << 16;
 
-/// Why the host's stacks can't be had.
+/// Why the host's stacks can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HostStacksError {
     /// The list of the kernel's functions can't be read.
     #[error("Cannot read /proc/kallsyms for the names of the host's functions: {0}")]
     Kallsyms(io::Error),
-    /// It has no addresses.
+    /// The list has no addresses.
     #[error(
         "The host's kernel keeps the addresses of its functions from this process: run it with CAP_SYSLOG, or set the host's sysctl \
          kernel.kptr_restrict to 0 or 1"
@@ -41,12 +41,12 @@ pub enum HostStacksError {
     Mappings {
         /// The VMM.
         pid: i32,
-        /// Why not.
+        /// The system's answer.
         source: io::Error,
     },
 }
 
-/// The functions of the host's kernel and of one VMM, and the ways through its stacks. It can be shared by threads.
+/// The functions of the host's kernel and of one VMM, and the unwind tables of the VMM. Threads can share it.
 #[derive(Debug)]
 pub struct HostStacks {
     kernel: KernelFunctions,
@@ -54,7 +54,7 @@ pub struct HostStacks {
     seen: Mutex<Seen>,
 }
 
-/// What was seen on stacks until now.
+/// Functions that were seen on stacks until now.
 #[derive(Debug, Default)]
 struct Seen {
     /// The numbers of functions, by address and by `NAME\tMODULE`.
@@ -70,10 +70,10 @@ struct Seen {
 /// Functions that were seen for the first time.
 #[derive(Debug)]
 pub struct NewHostFunctions {
-    /// In the form of `/proc/kallsyms`, at addresses from [`HOST_FRAMES`] on. The module of the kernel's own is `[host:kernel]`, that of the
+    /// A text in the form of `/proc/kallsyms`, with numbers from [`HOST_FRAMES`] on for addresses. The module of the kernel's own functions is `[host:kernel]`, that of the
     /// kernel's module kvm `[host:kvm]`, and that of a program its file's name, as `[host:qemu-system-x86_64]`.
     pub text: String,
-    /// How much of the text there is with them, in bytes.
+    /// How long the text of all functions is with these, in bytes.
     pub known: u64,
 }
 
@@ -81,7 +81,7 @@ impl HostStacks {
     /// Reads which functions the host's kernel has, and the files that process `pid` has mapped. What it maps later is unknown.
     ///
     /// # Errors
-    /// The kernel doesn't tell, or the process may not be looked into.
+    /// The kernel hides its functions, or this process may not look into the other one.
     pub fn read(pid: i32) -> Result<Self, HostStacksError> {
         let kernel = KernelFunctions::read().map_err(HostStacksError::Kallsyms)?;
         if kernel.is_empty() {
@@ -159,14 +159,14 @@ impl HostStacks {
     }
 }
 
-/// Most frames of the VMM's part.
+/// Maximum number of frames of the VMM's part.
 const MAX_PROGRAM_FRAMES: usize = 64;
-/// The numbers of what isn't a function.
+/// Numbers that don't stand for a function.
 const UNKNOWN: u64 = 0;
 const CUT_SHORT: u64 = 1;
 
 impl Seen {
-    /// The frame of the function at `address`, which has the name that `name` finds.
+    /// The frame for `address`. `name` finds the name of its function.
     fn number_at(&mut self, address: u64, name: impl FnOnce() -> Option<String>) -> u64 {
         if let Some(number) = self.by_address.get(&address) {
             return HOST_FRAMES + number;
@@ -195,7 +195,7 @@ impl Seen {
     }
 }
 
-/// A function's name and its module as [`Seen`] has them: without the characters that separate words.
+/// `NAME\tMODULE` for [`Seen`], without the characters that separate words in either.
 fn named(function: &str, module: &str) -> String {
     let plain = |text: &str| {
         let character = |character: char| match character {

@@ -1,4 +1,4 @@
-//! The files that a VMM executes: its functions, and the way through its stacks.
+//! The files that a VMM executes: their functions and unwind tables.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -14,11 +14,11 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
 use super::named;
 
-/// Most mappings of files, and most bytes of files that are read: of one, and of all together. Whoever makes the files is untrusted.
+/// Maximum numbers of mappings, and of bytes of one file and of all files, that are read. The files are untrusted.
 const MAX_MAPPINGS: usize = 1024;
 const MAX_FILE: u64 = 256 << 20;
 const MAX_FILES: u64 = 512 << 20;
-/// Longest list of mappings that is read, in bytes.
+/// Maximum number of bytes of the list of mappings that are read.
 const MAX_MAPS: u64 = 16 << 20;
 
 /// The executable files that a process has mapped.
@@ -44,7 +44,7 @@ struct Code {
     name: String,
     file: File,
     segments: Vec<kvmprof_recording::file::Segment>,
-    /// By address.
+    /// Its functions, by address.
     functions: Vec<BinaryFunction>,
     table: Option<Arc<UnwindTable>>,
 }
@@ -62,7 +62,7 @@ struct Line<'a> {
 }
 
 impl Program {
-    /// Reads the files that process `pid` has mapped now. One that isn't any more what was mapped is left out.
+    /// Reads the files that process `pid` has mapped now. A file that has been replaced since is left out.
     ///
     /// # Errors
     /// Its mappings can't be read.
@@ -71,7 +71,7 @@ impl Program {
         File::open(format!("/proc/{pid}/maps"))?
             .take(MAX_MAPS)
             .read_to_end(&mut maps)?;
-        // Paths can have any bytes. One that isn't text leads to no file then, and the others do.
+        // Paths can have any bytes. A path that isn't UTF-8 leads to no file then.
         let maps = String::from_utf8_lossy(&maps);
         let folder = open(
             format!("/proc/{pid}/root"),
@@ -108,7 +108,7 @@ impl Program {
         Ok(Self { mappings, unwinder })
     }
 
-    /// What unwinds its stacks.
+    /// The unwinder of its stacks.
     pub fn unwinder(&self) -> &UserUnwinder {
         &self.unwinder
     }
@@ -128,7 +128,7 @@ impl Program {
         Some(bytes)
     }
 
-    /// The name of the function at `address`, with its file; where the file has no name, the function's begin in the file. `None` outside of the
+    /// The name of the function at `address`, with its file; if the function has no name, its place in the file. `None` outside of the
     /// files' code.
     pub fn name(&self, address: u64) -> Option<String> {
         let mapping = self.mapping(address)?;
@@ -157,7 +157,7 @@ impl Code {
         })
     }
 
-    /// The function with the file's byte number `place`: its name, or its begin.
+    /// The function with the file's byte number `place`: its name, or its place in the file.
     fn function(&self, place: u64) -> Option<Cow<'_, str>> {
         let mut segments = self.segments.iter();
         let segment =
@@ -183,10 +183,10 @@ impl Code {
 }
 
 impl<'a> Line<'a> {
-    /// The file and its length. The process can have put anything in the file's place: what isn't that regular file isn't even opened, since that alone
-    /// does something to some devices, and waits for a pipe.
+    /// The file and its length. The process can have put anything in the file's place. Only that regular file is opened: to open some devices
+    /// has an effect, and to open a pipe waits.
     fn open(&self, folder: &OwnedFd) -> Option<(File, u64)> {
-        // The kernel tells paths without symbolic links.
+        // The kernel's list has paths without symbolic links.
         let place = openat2(
             folder,
             self.path.trim_start_matches('/'),
@@ -200,7 +200,7 @@ impl<'a> Line<'a> {
             rustix::fs::major(status.st_dev),
             rustix::fs::minor(status.st_dev),
         );
-        // A file system without a device of its own (major number 0), such as btrfs, tells another number there than in the list of mappings.
+        // A file system without a device of its own (major number 0), such as btrfs, has another number in stat(2) than in the list of mappings.
         let is_there = device == self.device || device.0 == 0;
         let is_regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
         (is_regular && is_there && status.st_ino == self.inode).then_some(())?;
@@ -208,7 +208,7 @@ impl<'a> Line<'a> {
         Some((file, u64::try_from(status.st_size).ok()?))
     }
 
-    /// `None` for other mappings than those.
+    /// `None` for mappings of another kind.
     fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let (begin, end) = words.next()?.split_once('-')?;

@@ -10,17 +10,17 @@ const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERF_EVENT_ARRAY: u32 = 4;
-/// The values can be mapped.
+/// A flag of a map: its values can be mapped.
 const F_MMAPABLE: u32 = 1 << 10;
 const PROG_TYPE_PERF_EVENT: u32 = 7;
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
-/// Bytes for what the verifier says.
+/// Room for the verifier's messages, in bytes.
 const LOG_BYTES: usize = 64 << 10;
 /// `bpf_probe_read_kernel` is for programs under the GPL, or under it and another licence (`license_is_gpl_compatible`,
 /// `include/linux/license.h`).
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
-/// How often the kernel is asked to check a program.
+/// How often this process tries to load a program.
 const LOAD_TRIES: u32 = 8;
 
 /// One instruction (`struct bpf_insn`).
@@ -124,7 +124,7 @@ pub fn create_map(bytes: usize) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The value of a map of one, of `bytes` bytes.
+/// The value of a map with one value of `bytes` bytes.
 #[cfg(test)]
 pub fn value(map: &OwnedFd, bytes: usize) -> io::Result<Vec<u8>> {
     const MAP_LOOKUP_ELEMENT: libc::c_int = 1;
@@ -142,12 +142,12 @@ pub fn value(map: &OwnedFd, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Has the kernel check and take over a program for raw tracepoints.
+/// Loads a program for raw tracepoints, which the kernel checks.
 pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     load_type(PROG_TYPE_RAW_TRACEPOINT, instructions, &mut [])
 }
 
-/// Has the kernel check and take over a program of this type. The verifier writes to `log`, if that isn't empty.
+/// Loads a program of this type, which the kernel checks. The verifier writes to `log`, if that isn't empty.
 fn load_type(
     program_type: u32,
     instructions: &[Instruction],
@@ -183,9 +183,9 @@ fn load_type(
 /// Why a program for events isn't loaded.
 #[derive(Debug)]
 pub enum LoadError {
-    /// The verifier refuses it; the last line of what it says.
+    /// The verifier refuses it. The text is the last line of its messages.
     Verifier(String),
-    /// Programs aren't allowed at all, or another failure.
+    /// The system refuses all programs, or fails in another way.
     System(io::Error),
 }
 
@@ -219,8 +219,8 @@ pub fn set_event(array: &OwnedFd, event: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel check and take over a program for perf events. What the verifier says is asked for only once it has
-/// refused the program: otherwise it costs time.
+/// Loads a program for perf events, which the kernel checks. The verifier's messages cost time: they are asked for only when it has
+/// refused the program.
 pub fn load_for_event(instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
     let first = match load_type(PROG_TYPE_PERF_EVENT, instructions, &mut []) {
         Ok(program) => return Ok(program),
@@ -247,7 +247,7 @@ fn last_line(log: &[u8]) -> Option<String> {
     Some(line.to_owned())
 }
 
-/// Runs a program for raw tracepoints once, in the calling thread, with `arguments`; the result is what it returns.
+/// Runs a program for raw tracepoints once, in the calling thread, with `arguments`. Returns its result.
 pub fn run(program: &OwnedFd, arguments: [u64; 2]) -> io::Result<i32> {
     let mut attributes = TestRun {
         program: u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?,

@@ -13,14 +13,14 @@ pub use error::KernelMemoryError;
 
 use crate::capabilities;
 
-/// Most bytes that one run of the program reads.
+/// Maximum number of bytes that one run of the program reads.
 const AT_ONCE: usize = 4096;
 
 /// The host kernel's memory, for reading. It can be shared by threads, which take turns.
 #[derive(Debug)]
 pub struct KernelMemory {
     program: OwnedFd,
-    /// Where the program puts what it has read. The program holds the map itself.
+    /// The map into which the program copies what it reads. The program keeps the map alive.
     place: Mutex<Place>,
 }
 
@@ -42,7 +42,7 @@ impl KernelMemory {
             program,
             place: Mutex::new(place),
         };
-        // A sandbox that lets programs be loaded and not run is found here.
+        // Some sandboxes allow to load programs and not to run them. That fails here.
         memory.own_task().map_err(why_refused)?;
         Ok(memory)
     }
@@ -99,7 +99,7 @@ impl KernelMemory {
     }
 }
 
-/// What the failure of a call of bpf(2) means.
+/// The error for a failed call of bpf(2).
 pub(crate) fn why_refused(error: io::Error) -> KernelMemoryError {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => KernelMemoryError::NoBpf,

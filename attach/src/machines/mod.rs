@@ -50,7 +50,7 @@ pub struct Machine {
     pub obstacle: Option<Obstacle>,
 }
 
-/// What was found.
+/// What [`find_machines`] has found.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The guests, by the VMMs' pids.
@@ -59,7 +59,7 @@ pub struct Found {
     pub hidden: usize,
 }
 
-/// A guest of which only what is cheap to find was found yet: strangers can have any number of descriptors, of the same few guests.
+/// A guest of which only what is cheap to find is known yet: a process of another user can have any number of descriptors of the same guests.
 struct Candidate {
     machine: Machine,
     /// Its `struct kvm`, if that is known.
@@ -90,8 +90,8 @@ pub fn find_machines(kernel: Result<&HostKernel, &HostKernelError>) -> Found {
     found
 }
 
-/// One candidate for each guest, by the VMMs' pids. One guest can have several descriptors, and processes that inherited one: the VMM's own is
-/// taken.
+/// One candidate for each guest, by the VMMs' pids. A guest can have several descriptors, and other processes can have inherited one: the VMM's
+/// own descriptor is taken.
 fn each_once(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates.sort_by_key(|candidate| {
         let is_elsewhere = candidate.machine.obstacle == Some(Obstacle::Elsewhere);
@@ -107,13 +107,14 @@ fn each_once(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates
 }
 
-/// The names of the capabilities that this process lacks to look into process `pid`, or, without one, into any. None if it may.
+/// The names of the capabilities that this process lacks to look into process `pid`; `None`: into any process. The list is empty if it may
+/// look.
 pub fn missing_to_look_into(pid: Option<i32>) -> Vec<&'static str> {
     let opened = pid.map(processes::descriptors);
     if !opened.is_none_or(|opened| is_forbidden(opened.err())) {
         return Vec::new();
     }
-    // Files of the same user's processes can be opened, and say nothing.
+    // Files of the same user's processes can be opened without this capability, so that only others say whether it is needed.
     let needs_files = pid.is_none_or(|pid| is_forbidden(processes::open_descriptors(pid).err()));
     let files = needs_files.then_some(capabilities::FILES);
     let needed: Vec<Capability> = [capabilities::PROCESS].into_iter().chain(files).collect();
@@ -198,7 +199,7 @@ fn guests(
 }
 
 impl Candidate {
-    /// The guest with all that is to be known of it; `None` if its process has ended meanwhile.
+    /// Completes the guest; `None` if its process has ended meanwhile.
     fn complete(self, kernel: Option<&HostKernel>) -> Option<Machine> {
         let mut machine = self.machine;
         let by_memory = kernel.zip(self.kvm).and_then(|(kernel, kvm)| {
@@ -210,7 +211,7 @@ impl Candidate {
             }
         });
         machine.vcpus.sort_unstable_by_key(|vcpu| vcpu.index);
-        // A vCPU that the process has two descriptors of is one vCPU.
+        // The process may have two descriptors of one vCPU.
         machine.vcpus.dedup_by_key(|vcpu| vcpu.index);
         let obstacle = machine.obstacle.take();
         machine.obstacle = obstacle
@@ -266,7 +267,7 @@ fn by_proc(
     machines: impl ExactSizeIterator<Item = Machine>,
     descriptors: &[Descriptor],
 ) -> Vec<Machine> {
-    // Which guest of several a vCPU belongs to, only the kernel knows.
+    // Only the kernel knows to which of several guests a vCPU belongs.
     let is_only_one = machines.len() == 1;
     let complete = |mut machine: Machine| {
         if is_only_one {

@@ -2,7 +2,7 @@
 
 use super::{jail, processes};
 
-/// Longest name, in bytes; what is longer is cut.
+/// Maximum number of bytes of a name; longer names are cut.
 const MAX_NAME: usize = 256;
 
 /// The name of the guest of process `pid`: that of its command line, else that of its jail. `None` if there is neither.

@@ -1,4 +1,4 @@
-//! What /proc says of processes. They come and go: what isn't there is `None`, or nothing.
+//! What /proc says of processes. They may end at any moment: then results are `None` or empty.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -8,11 +8,11 @@ use std::str::FromStr;
 
 use rustix::io::Errno;
 
-/// Longest part of a command line that is read, in bytes.
+/// Maximum number of bytes of a command line that are read.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
-/// Longest part of the list of mounts that is read, in bytes: the root is among the first.
+/// Maximum number of bytes of the list of mounts that are read: the root is among the first.
 const MAX_MOUNTS: u64 = 1 << 20;
-/// Most descriptors of guests and vCPUs of one process: some 15 us each. A guest has 4096 vCPUs at most.
+/// Maximum number of descriptors of guests and vCPUs of one process; each takes some 15 us. A guest has 4096 vCPUs at most.
 const MAX_DESCRIPTORS: usize = 1 << 14;
 
 /// Fields of a process's or a thread's status (proc_pid_stat(5)): the first one behind the name, and two more.
@@ -43,8 +43,8 @@ pub struct Descriptor {
     pub kind: Kind,
 }
 
-/// What a descriptor is by its link in /proc/PID/fd (`virt/kvm/kvm_main.c`: names of anonymous inodes). No file has such
-/// a name: the links of files begin with a slash.
+/// The kind of a descriptor, by its link in /proc/PID/fd (`virt/kvm/kvm_main.c`: names of anonymous inodes). No file has such
+/// a link: the links of files begin with a slash.
 pub fn kind(link: &[u8]) -> Option<Kind> {
     match link {
         b"anon_inode:kvm-vm" => return Some(Kind::Guest),
@@ -63,7 +63,7 @@ fn folder(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// The numbers that are names of entries of `folder`.
+/// The entries of `folder` whose names are numbers.
 fn numbers(folder: &Path) -> io::Result<impl Iterator<Item = i32> + use<>> {
     use std::os::unix::ffi::OsStrExt;
     let entries = fs::read_dir(folder)?;
@@ -125,16 +125,16 @@ pub fn start_time(pid: i32) -> Option<u64> {
     stat_field(&fs::read(folder(pid).join("stat")).ok()?, START_TIME)
 }
 
-/// A field of the status of a process or a thread, by its number in proc_pid_stat(5); those behind the name.
+/// A field of the status of a process or a thread, by its number in proc_pid_stat(5). It must be behind the name.
 fn stat_field<T: FromStr>(stat: &[u8], field: usize) -> Option<T> {
-    // The name is in parentheses and can have any characters in it, these among them.
+    // The name is in parentheses and can have any characters, also parentheses.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let behind = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
     let index = field.checked_sub(STATE)?;
     behind.split_ascii_whitespace().nth(index)?.parse().ok()
 }
 
-/// The name of the program that a process runs: its file's, else what the process calls itself.
+/// The name of the program that a process runs: that of its file, or else the name that the process has given itself.
 pub fn program(pid: i32) -> Option<String> {
     let folder = folder(pid);
     if let Ok(file) = fs::read_link(folder.join("exe"))
@@ -157,7 +157,7 @@ pub fn command_line(pid: i32) -> Vec<u8> {
 fn read(pid: i32, name: &str, max: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(folder(pid).join(name)) {
-        // What was read before an error is as good as a file that was changed.
+        // An error may cut the file: the process could have changed it as well.
         let _ = file.take(max).read_to_end(&mut bytes);
     }
     bytes
@@ -189,7 +189,7 @@ pub fn running_vcpu(pid: i32, tid: i32) -> Option<i32> {
     (flags & (IO_WORKER | USER_WORKER) == 0).then_some(descriptor)
 }
 
-/// The same by the file's contents (proc_pid_syscall(5)): the call's number and its arguments.
+/// As [`running_vcpu`], by the file's contents (proc_pid_syscall(5)): the call's number and its arguments.
 fn running_vcpu_of(call: &str) -> Option<i32> {
     let mut words = call.split_ascii_whitespace();
     let mut word = || words.next();

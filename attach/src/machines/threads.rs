@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::Vcpu;
 use super::processes::{self, Descriptor, Kind};
 
-/// How often threads are looked at: one that is on a processor just now doesn't show its system call.
+/// How often threads are looked at: the system call of a thread that is on a processor can't be seen.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The vCPUs among `descriptors` of a process, with those threads that were seen in KVM_RUN.
+/// The vCPUs among `descriptors` of a process, with the threads that were seen in KVM_RUN.
 pub fn vcpus(pid: i32, descriptors: &[Descriptor]) -> Vec<Vcpu> {
     let vcpu = |descriptor: &Descriptor| match descriptor.kind {
         Kind::Vcpu(index) => Some(Vcpu {

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use kvmprof_abi::control::CTL_PAUSE;
 use kvmprof_abi::pcs::{PROF_ALL, PROF_LIST};
@@ -14,15 +13,8 @@ use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION, device};
 use kvmprof_abi::{pcs, pmc};
 use kvmprof_devices::endpoint::{Endpoint, HelloInfo};
-use kvmprof_introspection::GuestKnowledge;
-use kvmprof_vmm::binaries::BinarySources;
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::counters::MachineCounters;
-use kvmprof_vmm::profiler::{
-    ClockPlan, DeviceMonitors, GuestDevices, MachineInfo, OnVcpus, Profiler, SharedProfiler,
-};
-use kvmprof_vmm::vcpu::{Doorbell, Gate, RegisterSource, TickSender, VcpuShared, tick_ring};
-use vm_memory::{GuestAddress, GuestMemoryMmap};
+use kvmprof_vmm::profiler::testing::{VcpuEnd, profiler_without_threads};
+use kvmprof_vmm::profiler::{GuestDevices, SharedProfiler};
 
 use super::endpoint::{request, take_replies, ticks};
 use super::wire;
@@ -46,55 +38,10 @@ const FAMILIES: [u32; 6] = [
     CTL_PAUSE,
 ];
 
-/// A vCPU's thread.
-struct Vcpu {
-    shared: Arc<VcpuShared>,
-    ticks: TickSender,
-}
-
-impl Vcpu {
-    fn answer(&self) {
-        let control = &self.shared.control;
-        control.acknowledge(control.generation());
-    }
-}
-
-fn profiler() -> (SharedProfiler, Vec<Vcpu>) {
-    let doorbell = Arc::new(Doorbell::new().unwrap());
-    let mut threads = Vec::new();
-    let mut links = Vec::new();
-    for vcpu in 0..VCPUS {
-        let shared = Arc::<VcpuShared>::default();
-        let (ticks, receiver) = tick_ring(vcpu, Arc::clone(&doorbell));
-        links.push((Arc::clone(&shared), receiver));
-        threads.push(Vcpu { shared, ticks });
-    }
-    let knowledge = Arc::new(GuestKnowledge::unknown());
-    let info = MachineInfo {
-        kernel: "fuzzed".to_owned(),
-        memory_bytes: 1 << 20,
-        devices: None,
-        monitors: DeviceMonitors::default(),
-        counters: MachineCounters::default(),
-        knowledge: Arc::clone(&knowledge),
-        host_stacks: None,
-        halted_ticks: None,
-    };
-    let plan = ClockPlan {
-        hz: HZ,
-        source: ClockSource::Thread,
-        fallback: ClockSource::Thread,
-        of_recordings: ClockSource::Thread,
-        jitter: false,
-        registers: RegisterSource::RunPage,
-    };
-    let memory: GuestMemoryMmap<()> =
-        GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
-    let sources = BinarySources::new(Arc::new(memory), knowledge, None, None);
-    let on_vcpus = Some(OnVcpus::new(VCPUS.into(), 128));
-    let gate = Arc::<Gate>::default();
-    let profiler = Profiler::new(links, plan, gate, info, 64, on_vcpus, sources);
-    (Rc::new(RefCell::new(profiler)), threads)
+/// Has the vCPU answer what it was asked.
+fn answer(vcpu: &VcpuEnd) {
+    let control = &vcpu.shared.control;
+    control.acknowledge(control.generation());
 }
 
 /// Every tick is in exactly one account, and the status can be written.
@@ -111,7 +58,8 @@ fn check(profiler: &SharedProfiler) {
 /// What clients, the guest and its vCPUs do, one after the other.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let (profiler, mut vcpus) = profiler();
+    let (profiler, mut vcpus) = profiler_without_threads(VCPUS, HZ, None);
+    let profiler: SharedProfiler = Rc::new(RefCell::new(profiler));
     let mut for_guest = GuestDevices(Rc::clone(&profiler));
     let mut endpoints = [(); 2].map(|()| {
         Endpoint::new(HelloInfo {
@@ -141,11 +89,11 @@ pub fn run(data: &[u8]) {
                 None
             }
             6 => {
-                vcpus[number].answer();
+                answer(&vcpus[number]);
                 None
             }
             _ => {
-                vcpus.iter().for_each(Vcpu::answer);
+                vcpus.iter().for_each(answer);
                 take_replies(&mut endpoints[number]);
                 None
             }
@@ -181,7 +129,7 @@ pub fn run(data: &[u8]) {
         check(&profiler);
     }
     profiler.borrow_mut().end();
-    vcpus.iter().for_each(Vcpu::answer);
+    vcpus.iter().for_each(answer);
     let [host, guest] = &mut endpoints;
     host.close(&mut *profiler.borrow_mut());
     guest.close(&mut for_guest);

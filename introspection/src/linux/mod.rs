@@ -1,12 +1,12 @@
 //! Linux guests: what the kernel's image says, and where the running kernel is.
 
 mod cpu;
+mod cpu_places;
+mod from_kernel_image;
 mod kernel_watch;
-mod learn;
 mod locks;
 mod modules;
 mod placement;
-mod places;
 mod processes;
 mod running;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use vm_memory::GuestAddress;
 
-use super::learn::release;
+use super::from_kernel_image::release;
 use super::placement::handler;
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH};
 use crate::image::{KernelImage, Segment};

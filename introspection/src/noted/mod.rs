@@ -2,9 +2,9 @@
 
 mod location;
 mod note;
+mod note_places;
 mod pid_at;
-mod places;
 
 pub use note::identify;
+pub use note_places::places;
 pub use pid_at::{PidAtError, parse};
-pub use places::places;

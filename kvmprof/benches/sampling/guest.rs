@@ -1,6 +1,6 @@
 //! The test guest as a thing to be measured.
 
-use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::clock::{ClockSource, thread_cpu_ns};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::network::NetworkConfig;
@@ -226,7 +226,7 @@ fn status(device: &RemoteDevice) -> anyhow::Result<Status> {
     Status::decode(&data).context("PCS_GETSTAT makes no sense")
 }
 
-/// Processor time of this process's threads of those names so far, in ns.
+/// Processor time of this process's threads of those names so far, in ns. It is exact to the moment, which schedstat isn't.
 fn threads_ns(names: &[&str]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for task in std::fs::read_dir("/proc/self/task")?.flatten() {
@@ -234,22 +234,8 @@ fn threads_ns(names: &[&str]) -> anyhow::Result<u64> {
         if names.contains(&name.trim_end())
             && let Some(tid) = task.file_name().to_str().and_then(|tid| tid.parse().ok())
         {
-            sum += thread_ns(tid)?;
+            sum += thread_cpu_ns(tid).with_context(|| format!("Thread {tid} has no clock"))?;
         }
     }
     Ok(sum)
-}
-
-/// Processor time of thread `tid`, exact to the moment, which schedstat isn't: the clock that
-/// pthread_getcpuclockid(3) gives for one's own threads (`include/linux/posix-timers_types.h`).
-fn thread_ns(tid: i32) -> anyhow::Result<u64> {
-    const PER_THREAD_SCHED: i32 = 6;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is valid to write to; an unknown clock is an error, nothing worse.
-    let result = unsafe { libc::clock_gettime(!tid << 3 | PER_THREAD_SCHED, &raw mut time) };
-    ensure!(result == 0, "Thread {tid} has no clock");
-    Ok(u64::try_from(time.tv_sec)? * 1_000_000_000 + u64::try_from(time.tv_nsec)?)
 }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::{ConsumerLedger, StackParts};
 
 fn ledger() -> impl Strategy<Value = ConsumerLedger> {
     any::<[u64; 8]>().prop_map(
@@ -186,6 +187,88 @@ fn a_document_has_this_form() {
     ]
     .concat();
     assert_eq!(status.to_json().unwrap(), expected);
+}
+
+/// The names of an object's members.
+fn members(part: &impl Serialize) -> String {
+    let part = serde_json::to_value(part).unwrap();
+    let names = part.as_object().unwrap().keys().map(String::as_str);
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// Those of the parts that aren't in the document above, which clients in other languages go by as well.
+#[test]
+fn parts_have_these_members() {
+    for (members, expected) in [
+        (
+            members(&VirtioStatus::default()),
+            "control_faults ports refused_queues resets",
+        ),
+        (
+            members(&PortStatus::default()),
+            "name protocol_faults queue_faults",
+        ),
+        (
+            members(&DiskStatus::default()),
+            "bytes bytes_read bytes_written discards errors flushes format path queue_faults readonly reads refused serial writes zeroings",
+        ),
+        (
+            members(&NetworkStatus::default()),
+            "link_losses mac peer peer_faults queue_faults received refused_queues resets sent up",
+        ),
+        (
+            members(&FrameCounts::default()),
+            "bytes dropped frames malformed",
+        ),
+        (
+            members(&EntropyStatus::default()),
+            "bytes queue_faults requests source_errors",
+        ),
+        (
+            members(&FolderStatus::default()),
+            "failure failures queue_faults readonly refused_queues refused_requests resets restarts source state tag",
+        ),
+        (
+            members(&VsockStatus::default()),
+            "cid clients_turned_away connections credit_violations guest_connections guest_refused host_connections host_refused \
+             malformed queue_faults received_bytes refused_queues resets sent_bytes socket unknown",
+        ),
+        (
+            members(&BalloonStatus::default()),
+            "deflated_bytes guest held_bytes inflated_bytes queue_faults refused_pages refused_queues reported_bytes resets \
+             target_bytes",
+        ),
+        (
+            members(&GuestMemoryStatus::default()),
+            "available_bytes cached_bytes free_bytes major_faults minor_faults swapped_in_bytes swapped_out_bytes total_bytes",
+        ),
+    ] {
+        assert_eq!(members, expected);
+    }
+}
+
+/// Each kind of consumer is found among the others by its members.
+#[test]
+fn consumers_are_found_by_their_kind() {
+    let status = Status::from_json(
+        br#"{ "consumers": [
+            { "name": "guest pcs", "open": true, "gathering": false, "ledger": {} },
+            { "name": "profil 7", "pid": 7, "state": "on", "kept": true, "ledger": { "ticks": 3 } },
+            { "name": "pmc", "processes": 2, "accounts": 1, "kernel": ["cpu-time"], "ledger": {} }
+        ] }"#,
+    )
+    .unwrap();
+    let profiles: Vec<_> = status
+        .profil()
+        .map(|one| (one.pid, one.ledger.ticks))
+        .collect();
+    assert_eq!(profiles, [(7, 3)]);
+    let (profil, pmc) = (status.profil().next().unwrap(), status.pmc().unwrap());
+    assert_eq!(members(profil), "kept ledger name pid state");
+    assert_eq!(members(pmc), "accounts kernel ledger name processes");
+    assert_eq!(pmc.processes, 2);
+    assert_eq!(status.pcs().map(|pcs| pcs.name.as_str()), Some("guest pcs"));
+    assert_eq!(Status::default().pmc(), None);
 }
 
 #[test]

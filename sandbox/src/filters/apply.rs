@@ -32,7 +32,7 @@ pub(super) fn probe() -> io::Result<()> {
     }
 }
 
-/// Applies the filter of `thread` to this thread. Other calls raise SIGSYS.
+/// Applies the filter of `thread` to this thread. A call that it doesn't allow raises SIGSYS.
 ///
 /// # Errors
 /// What the kernel says.
@@ -40,14 +40,14 @@ pub(super) fn apply(thread: Thread) -> io::Result<()> {
     install(&program(thread), 0).map(drop)
 }
 
-/// Applies it so that other calls wait until whoever has the descriptor lets them go on: seccomp_unotify(2).
+/// As [`apply`], but a call that the filter doesn't allow waits until the owner of the returned descriptor lets it go on (seccomp_unotify(2)).
 ///
 /// # Errors
 /// What the kernel says.
 pub(super) fn apply_watched(thread: Thread) -> io::Result<OwnedFd> {
     let mut program = program(thread);
     for instruction in &mut program {
-        // What the table doesn't have ends so.
+        // This is the answer for calls that aren't in the table.
         if instruction.k == libc::SECCOMP_RET_TRAP && instruction.code == RETURN {
             instruction.k = libc::SECCOMP_RET_USER_NOTIF;
         }
@@ -68,9 +68,9 @@ fn program(thread: Thread) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Returns what the kernel does: with some flags a descriptor.
+/// Installs a filter. Returns the kernel's answer, which is a descriptor with some flags.
 fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<i32> {
-    // Who isn't the superuser may have a filter only so.
+    // A thread without CAP_SYS_ADMIN may have a filter only after this.
     set_no_new_privs(true)?;
     let program = libc::sock_fprog {
         len: program.len().try_into().unwrap_or(u16::MAX),

@@ -1,7 +1,7 @@
 //! Which system calls each kind of thread may make, by seccomp(2).
 //!
 //! A filter holds for one thread, and those that it starts. The threads here start none, so that each has only its own. As they share
-//! their memory, a fault in one can make another act; the calls that all filters together allow are the bound then. None allows
+//! their memory, a fault in one thread can make another one act: all filters together are the bound. No filter allows
 //! to execute a program, to make code executable, to trace, or to make a process or a namespace.
 //!
 //! The tables are in the folder `build` of this crate: they are compiled when kvmprof is built.
@@ -27,7 +27,7 @@ use crate::{Mode, capabilities, paths, user};
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
 
 struct Prepared {
-    /// Calls that aren't allowed are reported, and made.
+    /// Reports calls that aren't allowed, and lets them be made. `None`: such a call ends the process.
     watch: Option<watch::Watch>,
 }
 
@@ -36,11 +36,11 @@ thread_local! {
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has [`enter`] give filters to threads from now on. `before_report` is called in a signal handler before a thread's forbidden call is
-/// reported: it may only do what signal handlers may (signal-safety(7)), with system calls that all filters allow.
+/// From now on [`enter`] gives filters to threads. `before_report` is called in a signal handler, before a thread's forbidden call is
+/// reported: it may only do what signal handlers may (signal-safety(7)), by system calls that all filters allow.
 ///
 /// # Errors
-/// The host's kernel has no filters, or none that can be watched for [`Mode::Log`].
+/// The host's kernel has no filters, or for [`Mode::Log`] none that a thread can watch.
 pub fn prepare(mode: Mode, before_report: fn()) -> io::Result<()> {
     let watch = match mode {
         Mode::Off => return Ok(()),
@@ -67,11 +67,11 @@ pub fn is_contained() -> bool {
     ENTERED.get()
 }
 
-/// Gives this thread the filter of its kind, and takes the rights of a superuser that it doesn't need, for good; with [`user::choose`] it
-/// becomes that user, too. Does nothing without [`prepare`] and a user, or a second time.
+/// Gives this thread the filter of its kind, and takes away the rights of a superuser that it doesn't need, for good. After [`user::choose`] the
+/// thread becomes that user, too. Does nothing if there was neither [`prepare`] nor [`user::choose`], and when it is called a second time.
 ///
-/// The system refuses a filter only to who may not have one; [`prepare`] has seen to that. Should it do so after all, the process ends:
-/// a thread that was to be contained isn't left alone.
+/// [`prepare`] has checked that this process may have filters. If the system refuses one all the same, the process aborts: no thread goes
+/// on without its filter.
 pub fn enter(thread: Thread) {
     let (prepared, user) = (PREPARED.get(), user::chosen());
     if prepared.is_none() && user.is_none() || ENTERED.replace(true) {
@@ -90,8 +90,8 @@ pub fn enter(thread: Thread) {
     }
 }
 
-/// As [`enter`], for a thread that is there before the process's files are restricted ([`paths::restrict`] is about later threads), and needs
-/// none: it can use no path from now on. Without [`prepare`] it can use all.
+/// As [`enter`], for a thread that was started before [`paths::restrict`], which restricts only later threads, and that needs no files. It
+/// can use no path from now on; without [`prepare`] it can use all paths.
 pub fn enter_without_paths(thread: Thread) {
     if is_prepared()
         && let Err(error) = paths::restrict_to_none()

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::calls;
 use crate::stderr::write_at_once;
 
-/// The process's exit status then: that of a shell for a program that SIGSYS has ended.
+/// The process's exit status after such a call: that of a shell for a program that SIGSYS has ended.
 pub const STATUS: i32 = 128 + libc::SIGSYS;
 
 /// Bytes of a thread's name, as the kernel has it, with a zero.
@@ -76,13 +76,13 @@ extern "C" fn handle(_signal: i32, info: *const libc::siginfo_t, context: *const
     message.add(b", second argument 0x");
     message.add_number(second.cast_unsigned(), 16);
     message.add(b"), which its filter doesn't allow. kvmprof ends. See docs/sandbox.md\n");
-    // Its reader can't keep the process from ending.
+    // This doesn't wait for the reader, who could keep the process from ending.
     write_at_once(message.text());
     // SAFETY: it doesn't return, and what other threads are in the middle of is no matter any more.
     unsafe { libc::_exit(STATUS) }
 }
 
-/// A text that needs no memory of the heap.
+/// A text in a buffer of fixed size: a signal handler may not use the heap.
 struct Message {
     bytes: [u8; MESSAGE_BYTES],
     length: usize,

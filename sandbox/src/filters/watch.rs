@@ -1,4 +1,4 @@
-//! Filters that report and let through: a thread of its own answers for each call that isn't allowed.
+//! Filters that report calls which aren't allowed, and let them be made: another thread answers for each of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,17 +11,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::calls;
 
-/// How often new threads are looked for, in ns.
+/// The time between two looks for new threads, in ns.
 const LOOK_NS: i64 = 10_000_000;
 
 /// The thread that answers.
 pub(super) struct Watch(Sender<OwnedFd>);
 
 impl Watch {
-    /// Starts it. It ends with the process.
+    /// Starts the thread, which ends with the process.
     ///
     /// # Errors
-    /// When there is no thread.
+    /// The host gives no thread.
     pub fn start() -> io::Result<Self> {
         let (sender, new) = channel();
         let builder = thread::Builder::new().name("system calls".into());
@@ -36,7 +36,7 @@ impl Watch {
         Ok(Self(sender))
     }
 
-    /// Answers for this listener, too.
+    /// From now on the thread answers for `listener`, too.
     ///
     /// # Errors
     /// The thread that answers is gone.
@@ -46,7 +46,7 @@ impl Watch {
     }
 }
 
-/// Answers what is there, or waits a little.
+/// Answers the calls that wait, or waits for one for a short time.
 fn serve(listeners: &mut Vec<OwnedFd>, seen: &mut BTreeSet<String>) {
     let wait = Timespec {
         tv_sec: 0,
@@ -104,7 +104,7 @@ fn describe(call: &libc::seccomp_notif) -> String {
     let known = calls::name(number.into()).unwrap_or("unknown");
     let [first, second, third, ..] = call.data.args;
     let what = format!("thread {}, call {number} ({known})", name.trim());
-    // Of the calls whose arguments tables look at.
+    // The tables look at the arguments of these calls.
     match i64::from(number) {
         libc::SYS_ioctl => format!("{what}, request 0x{second:x}"),
         libc::SYS_openat => format!("{what}, flags 0o{third:o}"),

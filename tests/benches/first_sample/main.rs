@@ -73,8 +73,8 @@ fn first_sample(vmm: &Vmm, capture: &str) -> Duration {
     let attached = Guest::attach(vmm.pid(), None, options);
     let is_there = || {
         let status = attached.status();
-        let sampled = status["clock"]["ledger"]["sampled"].as_u64();
-        sampled > Some(0) && status["machine"]["linux"]["slide"] == vmm::SLIDE
+        let slide = status.machine.linux.and_then(|linux| linux.slide);
+        status.clock.ledger.sampled > 0 && slide == Some(vmm::SLIDE)
     };
     while !is_there() {
         std::thread::sleep(Duration::from_millis(1));

@@ -8,10 +8,12 @@ use std::time::Duration;
 use kvmprof_lab::{InitramfsBuilder, JAIL, Kernel, Lab};
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::status::Status;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{Console, Program, Stream, turn};
+use crate::status::read_status;
 
 const DRIVER: &str = include_str!("driver.sh");
 const GUEST: &str = include_str!("guest.sh");
@@ -305,14 +307,21 @@ impl Finished {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
     }
 
+    /// A status document.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn status_document(&self, name: &str) -> Status {
+        read_status(self.text(name))
+    }
+
     /// Where the guest's kernel runs, as a status document shows it: its release, and the slide once it is known.
     ///
     /// # Panics
     /// When it is no Linux guest's.
     pub fn placement(&self, name: &str) -> (String, Option<u64>) {
-        let linux = &self.json(name)["machine"]["linux"];
-        let release = linux["release"].as_str();
-        let release = release.unwrap_or_else(|| panic!("{name}: {linux}"));
-        (release.to_owned(), linux["slide"].as_u64())
+        let machine = self.status_document(name).machine;
+        let linux = machine.linux.unwrap_or_else(|| panic!("{name}"));
+        (linux.release, linux.slide)
     }
 }

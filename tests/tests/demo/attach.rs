@@ -10,14 +10,13 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{Mode, ROWS, rows};
-use kvmprof_recording::Mode as SampleMode;
+use kvmprof_recording::{ClockLedger, Mode as SampleMode};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, on_kvm,
     recorded, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
-use serde_json::Value;
 
 /// It checks what it reads, and halts on an error.
 const CHECKED: Boot = Boot::Test("workload=mmio");
@@ -29,20 +28,16 @@ fn machine(boot: Boot, vcpus: u16) -> Machine {
 }
 
 /// The clock's ledger in a status document, which balances.
-fn ledger(guest: &Guest) -> [u64; 5] {
-    let status = guest.status();
-    let ledger = &status["clock"]["ledger"];
-    let [ticks, sampled, idle, stolen, lost] =
-        ["ticks", "sampled", "idle", "stolen", "lost"].map(|name| ledger[name].as_u64().unwrap());
-    assert_eq!(ticks, sampled + idle + stolen + lost, "{ledger}");
-    [ticks, sampled, idle, stolen, lost]
+fn ledger(guest: &Guest) -> ClockLedger {
+    let ledger = guest.status().clock.ledger;
+    assert!(ledger.balances(), "{ledger:?}");
+    ledger
 }
 
 /// Waits until the guest's clock has taken so many samples.
 fn until_sampled(guest: &Guest, samples: u64) {
     until("enough is sampled", || {
-        let [_, sampled, ..] = ledger(guest);
-        (sampled >= samples).then_some(())
+        (ledger(guest).sampled >= samples).then_some(())
     });
 }
 
@@ -62,8 +57,8 @@ fn a_recording_agrees_with_the_guests_own_count() {
         until_sampled(&attached, 1500);
         let cycles = machine.truth().cycles_since(&before);
         let status = attached.status();
-        assert_eq!(status["clock"]["source"], "ptrace");
-        assert_eq!(status["machine"]["memory_bytes"], 64 << 20);
+        assert_eq!(status.clock.source, "ptrace");
+        assert_eq!(status.machine.memory_bytes, 64 << 20);
         attached.stop();
         machine.stop();
         let (samples, contents) = recorded(&path);
@@ -223,13 +218,13 @@ fn two_hundred_times_leave_nothing_behind() {
 #[test]
 fn a_stopped_vmm_is_waited_for_and_its_end_noticed() {
     on_kvm(|| {
-        check_stopped_vmm("ptrace", |[_, _, _, stolen, _]| stolen);
-        check_stopped_vmm("kernel", |[_, _, idle, ..]| idle);
+        check_stopped_vmm("ptrace", |ledger| ledger.stolen);
+        check_stopped_vmm("kernel", |ledger| ledger.idle);
     });
 }
 
-/// `counted` is where the ticks of a stopped VMM go, in a [`ledger`].
-fn check_stopped_vmm(capture: &str, counted: impl Fn([u64; 5]) -> u64) {
+/// `counted` is where the ticks of a stopped VMM go.
+fn check_stopped_vmm(capture: &str, counted: impl Fn(ClockLedger) -> u64) {
     let mut vmm = Guest::start(Boot::Demo, NO_OPTIONS);
     let options = ["--hz", "100", "--capture", capture];
     let mut attached = Guest::attach(vmm.pid(), Some(Boot::Demo), options);
@@ -242,8 +237,7 @@ fn check_stopped_vmm(capture: &str, counted: impl Fn([u64; 5]) -> u64) {
         (counted(ledger(&attached)) >= before + 50).then_some(())
     });
     vmm.signal(Signal::CONT);
-    let [_, sampled, ..] = ledger(&attached);
-    until_sampled(&attached, sampled + 20);
+    until_sampled(&attached, ledger(&attached).sampled + 20);
     drop(pcs);
     vmm.signal(Signal::TERM);
     assert_eq!(vmm.wait().status, 0);
@@ -318,7 +312,7 @@ fn a_guest_without_linux_is_sampled_without_processes() {
         let options = ["--pid-at", "none", "--record", path.to_str().unwrap()];
         let attached = Guest::attach(process::id(), None, options);
         until_sampled(&attached, 50);
-        assert_eq!(attached.status()["machine"]["linux"], Value::Null);
+        assert_eq!(attached.status().machine.linux, None);
         attached.stop();
         machine.stop();
         let (samples, _) = recorded(&path);

@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 
 use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::file::Contents;
+use kvmprof_recording::status::ClockStatus;
 use kvmprof_recording::{Mode as SampleMode, Sample, StackEnd};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, check_demo_processes,
     demo_row, on_kvm, recorded_with_frames, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
-use serde_json::Value;
 use tempfile::TempDir;
 
 /// kvmprof, attached to the guest of this process, which records it.
@@ -32,19 +32,17 @@ impl Attached {
     }
 
     /// The status's part of the clock, whose account balances.
-    fn clock(&self) -> Value {
-        let clock = self.guest.status()["clock"].clone();
-        let count = |name: &str| clock["ledger"][name].as_u64().unwrap();
-        let parts = ["sampled", "idle", "stolen", "lost"].map(count);
-        assert_eq!(count("ticks"), parts.iter().sum::<u64>(), "{clock}");
+    fn clock(&self) -> ClockStatus {
+        let clock = self.guest.status().clock;
+        assert!(clock.ledger.balances(), "{clock:?}");
         clock
     }
 
     /// A busy host steals many ticks.
-    fn until_sampled(&self, samples: u64) -> Value {
+    fn until_sampled(&self, samples: u64) -> ClockStatus {
         until("there are enough samples", || {
             let clock = self.clock();
-            (clock["ledger"]["sampled"].as_u64().unwrap() >= samples).then_some(clock)
+            (clock.ledger.sampled >= samples).then_some(clock)
         })
     }
 
@@ -95,7 +93,7 @@ fn samples_of_the_hosts_kernel_agree_with_the_guests_own_count() {
         let pressure = CpuPressure::begin();
         let attached = Attached::start(sampling_rate(1000));
         let clock = attached.until_sampled(3000);
-        assert_eq!(clock["source"], "kernel");
+        assert_eq!(clock.source, "kernel");
         let (contents, samples) = attached.stop();
         let cycles = machine.truth().cycles_since(&before);
         machine.stop();

@@ -109,8 +109,8 @@ fn the_place_of_the_pid_is_enough_to_name_processes() {
             let options = options.into_iter().chain(["--pid-at", &place]);
             let guest = Guest::attach(process::id(), None, options);
             until("enough is sampled", || {
-                let sampled = guest.status()["clock"]["ledger"]["sampled"].as_u64();
-                (sampled.unwrap() >= 1500).then_some(())
+                let sampled = guest.status().clock.ledger.sampled;
+                (sampled >= 1500).then_some(())
             });
             guest.stop();
             let (samples, _) = recorded(&path);

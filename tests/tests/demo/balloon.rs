@@ -62,22 +62,25 @@ fn check(file: Option<&Path>) {
     until("the host has the pages", || {
         (taken(&guest, file) + LEAST <= before).then_some(())
     });
-    let balloon = guest.status()["machine"]["balloon"].clone();
-    println!("{balloon}");
-    for all in ["target_bytes", "held_bytes", "inflated_bytes"] {
-        assert_eq!(balloon[all], HELD, "{balloon}");
-    }
+    let balloon = guest.status().machine.balloon.unwrap();
+    println!("{balloon:?}");
+    let all = [
+        balloon.target_bytes,
+        balloon.held_bytes,
+        balloon.inflated_bytes,
+    ];
+    assert_eq!(all, [HELD; 3], "{balloon:?}");
     set(&guest, "0");
     assert_eq!(held(&guest, 3), [0, PAGES, 0]);
     assert!(taken(&guest, file) + LEAST > before);
-    let balloon = guest.status()["machine"]["balloon"].clone();
-    assert_eq!(
-        (&balloon["held_bytes"], &balloon["deflated_bytes"]),
-        (&0.into(), &HELD.into())
-    );
-    for none in ["refused_pages", "queue_faults", "refused_queues"] {
-        assert_eq!(balloon[none], 0, "{balloon}");
-    }
+    let balloon = guest.status().machine.balloon.unwrap();
+    assert_eq!((balloon.held_bytes, balloon.deflated_bytes), (0, HELD));
+    let faults = [
+        balloon.refused_pages,
+        balloon.queue_faults,
+        balloon.refused_queues,
+    ];
+    assert_eq!(faults, [0; 3], "{balloon:?}");
     guest.stop();
 }
 

@@ -219,7 +219,7 @@ fn check_sleep(clock: &str) {
     let options = ["--clock", clock, "--hz", "2000"];
     let guest = Guest::start(Boot::Test("workload=halt"), options);
     let pcs = guest.open();
-    let halted_ticks = guest.status()["clock"]["halted_ticks"].clone();
+    let halted_ticks = guest.status().clock.halted_ticks;
     pcs.ioctl(PROF_ALL, 0);
     until("the guest is halted", || {
         let accounts = Accounts::of(&pcs.connection);

@@ -6,11 +6,11 @@ use kvmprof_abi::control::{CTL_PAUSE, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_STOP, PROF_ALL};
 use kvmprof_abi::wire::device;
+use kvmprof_recording::status::MachineStatus;
 use kvmprof_tests::{
-    Accounts, Boot, Guest, errno_of, is_kernel_clock_for_demo, on_kvm, run, until,
+    Accounts, Boot, Guest, errno_of, is_kernel_clock_for_demo, on_kvm, run, status_of, until,
 };
 use rustix::process::Signal;
-use serde_json::Value;
 
 /// How long a pause lasts here: hundreds of ticks at 1000 Hz.
 const PAUSE: Duration = Duration::from_millis(400);
@@ -22,7 +22,7 @@ fn control(guest: &Guest, action: &str) {
     assert_eq!(said, (0, "", ""), "{action}");
 }
 
-fn info(guest: &Guest) -> Value {
+fn info(guest: &Guest) -> MachineStatus {
     let ran = guest.command("control", &["info", "--json"]);
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
     serde_json::from_str(&ran.stdout).unwrap()
@@ -61,7 +61,7 @@ fn check_pause(guest: &Guest) {
     control(guest, "pause");
     let paused = Accounts::of(&connection);
     paused.check();
-    assert_eq!(info(guest)["paused"], true);
+    assert!(info(guest).paused);
     // Twice is as once, and clients are served as ever.
     let_pass();
     control(guest, "pause");
@@ -73,7 +73,7 @@ fn check_pause(guest: &Guest) {
     let resumed = Instant::now();
     control(guest, "resume");
     control(guest, "resume");
-    assert_eq!(info(guest)["paused"], false);
+    assert!(!info(guest).paused);
     pcs.read_ticks(200);
     pcs.ioctl(PCS_STOP, 0);
     let after = Accounts::of(&connection);
@@ -97,7 +97,7 @@ fn a_pause_outlasts_its_client() {
         let device = client.open(device::CONTROL, 0).unwrap();
         device.ioctl(CTL_PAUSE, 0).unwrap();
         drop((device, client));
-        assert_eq!(info(&guest)["paused"], true);
+        assert!(info(&guest).paused);
         let ran = guest.command("control", &["info"]);
         assert!(ran.stdout.contains("state         paused\n"), "{ran:?}");
         let ran = guest.command("status", &[]);
@@ -162,7 +162,7 @@ fn a_recording_goes_on_over_a_pause() {
         let file = folder.path().join("paused.kvmprof");
         let path = file.to_str().unwrap();
         let mut guest = Guest::start(Boot::Demo, ["--hz", "1000", "--record", path]);
-        let ticks = |guest: &Guest| guest.status()["clock"]["ledger"]["ticks"].as_u64().unwrap();
+        let ticks = |guest: &Guest| guest.status().clock.ledger.ticks;
         until("there are ticks", || (ticks(&guest) > 100).then_some(()));
         control(&guest, "pause");
         let before = ticks(&guest);
@@ -203,9 +203,8 @@ fn what_cannot_be_is_refused_in_one_line() {
         // While this client stays, there is a while in which the guest has ended.
         device.ioctl(CTL_STOP, 0).unwrap();
         let second = until("the guest has ended", || {
-            let status = client.snapshot(device::STATUS, 1 << 20).unwrap();
-            let status: Value = serde_json::from_slice(&status).unwrap();
-            (status["machine"]["ended"] == true).then(|| client.open(device::CONTROL, 0).unwrap())
+            let has_ended = status_of(&client).machine.ended;
+            has_ended.then(|| client.open(device::CONTROL, 0).unwrap())
         });
         for command in [CTL_PAUSE, CTL_RESUME, CTL_RESET] {
             assert_eq!(errno_of(second.ioctl(command, 0)), Errno::ENXIO);
@@ -226,7 +225,7 @@ fn an_attached_guest_is_not_controlled() {
             let ran = attached.command("control", &[action]);
             ran.assert_refused(1, &["another program's", "kvmprof attach"]);
         }
-        assert_eq!(info(&attached)["paused"], false);
+        assert!(!info(&attached).paused);
         // The guest's own kvmprof does it, and whoever is attached has no samples meanwhile, or of where it stands.
         control(&guest, "pause");
         control(&guest, "resume");

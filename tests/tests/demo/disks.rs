@@ -57,22 +57,24 @@ fn a_guest_uses_every_request_and_survives_its_own_attacks() {
                 assert_eq!(results.sectors, BYTES / 512);
                 assert_eq!(results.queues, u32::from(vcpus));
                 assert_eq!(results.serial, "the first disk");
-                let disks = machine.status()["machine"]["disks"].clone();
-                let count = |name: &str| disks[0][name].as_u64().unwrap();
-                assert_eq!(disks[0]["path"], image.path.to_str().unwrap());
-                assert_eq!(count("bytes"), BYTES);
+                let disk = &machine.status().machine.disks[0];
+                let counts = disk.counts;
+                assert_eq!(disk.path, image.path.to_str().unwrap());
+                assert_eq!(disk.bytes, BYTES);
                 let steps = |named: &str| {
                     let named = results.steps.iter().filter(|step| step.name == named);
                     named.count() as u64
                 };
-                assert!(count("writes") >= steps("write"), "{disks}");
-                assert!(count("flushes") == steps("flush"), "{disks}");
-                assert_eq!(count("discards"), steps("discard"), "{disks}");
-                assert_eq!(count("errors"), 0, "{disks}");
+                assert!(counts.writes >= steps("write"), "{counts:?}");
+                assert!(counts.flushes == steps("flush"), "{counts:?}");
+                assert_eq!(counts.discards, steps("discard"), "{counts:?}");
+                assert_eq!(counts.errors, 0, "{counts:?}");
                 let chains = results.steps.iter().filter(|step| step.expected == -2);
-                assert_eq!(count("queue_faults"), chains.count() as u64, "{disks}");
+                let chains = chains.count() as u64;
+                assert_eq!(counts.queue_faults, chains, "{counts:?}");
                 let refused = results.steps.iter().filter(|step| step.expected > 0);
-                assert_eq!(count("refused"), refused.count() as u64, "{disks}");
+                let refused = refused.count() as u64;
+                assert_eq!(counts.refused, refused, "{counts:?}");
                 machine.stop();
                 check_content(&disk_content(&image), results.queues);
             }

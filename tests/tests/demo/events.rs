@@ -11,14 +11,14 @@ use kvmprof_abi::recorder::{
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_recording::file::Contents;
+use kvmprof_recording::status::Status;
 use kvmprof_recording::{ConsumerLedger, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits, IMAGE};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, errno_of, ledger_of, on_kvm, recorded_with_frames, run, share,
+    Boot, Clock, Guest, Machine, errno_of, on_kvm, recorded_with_frames, run, share,
     standard_error, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
-use serde_json::Value;
 
 fn event(text: &str) -> SamplingEvent {
     text.parse().unwrap()
@@ -53,9 +53,9 @@ fn record_exits(event: SamplingEvent) -> (Vec<Sample>, Contents, Vec<Exits>) {
         let all = counters.iter().all(|one| one.rounds == EXIT_ROUNDS);
         all.then_some(counters)
     });
-    let status = machine.status();
-    assert_eq!(status["clock"]["running"], false);
-    assert_eq!(status["clock"]["event"], event.to_string());
+    let clock = machine.status().clock;
+    assert!(!clock.running);
+    assert_eq!(clock.event, Some(event.to_string()));
     machine.stop();
     let (samples, contents) = samples(&path);
     assert_eq!(contents.info.event, Some(event));
@@ -180,10 +180,9 @@ fn start(recorder: &RemoteDevice) -> Result<(), ClientError> {
 }
 
 /// The ledgers of all recorders that have been started.
-fn ledgers(status: &Value) -> Vec<ConsumerLedger> {
-    let consumers = status["consumers"].as_array().unwrap();
-    let recorders = consumers.iter().filter(|one| one["name"] == "recorder");
-    let ledgers: Vec<_> = recorders.map(|one| ledger_of(&one["ledger"])).collect();
+fn ledgers(status: &Status) -> Vec<ConsumerLedger> {
+    let recorders = status.recorders();
+    let ledgers: Vec<_> = recorders.map(|recorder| recorder.ledger).collect();
     assert!(ledgers.iter().all(ConsumerLedger::balances), "{ledgers:?}");
     ledgers
 }
@@ -229,7 +228,7 @@ fn an_event_is_chosen_before_the_start() {
         start(&recorder).unwrap();
         assert_eq!(errno_of(choose(&recorder, EVENT_EXITS, 10)), Errno::EBUSY);
         until_ticks(&guest, 0, 100);
-        assert_eq!(guest.status()["clock"]["event"], "exits:10");
+        assert_eq!(guest.status().clock.event.as_deref(), Some("exits:10"));
         guest.stop();
     });
 }
@@ -257,13 +256,13 @@ fn a_clock_and_events_do_not_mix() {
         start(&any).unwrap();
         same.ioctl(REC_STOP, 0).unwrap();
         until_ticks(&guest, 2, 100);
-        assert_eq!(guest.status()["clock"]["event"], "port:5");
+        assert_eq!(guest.status().clock.event.as_deref(), Some("port:5"));
         assert_eq!(errno_of(start(&other)), Errno::EBUSY);
         any.ioctl(REC_STOP, 0).unwrap();
         assert_eq!(ledgers(&guest.status())[0], stopped);
-        assert_eq!(guest.status()["clock"]["event"], Value::Null);
-        let all = guest.status()["clock"]["ledger"]["ticks"].clone();
-        assert_eq!(guest.status()["clock"]["ledger"]["ticks"], all);
+        assert_eq!(guest.status().clock.event, None);
+        let all = guest.status().clock.ledger.ticks;
+        assert_eq!(guest.status().clock.ledger.ticks, all);
 
         // Now the clock, and no event beside it.
         let pcs = guest.open();

@@ -92,8 +92,8 @@ fn a_guest_of_another_program_has_the_stacks_of_that_below_its_own() {
         let options = options.iter().copied().chain(path.to_str());
         let attached = Guest::attach(own.pid(), Some(Boot::Demo), options);
         until("there are enough samples", || {
-            let sampled = attached.status()["clock"]["ledger"]["sampled"].as_u64();
-            (sampled.unwrap() > 3000).then_some(())
+            let sampled = attached.status().clock.ledger.sampled;
+            (sampled > 3000).then_some(())
         });
         attached.stop();
         let (samples, contents) = recorded_with_frames(&path);

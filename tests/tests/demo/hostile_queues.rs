@@ -7,7 +7,6 @@ use kvmprof_test_guest::{AttackResult, AttackResults, Outcome, Victim};
 use kvmprof_tests::{Accounts, Boot, Clock, Machine, Pcs, on_kvm, until};
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::virtio::GuestAccess;
-use serde_json::Value;
 
 const CLOCK: Clock = Clock {
     hz: 1000,
@@ -75,15 +74,11 @@ fn check_answers(results: &AttackResults) {
 
 /// The host has counted every attack that it had to notice, and none of them against the well-behaved port.
 fn check_counts(machine: &Machine, results: &AttackResults) {
-    let virtio = &machine.status()["machine"]["virtio"];
-    println!("{virtio}");
-    let count = |value: &Value| value.as_u64().unwrap();
+    let virtio = machine.status().machine.virtio.unwrap();
+    println!("{virtio:?}");
     let faults = |port: usize| {
-        let port = &virtio["ports"][port];
-        (
-            count(&port["queue_faults"]),
-            count(&port["protocol_faults"]),
-        )
+        let port = &virtio.ports[port];
+        (port.queue_faults, port.protocol_faults)
     };
     let (of_queues, of_protocol) = faults(1);
     let noticed = |on: fn(&AttackResult) -> bool| {
@@ -93,12 +88,12 @@ fn check_counts(machine: &Machine, results: &AttackResults) {
     let chains = noticed(|one| one.needs_notice && one.closed);
     let frames = noticed(|one| one.closes_port);
     let others = noticed(|one| one.needs_notice && !one.closed);
-    assert!(of_queues + of_protocol >= chains + frames, "{virtio}");
-    assert!(of_protocol >= frames, "{virtio}");
-    let of_device = count(&virtio["control_faults"]) + count(&virtio["refused_queues"]);
-    assert!(of_device >= others, "{virtio}");
-    assert!(count(&virtio["resets"]) >= u64::from(results.over));
-    assert_eq!(faults(0), (0, 0), "{virtio}");
+    assert!(of_queues + of_protocol >= chains + frames, "{virtio:?}");
+    assert!(of_protocol >= frames, "{virtio:?}");
+    let of_device = virtio.control_faults + virtio.refused_queues;
+    assert!(of_device >= others, "{virtio:?}");
+    assert!(virtio.resets >= u64::from(results.over));
+    assert_eq!(faults(0), (0, 0), "{virtio:?}");
 }
 
 /// Every attack of a driver on its device is survived by the device, by the other port, by the

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 fn until_clock(guest: &Guest, runs: bool) {
     until("the clock runs as clients want it", || {
-        (guest.status()["clock"]["running"] == runs).then_some(())
+        (guest.status().clock.running == runs).then_some(())
     });
 }
 

@@ -7,21 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kvmprof_lab::virtiofsd;
-use kvmprof_tests::{NOBODY, not_run, on_kvm, recorded, run_command, until};
+use kvmprof_recording::status::Status;
+use kvmprof_tests::{NOBODY, not_run, on_kvm, read_status, recorded, run_command, until};
 use rustix::process::Signal;
-use serde_json::Value;
 
 use super::jail::{Jail, Place, children, mounts, name, path, signal};
 use super::sandbox::until_sampled;
 
 const FAILURE: i32 = 1;
 
-fn status(socket: &Path) -> Value {
+fn status(socket: &Path) -> Status {
     let user = NOBODY.to_string();
     let mut command = Command::new(kvmprof_tests::kvmprof());
     command.args(["status", "--json", "--allow-owner", &user, "--socket"]);
     let ran = run_command(command.arg(socket));
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
+    assert_eq!(ran.status, 0, "{ran:?}");
+    read_status(ran.stdout)
 }
 
 fn end(mut jail: Jail) {
@@ -58,8 +59,8 @@ fn folders_are_served_from_outside() {
             let mut jail = place.start_with(&[], &options);
             jail.until_contained();
             until_sampled(&place.file("jail/socket"));
-            let folder = &status(&place.file("jail/socket"))["machine"]["folders"][0];
-            assert_eq!(folder["state"], "waiting", "{folder}");
+            let folder = &status(&place.file("jail/socket")).machine.folders[0];
+            assert_eq!(folder.state, "waiting", "{folder:?}");
             let daemons = daemons(&jail);
             assert!(!daemons.is_empty());
             for pid in &daemons {
@@ -162,8 +163,8 @@ fn a_jail_has_a_tap() {
         let jail = place.start_with(&["--netns", &own], &["--net", &end_of_it]);
         jail.until_contained();
         assert!(jail.names("dev").contains("net"));
-        let networks = &status(&place.file("jail/socket"))["machine"]["networks"];
-        assert!(networks.to_string().contains(&tap.0), "{networks}");
+        let networks = status(&place.file("jail/socket")).machine.networks;
+        assert_eq!(networks[0].peer, end_of_it);
         end(jail);
         // In a namespace of its own there is none.
         place.is_refused(&[], &["--net", &end_of_it], FAILURE, &[&tap.0]);

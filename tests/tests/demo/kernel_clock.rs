@@ -22,8 +22,7 @@ fn guest(options: &[&str]) -> Guest {
 }
 
 fn source(guest: &Guest) -> String {
-    let status = guest.status();
-    status["clock"]["source"].as_str().unwrap().to_owned()
+    guest.status().clock.source
 }
 
 fn until_source(guest: &Guest, expected: &str) {

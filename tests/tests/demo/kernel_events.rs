@@ -13,8 +13,8 @@ use kvmprof_recording::file::Contents;
 use kvmprof_recording::{ConsumerLedger, EventKind, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, HALT_ROUNDS, IMAGE, TOUCH_ROUNDS, TURNS};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, errno_of, in_lab, ledger_of,
-    on_kvm, on_kvm_that_counts, recorded, run, share, standard_error, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, errno_of, in_lab, on_kvm,
+    on_kvm_that_counts, recorded, run, share, standard_error, status_of, until,
 };
 use kvmprof_vmm::kernel_events::missing;
 use kvmprof_vmm::virtio::GuestAccess;
@@ -63,7 +63,7 @@ fn record_rounds(
             .all(|one| one.rounds >= rounds)
             .then_some(())
     });
-    assert_eq!(machine.status()["clock"]["event"], event.to_string());
+    assert_eq!(machine.status().clock.event, Some(event.to_string()));
     machine.stop();
     let (samples, contents) = samples(&path);
     assert_eq!(contents.info.event, Some(event));
@@ -312,11 +312,9 @@ fn start(connection: &Connection, event: SamplingEvent) -> RemoteDevice {
 
 /// The ledger of the recorder, of which there is one.
 fn recorder_ledger(connection: &Connection) -> ConsumerLedger {
-    let document = connection.snapshot(device::STATUS, 1 << 20).unwrap();
-    let status: serde_json::Value = serde_json::from_slice(&document).unwrap();
-    let consumers = status["consumers"].as_array().unwrap();
-    let mut recorders = consumers.iter().filter(|one| one["name"] == "recorder");
-    let ledger = ledger_of(&recorders.next().unwrap()["ledger"]);
+    let status = status_of(connection);
+    let mut recorders = status.recorders();
+    let ledger = recorders.next().unwrap().ledger;
     assert!(ledger.balances() && recorders.next().is_none());
     ledger
 }

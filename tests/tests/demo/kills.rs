@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use kvmprof_client::Connection;
 use kvmprof_recording::file::{FileError, HEADER, Recording};
+use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_tests::{Accounts, Boot, Guest, Random, kvmprof, on_kvm, until};
 use rustix::process::Signal;
-use serde_json::Value;
 use tempfile::TempDir;
 
 /// Kills without `KVMPROF_KILLS`.
@@ -167,9 +167,9 @@ impl Victims {
         until("a killed client's devices are closed", || {
             let status = self.guest.status();
             // pcs is always there.
-            let is_closed = |one: &Value| one["name"] == "pcs" && one["open"] == false;
-            let consumers = status["consumers"].as_array().unwrap();
-            consumers.iter().all(is_closed).then_some(())
+            let is_closed =
+                |one: &ConsumerStatus| matches!(one, ConsumerStatus::Pcs(pcs) if !pcs.open);
+            status.consumers.iter().all(is_closed).then_some(())
         });
         Accounts::of(&self.guest.connect()).check();
         was_there

@@ -34,13 +34,12 @@ fn every_kind_of_memory_is_profiled_alike() {
             let memory = format!("{SIZE}{backing}");
             let options = ["--cpus", &vcpus.to_string(), "--hz", "500"];
             let guest = Guest::start_with_memory(Boot::Demo, &memory, options);
-            let machine = guest.status()["machine"].clone();
-            assert_eq!(machine["memory_bytes"], BYTES);
-            assert_eq!(machine["vcpus"], vcpus);
+            let machine = guest.status().machine;
+            assert_eq!((machine.memory_bytes, machine.vcpus), (BYTES, vcpus));
             let ran = guest.command("control", &["reset"]);
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
             until("the guest is restarted", || {
-                (guest.status()["machine"]["resets"] == 1).then_some(())
+                (guest.status().machine.resets == 1).then_some(())
             });
             check_profile(&guest);
             guest.stop();

@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 
+use kvmprof_recording::status::NetworkStatus;
 use kvmprof_test_guest::{NetworkResults, Outcome};
 use kvmprof_tests::{Boot, Clock, Machine, on_kvm, run, until};
-use serde_json::Value;
 use tempfile::TempDir;
 
 const BOOT: Boot = Boot::Test("workload=network");
@@ -87,8 +87,8 @@ fn frame(length: usize, byte: u8) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// The status document's part about the network.
-fn status(machine: &Machine) -> Value {
-    machine.status()["machine"]["networks"][0].clone()
+fn status(machine: &Machine) -> NetworkStatus {
+    machine.status().machine.networks.remove(0)
 }
 
 /// Waits for something that the guest finds out.
@@ -139,23 +139,22 @@ fn frames_go_there_and_back() {
         // The account of a turn is there when the turn is over, and its frames may be here before.
         let status = until("all frames are counted", || {
             let status = status(&machine);
-            (status["sent"]["frames"] == 109).then_some(status)
+            (status.sent.frames == 109).then_some(status)
         });
-        println!("{status}");
-        assert_eq!(status["mac"], "02:00:00:00:00:2a");
-        assert_eq!(status["up"], true);
-        assert_eq!(status["received"]["frames"], 108);
-        assert_eq!(status["received"]["bytes"], bytes);
-        assert_eq!(status["received"]["dropped"], 2);
-        assert_eq!(status["sent"]["bytes"], bytes + ANNOUNCEMENT);
-        for none in [
-            "peer_faults",
-            "queue_faults",
-            "refused_queues",
-            "link_losses",
-        ] {
-            assert_eq!(status[none], 0, "{none}");
-        }
+        println!("{status:?}");
+        assert_eq!(status.mac, "02:00:00:00:00:2a");
+        assert!(status.up);
+        let received = status.received;
+        assert_eq!((received.frames, received.dropped), (108, 2));
+        assert_eq!(received.bytes, bytes as u64);
+        assert_eq!(status.sent.bytes, (bytes + ANNOUNCEMENT) as u64);
+        let faults = [
+            status.peer_faults,
+            status.queue_faults,
+            status.refused_queues,
+            status.link_losses,
+        ];
+        assert_eq!(faults, [0; 4]);
         machine.stop();
     });
 }
@@ -173,11 +172,11 @@ fn the_guest_gets_random_bytes() {
         let zeros = results.random.iter().filter(|byte| **byte == 0).count();
         assert!(zeros < 16, "{:?}", results.random);
         let entropy = until("both requests are counted", || {
-            let entropy = machine.status()["machine"]["entropy"].clone();
-            (entropy["requests"] == 2).then_some(entropy)
+            let entropy = machine.status().machine.entropy.unwrap();
+            (entropy.requests == 2).then_some(entropy)
         });
-        assert_eq!(entropy["bytes"], 4160, "{entropy}");
-        assert_eq!(entropy["queue_faults"], 0, "{entropy}");
+        assert_eq!(entropy.bytes, 4160, "{entropy:?}");
+        assert_eq!(entropy.queue_faults, 0, "{entropy:?}");
         machine.stop();
     });
 }
@@ -189,7 +188,7 @@ fn a_peer_that_goes_comes_back() {
         let place = Place::new();
         let machine = place.start(BOOT);
         until_guest(&machine, |results| results.random_lengths[1] != 0);
-        assert_eq!(status(&machine)["up"], false);
+        assert!(!status(&machine).up);
         for time in 1..4 {
             let listener = place.listen();
             let mut peer = Peer::accept(&listener);
@@ -203,10 +202,10 @@ fn a_peer_that_goes_comes_back() {
         }
         let status = until("the last loss is counted", || {
             let status = status(&machine);
-            (status["link_losses"] == 3).then_some(status)
+            (status.link_losses == 3).then_some(status)
         });
-        assert_eq!(status["peer_faults"], 0, "{status}");
-        assert_eq!(status["up"], false, "{status}");
+        assert_eq!(status.peer_faults, 0, "{status:?}");
+        assert!(!status.up, "{status:?}");
         machine.stop();
     });
 }
@@ -240,7 +239,7 @@ fn malformed_frames_cost_the_peer_its_connection() {
             assert_eq!(peer.receive(), None, "{damage:?}");
             until_guest(&machine, |results| results.downs == time);
             until("the fault is counted", || {
-                (status(&machine)["peer_faults"] == time).then_some(())
+                (status(&machine).peer_faults == u64::from(time)).then_some(())
             });
         }
         Peer::accept(&place.listen()).announced(6);
@@ -263,8 +262,8 @@ fn without_buffers_the_peer_waits() {
         };
         until("the peer's socket is full", full);
         let status = status(&machine);
-        assert_eq!(status["received"]["frames"], 0, "{status}");
-        assert_eq!(status["up"], true, "{status}");
+        assert_eq!(status.received.frames, 0, "{status:?}");
+        assert!(status.up, "{status:?}");
         machine.stop();
     });
 }
@@ -300,11 +299,11 @@ fn hostile_queues_harm_only_themselves() {
         assert_eq!(complaints, 0);
         let noticed = results.attacks.iter().filter(|attack| attack.needs_notice);
         let noticed = u64::try_from(noticed.count()).unwrap();
-        let status = machine.status()["machine"].clone();
-        let count = |device: &Value| device["queue_faults"].as_u64().unwrap();
-        let faults = count(&status["networks"][0]) + count(&status["entropy"]);
-        assert!(faults >= noticed, "{faults} of {noticed}: {status}");
-        assert_eq!(status["networks"][0]["up"], true, "{status}");
+        let status = machine.status().machine;
+        let network = &status.networks[0];
+        let faults = network.queue_faults + status.entropy.unwrap().queue_faults;
+        assert!(faults >= noticed, "{faults} of {noticed}: {status:?}");
+        assert!(network.up, "{status:?}");
         machine.stop();
         echo.join().unwrap();
     });

@@ -4,6 +4,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::pmc::{Call, CounterId, Function, KERNEL, PMC_ACCOUNT, VALUE_FLAGS_CHILDREN};
 use kvmprof_demo_guest::{Mode, Row, rows};
+use kvmprof_recording::ClockLedger;
 use kvmprof_recording::counters::Counters;
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits};
 use kvmprof_tests::{
@@ -12,7 +13,6 @@ use kvmprof_tests::{
 };
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::virtio::GuestAccess;
-use serde_json::Value;
 
 /// The workload `exits`, on two vCPUs, before it has begun.
 fn held_guest(hz: u32) -> Machine {
@@ -92,7 +92,7 @@ fn without_a_clock_exits_are_counted_all_the_same() {
             let document = pmc.document();
             (writes(&document) >= 100).then_some(document)
         });
-        assert_eq!(machine.status()["clock"]["running"], false);
+        assert!(!machine.status().clock.running);
         let rounds = writes(&document);
         for ((counter, pid, _), in_round) in exit_rows(&[]).into_iter().zip([4, 3, 2, 1]) {
             let count = count_of(&document, pid, counter);
@@ -142,10 +142,9 @@ fn the_counters_of_a_process_are_its_own() {
         let of_kernel = pmc_call(Function::Value, KERNEL, CounterId::CpuTime);
         assert!(pmc.call(&of_kernel).1 > 0);
         let status = machine.status();
-        let consumers = status["consumers"].as_array().unwrap().iter();
-        let entry = consumers.clone().find(|one| one["name"] == "pmc").unwrap();
-        assert_eq!(entry["processes"], 4);
-        assert_eq!(entry["kernel"][0], "cpu-time");
+        let entry = status.pmc().unwrap();
+        assert_eq!(entry.processes, 4);
+        assert_eq!(entry.kernel[0], "cpu-time");
         machine.stop();
     });
 }
@@ -193,9 +192,8 @@ fn processor_time_is_shared_as_the_guest_says() {
         let time = |pid| count_of(&document, pid, CounterId::CpuTime);
         let [expected, observed] =
             [PROCESSES.map(of_process), PROCESSES.map(time)].map(|all| (all, all.iter().sum()));
-        let between =
-            |name: &str| after.1[name].as_u64().unwrap() - before.1[name].as_u64().unwrap();
-        let sampled = Sampled::new(TICKS, between("stolen"), between("lost"), &pressure);
+        let between = after.1.since(&before.1);
+        let sampled = Sampled::new(TICKS, between.stolen, between.lost, &pressure);
         for (index, pid) in PROCESSES.into_iter().enumerate() {
             let part = |(all, sum): ([u64; 4], u64)| share(all[index], sum);
             let what = format!("processor time of {pid}");
@@ -228,11 +226,10 @@ fn profiling_by_a_counter_shows_who_causes_its_event() {
         let other = profiling(start, CounterId::PortReads, 2);
         assert_eq!(pmc.refused(&other), Errno::EBUSY);
         let clock = until("the event makes ticks", || {
-            let status = machine.status();
-            let ticks = status["clock"]["ledger"]["ticks"].as_u64().unwrap();
-            (ticks > 10).then(|| status["clock"].clone())
+            let clock = machine.status().clock;
+            (clock.ledger.ticks > 10).then_some(clock)
         });
-        assert_eq!(clock["event"], "mmio-write:2");
+        assert_eq!(clock.event.as_deref(), Some("mmio-write:2"));
         let mut pcs = machine.open();
         pcs.ioctl(PROF_ALL, 0);
         pcs.read_ticks(500);
@@ -242,7 +239,7 @@ fn profiling_by_a_counter_shows_who_causes_its_event() {
         assert_eq!(pmc.call(&profiling(stop, CounterId::MmioWrites, 0)), (0, 0));
         let stopped = profiling(stop, CounterId::MmioWrites, 0);
         assert_eq!(pmc.refused(&stopped), Errno::ENXIO);
-        assert_eq!(machine.status()["clock"]["event"], Value::Null);
+        assert_eq!(machine.status().clock.event, None);
         machine.stop();
     });
 }
@@ -289,8 +286,8 @@ fn no_more_than_32_clients_have_all_processes_counted() {
 }
 
 /// The clock's account.
-fn ledger(machine: &Machine) -> Value {
-    machine.status()["clock"]["ledger"].clone()
+fn ledger(machine: &Machine) -> ClockLedger {
+    machine.status().clock.ledger
 }
 
 /// Accumulated by a call, for a guest whose processes have no parents.

@@ -2,6 +2,7 @@
 
 use kvmprof_abi::profil::{Call, Function, Range, State};
 use kvmprof_demo_guest::{Mode, function_at, process_of, rows, symbol};
+use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_test_guest::Stage;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Machine, Profil, Sampled, assert_share, kept, on_kvm, profil_call,
@@ -118,14 +119,9 @@ fn a_histogram_has_its_counts_in_the_processes_functions() {
         assert_eq!(profil.status().state, State::Off);
         let profil = Profil::open(&machine.connect());
         profil.call(&kept(histogram(101)), &[]);
-        let before = machine.status()["clock"]["ledger"]["ticks"]
-            .as_u64()
-            .unwrap();
+        let before = machine.status().clock.ledger.ticks;
         let status = profil.until_stored(20);
-        let ticks = machine.status()["clock"]["ledger"]["ticks"]
-            .as_u64()
-            .unwrap()
-            - before;
+        let ticks = machine.status().clock.ledger.ticks - before;
         let counts = profil.counts();
         assert_eq!(counts.len() as u64, USER_CODE_LENGTH / 8);
         let stored: u64 = counts.iter().map(|count| u64::from(*count)).sum();
@@ -399,15 +395,9 @@ fn processes_of_the_guest_profile_themselves() {
         for process in [2, 3] {
             assert!(unused(&machine, process).iter().all(|byte| *byte == 0));
         }
-        let names: Vec<String> = machine.status()["consumers"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter_map(|consumer| Some(consumer["name"].as_str()?.to_owned()))
-            .collect();
-        assert!(
-            names.contains(&"profil 101".to_owned()) && names.contains(&"profil 102".to_owned())
-        );
+        let consumers = machine.status().consumers;
+        let names: Vec<&str> = consumers.iter().map(ConsumerStatus::name).collect();
+        assert!(names.contains(&"profil 101") && names.contains(&"profil 102"));
         machine.stop();
     });
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use kvmprof_demo_guest::{Mode, function_at, process_of, rows, symbol};
+use kvmprof_recording::status::Status;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, TERMINAL_TYPE, Terminal, assert_share,
     gprof, kvmprof, on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, until,
@@ -74,13 +75,11 @@ fn interrupt(child: &Child) {
 }
 
 /// The ticks that have found each process that is profiled, by the status document.
-fn profiles(status: &serde_json::Value) -> BTreeMap<String, u64> {
-    let consumers = status["consumers"].as_array().unwrap().iter();
-    let profiles = consumers.filter_map(|one| {
-        let pid = one["name"].as_str()?.strip_prefix("profil ")?;
-        Some((pid.to_owned(), one["ledger"]["ticks"].as_u64()?))
-    });
-    profiles.collect()
+fn profiles(status: &Status) -> BTreeMap<String, u64> {
+    let profiles = status.profil();
+    profiles
+        .map(|one| (one.pid.to_string(), one.ledger.ticks))
+        .collect()
 }
 
 /// Whether so many ticks have found a process.
@@ -388,8 +387,7 @@ fn what_was_collected_is_printed_at_the_end() {
             assert_eq!(ran.status, 0, "{ran:?}");
             assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
             until("the clock stands still", || {
-                let is_running = guest.status()["clock"]["running"] == true;
-                (!is_running).then_some(())
+                (!guest.status().clock.running).then_some(())
             });
         }
         let child = start(&guest.socket(), "profil", &["--pid", "101"], Stdio::piped());

@@ -21,7 +21,7 @@ fn histogram(pid: i32) -> Call {
 fn the_clock_stops_with_the_last_profile() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let is_running = || guest.status()["clock"]["running"] == true;
+        let is_running = || guest.status().clock.running;
         let profil = Profil::open(&guest.connect());
         let three = Call {
             size: 3,
@@ -90,7 +90,7 @@ fn wrong_calls_are_refused() {
             .0
             .ioctl_with(kvmprof_abi::profil::PROFIL_CALL, 0, &[0; 71], 0);
         assert_eq!(errno_of(short), Errno::EFAULT);
-        assert!(guest.status()["clock"]["running"] == false);
+        assert!(!guest.status().clock.running);
         // 64 MiB of buffers are kept, no more.
         let longest = kept(Call {
             size: 4 << 20,

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use kvmprof_tests::{Boot, Guest, Ran, on_kvm_with_python, python_client, run_command};
-use kvmprof_tests::{example_path, not_run, python};
+use kvmprof_tests::{example_path, not_run, python, read_status};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -156,8 +156,8 @@ fn python_reads_status_and_processes() {
                 "{line}: {processes}"
             );
         }
-        let status: Value = serde_json::from_str(&client(&guest, &["status"]).stdout).unwrap();
-        assert_eq!(status["machine"]["vcpus"], 2);
+        let status = read_status(client(&guest, &["status"]).stdout);
+        assert_eq!(status.machine.vcpus, 2);
         pcs.stop();
         guest.stop();
     });
@@ -187,8 +187,7 @@ fn another_user_is_turned_away() {
         assert!(ran.stderr.contains(said), "{ran:?}");
         let ran: Ran = client().output().unwrap().into();
         assert_eq!(ran.status, 0, "{ran:?}");
-        let status: Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(status["machine"]["vcpus"], 2);
+        assert_eq!(read_status(ran.stdout).machine.vcpus, 2);
         guest.signal(Signal::TERM);
         let ran = guest.wait();
         assert_eq!(ran.status, 0, "{ran:?}");

@@ -17,13 +17,12 @@ use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, kvmprof,
-    ledger_of, on_kvm, recorded, run, run_command, sampling_rate, share, until,
+    on_kvm, recorded, run, run_command, sampling_rate, share, status_of, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
-const MAX_STATUS: usize = 1 << 20;
 const CLOCK: Clock = Clock {
     hz: 1000,
     source: ClockSource::Thread,
@@ -33,17 +32,11 @@ const CLOCK: Clock = Clock {
 
 /// The recorder's ledger, which always balances.
 fn ledger(connection: &Connection) -> Ledger {
-    let document = connection.snapshot(device::STATUS, MAX_STATUS).unwrap();
-    let status: Value = serde_json::from_slice(&document).unwrap();
-    let consumers = status["consumers"].as_array().unwrap();
-    let recorder = consumers
-        .iter()
-        .find(|consumer| consumer["name"] == "recorder")
-        .unwrap();
-    let ledger = ledger_of(&recorder["ledger"]);
+    let status = status_of(connection);
+    let ledger = status.recorders().next().unwrap().ledger;
     assert!(ledger.balances(), "{ledger:?}");
     // Nothing else used the clock before.
-    assert_eq!(status["clock"]["ledger"]["ticks"], ledger.ticks);
+    assert_eq!(status.clock.ledger.ticks, ledger.ticks);
     ledger
 }
 
@@ -184,7 +177,7 @@ fn clients_record_over_the_socket() {
             scope.spawn(|| record(&short, &["--seconds", "0.5", "--stacks", "none"]));
         });
         until("the clock stops", || {
-            (guest.status()["clock"]["running"] == false).then_some(())
+            (!guest.status().clock.running).then_some(())
         });
         for (path, kernel) in [(&long, true), (&short, false)] {
             let (samples, contents) = recorded(path);
@@ -222,11 +215,8 @@ fn a_recording_ends_with_the_guest_and_with_its_client() {
         other.ioctl(REC_START, 0).unwrap();
         let recorders = |guest: &Guest| {
             let status = guest.status();
-            let consumers = status["consumers"].as_array().unwrap();
-            let all = consumers
-                .iter()
-                .filter(|consumer| consumer["name"] == "recorder");
-            all.map(|recorder| ledger_of(&recorder["ledger"]))
+            let ledgers = status.recorders().map(|recorder| recorder.ledger);
+            ledgers
                 .inspect(|ledger| assert!(ledger.balances(), "{ledger:?}"))
                 .collect::<Vec<_>>()
         };
@@ -315,7 +305,7 @@ fn files_that_cannot_be_written_to_the_end_show_in_the_exit_status() {
         until("the recording has ended", || {
             guest.stderr().contains("ends here").then_some(())
         });
-        assert_eq!(guest.status()["machine"]["ended"], false);
+        assert!(!guest.status().machine.ended);
         // The client's own file.
         let other = guest.folder().join("other");
         let ran = run_command(

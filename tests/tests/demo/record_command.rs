@@ -15,7 +15,7 @@ use kvmprof_client::RemoteDevice;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Account, Contents, Kind, Piece, Reader, Recording};
 use kvmprof_tests::{
-    Boot, Guest, TERMINAL_TYPE, Terminal, kvmprof, ledger_of, on_kvm, recorded, run, share, until,
+    Boot, Guest, TERMINAL_TYPE, Terminal, kvmprof, on_kvm, recorded, run, share, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -48,9 +48,8 @@ fn record(guest: &Guest, path: &Path, stderr: Stdio) -> Child {
 fn until_recorded(guest: &Guest, samples: u64) {
     until("something is recorded", || {
         let status = guest.status();
-        let consumers = status["consumers"].as_array().unwrap();
-        let recorder = consumers.iter().find(|one| one["name"] == "recorder")?;
-        (ledger_of(&recorder["ledger"]).recorded >= samples).then_some(())
+        let recorder = status.recorders().next()?;
+        (recorder.ledger.recorded >= samples).then_some(())
     });
 }
 
@@ -120,10 +119,9 @@ fn processes_are_chosen_before_the_start() {
         assert_eq!(choose(&[]).unwrap_err(), Errno::EBUSY);
         until("ticks of others are counted", || {
             let status = guest.status();
-            let consumers = status["consumers"].as_array().unwrap();
-            let recorder = consumers.iter().find(|one| one["name"] == "recorder")?;
-            assert_eq!(recorder["pids"], serde_json::json!([102]));
-            let ledger = ledger_of(&recorder["ledger"]);
+            let recorder = status.recorders().next()?;
+            assert_eq!(recorder.pids, [102]);
+            let ledger = recorder.ledger;
             assert!(ledger.balances(), "{ledger:?}");
             (ledger.ungathered > 0 && ledger.pending > 0).then_some(())
         });
@@ -167,8 +165,7 @@ fn signals_end_a_recording_and_close_its_file() {
             let (samples, _) = samples(&path);
             assert!(samples.len() >= 100);
             until("the recorder has gone", || {
-                let status = guest.status();
-                (status["clock"]["running"] == false).then_some(())
+                (!guest.status().clock.running).then_some(())
             });
         }
         guest.stop();

@@ -14,7 +14,7 @@ const RESETS: u64 = 100;
 const MOST: u64 = 20;
 
 fn resets(guest: &Guest) -> u64 {
-    guest.status()["machine"]["resets"].as_u64().unwrap()
+    guest.status().machine.resets
 }
 
 fn reset(guest: &Guest) {
@@ -125,7 +125,7 @@ fn a_recording_says_where_a_reset_was() {
         let path = folder.path().join("reset.kvmprof");
         let options = ["--hz", "1000", "--record", path.to_str().unwrap()];
         let mut guest = Guest::start(Boot::Demo, options);
-        let ticks = |guest: &Guest| guest.status()["clock"]["ledger"]["ticks"].as_u64().unwrap();
+        let ticks = |guest: &Guest| guest.status().clock.ledger.ticks;
         until("there are ticks", || (ticks(&guest) > 200).then_some(()));
         reset(&guest);
         let before = ticks(&guest);
@@ -166,7 +166,7 @@ fn a_paused_guest_can_be_reset() {
         });
         assert_eq!(guest.command("control", &["pause"]).status, 0);
         reset(&guest);
-        assert_eq!(guest.status()["machine"]["paused"], true);
+        assert!(guest.status().machine.paused);
         assert_eq!(console(), greeting);
         assert_eq!(guest.command("control", &["resume"]).status, 0);
         until("the guest has started again", || {
@@ -192,11 +192,8 @@ fn on_reset_exit_ends_it() {
 fn ports_work_after_a_reset() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Test("workload=port"), ["--hz", "1000"]);
-        let driver_resets = || {
-            guest.status()["machine"]["virtio"]["resets"]
-                .as_u64()
-                .unwrap()
-        };
+        let virtio = || guest.status().machine.virtio.unwrap();
+        let driver_resets = || virtio().resets;
         until("the driver has begun", || {
             (driver_resets() > 0).then_some(())
         });
@@ -208,14 +205,9 @@ fn ports_work_after_a_reset() {
                 (driver_resets() >= before + 2).then_some(())
             });
         }
-        for port in guest.status()["machine"]["virtio"]["ports"]
-            .as_array()
-            .unwrap()
-        {
-            assert_eq!(
-                (&port["queue_faults"], &port["protocol_faults"]),
-                (&0.into(), &0.into())
-            );
+        for port in virtio().ports {
+            let faults = (port.queue_faults, port.protocol_faults);
+            assert_eq!(faults, (0, 0), "{port:?}");
         }
     });
 }

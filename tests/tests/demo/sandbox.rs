@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_client::Connection;
+use kvmprof_recording::status::Status;
 use kvmprof_tests::{
     Capability, NOBODY, as_nobody_with, kvmprof, on_kvm, recorded, run, run_command, until,
     without_system_call,
 };
-use serde_json::Value;
 use tempfile::TempDir;
 
 const USAGE: i32 = 2;
@@ -115,9 +115,9 @@ pub(super) fn until_sampled(socket: &Path) {
             "--socket".as_ref(),
             socket.as_os_str(),
         ]);
-        let status: Value = serde_json::from_str(&ran.stdout).ok()?;
-        let sampled = status["clock"]["ledger"]["sampled"].as_u64()?;
-        (sampled > 0).then_some(())
+        // Nobody answers yet at first.
+        let status = Status::from_json(ran.stdout.as_bytes()).ok()?;
+        (status.clock.ledger.sampled > 0).then_some(())
     });
 }
 

@@ -87,9 +87,9 @@ fn a_program_that_was_gone_is_connected_to_again() {
             guest.console().contains(&last).then_some(())
         });
         let status = guest.status();
-        let folder = &status["machine"]["folders"][0];
-        assert_eq!(folder["restarts"], CLIENTS - 1, "{folder}");
-        assert_eq!(folder["state"], "serving", "{folder}");
+        let folder = &status.machine.folders[0];
+        assert_eq!(folder.restarts, CLIENTS as u64 - 1, "{folder:?}");
+        assert_eq!(folder.state, "serving", "{folder:?}");
         guest.signal(Signal::INT);
         let ran = guest.wait();
         assert_eq!(ran.status, 0, "{ran:?}");

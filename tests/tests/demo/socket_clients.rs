@@ -182,7 +182,7 @@ fn requests_that_come_all_at_once_are_all_answered() {
             [encode(2 * handle, open), encode(2 * handle + 1, close)].concat()
         });
         stream.write_all(&pairs.collect::<Vec<u8>>()).unwrap();
-        assert_eq!(guest.status()["consumers"][0]["open"], false);
+        assert!(guest.status().pcs().is_some_and(|pcs| !pcs.open));
         let (mut bytes, mut tags) = (Vec::new(), Vec::new());
         while tags.len() < 2 * PAIRS as usize {
             let mut piece = [0; 4096];

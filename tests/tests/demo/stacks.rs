@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvmprof_demo_guest::{INTERRUPT, function_at, stacks};
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, ledger_of, on_kvm, recorded_with_frames, sampling_rate, until,
+    Boot, Clock, Guest, Machine, on_kvm, recorded_with_frames, sampling_rate, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 
@@ -49,10 +49,9 @@ fn every_sample_has_the_callers_that_the_source_has() {
         };
         let machine = Machine::recorded(Boot::Demo, 2, clock, &path);
         until("enough is recorded", || {
-            let consumers = machine.status()["consumers"].clone();
-            let consumers = consumers.as_array().unwrap();
-            let recorder = consumers.iter().find(|it| it["name"] == "recorder")?;
-            (ledger_of(&recorder["ledger"]).recorded >= 3000).then_some(())
+            let status = machine.status();
+            let ledger = status.recorders().next()?.ledger;
+            (ledger.recorded >= 3000).then_some(())
         });
         machine.stop();
         let (samples, _) = recorded_with_frames(&path);

@@ -1,12 +1,16 @@
 //! A vCPU that doesn't answer: only those who need its answer wait for it.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use kvmprof_tests::{Boot, Clock, Guest, Machine, StoppedThread, on_kvm, threads, until};
+use kvmprof_tests::{
+    Boot, Clock, Guest, Machine, StoppedThread, Thread, on_kvm, status_of, threads, until,
+};
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 
@@ -14,6 +18,10 @@ use rustix::process::Signal;
 const SOON: Duration = Duration::from_millis(50);
 /// How many answers are measured.
 const ANSWERS: usize = 20;
+/// How often pcs is opened beside a stalled console.
+const OPENS: usize = 5;
+/// How long a client waits for a vCPU that answers nobody and isn't busy with an exit (`vmm/src/profiler/clocks.rs`).
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// The times that another client's status takes while `stuck` isn't over, fastest first.
 fn times_of_status(connection: &Connection, is_stuck: impl Fn() -> bool) -> Vec<Duration> {
@@ -40,8 +48,8 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
         std::thread::scope(|scope| {
             let stuck = scope.spawn(|| opening.open(device::PCS, 0).map(drop));
             until("the request has arrived", || {
-                let status = guest.status();
-                (status["consumers"][0]["open"] == true).then_some(())
+                let is_open = guest.status().pcs().is_some_and(|pcs| pcs.open);
+                is_open.then_some(())
             });
             let times = times_of_status(&guest.connect(), || !stuck.is_finished());
             println!("status beside a stuck request: {times:?}");
@@ -49,6 +57,60 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
             drop(vcpu);
             stuck.join().unwrap().unwrap();
         });
+        guest.stop();
+    });
+}
+
+/// Opens pcs and closes it again: how long the open took, and the times of another client's status meanwhile.
+fn open_beside_status(opening: &Connection, other: &Connection) -> (Duration, Vec<Duration>) {
+    std::thread::scope(|scope| {
+        let stuck = scope.spawn(|| {
+            let begun = Instant::now();
+            let pcs = opening.open(device::PCS, 0).unwrap();
+            (begun.elapsed(), pcs)
+        });
+        until("the request has arrived", || {
+            let is_open = status_of(other).pcs().is_some_and(|pcs| pcs.open);
+            (is_open || stuck.is_finished()).then_some(())
+        });
+        let times = times_of_status(other, || !stuck.is_finished());
+        let (time, pcs) = stuck.join().unwrap();
+        pcs.close().unwrap();
+        (time, times)
+    })
+}
+
+/// A vCPU that writes to a console which nobody reads can't answer: who needs its answer goes on without it before long, and nobody else
+/// waits. It goes on when the console is read.
+#[test]
+fn a_stalled_console_holds_nobody_up_for_long() {
+    on_kvm(|| {
+        let (guest, mut console) = Guest::start_with_full_console(Boot::Demo, ["--hz", "1000"]);
+        until("the vCPU waits for the console's reader", || {
+            let vcpus = threads(guest.pid(), "vcpu 0");
+            let waits = |vcpu: &Thread| vcpu.system_call == Some(libc::SYS_ppoll);
+            vcpus.iter().any(waits).then_some(())
+        });
+        let (opening, other) = (guest.connect(), guest.connect());
+        let opens: Vec<_> = (0..OPENS)
+            .map(|_| open_beside_status(&opening, &other))
+            .collect();
+        println!("opens, each with status beside it: {opens:?}");
+        assert!(opens.iter().any(|(time, _)| *time < LONGEST));
+        let mut of_status = opens.iter().flat_map(|(_, times)| times);
+        assert!(of_status.any(|time| *time < SOON));
+
+        let mut said = Vec::new();
+        until("the guest goes on", || {
+            let mut bytes = [0; 4096];
+            let count = console.read(&mut bytes).unwrap_or_default();
+            said.extend_from_slice(&bytes[..count]);
+            said.ends_with(b"\n").then_some(())
+        });
+        let mut pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(100);
+        drop(pcs);
         guest.stop();
     });
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use kvmprof_tests::{Boot, Guest, Ran, kvmprof, ledger_of, on_kvm, run, run_command};
+use kvmprof_tests::{Boot, Guest, Ran, kvmprof, ledger_of, on_kvm, read_status, run, run_command};
 use serde_json::Value;
 
 fn guest() -> Guest {
@@ -222,9 +222,9 @@ fn status_tells_everything() {
             assert!(text.stdout.contains(word), "{word}: {}", text.stdout);
         }
         let json = guest.command("status", &["--json"]);
-        let status: Value = serde_json::from_str(&json.stdout).unwrap();
-        assert_eq!(status["machine"]["vcpus"], 2);
-        assert_eq!(status["consumers"][0]["open"], true);
+        let status = read_status(&json.stdout);
+        assert_eq!(status.machine.vcpus, 2);
+        assert!(status.pcs().is_some_and(|pcs| pcs.open));
         drop(pcs);
         let socket = guest.socket();
         guest.stop();

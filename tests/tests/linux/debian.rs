@@ -9,7 +9,7 @@ use kvmprof_recording::file::Recording;
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Console, turn};
-use serde_json::Value;
+use kvmprof_tests::read_status;
 
 /// A boot's console, and the status document before it was shut down.
 fn check_boot(out: &Path, name: &str) {
@@ -21,19 +21,14 @@ fn check_boot(out: &Path, name: &str) {
     assert!(console.has("checks passed"));
     assert_eq!(console.after("failed units: ").trim(), "");
     assert_eq!(read("status").trim(), "0");
-    let status: Value = serde_json::from_str(&read("status.json")).unwrap();
-    let disk = &status["machine"]["disks"][0];
-    for none in ["errors", "refused", "queue_faults"] {
-        assert_eq!(disk[none], 0, "{disk}");
-    }
-    let network = &status["machine"]["networks"][0];
-    assert!(
-        network["received"]["bytes"].as_u64().unwrap() > 100 << 20,
-        "{network}"
-    );
-    for none in ["queue_faults", "refused_queues", "link_losses"] {
-        assert_eq!(network[none], 0, "{network}");
-    }
+    let machine = read_status(read("status.json")).machine;
+    let disk = machine.disks[0].counts;
+    assert_eq!((disk.errors, disk.refused), (0, 0), "{disk:?}");
+    assert_eq!(disk.queue_faults, 0, "{disk:?}");
+    let network = &machine.networks[0];
+    assert!(network.received.bytes > 100 << 20, "{network:?}");
+    let faults = [network.queue_faults, network.refused_queues];
+    assert_eq!((faults, network.link_losses), ([0; 2], 0), "{network:?}");
 }
 
 /// How many of `samples` have a part of their stack that ends as it should, of those that have that part.

@@ -3,8 +3,8 @@
 
 mod backend;
 mod error;
+mod kernel_finder;
 mod kernel_vcpu;
-mod learn;
 mod reboot;
 mod threads;
 mod vcpu;
@@ -35,7 +35,7 @@ use crate::vm::{
     EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
     take_signals_here,
 };
-use learn::Learner;
+use kernel_finder::KernelFinder;
 use threads::AttachedThreads;
 use vcpu::AttachedCommon;
 use vmm_watch::VmmWatch;
@@ -137,8 +137,8 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let knowledge = Arc::new(known(&mut config)?);
     let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
     let sampled = sampled.collect();
-    let mut learner = Learner::new(traced);
-    match learner.look_apart(&memory, &knowledge) {
+    let mut finder = KernelFinder::new(traced);
+    match finder.look_apart(&memory, &knowledge) {
         Ok(()) => {}
         Err(source @ IntrospectionError::OtherBuild { .. }) => {
             let path = config.kernel.unwrap_or_default();
@@ -199,7 +199,9 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     };
     let (mut threads, rings) =
         AttachedThreads::start(sampled, common).map_err(VmError::host("a thread"))?;
-    threads.learn(learner).map_err(VmError::host("a thread"))?;
+    threads
+        .introspect(finder)
+        .map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,
         plan,

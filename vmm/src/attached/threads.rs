@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use kvmprof_attach::tracer::TracedVcpu;
 
 use super::AttachedEnd;
+use super::kernel_finder::KernelFinder;
 use super::kernel_vcpu::KernelVcpu;
-use super::learn::Learner;
 use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
 use crate::vcpu::{VcpuShared, tick_ring};
@@ -78,16 +78,16 @@ impl AttachedThreads {
         Ok((all, profiled))
     }
 
-    /// Has `learner` learn of the guest on a thread of its own, and the guest's kernel watched and its modules read, until the
-    /// end. The doorbell rings if the guest reboots.
+    /// Starts the thread on which `finder` searches for the guest's kernel. That thread then watches the kernel, and another one reads its
+    /// modules, until the end. The doorbell rings if the guest reboots.
     ///
     /// # Errors
     /// When the host gives no thread.
-    pub fn learn(&mut self, learner: Learner) -> io::Result<()> {
+    pub fn introspect(&mut self, finder: KernelFinder) -> io::Result<()> {
         let common = Arc::clone(&self.common);
         let builder = thread::Builder::new().name("introspection".into());
         self.threads.push(builder.spawn(move || {
-            let learner = learner.learn(&common.memory, &common.knowledge, &common.stopping);
+            let finder = finder.search(&common.memory, &common.knowledge, &common.stopping);
             let Some(linux) = common.knowledge.linux() else {
                 return;
             };
@@ -97,7 +97,7 @@ impl AttachedThreads {
                 if let Err(error) = builder.spawn_scoped(scope, modules) {
                     log::warn!("The kernel's modules aren't read: {error}");
                 }
-                if RebootWatch::new(learner.into_vcpus(), linux, &common).watch() {
+                if RebootWatch::new(finder.into_vcpus(), linux, &common).watch() {
                     common.has_rebooted.store(true, Ordering::Relaxed);
                     common.doorbell.ring_anyway();
                 }

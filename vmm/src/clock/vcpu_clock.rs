@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::account::TickAccount;
+use super::elapsed_ticks::TickAccount;
 use super::grid::aligned_start;
 use super::{ClockBackend, ElapsedTicks, Grid, ThreadBackend, Ticker};
 use crate::vcpu::signals;

@@ -9,8 +9,15 @@ use std::panic;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::process::getpgrp;
+use rustix::stdio::stdin;
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp,
+    tcsetattr,
+};
+
 /// The terminal's settings before the first change.
-static SAVED: OnceLock<libc::termios> = OnceLock::new();
+static SAVED: OnceLock<Termios> = OnceLock::new();
 /// Whether the terminal is in raw mode.
 static RAW: AtomicBool = AtomicBool::new(false);
 
@@ -29,23 +36,31 @@ impl RawTerminal {
         if !io::stdin().is_terminal() || !in_foreground() {
             return Ok(None);
         }
-        let before = settings()?;
-        let saved = *SAVED.get_or_init(|| {
+        let before = tcgetattr(stdin())?;
+        let saved = SAVED.get_or_init(|| {
             restore_on_panic();
             before
         });
-        let mut raw = saved;
-        raw.c_iflag &= !(libc::IGNBRK
-            | libc::BRKINT
-            | libc::PARMRK
-            | libc::ISTRIP
-            | libc::INLCR
-            | libc::IGNCR
-            | libc::ICRNL
-            | libc::IXON);
-        raw.c_lflag &= !(libc::ECHO | libc::ECHONL | libc::ICANON | libc::ISIG | libc::IEXTEN);
-        raw.c_cc[libc::VMIN] = 1;
-        raw.c_cc[libc::VTIME] = 0;
+        let mut raw = saved.clone();
+        raw.input_modes.remove(
+            InputModes::IGNBRK
+                | InputModes::BRKINT
+                | InputModes::PARMRK
+                | InputModes::ISTRIP
+                | InputModes::INLCR
+                | InputModes::IGNCR
+                | InputModes::ICRNL
+                | InputModes::IXON,
+        );
+        raw.local_modes.remove(
+            LocalModes::ECHO
+                | LocalModes::ECHONL
+                | LocalModes::ICANON
+                | LocalModes::ISIG
+                | LocalModes::IEXTEN,
+        );
+        raw.special_codes[SpecialCodeIndex::VMIN] = 1;
+        raw.special_codes[SpecialCodeIndex::VTIME] = 0;
         RAW.store(true, Ordering::SeqCst);
         set(&raw)?;
         Ok(Some(Self(())))
@@ -79,26 +94,9 @@ fn restore_on_panic() {
 
 /// Whether this process may touch its terminal without being stopped for it (SIGTTOU).
 fn in_foreground() -> bool {
-    // SAFETY: Both calls only return numbers.
-    unsafe { libc::tcgetpgrp(libc::STDIN_FILENO) == libc::getpgrp() }
+    tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }
 
-fn settings() -> io::Result<libc::termios> {
-    // SAFETY: termios is plain numbers, for which zero is valid.
-    let mut settings: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: `settings` is valid for writing until the call returns.
-    let result = unsafe { libc::tcgetattr(libc::STDIN_FILENO, &raw mut settings) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(settings)
-}
-
-fn set(settings: &libc::termios) -> io::Result<()> {
-    // SAFETY: `settings` is valid for reading until the call returns.
-    let result = unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, settings) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+fn set(settings: &Termios) -> io::Result<()> {
+    Ok(tcsetattr(stdin(), OptionalActions::Now, settings)?)
 }

@@ -1,10 +1,10 @@
 //! Samples that the host's kernel takes, without stopping the vCPU's thread: the kernel puts them into a ring, from where they
 //! are taken now and then, and the account of the other ticks is worked out then.
 
-mod account;
 mod capture;
 mod error;
 mod ring;
+mod run_time_account;
 mod sample;
 mod ticks;
 

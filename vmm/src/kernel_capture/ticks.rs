@@ -1,8 +1,8 @@
 //! The ticks of one vCPU that the host's kernel samples.
 
-use super::account::RunTimeAccount;
 use super::capture::Capture;
 use super::ring::Entry;
+use super::run_time_account::RunTimeAccount;
 use super::sample::Reader;
 use crate::clock::{ElapsedTicks, Grid, ThreadTimes, monotonic_ns};
 use crate::vcpu::{TickSender, VcpuView};

@@ -1,4 +1,4 @@
-//! What `--net` says: what a network device of the guest is connected to, and its address.
+//! The value of `--net`: what a network device of the guest is connected to, and its address.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ const INTERFACE_NAME_MAX: usize = 15;
 pub struct NetworkConfig {
     /// Its other end.
     pub peer: PeerPlace,
-    /// Its address; `None`: one that is made of the other end's place.
+    /// Its address; `None`: an address that is computed from the other end's place.
     pub mac: Option<MacAddress>,
 }
 
@@ -30,16 +30,16 @@ pub enum PeerPlace {
 /// A value of `--net` that can't be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadNetwork {
-    /// Neither of the two ends is named, or both.
+    /// Neither of the two ends is named, or both are.
     #[error("a network is tap=NAME or socket=PATH, and either can have ,mac=ADDRESS after it")]
     Peer,
-    /// A word that means nothing here.
+    /// A word has no meaning here.
     #[error("'{0}' means nothing to a network: it is tap=NAME or socket=PATH, and mac=ADDRESS")]
     Unknown(String),
-    /// A word with a value that is there twice.
+    /// A word is given twice.
     #[error("{0}= is given twice")]
     Twice(&'static str),
-    /// A word without its value.
+    /// A word has no value.
     #[error("{0}= has no value")]
     Empty(&'static str),
     /// No interface can have this name.
@@ -47,7 +47,7 @@ pub enum BadNetwork {
         "'{0}' is no name of a network interface: it has 1 to {INTERFACE_NAME_MAX} bytes, none of them '/', ':' or a space"
     )]
     Name(String),
-    /// The address is none.
+    /// The address isn't valid.
     #[error(transparent)]
     Mac(#[from] BadMac),
 }
@@ -108,7 +108,7 @@ fn interface_name(value: &str) -> Result<String, BadNetwork> {
         || name == "."
         || name == ".."
         || name.contains(impossible)
-        // The kernel would count such a name up.
+        // The kernel would put a number into such a name.
         || name.contains('%');
     if wrong {
         return Err(BadNetwork::Name(name.to_owned()));

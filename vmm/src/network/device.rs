@@ -22,7 +22,7 @@ use crate::virtio::{
     Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts, borrowed,
 };
 
-/// How long a peer that has gone is left alone before the first attempt to reach it again, and the longest such time: it
+/// The time between a peer's end and the first attempt to reach it again, and the longest such time: it
 /// doubles while the peer stays away, or goes before it has sent a frame.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ pub struct NetworkRecord {
     pub peer_faults: u64,
 }
 
-/// As of when a device was served last, for whoever asks.
+/// What has happened on a device until it was served last, for other threads.
 #[derive(Clone, Debug)]
 pub struct NetworkMonitor(Arc<Mutex<NetworkRecord>>);
 
@@ -64,8 +64,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Connects to the other end. A socket that nobody listens on is none of the errors: the link is down until somebody
-    /// does. A tap that goes and comes again is opened by `opener`, and a socket is connected to by `connector`, or else both by this process.
+    /// Connects to the other end. It is no error if nobody listens on a socket: the link is down until somebody
+    /// does. `opener` opens a tap that goes and comes again, and `connector` connects to a socket; without them this process does.
     ///
     /// # Errors
     /// The tap can't be opened.
@@ -91,7 +91,7 @@ impl Network {
         Ok(Self { peer, mac, monitor })
     }
 
-    /// What happens on it, for whoever asks while the guest runs.
+    /// Its monitor, for other threads while the guest runs.
     #[must_use]
     pub fn monitor(&self) -> NetworkMonitor {
         self.monitor.clone()
@@ -124,7 +124,7 @@ impl VirtioParts for Network {
     }
 }
 
-/// When a peer that has gone is asked for again.
+/// Decides when to look again for a peer that has gone.
 struct Retry {
     delay: Duration,
     due: Option<Instant>,
@@ -141,8 +141,8 @@ impl Retry {
         }
     }
 
-    /// Takes note of the peer's state, and of the number of frames that it has sent until now. True if it is to be asked for
-    /// again at this moment.
+    /// Notes the peer's state, and the number of frames that it has sent until now. True if it is time to look for it
+    /// again.
     fn is_due(&mut self, up: bool, frames: u64, now: Instant) -> bool {
         if up {
             if self.due.take().is_some() {
@@ -167,13 +167,13 @@ impl Retry {
         }
     }
 
-    /// How long until then, from `now`.
+    /// How long it is from `now` to the next look.
     fn left(&self, now: Instant) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(now))
     }
 }
 
-/// What the thread of a device works with.
+/// The state of a device's thread.
 struct Server {
     mmio: Arc<VirtioMmio<Net>>,
     work: EventFd,
@@ -182,11 +182,11 @@ struct Server {
     retry: Retry,
 }
 
-/// What a wait has brought.
+/// Why a wait has ended.
 enum Woken {
     /// The thread has to end.
     Ending,
-    /// There may be something to do; the other end is gone if it says so.
+    /// There may be something to do; `gone`: the other end is gone.
     Work { gone: bool },
 }
 
@@ -197,7 +197,7 @@ impl Server {
             self.peer.flush();
             let mut wants = self.serve();
             if gone && !wants.turn && self.peer.is_up() {
-                // What it had sent before has been read, as far as the guest has room for it.
+                // All that it had sent before has been read, as far as the guest has room for it.
                 self.peer.hang_up();
                 wants = self.serve();
             }
@@ -243,7 +243,7 @@ impl Server {
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
-                // Without a wait there is no serving that doesn't spin.
+                // Without a wait the thread would spin.
                 log::error!("A network device isn't served any more: {error}");
                 return Woken::Ending;
             }
@@ -253,7 +253,7 @@ impl Server {
             return Woken::Ending;
         }
         if !came(1).is_empty() {
-            // Somebody else can't have read it.
+            // No other thread reads it.
             let _ = self.work.read();
         }
         Woken::Work {
@@ -303,7 +303,7 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         retry.is_due(false, 5, start);
         assert!(retry.is_due(false, 5, at(100)));
-        // It comes, and goes without a word.
+        // It comes, and goes without a frame.
         assert!(!retry.is_due(true, 5, at(101)));
         assert!(!retry.is_due(false, 5, at(102)));
         assert_eq!(retry.left(at(102)), Some(2 * RETRY_FIRST));

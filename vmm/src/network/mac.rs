@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::config::PeerPlace;
 
-/// The first byte of addresses that whoever runs a network gives out: "locally administered", and not a group's.
+/// The first byte of addresses that the owner of a network assigns: "locally administered", and not a group's.
 const LOCAL: u8 = 0x02;
 const GROUP_BIT: u8 = 0x01;
 
@@ -14,7 +14,7 @@ const GROUP_BIT: u8 = 0x01;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacAddress(pub [u8; 6]);
 
-/// A word that is no address of a device.
+/// Why a word isn't the address of a device.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMac {
     /// It isn't written as an address.
@@ -62,8 +62,8 @@ impl fmt::Display for MacAddress {
 }
 
 impl MacAddress {
-    /// The address of a device that is connected to `peer`, where none is given: always the same for the same place on the
-    /// same host, and another one, most probably, for any other.
+    /// The default address of a device that is connected to `peer`: always the same for the same place on the
+    /// same host, and most probably different for any other.
     #[must_use]
     pub fn of_peer(peer: &PeerPlace) -> Self {
         let place = match peer {
@@ -82,13 +82,13 @@ impl MacAddress {
         for byte in words.join("\n").bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
-        // Its low bits are the mixed ones of its high ones, too.
+        // Mixes the high bits into the low ones, too.
         let [a, b, c, d, e, f, g, h] = hash.to_le_bytes();
         Self([LOCAL, a ^ f, b ^ g, c ^ h, d, e])
     }
 }
 
-/// What tells this host from others; nothing where it has no such thing.
+/// This host's id (machine-id(5)), or else its name; empty if it has neither.
 fn host_id() -> String {
     let read = |path| fs::read_to_string(path).ok();
     read("/etc/machine-id")

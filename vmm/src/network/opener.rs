@@ -1,14 +1,16 @@
-//! A process that opens taps again which have been removed and made anew. A contained kvmprof may not: who may open one tap may open, or
-//! make, any.
+//! A process that opens taps again which have been removed and made anew. A contained kvmprof may not do so: a process that may open one tap
+//! may open, or make, any.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 
 use super::config::{NetworkConfig, PeerPlace};
 use super::tap;
-use crate::helper::{Answer, Helper};
+use crate::helper::Helper;
 
-/// The connection to it. Dropped, the process ends.
+/// The connection to that process, which ends when this is dropped.
 #[derive(Debug)]
 pub struct TapOpener(Helper);
 
@@ -27,19 +29,17 @@ impl TapOpener {
             PeerPlace::Socket(_) => None,
         };
         let names: Vec<String> = networks.iter().filter_map(name).collect();
+        let keep_rights = kvmprof_sandbox::process::keep_network_rights;
         if names.is_empty() {
             return Ok(None);
         }
-        let server = || {
-            let contained = kvmprof_sandbox::process::keep_network_rights();
-            move |asked: &[u8]| match &contained {
-                Ok(()) => open(&names, asked),
-                Err(error) => Err(format!("it can't give up rights: {error}")),
-            }
+        let open = |asked: &OsStr| {
+            let name = names.iter().find(|name| asked == name.as_str())?;
+            Some(tap::open(name).map(OwnedFd::from))
         };
         // SAFETY: by this function's own condition.
-        let helper = unsafe { Helper::fork(c"kvmprof-tap", server) };
-        helper.map(|helper| Some(Self(helper)))
+        let helper = unsafe { Helper::fork_opener(c"kvmprof-tap", keep_rights, open) };
+        Ok(Some(Self(helper?)))
     }
 
     /// Opens the tap with this name, which is one of those from the start.
@@ -47,17 +47,6 @@ impl TapOpener {
     /// # Errors
     /// It isn't there, or can't be opened.
     pub(super) fn open(&self, name: &str) -> io::Result<File> {
-        let file = self.0.ask(name.as_bytes())?.into_iter().next();
-        let file = file.ok_or_else(|| io::Error::other("the helper has sent no file"))?;
-        Ok(file.into())
-    }
-}
-
-fn open(names: &[String], asked: &[u8]) -> Answer {
-    let name = names.iter().find(|name| name.as_bytes() == asked);
-    let name = name.ok_or_else(|| "it isn't on the command line".to_owned())?;
-    match tap::open(name) {
-        Ok(file) => Ok(vec![file.into()]),
-        Err(error) => Err(error.to_string()),
+        self.0.open(name).map(File::from)
     }
 }

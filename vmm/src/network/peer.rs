@@ -5,15 +5,15 @@ use std::os::fd::BorrowedFd;
 
 use kvmprof_devices::virtio::net::{Link, Offloads};
 
-/// Messages of one device about its other end. A peer that comes and goes must not fill the log.
+/// Maximum number of messages of a device about its other end. A peer that comes and goes must not fill the log.
 const MESSAGES: u32 = 16;
 
-/// A [`Link`] that can be waited for and that comes back.
+/// A [`Link`] whose frames can be waited for, and that can be connected again.
 pub trait Peer: Link + Send {
-    /// What it can take over of a guest.
+    /// The work that it can do for a guest.
     fn offloads(&self) -> Offloads;
 
-    /// What becomes readable when a frame comes, and writable when there is room; `None` while it is down.
+    /// The descriptor that becomes readable when a frame comes, and writable when there is room; `None` while it is down.
     fn source(&self) -> Option<BorrowedFd<'_>>;
 
     /// Whether something is left to be written when there is room.
@@ -22,13 +22,13 @@ pub trait Peer: Link + Send {
     /// Writes what is left, as far as there is room.
     fn flush(&mut self);
 
-    /// Gives up the connection: the other end is gone. What has come of it and wasn't read is lost.
+    /// Gives up the connection, whose other end is gone. Frames of it that haven't been read are lost.
     fn hang_up(&mut self);
 
     /// Tries to connect again, without waiting.
     fn reconnect(&mut self);
 
-    /// What it has done wrong until now.
+    /// How often something was wrong with it until now.
     fn faults(&self) -> u64;
 }
 
@@ -40,7 +40,7 @@ pub fn is_later(error: &io::Error) -> bool {
     )
 }
 
-/// Says what is wrong with the other end, a bounded number of times.
+/// Writes into the log what is wrong with the other end, a bounded number of times.
 #[derive(Debug)]
 pub struct Complaints {
     title: String,

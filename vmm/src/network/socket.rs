@@ -15,10 +15,10 @@ use rustix::net::SendFlags;
 use super::peer::{Complaints, Peer, is_later};
 use crate::connector::{SocketConnector, connect};
 
-/// Reads for one frame before others have their turn.
+/// Maximum number of reads for one frame in a turn.
 const READS: usize = 8;
 
-/// A connection that is made again when it is lost. Over it, no work is left to either side: headers are empty.
+/// A connection that is made again when it is lost. Neither side leaves work to the other one: headers are empty.
 pub struct SocketPeer {
     path: PathBuf,
     stream: Option<UnixStream>,
@@ -31,7 +31,7 @@ pub struct SocketPeer {
 }
 
 impl SocketPeer {
-    /// Connects to `path`, by `connector` if there is one. If nobody is there, or ever goes, that is tried again and again by [`Peer::reconnect`].
+    /// Connects to `path`, by `connector` if there is one. While nobody listens there, and when the connection is lost, [`Peer::reconnect`] tries again.
     pub fn new(path: PathBuf, connector: Option<Arc<SocketConnector>>) -> Self {
         let mut complaints = Complaints::new(format!("socket={}", path.display()));
         let stream = match connect(connector.as_deref(), &path) {
@@ -74,7 +74,7 @@ impl SocketPeer {
         self.lose(format_args!("the peer has sent {error}"));
     }
 
-    /// Reads from the stream what there is; false if that is nothing.
+    /// Reads what there is in the stream; false if it is empty.
     fn fill(&mut self) -> bool {
         let Some(mut stream) = self.stream.as_ref() else {
             return false;

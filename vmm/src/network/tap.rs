@@ -34,7 +34,7 @@ pub enum TapError {
         /// The system's answer.
         source: io::Error,
     },
-    /// It is somebody else's.
+    /// It belongs to another user.
     #[error(
         "The tap {name} is another user's; `ip tuntap add dev {name} mode tap user $USER` as root makes one for you"
     )]
@@ -73,12 +73,12 @@ pub struct TapPeer {
     received: Offloads,
     faults: u64,
     complaints: Complaints,
-    /// Who opens it again, if this process may not.
+    /// The process that opens it again, if this one may not.
     opener: Option<Arc<TapOpener>>,
 }
 
 impl TapPeer {
-    /// Opens the tap with this name. If it is ever to be opened again, `opener` does that.
+    /// Opens the tap with this name. `opener` opens it again if it is removed and made anew.
     ///
     /// # Errors
     /// It isn't there, or isn't this user's.
@@ -96,8 +96,8 @@ impl TapPeer {
         Ok(tap)
     }
 
-    /// Tells the kernel what a received frame may leave to the guest. What frames that are sent may leave to it needs no
-    /// telling: each says so itself.
+    /// Tells the kernel what work a received frame may leave to the guest. The kernel needn't be told what work sent frames may leave to it:
+    /// the header of each frame says that.
     fn tell_offloads(&mut self) {
         let Some(file) = &self.file else { return };
         let Offloads {
@@ -232,7 +232,7 @@ pub(super) fn open(name: &str) -> Result<File, TapError> {
     let one_queue = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     attach(&file, name, one_queue)
         .or_else(|error| match error.raw_os_error() {
-            // One that was made for several queues has one here.
+            // A tap that was made for several queues is used with one.
             Some(libc::EINVAL) => attach(&file, name, one_queue | libc::IFF_MULTI_QUEUE),
             _ => Err(error),
         })

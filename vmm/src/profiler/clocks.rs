@@ -169,7 +169,11 @@ impl Clocks {
     /// Whether all vCPUs that were asked have answered, or have taken too long for it. After that, what they had to
     /// hand over is in their rings.
     pub fn is_over(&self, flush: &Flush) -> bool {
-        let waited = flush.begun.elapsed();
+        self.is_over_after(flush, flush.begun.elapsed())
+    }
+
+    /// As [`Self::is_over`], this long after `flush` began.
+    fn is_over_after(&self, flush: &Flush, waited: Duration) -> bool {
         flush.asked.iter().all(|(index, generation)| {
             self.vcpus.get(*index).is_none_or(|vcpu| {
                 let shared = &vcpu.shared;
@@ -344,6 +348,24 @@ mod tests {
         assert!(!clocks.is_over(&flush));
         threads[0].0.kicker.detach();
         assert!(clocks.is_over(&flush));
+    }
+
+    /// It may be stuck there. One that comes back has the time of all others.
+    #[test]
+    fn a_vcpu_that_answers_an_exit_is_not_waited_for_as_long_as_others() {
+        let (mut clocks, threads) = clocks(2);
+        for (shared, _) in &threads {
+            shared.kicker.attach();
+        }
+        let flush = clocks.set(setting(100));
+        let [stuck, other] = [0, 1].map(|index: usize| &threads[index].0);
+        other.control.acknowledge(other.control.requested().0);
+        let instant = Duration::from_nanos(1);
+        for (is_in_exit, longest) in [(true, MAX_WAIT_IN_EXIT), (false, MAX_WAIT)] {
+            stuck.set_in_exit(is_in_exit);
+            assert!(!clocks.is_over_after(&flush, longest - instant));
+            assert!(clocks.is_over_after(&flush, longest));
+        }
     }
 
     #[test]

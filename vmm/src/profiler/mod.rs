@@ -16,6 +16,8 @@ mod processes;
 mod server;
 mod status;
 mod task_looks;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod texts;
 
 use std::cell::RefCell;

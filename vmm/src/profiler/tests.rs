@@ -7,55 +7,23 @@ use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL};
 use kvmprof_abi::recorder::{REC_START, STACK_KERNEL};
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply};
-use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::{EventKind, SamplingEvent};
-use vm_memory::GuestAddress;
 
 use super::*;
-use crate::clock::{ClockSource, TickSource};
+use crate::clock::TickSource;
 use crate::console::{ConsoleOutput, SerialConsole};
-use crate::counters::MachineCounters;
-use crate::machine::{GuestMemory, MachineDevices};
+use crate::machine::MachineDevices;
+use crate::profiler::testing::profiler_without_threads;
 use crate::profiler::texts::MAX_TEXT_BYTES;
-use crate::vcpu::{Doorbell, RegisterSource, tick_ring};
 
 const HZ: u32 = 100;
 
 fn profiler() -> Profiler {
     // A kick is a signal for the thread that stands for the vCPU, this one.
     crate::vcpu::signals::block().unwrap();
-    let doorbell = Arc::new(Doorbell::new().unwrap());
-    let (_, receiver) = tick_ring(0, doorbell);
-    let knowledge = Arc::new(GuestKnowledge::unknown());
     let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
-    let info = MachineInfo {
-        kernel: "none".to_owned(),
-        memory_bytes: 4096,
-        devices: Some(Arc::new(MachineDevices::new(serial, None, Vec::new()))),
-        monitors: DeviceMonitors::default(),
-        counters: MachineCounters::default(),
-        knowledge: Arc::clone(&knowledge),
-        host_stacks: None,
-        halted_ticks: None,
-    };
-    let plan = ClockPlan {
-        hz: HZ,
-        source: ClockSource::Thread,
-        fallback: ClockSource::Thread,
-        of_recordings: ClockSource::Thread,
-        jitter: false,
-        registers: RegisterSource::Ioctls,
-    };
-    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
-    Profiler::new(
-        vec![(Arc::default(), receiver)],
-        plan,
-        Arc::default(),
-        info,
-        64,
-        Some(OnVcpus::new(1, 128)),
-        BinarySources::new(Arc::new(memory), knowledge, None, None),
-    )
+    let devices = Arc::new(MachineDevices::new(serial, None, Vec::new()));
+    profiler_without_threads(1, HZ, Some(devices)).0
 }
 
 fn now<T>(poll: Poll<T>) -> T {

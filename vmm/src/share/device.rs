@@ -1,8 +1,8 @@
 //! The device of a shared folder: its registers, which start and stop the program that serves the queues, and the thread that
-//! sees when that is gone.
+//! notices the program's end.
 //!
-//! The queues themselves go past here: a notification by the guest wakes the program (KVM_IOEVENTFD), and the program's event
-//! interrupts the guest (KVM_IRQFD). Only when that program is gone the thread serves them: it refuses the guest's requests.
+//! This process doesn't serve the queues: a notification by the guest wakes the program (KVM_IOEVENTFD), and the program's event
+//! interrupts the guest (KVM_IRQFD). The thread serves them only after the program's end: it refuses the guest's requests then.
 
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -27,7 +27,7 @@ use crate::virtio::{
     borrowed,
 };
 
-/// Lines that are shown of what a program says while the guest runs.
+/// How many lines of a program's output are shown while the guest runs.
 const LINES_MAX: u32 = 20;
 
 /// A shared folder that is to become a device. The program that serves it runs.
@@ -60,7 +60,7 @@ impl Share {
         })
     }
 
-    /// What looks at it later.
+    /// The folder's monitor, for those who look at it later.
     #[must_use]
     pub fn monitor(&self) -> ShareMonitor {
         self.monitor.clone()
@@ -109,19 +109,19 @@ struct SharedFolder {
     monitor: ShareMonitor,
     options: ShareOptions,
     openers: Openers,
-    /// What the guest has been offered.
+    /// The features that the guest has been offered.
     features: u64,
-    /// Never locked by who holds the device's own lock.
+    /// A thread that holds the device's own lock must not lock this.
     state: Mutex<State>,
-    /// There is another session to watch.
+    /// Wakes the thread when there is another session to watch.
     changed: EventFd,
 }
 
 struct State {
     session: Option<Session>,
-    /// The queues that the session serves; without a session, those whose requests are refused.
+    /// The queues that the session serves; without a session, the queues whose requests are refused.
     running: Option<RunningQueues>,
-    /// A guest can make it fail as often as it resets the device.
+    /// Limits messages: a guest can make the folder fail as often as it resets the device.
     failures: LogLimit,
 }
 
@@ -130,11 +130,11 @@ impl MmioRegisters for SharedFolder {
         self.mmio.read(offset, data);
     }
 
-    /// Returns when the program has done its part: after a reset it doesn't touch memory any more. That takes as long as the
-    /// requests that it is at.
+    /// Returns when the program has done its part: after a reset it doesn't touch memory any more. That takes until it has finished the
+    /// requests that it performs.
     fn write(&self, offset: u64, data: &[u8]) {
         self.mmio.write(offset, data);
-        // Not for the others: an interrupt handler waits for nobody.
+        // Other registers don't need this, and an interrupt handler, which uses them, waits for nobody.
         if [STATUS, QUEUE_READY].map(u64::from).contains(&offset) {
             self.follow();
         }
@@ -146,9 +146,9 @@ impl MmioRegisters for SharedFolder {
 }
 
 impl SharedFolder {
-    /// Has the program serve what the driver has set up, if it doesn't already.
+    /// The program is to serve the queues that the driver has set up, if it doesn't already.
     fn follow(&self) {
-        // Before the device is looked at: of two vCPUs, the last to look acts last.
+        // This lock comes first: of two vCPUs, the one that looks at the device last acts last.
         let mut state = lock(&self.state);
         let wanted = self.mmio.with(|transport, _| transport.running_queues());
         if state.running == wanted {
@@ -164,7 +164,7 @@ impl SharedFolder {
             return;
         };
         if !is_new {
-            // Queues that have been served can't be served on from the middle: their driver has to begin anew.
+            // Another program can't go on with queues in the middle: their driver has to begin anew.
             self.monitor
                 .note(|history| history.state = ShareState::Failed);
             self.begin_to_refuse();
@@ -201,7 +201,7 @@ impl SharedFolder {
     /// A program of this folder's own is ended with each run of the driver: it would take the next one's requests for a
     /// continuation.
     fn stop(&self, state: &mut State) {
-        // Before there are queues, the session waits for them.
+        // Without queues the session goes on, and waits for them.
         let Some(queues) = state.running.take() else {
             return;
         };
@@ -220,7 +220,7 @@ impl SharedFolder {
         self.wake_watch();
     }
 
-    /// The program is of no use any more.
+    /// Gives up the program, which can't be used any more.
     fn lose(&self, state: &mut State, error: &ShareError) {
         if let Some(session) = state.session.take() {
             session.close();
@@ -240,7 +240,7 @@ impl SharedFolder {
             transport.need_reset();
             transport.begin_to_refuse(memory);
         });
-        // The program may have answered requests, or taken notifications, and not have come to the rest of it.
+        // The program may have answered requests or taken notifications, and ended before it could do the rest.
         let _ = self.mmio.interrupt().write(1);
         self.mmio.ask_for_service();
         self.wake_watch();
@@ -278,7 +278,7 @@ impl SharedFolder {
         let _ = self.changed.write(1);
     }
 
-    /// Sees when the program is gone, until the machine ends; then it ends the program.
+    /// Notices the program's end, until the machine ends; then ends the program.
     fn watch(&self, ending: &Ending) {
         let mut lines = 0;
         while let Some(came) = self.wait(ending) {
@@ -317,7 +317,7 @@ impl SharedFolder {
             PollFd::from_borrowed_fd(ending.event(), PollFlags::IN),
             PollFd::from_borrowed_fd(borrowed(&self.changed), PollFlags::IN),
         ];
-        // Of the connection only its end: what comes on it is an answer that somebody waits for.
+        // Waits only for the connection's end: another thread waits for answers on it.
         let flags = [PollFlags::RDHUP, PollFlags::IN];
         for (source, flags) in sources.iter().zip(flags) {
             fds.push(PollFd::new(source, flags));
@@ -339,7 +339,7 @@ impl SharedFolder {
         if came(0) {
             return None;
         }
-        // Whoever wrote to it has done all that it tells of.
+        // The writer has done all that this event tells of.
         let _ = self.changed.read();
         Some(Came {
             hangup: !refuses && came(2),
@@ -382,7 +382,7 @@ impl SharedFolder {
 struct Came {
     hangup: bool,
     words: bool,
-    /// Of a guest whose folder nobody serves.
+    /// A guest whose folder nobody serves has made requests.
     requests: bool,
 }
 

@@ -11,10 +11,10 @@ use super::options::SHARES_MAX;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// More folders than there may be.
+    /// The guest would have too many folders.
     #[error("{asked} shared folders are too many: at most {SHARES_MAX} are possible")]
     TooMany {
-        /// The number asked for.
+        /// How many were asked for.
         asked: usize,
     },
     /// Two folders have the same name.
@@ -32,7 +32,7 @@ pub enum ShareError {
     /// There is no virtiofsd.
     #[error("Shared folders need virtiofsd, which isn't at {}: install it (Debian: virtiofsd, before Debian 13 qemu-system-common), or say where it is by --virtiofsd PATH", .0.join(" or "))]
     NoProgram(Vec<String>),
-    /// The program that is to be virtiofsd is none, or can't be run.
+    /// The program isn't virtiofsd, or can't be run.
     #[error("{} is no virtiofsd that can be used: {why}", path.display())]
     Program {
         /// The program.
@@ -49,10 +49,10 @@ pub enum ShareError {
         #[source]
         source: io::Error,
     },
-    /// A folder that mustn't be written can't be protected.
+    /// A folder can't be shared read-only.
     #[error("{} has no --readonly, and only root can share a folder read-only without: use a newer virtiofsd (1.11 or later)", .0.display())]
     ReadOnly(PathBuf),
-    /// QEMU's version, started by another user.
+    /// The program is QEMU's version, and this user isn't root.
     #[error("{} is that of QEMU, which only root can use: use the one in Rust (package virtiofsd, or cargo install virtiofsd), which --virtiofsd PATH names", .0.display())]
     NeedsRoot(PathBuf),
     /// The daemon's socket can't be used.
@@ -64,10 +64,10 @@ pub enum ShareError {
         #[source]
         source: io::Error,
     },
-    /// The daemon is gone, with what it said last.
+    /// The daemon has ended. The text is the last that it has said.
     #[error("what serves it has ended{}", said(.0))]
     Gone(String),
-    /// The daemon says nothing.
+    /// The daemon doesn't answer.
     #[error("what serves it doesn't answer")]
     Silent,
     /// The daemon doesn't do what a vhost-user back end has to.
@@ -76,7 +76,7 @@ pub enum ShareError {
     /// The host lacks something.
     #[error("the host refuses {what}")]
     Host {
-        /// What.
+        /// What the host refuses.
         what: &'static str,
         /// The system's answer.
         #[source]
@@ -94,7 +94,7 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// Which folder it is about.
+    /// The error with the folder that it is about.
     pub(super) fn of(self, tag: &str) -> Self {
         Self::Share {
             tag: tag.to_owned(),

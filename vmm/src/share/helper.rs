@@ -1,10 +1,10 @@
 //! A process that starts virtiofsd. kvmprof itself may execute no program once it is contained (`kvmprof_sandbox`), and each reset of a
 //! folder's device needs a new virtiofsd.
 //!
-//! The helper knows which folders there are, and takes a few bytes: a request and a folder's number. So kvmprof can have it start
-//! virtiofsd for one of those folders again, and nothing else.
+//! The helper knows which folders there are, and takes a few bytes: a request and a folder's number. So kvmprof can ask it to start
+//! virtiofsd for one of those folders again, and for nothing else.
 //!
-//! A kvmprof in a jail has it outside: there are the folders and the program.
+//! The helper of a kvmprof in a jail is outside of the jail, where the folders and the program are.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,17 +18,17 @@ use crate::helper::{Answer, Helper};
 
 /// Requests: the first byte of a message.
 mod request {
-    /// The program, which the rest says. Only once.
+    /// Names the program, by the rest of the message. Only the first one counts.
     pub const PROGRAM: u8 = 1;
-    /// Starts it for the folder with the number that follows.
+    /// Starts the program for the folder with the number that follows.
     pub const START: u8 = 2;
-    /// Ends that one.
+    /// Ends the program of the folder with that number.
     pub const END: u8 = 3;
-    /// Waits until that one has ended, or a second.
+    /// Waits until the program of the folder with that number has ended, for a second at most.
     pub const WAIT: u8 = 4;
 }
 
-/// The connection to the helper. Dropped, the helper ends, and all that it has started.
+/// The connection to the helper. When this is dropped, the helper ends, and all programs that it has started.
 #[derive(Debug)]
 pub struct ShareHelper {
     process: Helper,
@@ -62,9 +62,9 @@ impl ShareHelper {
         })
     }
 
-    /// Forks the helper for these folders and another program than this one, which is to be executed in a jail and won't see them. `virtiofsd`
-    /// is the path of what serves them, if it isn't to be searched for. `confine` runs in the helper; if it fails nothing is served. `None`
-    /// if there are no folders.
+    /// Forks the helper for these folders and for a program that is to be executed in a jail, from where it can't see them. `virtiofsd`
+    /// is the path of the program that serves them; without it, that is searched for. `confine` runs in the helper; if it fails nothing is
+    /// served. `None` if there are no folders.
     ///
     /// # Errors
     /// There is no such folder or program, or the host gives no socket or process.
@@ -102,13 +102,13 @@ impl ShareHelper {
         }))
     }
 
-    /// The one whose connection has this number, which this process has inherited.
+    /// The helper whose connection has this descriptor, which this process has inherited.
     ///
     /// # Errors
-    /// No file has this number.
+    /// The descriptor isn't open.
     ///
     /// # Safety
-    /// Nothing else in this process owns the file with this number.
+    /// Nothing else in this process owns the descriptor.
     pub unsafe fn inherited(number: i32) -> io::Result<Self> {
         // SAFETY: the call takes numbers. Other programs that are executed don't get it.
         match unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } {
@@ -123,7 +123,7 @@ impl ShareHelper {
         })
     }
 
-    /// Has the next program that this process executes keep the connection. Returns its number, for [`inherited`](Self::inherited).
+    /// The next program that this process executes keeps the connection. Returns its descriptor, for [`inherited`](Self::inherited).
     ///
     /// # Errors
     /// [`leave`](Self::leave) was called, or the system refuses it.
@@ -131,7 +131,7 @@ impl ShareHelper {
         self.process.hand_over()
     }
 
-    /// Leaves the helper to that program: it ends with it.
+    /// Leaves the helper to that program, with which it ends.
     pub fn leave(&self) {
         self.process.leave();
     }
@@ -141,14 +141,14 @@ impl ShareHelper {
         self.is_outside
     }
 
-    /// Tells which program it is. To be called before anything hostile can be.
+    /// Names the program. Call it before the guest runs: only the first call counts.
     pub(super) fn use_program(&self, program: &Program) -> io::Result<()> {
         let mut message = vec![request::PROGRAM];
         message.extend(program.encode());
         self.process.ask(&message).map(drop)
     }
 
-    /// Starts virtiofsd for the folder with this number. Returns the connection to it and what it says.
+    /// Starts virtiofsd for the folder with this number. Returns the connection to it and its standard error.
     pub(super) fn start(&self, folder: u8) -> io::Result<(OwnedFd, OwnedFd)> {
         let mut files = self.process.ask(&[request::START, folder])?.into_iter();
         files
@@ -157,25 +157,25 @@ impl ShareHelper {
             .ok_or_else(|| io::Error::other("the helper has sent no files"))
     }
 
-    /// Ends it.
+    /// Ends virtiofsd for the folder with this number.
     pub(super) fn end(&self, folder: u8) {
         // If the helper is gone, so is what it has started.
         let _ = self.process.ask(&[request::END, folder]);
     }
 
-    /// Waits until it has ended, or a second.
+    /// Waits until virtiofsd for the folder with this number has ended, for a second at most.
     pub(super) fn wait(&self, folder: u8) {
         // As above.
         let _ = self.process.ask(&[request::WAIT, folder]);
     }
 }
 
-/// Whether virtiofsd is started for it.
+/// Whether the folder needs a virtiofsd.
 fn is_folder(share: &ShareOptions) -> bool {
     matches!(share.source, ShareSource::Folder { .. })
 }
 
-/// What the helper's process knows.
+/// The helper's process.
 struct Server {
     /// By number: each folder, and whether it is only to be read.
     folders: Vec<Option<(PathBuf, bool)>>,

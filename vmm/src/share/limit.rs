@@ -1,5 +1,5 @@
-//! How long a conversation may take. A thread of its own sees to that, which is there before the threads that talk are kept from starting
-//! others (`kvmprof_sandbox`).
+//! Limits how long a conversation may take. A separate thread enforces that. It is started before the filters of `kvmprof_sandbox`, under which
+//! the threads that talk can't start another one.
 
 use std::io;
 use std::net::Shutdown;
@@ -16,19 +16,19 @@ const TALKING: u8 = 0;
 const DONE: u8 = 1;
 const LATE: u8 = 2;
 
-/// To the thread, once there is one.
+/// The way to the thread, once it has been started.
 static TALKS: Mutex<Option<Sender<Talk>>> = Mutex::new(None);
 
 /// A conversation that has to be over in time.
 struct Talk {
     deadline: Instant,
-    /// Nothing once it is over: the connection has to end when its owner drops it.
+    /// Empty once the conversation is over: the connection has to end when its owner drops it.
     stream: Weak<UnixStream>,
     state: Arc<AtomicU8>,
 }
 
-/// Does `work`, which uses `stream`. When it takes longer than `limit`, the connection is shut down, by which it fails. Tells
-/// whether that was so. The first call starts the thread.
+/// Does `work`, which uses `stream`. If it takes longer than `limit`, the connection is shut down, so that `work` fails. Returns
+/// whether that happened. The first call starts the thread.
 pub(super) fn within<T>(
     limit: Duration,
     stream: &UnixStream,
@@ -41,7 +41,7 @@ pub(super) fn within<T>(
         stream: Arc::downgrade(&own),
         state: Arc::clone(&state),
     };
-    // It only ends with the process.
+    // The thread ends only with the process.
     sender()?.send(talk).map_err(io::Error::other)?;
     let result = work();
     drop(own);
@@ -56,7 +56,7 @@ fn sender() -> io::Result<Sender<Talk>> {
     let (sender, new) = channel();
     let builder = thread::Builder::new().name("share limits".into());
     builder.spawn(move || {
-        // It is there before files are restricted, for the first folder is opened before.
+        // The thread is started before files are restricted, since the first folder is opened before.
         kvmprof_sandbox::enter_without_paths(kvmprof_sandbox::Thread::Share);
         watch(&new);
     })?;
@@ -88,7 +88,7 @@ fn watch(new: &Receiver<Talk>) {
 }
 
 impl Talk {
-    /// Ends it if it isn't over.
+    /// Ends the conversation if it isn't over.
     fn end(&self) {
         let late = (self.state).compare_exchange(TALKING, LATE, Ordering::SeqCst, Ordering::SeqCst);
         if late.is_ok()

@@ -23,8 +23,8 @@ use crate::connector::SocketConnector;
 use program::{Program, Starter};
 use session::Openers;
 
-/// Starts what serves these folders. `virtiofsd` is that program's path, if it isn't to be searched for. A `helper` was made for the
-/// same folders, and a `connector` too.
+/// Starts the programs that serve these folders. `virtiofsd` is that program's path; without it, it is searched for. `helper` and `connector`
+/// were made for the same folders.
 ///
 /// # Errors
 /// One of them can't be shared.

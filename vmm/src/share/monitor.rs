@@ -1,4 +1,4 @@
-//! What there is to know of a shared folder while the guest runs.
+//! The state of a shared folder while the guest runs.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -9,15 +9,15 @@ use super::options::{ShareOptions, ShareSource};
 use crate::lock::lock;
 use crate::virtio::VirtioMmio;
 
-/// How a folder is.
+/// Whether a folder works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShareState {
-    /// The guest's driver doesn't use it yet, or any more.
+    /// The guest's driver doesn't use it now.
     #[default]
     Waiting,
     /// A program serves it.
     Serving,
-    /// Nobody does, until the guest's driver resets the device.
+    /// No program serves it until the guest's driver resets the device.
     Failed,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct History {
     pub restarts: u64,
 }
 
-/// All that is known of a folder.
+/// The state and the counts of a folder.
 #[derive(Clone, Debug, Default)]
 pub struct ShareRecord {
-    /// How it is.
+    /// Whether it works.
     pub state: ShareState,
     /// Why it failed last.
     pub failure: Option<String>,
@@ -52,13 +52,13 @@ pub struct ShareRecord {
     pub failures: u64,
     /// How often another program was started for it after the first.
     pub restarts: u64,
-    /// What became of requests when nobody served it.
+    /// What became of requests while no program served it.
     pub refusals: RefusalCounts,
     /// What the guest's driver has done with the device as a whole.
     pub transport: TransportCounts,
 }
 
-/// A shared folder of a machine, for whoever looks at it. Looking waits for no program.
+/// A shared folder of a machine, for other threads. They never wait for the program that serves it.
 #[derive(Clone)]
 pub struct ShareMonitor(Arc<Shown>);
 
@@ -107,7 +107,7 @@ impl ShareMonitor {
         )
     }
 
-    /// All of it until now.
+    /// The state and the counts until now.
     pub fn record(&self) -> ShareRecord {
         let history = lock(&self.0.history).clone();
         let device = self.0.device.get();

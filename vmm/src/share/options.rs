@@ -1,4 +1,4 @@
-//! What a shared folder is to be, in words: `DIR=TAG[,readonly]` or `socket=PATH,tag=TAG`.
+//! The value of `--share`: `DIR=TAG[,readonly]` or `socket=PATH,tag=TAG`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -26,13 +26,13 @@ pub enum ShareSource {
 /// A folder that the guest is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareOptions {
-    /// What serves it.
+    /// Where its files come from.
     pub source: ShareSource,
     /// Its name in the guest: 1 to 36 bytes.
     pub tag: String,
 }
 
-/// Words that describe no shared folder.
+/// Why a value of `--share` can't be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum InvalidShare {
     /// There is no folder or no tag.
@@ -40,10 +40,10 @@ pub enum InvalidShare {
         "'{0}' has to be a folder and its name in the guest: DIR=TAG, DIR=TAG,readonly or socket=PATH,tag=TAG"
     )]
     Form(String),
-    /// An unknown word.
+    /// An option is unknown.
     #[error("'{0}' is no option of a shared folder: there is readonly")]
     UnknownOption(String),
-    /// A tag that a guest couldn't use.
+    /// A guest couldn't use the tag.
     #[error(
         "'{0}' is no tag: it must have 1 to {TAG_MAX} characters, which are letters, digits, '.', '_' and '-'"
     )]
@@ -82,7 +82,7 @@ impl FromStr for ShareOptions {
     }
 }
 
-/// Tags are words of mount(8), and of the guest's /sys: nothing that means something there.
+/// Tags are arguments of mount(8), and files in the guest's /sys: they have no characters with a meaning there.
 fn checked_tag(tag: &str) -> Result<String, InvalidShare> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if tag.bytes().all(plain) && (1..=TAG_MAX).contains(&tag.len()) {

@@ -24,20 +24,20 @@ const PLACES: [&str; 3] = [
     "/usr/lib/virtiofsd",
     "/usr/lib/qemu/virtiofsd",
 ];
-/// Where the root is mounted for a process whose folder it is: any folder that all systems have. Only that process sees it there.
+/// Where the root is mounted for a process that shares it: a folder that all systems have. Only that process sees it there.
 const ROOT_PLACE: &str = "/tmp";
 const NAME: &str = "virtiofsd";
-/// Longest text of the program that is looked at, in bytes.
+/// Maximum number of bytes of the program's output that are looked at.
 const TEXT_MAX: u64 = 64 << 10;
-/// Longest line of it that is shown, in bytes.
+/// Maximum number of bytes of a line of it that are shown.
 const LINE_MAX: usize = 200;
 
-/// Which options it takes.
+/// The version of a virtiofsd, which says what options it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// QEMU's.
+    /// QEMU's version.
     C,
-    /// The one in Rust.
+    /// The version in Rust.
     Rust { has_readonly: bool },
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// The one at `path`, or the first that is found.
+    /// The program at `path`, or else the first that is found.
     pub fn find(path: Option<&Path>) -> Result<Self, ShareError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -59,8 +59,8 @@ impl Program {
         Ok(Self { path, version })
     }
 
-    /// Starts it for `folder`. Returns the connection to it, too. It ends when that is closed, when [`Daemon`] is dropped, and when the
-    /// thread that calls this ends, which therefore has to live as long.
+    /// Starts it for `folder`. Returns the connection to it, too. It ends when the connection is closed, when [`Daemon`] is dropped, and when the
+    /// calling thread ends, which therefore has to live as long.
     pub fn start(&self, folder: &Path, readonly: bool) -> Result<(Daemon, UnixStream), ShareError> {
         let failed = |source| ShareError::Start {
             path: self.path.clone(),
@@ -76,7 +76,7 @@ impl Program {
         }
         let mounts = Mounts {
             protect: readonly && is_privileged,
-            // Not even virtiofsd can make the root its root.
+            // virtiofsd can't change its root to the root itself.
             move_root: is_privileged && folder.canonicalize().map_err(failed)? == Path::new("/"),
         };
         let folder = match mounts.move_root {
@@ -103,7 +103,7 @@ impl Program {
         Ok((daemon, stream))
     }
 
-    /// For [`decode`](Self::decode).
+    /// The program in the form that [`decode`](Self::decode) reads.
     pub fn encode(&self) -> Vec<u8> {
         let version = match self.version {
             Version::C => 0,
@@ -114,7 +114,7 @@ impl Program {
         bytes
     }
 
-    /// The one that was [encoded](Self::encode).
+    /// The program that was [encoded](Self::encode).
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (version, path) = bytes.split_first()?;
         let version = match version {
@@ -128,12 +128,12 @@ impl Program {
     }
 }
 
-/// What starts virtiofsd for one folder, again and again.
+/// Starts virtiofsd for one folder, each time that it is needed.
 #[derive(Clone, Debug)]
 pub(super) enum Starter {
-    /// This process.
+    /// This process starts it.
     Own(Program),
-    /// Who does it in this process's place, and the folder's number there.
+    /// The helper starts it in this process's place; the number is the folder's.
     Helper(Arc<ShareHelper>, u8),
 }
 
@@ -163,7 +163,7 @@ impl Starter {
 }
 
 impl Version {
-    /// Asks the program itself.
+    /// Finds out the version by asking the program itself.
     fn of(path: &Path) -> Result<Self, ShareError> {
         let wrong = |why: String| ShareError::Program {
             path: path.to_owned(),
@@ -178,7 +178,7 @@ impl Version {
             .map_err(|error| wrong(error.to_string()))?;
         let mut text = Vec::new();
         if let Some(output) = child.stdout.take() {
-            // What it has said until it failed will do, or won't.
+            // What it has said before a failure is enough, or names no version.
             let _ = output.take(TEXT_MAX).read_to_end(&mut text);
         }
         let _ = child.kill();
@@ -219,34 +219,34 @@ impl Version {
     }
 }
 
-/// A virtiofsd that runs. Dropped, it is ended and waited for.
+/// A virtiofsd that runs. When this is dropped, it is ended and waited for.
 pub(super) struct Daemon {
     process: Process,
     output: Option<ChildStderr>,
 }
 
-/// Whose child it is.
+/// The process, by whose child it is.
 enum Process {
     Child(Child),
     OfHelper(Arc<ShareHelper>, u8),
 }
 
 impl Daemon {
-    /// What it says, which is readable when there is something.
+    /// Its standard error, which becomes readable when it says something.
     pub fn output(&self) -> Option<&ChildStderr> {
         self.output.as_ref()
     }
 
-    /// Has somebody else read what it says.
+    /// Hands its standard error over.
     pub fn take_output(&mut self) -> Option<ChildStderr> {
         self.output.take()
     }
 
-    /// The last line that it has said and that nobody has read yet.
+    /// The last line of its standard error that hasn't been read yet.
     pub fn last_words(&mut self) -> String {
         let mut text = Vec::new();
         if let Some(output) = &mut self.output {
-            // Ends where there is nothing more now.
+            // The read ends where nothing more has come.
             let _ = output.take(TEXT_MAX).read_to_end(&mut text);
         }
         let text = String::from_utf8_lossy(&text);
@@ -258,7 +258,7 @@ impl Daemon {
             .collect()
     }
 
-    /// Waits until it has ended, or for a second: it may say why before it does.
+    /// Waits until it has ended, for a second at most: it may say why before it ends.
     pub fn ends_soon(&mut self) {
         let child = match &mut self.process {
             Process::Child(child) => child,
@@ -306,8 +306,8 @@ fn search() -> Result<PathBuf, ShareError> {
         })
 }
 
-/// A socket that listens, whose one client is connected already. Nobody else can reach it: its name was in a folder of this
-/// user's alone, and is gone.
+/// A listening socket, and its only client, which is connected already. No other program can reach it: its name was in a folder that only
+/// this user can enter, and has been removed.
 fn connected_pair() -> io::Result<(UnixListener, UnixStream)> {
     let folder = tempfile::Builder::new().prefix("kvmprof-").tempdir()?;
     let path = folder.path().join("socket");
@@ -316,16 +316,16 @@ fn connected_pair() -> io::Result<(UnixListener, UnixStream)> {
     Ok((listener, stream))
 }
 
-/// What is mounted for the new process, in a mount namespace of its own.
+/// The mounts of the new process, in its own mount namespace.
 #[derive(Clone, Copy, Debug)]
 struct Mounts {
-    /// Nothing can be written by it.
+    /// It can't write to any file.
     protect: bool,
     /// The root is at [`ROOT_PLACE`], too.
     move_root: bool,
 }
 
-/// In the new process, before its program: it has the socket and nothing else that is open here, and ends with the thread that
+/// Runs in the new process before its program: leaves it only the socket of the open files, and has it end with the thread that
 /// has started it.
 fn prepare(socket: i32, mounts: Mounts) -> io::Result<()> {
     let check = |result: libc::c_long| match result {

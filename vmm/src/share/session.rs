@@ -24,7 +24,7 @@ use super::program::{Daemon, Starter};
 use crate::connector::SocketConnector;
 use crate::machine::GuestMemory;
 
-/// How long an answer may take: far longer than one does. A vCPU that resets or starts the device waits for it.
+/// How long an answer may take: far longer than usual. A vCPU that resets or starts the device waits for it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Feature VIRTIO_F_VERSION_1 of virtio (section 6).
 const VERSION_1: u64 = 1 << 32;
@@ -37,29 +37,29 @@ pub struct Session {
     features: u64,
 }
 
-/// What finds or starts the program, the first time and each time that the device is reset.
+/// The ways to find or start the program, the first time and each time that the device is reset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Openers {
-    /// For a folder.
+    /// Starts the program for a folder.
     pub starter: Option<Starter>,
-    /// For a socket, if this process may not connect itself.
+    /// Connects to a socket, if this process may not do so itself.
     pub connector: Option<Arc<SocketConnector>>,
 }
 
-/// What wakes the program, and what it wakes the guest by.
+/// The events by which the guest wakes the program, and the program wakes the guest.
 #[derive(Debug)]
 pub struct Events<'a> {
-    /// By queue.
+    /// The guest's, by queue.
     pub notifications: [&'a EventFd; QUEUES],
-    /// For all queues.
+    /// The program's, for all queues.
     pub interrupt: &'a EventFd,
 }
 
 impl Session {
-    /// Starts or finds the program, and agrees with it on what both can. Guest memory isn't passed yet.
+    /// Starts or finds the program, and negotiates the features. The program gets no guest memory yet.
     ///
     /// # Errors
-    /// There is none, or it doesn't keep to the protocol.
+    /// There is no such program, or it breaks the protocol.
     pub(super) fn open(source: &ShareSource, openers: &Openers) -> Result<Self, ShareError> {
         let (daemon, stream) = match (source, &openers.starter) {
             (ShareSource::Folder { path, readonly }, Some(starter)) => {
@@ -82,10 +82,10 @@ impl Session {
         Self::with(stream, daemon)
     }
 
-    /// Agrees with the program at the other end of this connection.
+    /// Negotiates with the program at the other end of this connection.
     ///
     /// # Errors
-    /// It doesn't keep to the protocol.
+    /// It breaks the protocol.
     pub fn over(stream: UnixStream) -> Result<Self, ShareError> {
         Self::with(stream, None)
     }
@@ -105,12 +105,12 @@ impl Session {
         Ok(session)
     }
 
-    /// Those of [`QUEUE_FEATURES`] that the program has.
+    /// The bits of [`QUEUE_FEATURES`] that the program has.
     pub fn queue_features(&self) -> u64 {
         self.features & QUEUE_FEATURES
     }
 
-    /// Has the program serve these queues.
+    /// Tells the program to serve these queues.
     ///
     /// # Errors
     /// It is gone, or refuses.
@@ -150,7 +150,7 @@ impl Session {
         })
     }
 
-    /// Has the program stop: when this returns well, it doesn't touch the queues' memory any more.
+    /// Tells the program to stop. When this succeeds, the program doesn't touch the queues' memory any more.
     ///
     /// # Errors
     /// It is gone, or doesn't answer.
@@ -165,9 +165,9 @@ impl Session {
         })
     }
 
-    /// Hangs up, and has the program end, if it is this session's.
+    /// Hangs up, and ends the program if it is this session's.
     pub fn close(self) {
-        // The connection's end alone ends it, too; so what is left of a sandbox's processes goes with it.
+        // The connection's end ends the program, too, and with it all processes of its sandbox.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -176,25 +176,25 @@ impl Session {
         self.daemon.is_some()
     }
 
-    /// Says by a hang-up that the program is gone.
+    /// The connection to the program: it hangs up when the program ends.
     pub fn connection(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Becomes readable when the program says something.
+    /// The program's standard error, which becomes readable when it says something.
     pub fn output(&self) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         let output = self.daemon.as_ref().and_then(Daemon::output);
         output.map(AsFd::as_fd)
     }
 
-    /// The last line that it has said and nobody has read yet.
+    /// The last line of the program's standard error that hasn't been read yet.
     pub fn last_words(&mut self) -> String {
         let words = self.daemon.as_mut().map(Daemon::last_words);
         words.unwrap_or_default()
     }
 
-    /// The same of a program that has hung up.
+    /// As [`Self::last_words`], of a program that has hung up.
     pub fn final_words(&mut self) -> String {
         if let Some(daemon) = &mut self.daemon {
             daemon.ends_soon();
@@ -221,7 +221,7 @@ impl Session {
     }
 }
 
-/// What comes before memory and queues.
+/// Negotiates features, before the program gets memory and queues.
 fn negotiate(frontend: &mut Frontend) -> Result<u64, vhost::Error> {
     let features = frontend.get_features()?;
     if features & VERSION_1 == 0 {
@@ -241,7 +241,7 @@ fn negotiate(frontend: &mut Frontend) -> Result<u64, vhost::Error> {
     Ok(features)
 }
 
-/// The queue by this process's addresses, as the protocol wants them.
+/// The queue with this process's addresses, which the protocol takes.
 fn ring(layout: &QueueLayout, memory: &GuestMemory) -> Option<VringConfigData> {
     let address = |guest| {
         let address = memory.get_host_address(GuestAddress(guest)).ok()?;

@@ -48,6 +48,10 @@ impl VcpuShared {
     pub fn is_in_exit(&self) -> bool {
         self.in_exit.load(Ordering::Relaxed)
     }
+
+    pub(crate) fn set_in_exit(&self, is_in_exit: bool) {
+        self.in_exit.store(is_in_exit, Ordering::Relaxed);
+    }
 }
 
 /// Why a vCPU's thread has ended.
@@ -204,7 +208,7 @@ fn run_guest(
         }
         match fd.run() {
             Ok(exit) => {
-                sampler.shared.in_exit.store(true, Ordering::Relaxed);
+                sampler.shared.set_in_exit(true);
                 let caused = GuestExit::of(&exit);
                 let answered = answer(exit, &common.devices);
                 if let Some(caused) = caused {
@@ -228,7 +232,7 @@ fn run_guest(
                         return failure(fd, sampler.view.vcpu, &common.memory);
                     }
                 }
-                sampler.shared.in_exit.store(false, Ordering::Relaxed);
+                sampler.shared.set_in_exit(false);
             }
             Err(error) if error.errno() == libc::EINTR => {
                 sampler.shared.exits.count_interrupted();
@@ -267,9 +271,9 @@ fn restart(
     finish_exit(fd, sampler, common);
     sampler.suspend(fd);
     // It answers nobody before it has met the others.
-    sampler.shared.in_exit.store(true, Ordering::Relaxed);
+    sampler.shared.set_in_exit(true);
     let restarted = common.restart.carry_out(|| initial.restore(fd));
-    sampler.shared.in_exit.store(false, Ordering::Relaxed);
+    sampler.shared.set_in_exit(false);
     match restarted {
         Ok(Restarted::Yes) => {}
         Ok(Restarted::Stopped) => return ControlFlow::Break(Ending::Stopped),

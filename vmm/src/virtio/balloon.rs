@@ -12,30 +12,31 @@ use super::{Assembled, DeviceThread, Notifications, VirtioMmio, VirtioParts, bor
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, give_back};
 
-/// Between two questions for the guest's statistics.
+/// The time between two requests for the guest's statistics.
 const STATISTICS_PERIOD: Duration = Duration::from_secs(5);
 
-/// The balloon of a machine, for whoever looks at it or sets it. Neither waits for who works on the device's queues: to give pages back takes the host its time.
+/// The balloon of a machine, for threads that look at it or set it. They never wait for the thread that serves the device's queues, which may
+/// take long to give pages back to the host.
 #[derive(Clone, Default)]
 pub struct BalloonControl(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     device: OnceLock<Arc<VirtioMmio<Balloon>>>,
-    /// What it is to hold from its next turn on, in bytes. Locked before the record.
+    /// What it is to hold from its next turn on, in bytes. Lock this before the record.
     wanted: Mutex<Option<u64>>,
-    /// As the device was after its last turn.
+    /// The device's state after its last turn.
     record: Mutex<BalloonRecord>,
 }
 
-/// What there is to know of the balloon.
+/// The balloon's state and counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BalloonRecord {
     /// What it is to hold, in bytes.
     pub target: u64,
     /// What the guest says that it holds, in bytes.
     pub actual: u64,
-    /// What was done.
+    /// What the device has done.
     pub counts: BalloonCounts,
     /// What the guest has said of its memory last.
     pub statistics: GuestMemoryStatus,
@@ -57,7 +58,7 @@ impl BalloonRecord {
 }
 
 impl BalloonControl {
-    /// All of it until now; without what a turn has done that is under way.
+    /// The state and the counts until now, without those of a turn that isn't over.
     #[must_use]
     pub fn record(&self) -> BalloonRecord {
         let device = self.0.device.get();
@@ -81,7 +82,7 @@ impl BalloonControl {
 }
 
 impl Shared {
-    /// Does what is due, for a bounded time.
+    /// Serves the device for a bounded time.
     fn serve(&self, device: &VirtioMmio<Balloon>, asks_for_statistics: bool) {
         device.with(|transport, memory| {
             let mut wanted = lock(&self.wanted);
@@ -103,7 +104,7 @@ impl Shared {
     }
 }
 
-/// Of `bytes` those in whole pages, as many as a balloon can hold.
+/// The whole pages of `bytes` that a balloon can hold, in bytes.
 fn whole_pages(bytes: u64) -> u64 {
     (bytes / PAGE).min(u32::MAX.into()) * PAGE
 }
@@ -115,7 +116,7 @@ pub struct BalloonParts {
 }
 
 impl BalloonParts {
-    /// What looks at it and sets it later.
+    /// Its control, for threads that look at it and set it later.
     #[must_use]
     pub fn control(&self) -> BalloonControl {
         self.control.clone()
@@ -136,7 +137,7 @@ impl VirtioParts for BalloonParts {
             DeviceThread::start("balloon", kvmprof_sandbox::Thread::Balloon, move |ending| {
                 let mut asked = Instant::now();
                 while !ending.or_readable_within(&[borrowed(&mine)], STATISTICS_PERIOD) {
-                    // Somebody else can't have read it.
+                    // No other thread reads it.
                     let _ = mine.read();
                     let is_time = asked.elapsed() >= STATISTICS_PERIOD;
                     if is_time {

@@ -1,4 +1,4 @@
-//! Who connects to the guest, until it has said to which port.
+//! Clients that connect to the guest, until they have said to which port.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,20 +9,20 @@ use rustix::net::RecvFlags;
 
 use super::streams::HostStream;
 
-/// Most of them at a time. One more takes the place of the oldest one.
+/// Maximum number of them at a time. Another one takes the place of the oldest.
 const CLIENTS_MAX: usize = 64;
-/// Bytes of the longest request, with its newline: more than `CONNECT 4294967295` has.
+/// Maximum number of bytes of a request with its newline: more than `CONNECT 4294967295` has.
 const REQUEST_MAX: usize = 32;
 
-/// Those whose request isn't complete.
+/// The clients whose request isn't complete.
 #[derive(Default)]
 pub struct Clients {
     by_name: BTreeMap<u64, HostStream>,
-    /// How many have gone without a request, said something else, or were turned away.
+    /// How many clients have gone without a request, have sent something else, or were turned away.
     pub turned_away: u64,
 }
 
-/// What came of looking at a request.
+/// The state of a client's request.
 enum Request {
     Incomplete,
     Port(u32),
@@ -30,7 +30,7 @@ enum Request {
 }
 
 impl Clients {
-    /// Takes one more.
+    /// Adds a client.
     pub fn add(&mut self, stream: HostStream) {
         while self.by_name.len() >= CLIENTS_MAX && self.by_name.pop_first().is_some() {
             self.turned_away += 1;
@@ -38,12 +38,12 @@ impl Clients {
         self.by_name.insert(stream.name(), stream);
     }
 
-    /// Whether this is the name of one of them.
+    /// Whether a client has this name.
     pub fn has(&self, name: u64) -> bool {
         self.by_name.contains_key(&name)
     }
 
-    /// Looks at what the client with this name has said: when that is a request, the client and the port that it asks for.
+    /// Looks at what the client with this name has sent. Once that is a request, returns the client and the port that it asks for.
     pub fn request(&mut self, name: u64) -> Option<(HostStream, u32)> {
         let request = read(self.by_name.get(&name)?);
         if matches!(request, Request::Incomplete) {
@@ -58,7 +58,7 @@ impl Clients {
     }
 }
 
-/// Reads a whole request, and nothing after it: that is for the guest.
+/// Reads a whole request. Bytes behind it are left in the socket: they are for the guest.
 fn read(client: &HostStream) -> Request {
     let mut bytes = [0; REQUEST_MAX];
     let length = match rustix::net::recv(client.socket(), &mut bytes, RecvFlags::PEEK) {
@@ -87,7 +87,7 @@ fn read(client: &HostStream) -> Request {
     }
 }
 
-/// Takes the bytes that were looked at out of the socket.
+/// Removes `length` bytes, which have been looked at, from the socket.
 fn take(client: &HostStream, length: usize) -> io::Result<()> {
     let mut bytes = [0; REQUEST_MAX];
     let line = bytes.get_mut(..length).unwrap_or_default();

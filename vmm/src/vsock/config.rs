@@ -1,15 +1,15 @@
-//! What `--vsock` says: the guest's address, and where its connections lead.
+//! The value of `--vsock`: the guest's address, and where its connections lead.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The least address of a guest: those below are the hypervisor's, the guest's own and the host's (virtio 1.2, section 5.10.4).
+/// The lowest address of a guest: lower ones are the hypervisor's, the guest's own and the host's (virtio 1.2, section 5.10.4).
 pub const CID_MIN: u32 = 3;
-/// The greatest one: the next one means any (vsock(7)).
+/// The highest address of a guest: the next number means any address (vsock(7)).
 pub const CID_MAX: u32 = u32::MAX - 1;
 
-/// Bytes of the longest path: the longest of a Unix socket (107), less those of `_4294967295`.
+/// Maximum number of bytes of a path: that of a Unix socket's path (107), less `_4294967295`.
 const PATH_MAX: usize = 107 - 11;
 
 /// The socket device that a guest is to have, as `CID,socket=PATH`.
@@ -17,14 +17,14 @@ const PATH_MAX: usize = 107 - 11;
 pub struct VsockConfig {
     /// The guest's address.
     pub cid: u32,
-    /// Where who connects to the guest does so, and the beginning of the paths that the guest's connections lead to.
+    /// The socket on which clients connect to the guest, and the beginning of the paths that the guest's connections lead to.
     pub path: PathBuf,
 }
 
 /// A value of `--vsock` that can't be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadVsock {
-    /// It hasn't the two parts.
+    /// It doesn't have the two parts.
     #[error("a socket device is CID,socket=PATH, such as 3,socket=/run/guest.vsock")]
     Form,
     /// No guest can have this address.

@@ -20,7 +20,7 @@ use crate::log_limit::LogLimit;
 use crate::machine::{GuestMemory, MachineError};
 use crate::virtio::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts};
 
-/// Names of what is waited for beside streams, whose names follow.
+/// Names of events. Those of streams follow behind them.
 const ENDING: u64 = 0;
 const WORK: u64 = 1;
 const LISTENER: u64 = 2;
@@ -30,11 +30,11 @@ const BATCH: usize = 64;
 /// What has happened on the device until now.
 #[derive(Clone, Debug)]
 pub struct VsockRecord {
-    /// What it is.
+    /// Its address and its socket.
     pub config: VsockConfig,
     /// Connections at the moment.
     pub connections: usize,
-    /// What was done on them.
+    /// Counts of connections and of the guest's packets.
     pub counts: VsockCounts,
     /// What the guest's driver has done with the device as a whole.
     pub transport: TransportCounts,
@@ -42,7 +42,7 @@ pub struct VsockRecord {
     pub turned_away: u64,
 }
 
-/// As of when the device was served last, for whoever asks.
+/// What has happened on the device until it was served last, for other threads.
 #[derive(Clone, Debug)]
 pub struct VsockMonitor(Arc<Mutex<VsockRecord>>);
 
@@ -86,7 +86,7 @@ impl VsockParts {
         })
     }
 
-    /// What happens on it, for whoever asks while the guest runs.
+    /// Its monitor, for other threads while the guest runs.
     #[must_use]
     pub fn monitor(&self) -> VsockMonitor {
         self.monitor.clone()
@@ -124,7 +124,7 @@ impl VirtioParts for VsockParts {
     }
 }
 
-/// What the thread of the device works with.
+/// The state of the device's thread.
 struct Server {
     mmio: Arc<VirtioMmio<Vsock<HostStream>>>,
     work: EventFd,
@@ -159,7 +159,7 @@ impl Server {
                 match event.data() {
                     ENDING => return Ok(()),
                     WORK => {
-                        // Somebody else can't have read it.
+                        // No other thread reads it.
                         let _ = self.work.read();
                     }
                     LISTENER => self.admit(),
@@ -180,7 +180,7 @@ impl Server {
         })
     }
 
-    /// Takes one client; when more wait, the listener says so again.
+    /// Accepts one client. While more wait, the listener stays ready.
     fn admit(&mut self) {
         let admitted = match self.listener.accept() {
             Ok(client) => check_user(&client).and_then(|()| {

@@ -1,7 +1,7 @@
 //! The guest's socket device: Unix sockets of the host at the other ends of its connections, and the thread that serves them.
 //!
-//! The mapping is Firecracker's: who connects to the socket and says `CONNECT PORT` is connected to that port of the guest, and a
-//! guest that connects to port P of the host is connected to who listens at the socket's path with `_P` after it.
+//! The mapping is Firecracker's: a client that connects to the socket and sends `CONNECT PORT` is connected to that port of the guest, and a
+//! guest that connects to port P of the host is connected to the program that listens at the socket's path with `_P` after it.
 
 mod clients;
 mod config;

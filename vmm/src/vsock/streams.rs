@@ -12,7 +12,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::connector::{SocketConnector, connect};
 
-/// A stream that is waited for by its name.
+/// A stream, whose events have its name.
 #[derive(Debug)]
 pub struct HostStream {
     name: u64,
@@ -42,7 +42,7 @@ impl Stream for HostStream {
     }
 
     fn end_writing(&mut self) {
-        // What is gone already needs no end.
+        // A stream that is gone already needs no end.
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
     }
 }
@@ -57,8 +57,8 @@ fn transferred(result: io::Result<usize>) -> Transfer {
     }
 }
 
-/// Makes streams, and waits for all of them. What a stream becomes ready for is told once (epoll(7), edge-triggered), so that
-/// nothing has to be said of what isn't wanted at this moment.
+/// Makes streams, and waits for all of them. A stream's event comes once (epoll(7), edge-triggered), so that events that aren't wanted
+/// at the moment needn't be turned off.
 pub struct Streams {
     epoll: Arc<Epoll>,
     last_name: u64,
@@ -68,7 +68,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Streams that are waited for by `epoll`, with names above `last_name`. Those of the guest lead to `path` with the port
+    /// Makes streams whose events come by `epoll` with names above `last_name`. The guest's connections lead to `path` with the port
     /// after it, and are made by `connector` if there is one.
     pub fn new(
         epoll: Arc<Epoll>,
@@ -84,14 +84,14 @@ impl Streams {
         }
     }
 
-    /// Takes a socket, which doesn't block, under a name of its own.
+    /// Adds a socket that doesn't block, and gives it a new name.
     pub fn add(&mut self, socket: OwnedFd) -> io::Result<HostStream> {
         self.last_name += 1;
         let interest =
             EventSet::IN | EventSet::OUT | EventSet::READ_HANG_UP | EventSet::EDGE_TRIGGERED;
         let event = EpollEvent::new(interest, self.last_name);
         let descriptor = socket.as_raw_fd();
-        // Closed, it isn't waited for any more.
+        // Its events end when it is closed.
         (self.epoll).ctl(ControlOperation::Add, descriptor, event)?;
         Ok(HostStream {
             name: self.last_name,

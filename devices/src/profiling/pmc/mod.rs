@@ -3,15 +3,15 @@
 //! [`Pmc`] carries out the calls of `PMC.md`, and takes what was counted of which process. It knows neither how that is
 //! found out, nor who makes ticks. [`Account`] counts all processes for one client.
 
-mod account;
 mod process;
+mod process_counts;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
 use kvmprof_recording::{EventKind, SamplingEvent};
 
-pub use account::{Account, Row};
 use process::Process;
+pub use process_counts::{Account, Row};
 
 /// What `pmc_get_num_counters` returns.
 const NUMBER: i64 = CounterId::CacheMisses as i64 + 1;

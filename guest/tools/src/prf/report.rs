@@ -1,4 +1,7 @@
 //! Prints the shares between two records for prfpr.
+//!
+//! It has a table of its own, in the layout of the original prfpr, and doesn't use `kvmprof-report`: a record of prf has counters by address and no
+//! samples, so that no recording can be made of it.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -10,7 +10,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_introspection::testing::kernel::HOT;
 use kvmprof_recording::Sample;
-use kvmprof_tests::{Guest, Ran, on_kvm, recorded, run, until};
+use kvmprof_tests::{Guest, Ran, on_kvm, read_status, recorded, run, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -50,16 +50,14 @@ impl Attached {
     }
 
     fn sampled(&self) -> u64 {
-        let status = self.guest.status();
-        status["clock"]["ledger"]["sampled"].as_u64().unwrap()
+        self.guest.status().clock.ledger.sampled
     }
 
     /// How many ticks there were; `None` once it has ended.
     fn ticks(&self) -> Option<u64> {
         let connection = Connection::connect(&self.guest.socket()).ok()?;
         let document = connection.snapshot(device::STATUS, MAX_STATUS).ok()?;
-        let status: Value = serde_json::from_slice(&document).unwrap();
-        status["clock"]["ledger"]["ticks"].as_u64()
+        Some(read_status(document).clock.ledger.ticks)
     }
 
     fn until_ticks(&self, more: u64) {
@@ -99,6 +97,14 @@ impl Attached {
     }
 }
 
+/// A VMM, and kvmprof that is attached to its guest and has taken some samples.
+fn sampled(capture: &str) -> (Vmm, Attached) {
+    let vmm = Vmm::start();
+    let attached = Attached::start(&vmm, capture);
+    attached.until_sampled(100);
+    (vmm, attached)
+}
+
 /// All samples are of the synthetic guest's process, in its kernel.
 fn check_samples(samples: &[Sample]) {
     assert!(samples.len() >= 20, "{}", samples.len());
@@ -115,8 +121,8 @@ fn the_synthetic_guest_is_known_by_its_memory() {
         for capture in CAPTURES {
             let attached = Attached::start(&vmm, capture);
             attached.until_sampled(100);
-            let status = attached.guest.status();
-            assert_eq!(status["machine"]["linux"]["release"], "6.99.0-test");
+            let linux = attached.guest.status().machine.linux.unwrap();
+            assert_eq!(linux.release, "6.99.0-test");
             let (ran, samples) = attached.stop();
             assert_eq!(ran.stderr, "");
             check_samples(&samples);
@@ -163,9 +169,7 @@ fn a_kernels_file_is_compared_with_what_runs() {
 fn a_reboot_ends_it() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let mut attached = Attached::start(&vmm, capture);
-            attached.until_sampled(100);
+            let (mut vmm, mut attached) = sampled(capture);
             vmm.tell("reboot");
             let (ran, samples) = attached.wait();
             assert!(ran.stderr.contains("has rebooted"), "{ran:?}");
@@ -179,9 +183,7 @@ fn a_reboot_ends_it() {
 fn a_vmm_that_executes_another_program_has_ended() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let mut attached = Attached::start(&vmm, capture);
-            attached.until_sampled(100);
+            let (mut vmm, mut attached) = sampled(capture);
             vmm.begin("exec sleep 1000");
             let (ran, samples) = attached.wait();
             assert!(ran.stderr.contains("has ended"), "{ran:?}");
@@ -196,9 +198,7 @@ fn a_vmm_that_executes_another_program_has_ended() {
 fn slots_may_change_while_it_is_attached() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
+            let (mut vmm, attached) = sampled(capture);
             vmm.tell("move-slots 25");
             vmm.tell("alias");
             attached.until_sampled(500);
@@ -220,9 +220,7 @@ fn memory_may_go_away_while_it_is_attached() {
                 ("cut 0", false),
                 ("unmap", false),
             ] {
-                let mut vmm = Vmm::start();
-                let attached = Attached::start(&vmm, capture);
-                attached.until_sampled(50);
+                let (mut vmm, attached) = sampled(capture);
                 vmm.tell(way);
                 attached.until_ticks(500);
                 let (ran, samples) = attached.stop();
@@ -242,17 +240,13 @@ fn memory_may_go_away_while_it_is_attached() {
 fn a_vcpu_may_go_away_while_it_is_attached() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let mut attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
+            let (mut vmm, mut attached) = sampled(capture);
             vmm.tell("end-thread");
             let (ran, samples) = attached.wait();
             assert!(ran.stderr.contains("has ended"), "{ran:?}");
             check_samples(&samples);
 
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
+            let (mut vmm, attached) = sampled(capture);
             vmm.tell("close");
             attached.until_ticks(100);
             let (ran, samples) = attached.stop();
@@ -260,9 +254,7 @@ fn a_vcpu_may_go_away_while_it_is_attached() {
             assert_eq!(says_so, usize::from(capture == "ptrace"), "{ran:?}");
             check_samples(&samples);
 
-            let mut vmm = Vmm::start();
-            let mut attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
+            let (mut vmm, mut attached) = sampled(capture);
             vmm.tell("close-vm");
             let (ran, _) = attached.wait();
             assert!(ran.stderr.contains("has ended"), "{ran:?}");
@@ -291,9 +283,7 @@ fn a_guest_may_end_while_nobody_counts_its_ticks() {
 #[test]
 fn a_vcpu_may_be_another_file_for_a_while() {
     on_kvm(|| {
-        let mut vmm = Vmm::start();
-        let attached = Attached::start(&vmm, "kernel");
-        attached.until_sampled(50);
+        let (mut vmm, attached) = sampled("kernel");
         vmm.tell("hide");
         // The program that samples is made anew with the slots.
         vmm.tell("move-slots 1");
@@ -333,9 +323,7 @@ fn the_guest_may_number_its_cpus_as_it_likes() {
 fn a_vcpu_may_be_added_while_it_is_attached() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
+            let (mut vmm, attached) = sampled(capture);
             vmm.tell("add-vcpu");
             until("it is said", || {
                 let said = attached.guest.stderr();

@@ -3,7 +3,7 @@
 use kvmprof_tests::{on_kvm, until};
 
 use super::vmm::Vmm;
-use super::{Attached, CAPTURES, check_samples};
+use super::{Attached, CAPTURES, check_samples, sampled};
 
 /// The program that has the thread's number then isn't made to do anything.
 #[test]
@@ -27,9 +27,7 @@ fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
 #[test]
 fn a_signals_handler_may_not_come_back() {
     on_kvm(|| {
-        let mut vmm = Vmm::start();
-        let attached = Attached::start(&vmm, "ptrace");
-        attached.until_sampled(50);
+        let (mut vmm, attached) = sampled("ptrace");
         vmm.tell("nap");
         // From inside of the handler.
         attached.until_sampled(200);
@@ -47,9 +45,7 @@ fn a_signals_handler_may_not_come_back() {
 fn a_vcpus_thread_may_sleep_and_wait() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
+            let (mut vmm, attached) = sampled(capture);
             vmm.tell("work 500");
             attached.until_sampled(50);
             let (ran, samples) = attached.stop();
@@ -63,9 +59,7 @@ fn a_vcpus_thread_may_sleep_and_wait() {
 #[test]
 fn a_seccomp_filter_may_come_later() {
     on_kvm(|| {
-        let mut vmm = Vmm::start();
-        let attached = Attached::start(&vmm, "ptrace");
-        attached.until_sampled(50);
+        let (mut vmm, attached) = sampled("ptrace");
         vmm.tell("filter");
         attached.until_sampled(200);
         let (ran, samples) = attached.stop();
@@ -80,9 +74,7 @@ fn a_seccomp_filter_may_come_later() {
 fn a_vcpu_may_be_slow_to_stop() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(100);
+            let (mut vmm, attached) = sampled(capture);
             let pipe = attached.folder.path().join("pipe").display().to_string();
             vmm.tell(&format!("block {pipe}"));
             // It is traced from then on until it has stopped: kvmprof has given up waiting for that.
@@ -106,9 +98,7 @@ fn a_vcpu_may_be_slow_to_stop() {
 fn a_system_call_may_have_returned_any_number() {
     on_kvm(|| {
         for capture in CAPTURES {
-            let mut vmm = Vmm::start();
-            let attached = Attached::start(&vmm, capture);
-            attached.until_sampled(50);
+            let (mut vmm, attached) = sampled(capture);
             vmm.tell("seek");
             attached.until_ticks(2000);
             let (ran, samples) = attached.stop();

@@ -72,6 +72,7 @@ fn work(rounds: u64) {
             tv_sec: 0,
             tv_nsec: 1_000_000,
         };
+        // By libc: rustix calls ppoll(2), which the kernel doesn't go on with by restart_syscall(2), as it does with poll(2).
         // SAFETY: the buffer and the time are alive, and are as long as is said.
         let ended = unsafe {
             [
@@ -99,6 +100,7 @@ pub extern "C" fn take_naps(_: i32, _: *mut libc::siginfo_t, context: *mut libc:
     }
     loop {
         NAPS.fetch_add(1, Ordering::SeqCst);
+        // By libc, as above.
         // SAFETY: it waits for nothing else, and nothing is written.
         unsafe { libc::poll(std::ptr::null_mut(), 0, 100) };
     }

@@ -112,10 +112,8 @@ pub fn killed_recorder(soak: &mut Soak) -> Option<&'static str> {
 /// Waits until the end of a client is noticed.
 fn without_recorders(soak: &Soak) {
     until("nobody records", || {
-        let status = soak.guest.status();
-        let consumers = status["consumers"].as_array().unwrap();
-        let is_recorder = |one: &serde_json::Value| one["name"] == "recorder";
-        (!consumers.iter().any(is_recorder)).then_some(())
+        let recorders = soak.guest.status().recorders().count();
+        (recorders == 0).then_some(())
     });
 }
 

@@ -423,10 +423,15 @@ fn guests_go_on_and_their_end_is_noticed(run: &Run) {
             "{}",
             run.finished.text(&format!("{guest}.stderr"))
         );
-        let status = run.finished.json(&format!("{guest}.json"));
-        assert_eq!(status["clock"]["source"], "ptrace");
-        let by_kernel = run.finished.json(&format!("{guest}.kernel.json"));
-        assert_eq!(by_kernel["clock"]["source"], "kernel");
-        assert!(status["machine"]["linux"]["release"].is_string());
+        let document = |end: &str| run.finished.status_document(&format!("{guest}.{end}"));
+        let status = document("json");
+        assert_eq!(status.clock.source, "ptrace");
+        assert_eq!(document("kernel.json").clock.source, "kernel");
+        assert!(
+            status
+                .machine
+                .linux
+                .is_some_and(|linux| !linux.release.is_empty())
+        );
     }
 }

@@ -60,13 +60,13 @@ fn ports_are_connections() {
         let reply = console.after(&format!("pcs{round} "));
         assert!(reply.starts_with(OPENED), "{round}: {reply}");
     }
-    let status = run.json("ports.status.json");
-    let virtio = &status["machine"]["virtio"];
-    assert_eq!(virtio["refused_queues"], 0, "{virtio}");
-    assert_eq!(virtio["control_faults"], 0, "{virtio}");
-    assert_eq!(virtio["ports"][0]["protocol_faults"], 1, "{virtio}");
-    assert_eq!(virtio["ports"][0]["queue_faults"], 0, "{virtio}");
-    assert_eq!(virtio["ports"][1]["protocol_faults"], 0, "{virtio}");
+    let status = run.status_document("ports.status.json");
+    let virtio = status.machine.virtio.unwrap();
+    assert_eq!(virtio.refused_queues, 0, "{virtio:?}");
+    assert_eq!(virtio.control_faults, 0, "{virtio:?}");
+    assert_eq!(virtio.ports[0].protocol_faults, 1, "{virtio:?}");
+    assert_eq!(virtio.ports[0].queue_faults, 0, "{virtio:?}");
+    assert_eq!(virtio.ports[1].protocol_faults, 0, "{virtio:?}");
     assert_eq!(console.number("hung up after "), 0);
     assert_eq!(run.status("ports"), 0);
 }

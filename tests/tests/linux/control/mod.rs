@@ -59,9 +59,9 @@ fn a_client_presses_the_button() {
 #[test]
 fn a_pause_makes_no_ticks_and_no_lockups() {
     let run = run();
-    let ledger = |name: &str| run.json(name)["clock"]["ledger"].clone();
-    assert_eq!(ledger("paused"), ledger("still"));
-    assert_eq!(run.json("still")["machine"]["paused"], true);
+    let [paused, still] = ["paused", "still"].map(|name| run.status_document(name));
+    assert_eq!(paused.clock.ledger, still.clock.ledger);
+    assert!(still.machine.paused);
     let console = run.text("control.console");
     assert!(console.contains("lockups 0"), "{console}");
 }
@@ -73,7 +73,7 @@ fn a_recording_goes_on_over_resets() {
     let (contents, samples) = run.recording("control.kvmprof");
     assert_eq!(contents.closed, Some(contents.account));
     assert_eq!(contents.resets.len(), 2);
-    assert_eq!(run.json("last.placement")["machine"]["resets"], 2);
+    assert_eq!(run.status_document("last.placement").machine.resets, 2);
     let (_, slide) = run.placement("last.placement");
     assert_eq!(contents.kernel.unwrap().slide, slide.unwrap());
     let begins = [0]

@@ -1,7 +1,7 @@
 //! The socket device, the memory balloon and the clock, as Debian's own drivers see them: all in one guest.
 
+use kvmprof_recording::status::MachineStatus;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
-use serde_json::Value;
 
 const MODULES: [&str; 4] = [
     "virtio_mmio",
@@ -29,8 +29,8 @@ fn run() -> Finished {
     })
 }
 
-fn machine(run: &Finished, name: &str) -> Value {
-    run.json(name)["machine"].clone()
+fn machine(run: &Finished, name: &str) -> MachineStatus {
+    run.status_document(name).machine
 }
 
 #[test]
@@ -57,28 +57,22 @@ fn bytes_go_both_ways_over_sockets() {
         (String::new(), String::new())
     );
 
-    let vsock = machine(&run, "end.json")["vsock"].clone();
-    println!("{vsock}");
-    assert_eq!(vsock["connections"], 0, "{vsock}");
-    assert_eq!(
-        (&vsock["guest_connections"], &vsock["guest_refused"]),
-        (&1.into(), &1.into())
-    );
-    assert_eq!(
-        (&vsock["host_connections"], &vsock["host_refused"]),
-        (&1.into(), &1.into())
-    );
-    assert_eq!(vsock["clients_turned_away"], 1, "{vsock}");
-    assert_eq!(vsock["received_bytes"], 4_000_000, "{vsock}");
-    assert_eq!(vsock["sent_bytes"], 6_000_000, "{vsock}");
-    for none in [
-        "malformed",
-        "credit_violations",
-        "queue_faults",
-        "refused_queues",
-    ] {
-        assert_eq!(vsock[none], 0, "{vsock}");
-    }
+    let vsock = machine(&run, "end.json").vsock.unwrap();
+    println!("{vsock:?}");
+    assert_eq!(vsock.connections, 0, "{vsock:?}");
+    let counts = vsock.counts;
+    assert_eq!((counts.guest_connections, counts.guest_refused), (1, 1));
+    assert_eq!((counts.host_connections, counts.host_refused), (1, 1));
+    assert_eq!(vsock.clients_turned_away, 1, "{vsock:?}");
+    assert_eq!(counts.received_bytes, 4_000_000, "{vsock:?}");
+    assert_eq!(counts.sent_bytes, 6_000_000, "{vsock:?}");
+    let faults = [
+        counts.malformed,
+        counts.credit_violations,
+        counts.queue_faults,
+        vsock.refused_queues,
+    ];
+    assert_eq!(faults, [0; 4], "{vsock:?}");
 }
 
 #[test]
@@ -88,20 +82,16 @@ fn memory_that_the_guest_does_not_need_goes_back() {
     let (used, freed) = (resident("used"), resident("freed"));
     println!("resident: {used} with a file, {freed} without");
     assert!(freed + 100 * MIB < used);
-    let full = machine(&run, "full.json")["balloon"].clone();
-    println!("{full}");
-    assert_eq!(full["held_bytes"], 128 * MIB);
-    assert!(full["inflated_bytes"].as_u64().unwrap() >= 128 * MIB);
-    let total = full["guest"]["total_bytes"].as_u64().unwrap();
+    let full = machine(&run, "full.json").balloon.unwrap();
+    println!("{full:?}");
+    assert_eq!(full.held_bytes, 128 * MIB);
+    assert!(full.inflated_bytes >= 128 * MIB);
+    let total = full.guest.total_bytes.unwrap();
     assert!(total > 128 * MIB && total < 512 * MIB, "{total}");
-    let end = machine(&run, "end.json")["balloon"].clone();
-    assert_eq!(
-        (&end["target_bytes"], &end["held_bytes"]),
-        (&0.into(), &0.into())
-    );
-    for none in ["refused_pages", "queue_faults", "refused_queues"] {
-        assert_eq!(end[none], 0, "{end}");
-    }
+    let end = machine(&run, "end.json").balloon.unwrap();
+    assert_eq!((end.target_bytes, end.held_bytes), (0, 0));
+    let faults = [end.refused_pages, end.queue_faults, end.refused_queues];
+    assert_eq!(faults, [0; 3], "{end:?}");
     let info = run.text("info");
     assert!(info.contains("128M of 128M held"), "{info}");
     let said = run.text("too-much");

@@ -84,8 +84,8 @@ fn exits_are_in_the_code_that_makes_them() {
     let run = &run();
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
     println!("{}", run.text("guest.report"));
-    let status = run.json("guest.status.json");
-    assert_eq!(status["clock"]["event"], "exits:3");
+    let status = run.status_document("guest.status.json");
+    assert_eq!(status.clock.event.as_deref(), Some("exits:3"));
     let (contents, seen) = read(run, "guest.kvmprof");
     assert_eq!(contents.account.idle + contents.account.stolen, 0);
     let messages: Vec<&Seen> = seen.iter().filter(|seen| seen.is_message()).collect();

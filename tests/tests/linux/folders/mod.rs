@@ -5,7 +5,6 @@ use std::fs;
 use kvmprof_initramfs::in_load_order;
 use kvmprof_lab::{Kernel, virtiofsd};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
-use serde_json::Value;
 
 const CALLS: u64 = 0x1000_0000;
 /// More than lies below the hole at 3 GiB.
@@ -104,32 +103,24 @@ fn requests_fail_that_nobody_answers_until_the_driver_begins_anew() {
         assert!(said.contains("Input/output error"), "{request}{said}");
     }
     assert!(console.has("served again"));
-    let folders = run.json("folder.status.json")["machine"]["folders"].clone();
-    println!("{folders}");
-    let work = &folders[0];
+    let folders = run.status_document("folder.status.json").machine.folders;
+    println!("{folders:?}");
+    let [work, other] = folders.as_slice() else {
+        panic!("two folders");
+    };
     assert_eq!(
-        (&work["tag"], &work["state"]),
-        (&"work".into(), &"serving".into())
+        (work.tag.as_str(), work.state.as_str()),
+        ("work", "serving")
     );
-    assert_eq!(
-        (&work["source"], &work["readonly"]),
-        (&"/run/work".into(), &false.into())
-    );
+    assert_eq!((work.source.as_str(), work.readonly), ("/run/work", false));
     // After the guest's reset, and after the failure.
-    assert_eq!(
-        (&work["restarts"], &work["failures"]),
-        (&2.into(), &1.into())
-    );
-    assert!(work["refused_requests"].as_u64() >= Some(2), "{work}");
-    let other = &folders[1];
-    assert_eq!(
-        (&other["readonly"], &other["failure"]),
-        (&true.into(), &Value::Null)
-    );
+    assert_eq!((work.restarts, work.failures), (2, 1));
+    assert!(work.refused_requests >= 2, "{work:?}");
+    assert!(other.readonly);
+    assert_eq!(other.failure, None);
     for folder in [work, other] {
-        for none in ["queue_faults", "refused_queues"] {
-            assert_eq!(folder[none], 0, "{folder}");
-        }
+        let faults = (folder.queue_faults, folder.refused_queues);
+        assert_eq!(faults, (0, 0), "{folder:?}");
     }
     let text = run.text("folder.status.text");
     assert!(

@@ -7,7 +7,7 @@ mod work;
 
 use std::ops::Range;
 
-use kvmprof_recording::{Mode, StackEnd};
+use kvmprof_recording::{ClockLedger, Mode, StackEnd};
 use kvmprof_tests::linux::{
     Console, Finished, Program, Scenario, Stream, debian, guest_init, guest_program,
     kernel_knowledge, once,
@@ -109,23 +109,17 @@ impl Run {
 
     /// The status as of the end of a stream; every account in it balances.
     fn check_status(&self, name: &str) {
-        let status = self.finished.json(&format!("guest.{name}.status"));
-        let clock = &status["clock"];
-        let vcpus = clock["vcpus"].as_array().unwrap();
-        assert_eq!(vcpus.len(), usize::from(self.case.cpus));
-        for ledger in vcpus.iter().chain([&clock["ledger"]]) {
-            let of = |part: &str| ledger[part].as_u64().unwrap();
-            let sum = of("sampled") + of("idle") + of("stolen") + of("lost");
-            assert_eq!(of("ticks"), sum, "{ledger}");
+        let status = self
+            .finished
+            .status_document(&format!("guest.{name}.status"));
+        let clock = status.clock;
+        assert_eq!(clock.vcpus.len(), usize::from(self.case.cpus));
+        for ledger in clock.vcpus.iter().chain([&clock.ledger]) {
+            assert!(ledger.balances(), "{ledger:?}");
         }
-        for part in ["ticks", "sampled", "idle", "stolen", "lost"] {
-            let sum: u64 = vcpus
-                .iter()
-                .map(|ledger| ledger[part].as_u64().unwrap())
-                .sum();
-            assert_eq!(clock["ledger"][part], sum, "{part}");
-        }
-        assert_eq!(clock["running"], false, "nobody listens any more");
+        let sum: ClockLedger = clock.vcpus.iter().copied().sum();
+        assert_eq!(clock.ledger, sum);
+        assert!(!clock.running, "nobody listens any more");
     }
 
     /// How far the kernel was moved, as the status shows it.
@@ -157,13 +151,13 @@ fn the_accounts(run: &Run) {
 
 /// What drives the clock is what was asked for, once processes run.
 fn the_clock(run: &Run) {
-    let working = run.finished.json("guest.work.working");
+    let working = run.finished.status_document("guest.work.working");
     let options: Vec<&str> = run.case.options.split(' ').collect();
     let asked = match options[..] {
         ["--clock", source] => source,
         _ => "thread",
     };
-    assert_eq!(working["clock"]["source"], asked);
+    assert_eq!(working.clock.source, asked);
 }
 
 /// The share of `part` in `whole`.

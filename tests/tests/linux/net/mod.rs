@@ -1,8 +1,8 @@
 //! The network device and the entropy device, as Debian's own drivers see them: over passt and over a tap.
 
 use kvmprof_lab::{GUEST_NETWORK, InitramfsBuilder, Kernel};
+use kvmprof_recording::status::NetworkStatus;
 use kvmprof_tests::linux::{Console, Finished, Scenario, debian, once};
-use serde_json::Value;
 
 const COMMON: &str = include_str!("common.sh");
 
@@ -35,12 +35,8 @@ fn run() -> Finished {
 }
 
 /// The status document's part about the network.
-fn network(run: &Finished, name: &str) -> Value {
-    run.json(name)["machine"]["networks"][0].clone()
-}
-
-fn count(value: &Value) -> u64 {
-    value.as_u64().unwrap()
+fn network(run: &Finished, name: &str) -> NetworkStatus {
+    run.status_document(name).machine.networks.remove(0)
 }
 
 /// What goes over the network arrives as it was, in both directions, and again when the peer has gone and come back.
@@ -55,18 +51,16 @@ fn check_transfers(run: &Finished, name: &str) -> Console {
     assert_eq!(run.status(name), 0);
 
     let down = network(run, &format!("{name}.down.json"));
-    assert_eq!(down["up"], false, "{down}");
-    assert_eq!(down["link_losses"], 1, "{down}");
+    assert!(!down.up, "{down:?}");
+    assert_eq!(down.link_losses, 1, "{down:?}");
     let end = network(run, &format!("{name}.end.json"));
-    println!("{end}");
-    assert_eq!(end["up"], true, "{end}");
-    assert_eq!(end["link_losses"], 1, "{end}");
-    assert!(count(&end["received"]["bytes"]) > FILE + LONG, "{end}");
-    assert!(count(&end["sent"]["bytes"]) > FILE, "{end}");
-    for none in ["queue_faults", "refused_queues"] {
-        assert_eq!(end[none], 0, "{end}");
-    }
-    assert_eq!(end["sent"]["malformed"], 0, "{end}");
+    println!("{end:?}");
+    assert!(end.up, "{end:?}");
+    assert_eq!(end.link_losses, 1, "{end:?}");
+    assert!(end.received.bytes > FILE + LONG, "{end:?}");
+    assert!(end.sent.bytes > FILE, "{end:?}");
+    assert_eq!((end.queue_faults, end.refused_queues), (0, 0), "{end:?}");
+    assert_eq!(end.sent.malformed, 0, "{end:?}");
     console
 }
 
@@ -95,14 +89,9 @@ fn a_guest_has_a_network_by_a_tap() {
     assert!(OFFLOADS.iter().all(|feature| has(&console, *feature)));
     // Work was left to the other side: frames are longer than packets of the link.
     let end = network(&run, "tap.end.json");
-    for direction in ["sent", "received"] {
-        let (frames, bytes) = (&end[direction]["frames"], &end[direction]["bytes"]);
-        println!(
-            "{direction}: {} bytes a frame",
-            count(bytes) / count(frames)
-        );
-    }
-    assert!(count(&end["received"]["bytes"]) / count(&end["received"]["frames"]) > 1514);
+    let [sent, received] = [end.sent, end.received].map(|counts| counts.bytes / counts.frames);
+    println!("{sent} and {received} bytes a frame, sent and received");
+    assert!(received > 1514);
 }
 
 #[test]
@@ -124,7 +113,8 @@ fn the_kernel_takes_random_bytes() {
     let random = console.after("random ");
     assert_eq!(random.len(), 64);
     assert_ne!(random, "0".repeat(64));
-    let entropy = run.json("passt.end.json")["machine"]["entropy"].clone();
-    assert!(count(&entropy["bytes"]) >= 32, "{entropy}");
-    assert_eq!(entropy["queue_faults"], 0, "{entropy}");
+    let status = run.status_document("passt.end.json");
+    let entropy = status.machine.entropy.unwrap();
+    assert!(entropy.bytes >= 32, "{entropy:?}");
+    assert_eq!(entropy.queue_faults, 0, "{entropy:?}");
 }

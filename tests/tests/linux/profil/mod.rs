@@ -222,25 +222,18 @@ fn recorded(run: &Finished, pid: i32, code: &Range<u64>, rate_hz: u32) -> (usize
 /// Each of the forked processes has an account, in which every tick is.
 fn forked_processes_have_accounts_of_their_own(run: &Finished) {
     let parent = run.console("guest").number("parent ");
-    let status = run.json("children.status");
-    let consumers = status["consumers"].as_array().unwrap();
-    let family: Vec<_> = consumers
-        .iter()
-        .filter(|consumer| {
-            let is_profil = consumer["name"]
-                .as_str()
-                .is_some_and(|name| name.starts_with("profil"));
-            is_profil && consumer["pid"].as_i64() >= Some(parent.into())
-        })
+    let status = run.status_document("children.status");
+    let family: Vec<_> = status
+        .profil()
+        .filter(|process| process.pid >= parent)
         .collect();
-    assert_eq!(family.len(), FAMILY, "{consumers:#?}");
+    assert_eq!(family.len(), FAMILY, "{:#?}", status.consumers);
     for process in family {
-        let ledger = &process["ledger"];
-        assert!(kvmprof_tests::ledger_of(ledger).balances(), "{process}");
-        assert_eq!(process["state"], "on", "{process}");
-        let count = |name: &str| ledger[name].as_u64().unwrap();
-        assert!(count("recorded") >= OWN, "{process}");
-        assert_eq!(count("discarded"), 0, "{process}");
+        let ledger = process.ledger;
+        assert!(ledger.balances(), "{process:?}");
+        assert_eq!(process.state, "on", "{process:?}");
+        assert!(ledger.recorded >= OWN, "{process:?}");
+        assert_eq!(ledger.discarded, 0, "{process:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::manual::{MS, ManualBackend, US, sampled, unsampled};
 use crate::clock::ElapsedTicks;
-use crate::clock::account::{LATE_NS, REFRESH_RUN_DELAY_TICKS, TickAccount};
+use crate::clock::elapsed_ticks::{LATE_NS, REFRESH_RUN_DELAY_TICKS, TickAccount};
 
 /// Ticks of a running vCPU, and what the host says, in ns; the period is 1 ms.
 struct Running {

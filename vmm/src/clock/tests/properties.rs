@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::manual::{ManualBackend, total};
-use crate::clock::account::LATE_NS;
+use crate::clock::elapsed_ticks::LATE_NS;
 use crate::clock::grid::aligned_start;
 use crate::clock::{ElapsedTicks, Grid, VcpuClock};
 use crate::vcpu::signals;

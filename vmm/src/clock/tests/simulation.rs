@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::manual::{HZ, MS, ManualBackend, US};
 use crate::clock::VcpuClock;
-use crate::clock::account::LATE_NS;
+use crate::clock::elapsed_ticks::LATE_NS;
 use crate::vcpu::signals;
 
 /// What the vCPU's thread does.

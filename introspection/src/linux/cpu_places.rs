@@ -8,7 +8,9 @@ use vm_memory::GuestAddress;
 use super::cpu::per_cpu;
 use super::task_layout::SOFTIRQ;
 use super::{Cpu, LinuxKnowledge};
-use crate::places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
+use crate::process_places::{
+    LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+};
 use crate::{PhysicalMemory, Registers};
 
 /// The longest direct mapping, in bytes (`Documentation/arch/x86/x86_64/mm.rst`, 5 levels).

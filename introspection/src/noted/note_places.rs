@@ -5,7 +5,9 @@ use vm_memory::GuestAddress;
 
 use super::location;
 use crate::memory::{AddressSpace, PAGE};
-use crate::places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
+use crate::process_places::{
+    LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+};
 use crate::{PhysicalMemory, Registers};
 
 /// So far before and behind what a pointer leads to, its like are looked for.

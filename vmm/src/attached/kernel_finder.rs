@@ -1,4 +1,4 @@
-//! Learns what runs in a guest that nobody has told about.
+//! Finds the kernel that runs in a guest of another program.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::vcpu::select_registers;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Finds the guest's kernel from what its vCPUs run.
-pub struct Learner {
+pub struct KernelFinder {
     vcpus: Vec<TracedVcpu>,
     /// How many looks there were.
     looks: usize,
@@ -24,8 +24,8 @@ pub struct Learner {
     is_other: bool,
 }
 
-impl Learner {
-    /// By these vCPUs, in turn: one may run a guest of its own, or nothing yet.
+impl KernelFinder {
+    /// Looks at these vCPUs in turn: one of them may run a guest of its own, or nothing yet.
     pub fn new(vcpus: Vec<TracedVcpu>) -> Self {
         Self {
             vcpus,
@@ -81,7 +81,7 @@ impl Learner {
     }
 
     /// Looks again and again, until `knowledge` is complete and it is known where the kernel is, or `stopping` is set. Gives itself back.
-    pub fn learn(
+    pub fn search(
         mut self,
         memory: &Arc<AttachedMemory>,
         knowledge: &GuestKnowledge,

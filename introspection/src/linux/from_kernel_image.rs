@@ -1,4 +1,4 @@
-//! Learns about a kernel from its image: a file, or what a running guest has in memory.
+//! What is known of a kernel from its image: a file, or what a running guest has in memory.
 
 use std::fmt::Write;
 use std::ops::Range;

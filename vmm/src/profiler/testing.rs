@@ -1,0 +1,84 @@
+//! A profiler of vCPUs without threads, for tests and fuzz targets.
+//!
+//! Only compiled for this crate's own tests and with the feature `testing`, which the product doesn't use.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a profiler that can't be put together is a failed test"
+)]
+
+use std::sync::Arc;
+
+use kvmprof_introspection::GuestKnowledge;
+use vm_memory::GuestAddress;
+
+use super::{ClockPlan, DeviceMonitors, MachineInfo, OnVcpus, Profiler};
+use crate::binaries::BinarySources;
+use crate::clock::ClockSource;
+use crate::counters::MachineCounters;
+use crate::machine::{GuestMemory, MachineDevices};
+use crate::vcpu::{Doorbell, RegisterSource, TickSender, VcpuShared, tick_ring};
+
+/// The guest's memory in bytes.
+const MEMORY: usize = 0x1000;
+/// How many addresses a table of prf may have.
+const PRF_ADDRESSES: usize = 64;
+/// How many frames a stack may have.
+const MAX_STACK: usize = 128;
+
+/// What the thread of a vCPU would have.
+pub struct VcpuEnd {
+    /// What it shares with the profiler.
+    pub shared: Arc<VcpuShared>,
+    /// Its ring of ticks.
+    pub ticks: TickSender,
+}
+
+/// A profiler of `vcpus` vCPUs without threads, whose clock makes `hz` ticks a second when it runs, with the vCPUs' ends. Without `devices` the guest is
+/// another program's.
+///
+/// # Panics
+/// The host gives no file or memory.
+pub fn profiler_without_threads(
+    vcpus: u16,
+    hz: u32,
+    devices: Option<Arc<MachineDevices>>,
+) -> (Profiler, Vec<VcpuEnd>) {
+    let doorbell = Arc::new(Doorbell::new().unwrap());
+    let (mut ends, mut links) = (Vec::new(), Vec::new());
+    for vcpu in 0..vcpus {
+        let shared = Arc::<VcpuShared>::default();
+        let (ticks, receiver) = tick_ring(vcpu, Arc::clone(&doorbell));
+        links.push((Arc::clone(&shared), receiver));
+        ends.push(VcpuEnd { shared, ticks });
+    }
+    let knowledge = Arc::new(GuestKnowledge::unknown());
+    let info = MachineInfo {
+        kernel: "none".to_owned(),
+        memory_bytes: MEMORY as u64,
+        devices,
+        monitors: DeviceMonitors::default(),
+        counters: MachineCounters::default(),
+        knowledge: Arc::clone(&knowledge),
+        host_stacks: None,
+        halted_ticks: None,
+    };
+    let plan = ClockPlan {
+        hz,
+        source: ClockSource::Thread,
+        fallback: ClockSource::Thread,
+        of_recordings: ClockSource::Thread,
+        jitter: false,
+        registers: RegisterSource::RunPage,
+    };
+    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap();
+    let profiler = Profiler::new(
+        links,
+        plan,
+        Arc::default(),
+        info,
+        PRF_ADDRESSES,
+        Some(OnVcpus::new(vcpus.into(), MAX_STACK)),
+        BinarySources::new(Arc::new(memory), knowledge, None, None),
+    );
+    (profiler, ends)
+}
