@@ -8,11 +8,11 @@ use vm_memory::GuestAddress;
 use crate::HostKernel;
 use crate::host_kernel::{SlotLayout, SlotOrder};
 
-/// Most memory slots of a guest (`KVM_MEM_SLOTS_NUM`, `include/linux/kvm_host.h`).
+/// Maximum number of memory slots of a guest (`KVM_MEM_SLOTS_NUM`, `include/linux/kvm_host.h`).
 const MAX_SLOTS: usize = 32_767;
 /// Slots from this number on are KVM's own (`KVM_USER_MEM_SLOTS`, `arch/x86/include/asm/kvm_host.h`).
 const OWN_SLOTS: i16 = 32_764;
-/// How often slots that change while they are read are read again.
+/// How often slots are read again that have changed during the read.
 const TRIES: usize = 16;
 /// Bits of a page's address within the page.
 const PAGE_SHIFT: u32 = 12;
@@ -27,11 +27,11 @@ const CHANGING: u64 = 1 << 63;
 /// One memory slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Where it is in the guest's physical memory.
+    /// Its address in the guest's physical memory.
     pub address: GuestAddress,
     /// Its size, in bytes; never 0. Neither its guest-physical nor its host addresses wrap.
     pub bytes: u64,
-    /// Where it is in the VMM's address space.
+    /// Its address in the VMM's address space.
     pub host_address: u64,
     /// Whether the guest can only read it: ROM.
     pub is_read_only: bool,
@@ -44,7 +44,7 @@ impl Slot {
     }
 }
 
-/// Which state of a guest's slots was read.
+/// Identifies a state of a guest's slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     /// The address of the `struct kvm_memslots`: KVM uses two by turns.
@@ -55,7 +55,7 @@ pub(crate) struct Version {
 /// The memory slots of a guest at one moment, by their guest-physical addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
-    /// In order; they don't overlap.
+    /// The slots by address. They don't overlap.
     slots: Vec<Slot>,
     private_bytes: u64,
     version: Version,
@@ -65,15 +65,15 @@ pub struct Slots {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     Usable(Slot),
-    /// One of so many bytes that the VMM's address space doesn't have: guest_memfd.
+    /// A slot with this many bytes that aren't in the VMM's address space: guest_memfd.
     Private(u64),
-    /// KVM's own, or one that is being removed.
+    /// A slot of KVM's own, or one that is being removed.
     Skipped,
 }
 
 impl Slots {
-    /// Reads the slots of the guest whose `struct kvm` is at `kvm`; `None` if that is no guest any more, or the slots
-    /// don't fit together, or they changed each time.
+    /// Reads the slots of the guest whose `struct kvm` is at `kvm`; `None` if the guest has ended, or the slots
+    /// overlap, or they changed during each read.
     pub(crate) fn read(kernel: &HostKernel, kvm: u64) -> Option<Self> {
         (0..TRIES).find_map(|_| {
             let version = Self::current_version(kernel, kvm)?;
@@ -99,7 +99,7 @@ impl Slots {
         })
     }
 
-    /// The version that these are.
+    /// The version of these slots.
     pub(crate) fn version(&self) -> Version {
         self.version
     }
@@ -129,7 +129,7 @@ impl Slots {
         is_disjoint.then_some(all)
     }
 
-    /// Those that a VMM knows it has; `None` if they overlap.
+    /// The slots of a guest of this process; `None` if they overlap.
     pub fn new(slots: &[Slot]) -> Option<Self> {
         let entries: Vec<Entry> = slots.iter().copied().map(Entry::Usable).collect();
         Self::arrange(&entries, Version::default())
@@ -222,7 +222,7 @@ fn entry_at(kernel: &HostKernel, address: u64) -> Option<(Entry, Vec<u8>)> {
     Some((entry(&bytes, layout)?, bytes))
 }
 
-/// What the bytes of a `struct kvm_memory_slot` say; `None` if that can't be.
+/// The slot in the bytes of a `struct kvm_memory_slot`; `None` if it isn't plausible.
 fn entry(bytes: &[u8], layout: &SlotLayout) -> Option<Entry> {
     let at = |offset: u64| usize::try_from(offset).ok();
     let flags = u32_at(bytes, at(layout.flags)?)?;

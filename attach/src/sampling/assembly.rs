@@ -10,7 +10,7 @@ use crate::kernel_memory::program::{
 pub const HELPER_KTIME_GET_NS: i32 = 5;
 pub const HELPER_PERF_EVENT_OUTPUT: i32 = 25;
 pub const HELPER_PROBE_READ_USER: i32 = 112;
-/// The source register of a 64-bit load that says: a map by its descriptor, or the address of its value.
+/// The source registers by which a 64-bit load takes a map by its descriptor, or the address of the map's value.
 pub const PSEUDO_MAP: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
 
@@ -43,12 +43,12 @@ pub const RECORD: u8 = 9;
 /// The stack, downwards.
 pub const STACK: u8 = 10;
 
-/// An offset of the record, or of anything else that fits.
+/// An offset, as instructions have it. It has to fit into 16 bits.
 pub fn offset16(offset: usize) -> i16 {
     i16::try_from(offset).unwrap_or_default()
 }
 
-/// A program that is being made. It writes a record to a map's value.
+/// A program under construction. It writes a record to a map's value.
 #[derive(Default)]
 pub struct Program(pub Vec<Instruction>);
 
@@ -62,12 +62,12 @@ impl Program {
         self.add(CALL, 0, 0, 0, helper);
     }
 
-    /// An operation on a register and a small number.
+    /// Adds an operation on a register and a number of 32 bits.
     pub fn immediate(&mut self, code: u8, register: u8, value: i32) {
         self.add(code, register, 0, 0, value);
     }
 
-    /// An operation on two registers.
+    /// Adds an operation on two registers.
     pub fn registers(&mut self, code: u8, destination: u8, source: u8) {
         self.add(code, destination, source, 0, 0);
     }
@@ -79,13 +79,13 @@ impl Program {
         self.add(0, 0, 0, 0, high);
     }
 
-    /// Has `register` be a map, by its descriptor.
+    /// Loads the map with this descriptor into `register`.
     pub fn load_map(&mut self, register: u8, map: i32) {
         self.add(LOAD_IMMEDIATE_64, register, PSEUDO_MAP, 0, map);
         self.add(0, 0, 0, 0, 0);
     }
 
-    /// Has [`RECORD`] point to the value of the map with this descriptor.
+    /// Loads the address of the value of the map with this descriptor into [`RECORD`].
     pub fn load_record(&mut self, map: i32) {
         self.add(LOAD_IMMEDIATE_64, RECORD, PSEUDO_MAP_VALUE, 0, map);
         self.add(0, 0, 0, 0, 0);
@@ -98,13 +98,13 @@ impl Program {
         }
     }
 
-    /// Has `register` point to an offset of the record.
+    /// Loads the address of the record's byte number `offset` into `register`.
     pub fn point_to(&mut self, register: u8, offset: usize) {
         self.registers(MOVE_REGISTER, register, RECORD);
         self.immediate(ADD_IMMEDIATE, register, offset16(offset).into());
     }
 
-    /// Jumps from `position` to the next instruction.
+    /// Makes the next instruction the target of the jump at `position`.
     pub fn land(&mut self, position: usize) {
         let distance = self.0.len().saturating_sub(position + 1);
         if let Some(jump) = self.0.get_mut(position) {
@@ -112,14 +112,14 @@ impl Program {
         }
     }
 
-    /// Jumps from all of `positions` to the next instruction.
+    /// Makes the next instruction the target of the jumps at all of `positions`.
     pub fn land_all(&mut self, positions: impl IntoIterator<Item = usize>) {
         for position in positions {
             self.land(position);
         }
     }
 
-    /// A jump whose target is set by [`Program::land`].
+    /// Adds a jump, whose target is set by [`Program::land`], and returns its position.
     pub fn jump(&mut self, code: u8, destination: u8, source: u8, immediate: i32) -> usize {
         self.add(code, destination, source, 0, immediate);
         self.0.len() - 1
@@ -159,7 +159,7 @@ impl Program {
         self.land(failed);
     }
 
-    /// Turns the address in register `from` into that in the VMM, in register 3: 0 if it is in none of `ranges`. Changes
+    /// Puts the VMM's address for the address in register `from` into register 3: 0 if that is in none of `ranges`. Changes
     /// register 2.
     pub fn find(&mut self, from: u8, ranges: &[Range]) {
         let mut found = Vec::new();
@@ -179,7 +179,7 @@ impl Program {
     }
 }
 
-/// Guest memory: its addresses, virtual or physical ones, and where it is in the VMM.
+/// A range of guest memory: its addresses, virtual or physical ones, and its address in the VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub guest: u64,

@@ -28,7 +28,7 @@ pub enum SamplingError {
     NoGuest,
 }
 
-/// What the failure of a call of bpf(2) means.
+/// The error for a failed call of bpf(2).
 pub fn refused(error: io::Error) -> SamplingError {
     why_refused(error).into()
 }

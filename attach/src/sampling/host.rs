@@ -18,9 +18,9 @@ const HELPER_GET_STACK: i32 = 67;
 const HELPER_GET_CURRENT_TASK_BTF: i32 = 158;
 const HELPER_TASK_PT_REGS: i32 = 175;
 
-/// A flag of a record in the place of a sample's flags: it is one of the host's stack.
+/// A flag in the place of a sample's flags: the record is one of the host's stack.
 pub const HOST: i32 = 1 << 30;
-/// Where in a record is how many bytes of the kernel's frames and of the VMM's stack it has, 8 bytes each.
+/// Offsets in a record of the numbers of bytes of the kernel's frames and of the VMM's stack; each number has 8 bytes.
 const KERNEL_LENGTH: usize = 0;
 const STACK_LENGTH: usize = 8;
 /// The VMM's registers when it entered the kernel (`struct pt_regs`, `arch/x86/include/asm/ptrace.h`).
@@ -32,7 +32,7 @@ const RSP: usize = REGISTERS + 19 * 8;
 /// The kernel's frames.
 const FRAMES: usize = REGISTERS + 21 * 8;
 const FRAMES_BYTES: i32 = 64 * 8;
-/// What was copied of the VMM's stack: pieces, of which each is there as a whole.
+/// The copy of the VMM's stack, in pieces. A record that was cut short lacks whole pieces.
 const STACK: usize = FRAMES + 64 * 8;
 const PIECE: i32 = 1024;
 const PIECES: i32 = 12;
@@ -111,7 +111,7 @@ impl Program {
 pub struct HostRecord<'a>(&'a [u8]);
 
 impl<'a> HostRecord<'a> {
-    /// That with these bytes; `None` if they are another record. More may follow.
+    /// The record at the beginning of `bytes`; `None` if a record of another kind is there.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let flags = u64_at(bytes, FLAGS)?;
         (bytes.len() >= STACK && flags == u64::from(HOST.cast_unsigned())).then_some(Self(bytes))

@@ -1,4 +1,4 @@
-//! Where the host's kernel has what a sample needs, in bytes from the start of each structure.
+//! Offsets of what a sample needs in the structures of the host's kernel, in bytes from the start of each.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::host_kernel::svm_types;
 /// The index of RIP in `kvm_vcpu_arch.regs` (`VCPU_REGS_RIP`, `arch/x86/include/asm/kvm_host.h`).
 pub const RIP: u64 = 16;
 
-/// `struct kvm_vcpu`, and the way to it.
+/// Offsets in `struct kvm_vcpu`.
 #[derive(Clone, Copy, Debug)]
 pub struct VcpuLayout {
     /// `kvm_vcpu.kvm`.
@@ -26,7 +26,7 @@ pub struct VcpuLayout {
     pub mp_state: u64,
     /// Where it shows that the vCPU runs a guest of the guest's own; `None` where the kernel doesn't tell.
     pub nested: Option<Nested>,
-    /// Where the rest is.
+    /// The place of the other registers.
     pub state: State,
 }
 
@@ -38,8 +38,8 @@ pub struct Nested {
     pub nested_mmu: u64,
 }
 
-/// Where a vCPU's registers are that KVM doesn't keep for all processors alike, in bytes from the start of `struct kvm_vcpu`,
-/// which is the first member of what surrounds it.
+/// The place of those registers of a vCPU that KVM keeps in another structure for each kind of processor, in bytes from the start of
+/// `struct kvm_vcpu`, which is the first member of that structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Without VT-x and SVM: `vcpu_pvm.cpl`, an `int`, and `vcpu_pvm.seg[VCPU_SREG_CS].l`. CR3 is current.
@@ -68,7 +68,7 @@ const LONG_VMCB: u8 = 1 << 1;
 const LONG_SEGMENT: u8 = 1;
 
 impl State {
-    /// Where they are on this host, if `types` are those of its kernel.
+    /// Their place on this host, if `types` are those of its kernel.
     fn of_host(types: &Btf<'_>) -> Option<Self> {
         let processor = processor(&fs::read_to_string("/proc/cpuinfo").ok()?)?;
         if processor != Processor::Svm {
@@ -140,7 +140,7 @@ impl VcpuLayout {
     }
 }
 
-/// What a processor has for guests.
+/// The kind of a processor's hardware virtualization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processor {
     Software,
@@ -148,7 +148,7 @@ enum Processor {
     Vmx,
 }
 
-/// That of the host, by /proc/cpuinfo.
+/// The host's processor, by /proc/cpuinfo.
 fn processor(info: &str) -> Option<Processor> {
     let flags = info
         .lines()

@@ -2,8 +2,8 @@
 //! one record for each tick into the ring of another event.
 //!
 //! The program runs in the clock's interrupt, so the vCPU stands still meanwhile, and `current` is its thread. It reads
-//! registers that KVM keeps in memory, and who runs out of guest memory through the VMM's mapping, at addresses that were
-//! found before and are constants of the program.
+//! registers that KVM keeps in memory. It reads the running process and thread from guest memory, through the VMM's mapping, at addresses that
+//! were found before and are constants of the program.
 
 mod assembly;
 mod error;
@@ -56,9 +56,9 @@ pub struct SamplingHost {
     /// `struct kvm`.
     kvm: u64,
     layout: VcpuLayout,
-    /// From the host's CLOCK_MONOTONIC to this process's.
+    /// What this process's CLOCK_MONOTONIC is ahead of the host's by, in ns modulo 2^64.
     time_offset: u64,
-    /// Where stacks are wanted, the host's are taken, too.
+    /// The host's functions, if samples with stacks have the host's stacks, too.
     host_stacks: Option<Arc<HostStacks>>,
 }
 
@@ -66,15 +66,15 @@ pub struct SamplingHost {
 #[derive(Debug)]
 pub struct SamplingProgram {
     program: OwnedFd,
-    /// The array with the event that records go to. An entry is removed as the descriptor is closed by which it was made.
+    /// The array with the event that records go to. The kernel removes the entry when this descriptor is closed.
     _outputs: OwnedFd,
-    /// Where it puts a record together.
+    /// The map in whose value the program puts a record together.
     _record: OwnedFd,
     _host_record: Option<OwnedFd>,
 }
 
 impl SamplingHost {
-    /// For the guest whose memory is `memory`.
+    /// Makes programs for the guest whose memory is `memory`.
     ///
     /// # Errors
     /// The host's kernel isn't one that is known.
@@ -83,7 +83,7 @@ impl SamplingHost {
         Self::new(kernel, memory.machine().pid, memory.kvm())
     }
 
-    /// For the guest of this process behind the descriptor `vm`.
+    /// Makes programs for the guest of this process behind the descriptor `vm`.
     ///
     /// # Errors
     /// The host's kernel isn't one that is known.
@@ -113,7 +113,7 @@ impl SamplingHost {
         })
     }
 
-    /// Has records of the host's stacks precede samples, where those have stacks and the tick didn't interrupt the guest. `stacks` are those of
+    /// From now on a record of the host's stack precedes a sample with stacks whose tick didn't interrupt the guest. `stacks` are those of
     /// the guest's VMM.
     #[must_use]
     pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
@@ -123,7 +123,7 @@ impl SamplingHost {
         }
     }
 
-    /// What reads the records of the host's stacks, if there are any.
+    /// The reader of the records of the host's stacks, if there are such records.
     pub fn host_stacks(&self) -> Option<&HostStacks> {
         self.host_stacks.as_deref()
     }
@@ -137,8 +137,8 @@ impl SamplingHost {
         MAX_SAMPLE_BYTES + host.map_or(0, |_| host::MAX_HOST_RECORD_BYTES)
     }
 
-    /// Whether a vCPU's privilege level is in every record. Without it a guest's mode is told by its addresses, which only
-    /// Linux has apart.
+    /// Whether a vCPU's privilege level is in every record. Without it a guest's mode is known only by its addresses, which tell the kernel from
+    /// programs only in Linux.
     pub fn knows_privilege(&self) -> bool {
         self.layout.state != State::Unknown
     }
@@ -203,7 +203,7 @@ impl SamplingHost {
         })
     }
 
-    /// What to copy of stacks; nothing where that isn't wanted, or the stack pointer isn't in memory.
+    /// The stacks to copy; `None` if none are wanted, or the stack pointer isn't in memory.
     fn stacks(&self, vcpu: u64, parts: StackParts, slots: &Slots) -> Option<Stacks> {
         let is_wanted = parts != StackParts::default() && self.knows_privilege();
         is_wanted.then_some(())?;
@@ -249,7 +249,7 @@ impl AsFd for SamplingProgram {
     }
 }
 
-/// Where guest-physical `address` is in the VMM.
+/// The VMM's address for guest-physical `address`.
 fn host_address(slots: &Slots, address: u64, bytes: u64) -> Option<u64> {
     let slot = slots.find(vm_memory::GuestAddress(address))?;
     let within = address.checked_sub(slot.address.0)?;

@@ -38,7 +38,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Bytes of that room.
+    /// How much room a record needs, in bytes.
     pub fn room(&self) -> usize {
         self.stacks.as_ref().map_or(RECORD_BYTES, Stacks::room)
     }
@@ -57,7 +57,7 @@ pub struct Pointer {
 pub enum Source {
     /// At this address in the VMM.
     Host(u64),
-    /// So far behind where the pointer leads to.
+    /// This many bytes behind the address that the pointer has.
     Pointer(i32),
 }
 
@@ -67,7 +67,7 @@ pub struct Read {
     /// Its place in the record.
     pub index: usize,
     pub source: Source,
-    /// Up to 16.
+    /// Its size in bytes, at most 16.
     pub bytes: u8,
 }
 
@@ -148,7 +148,7 @@ impl Program {
             self.immediate(ADD_IMMEDIATE, 3, offset);
             self.read(place, bytes, HELPER_PROBE_READ_KERNEL);
         };
-        // Without nested paging it is the root of KVM's own tables.
+        // Without nested paging, CR3 in the VMCB is the root of KVM's own tables.
         if plan.has_nested_paging {
             member(vmcb::CR3, CR3, 8);
         }

@@ -1,9 +1,9 @@
-//! What the program puts into the ring.
+//! The records that the program puts into the ring.
 
 use kvmprof_introspection::bytes::{array_at, u64_at};
 use kvmprof_introspection::{ProcessPlaces, Registers, StackCopy};
 
-/// Where in a record is when it was made, in ns of CLOCK_MONOTONIC; 8 bytes, as each of the following.
+/// The offset of a record's time, in ns of CLOCK_MONOTONIC. It has 8 bytes, as each of the following.
 pub const TIME: usize = 0;
 /// The guest's RIP at its last exit.
 pub const RIP: usize = 8;
@@ -44,13 +44,13 @@ pub const KERNEL: usize = 1;
 /// The number of the copy of the task's stack in user mode.
 pub const USER: usize = 2;
 const MAX_COPIES: usize = 3;
-/// Where copies begin.
+/// The offset at which copies begin.
 pub const STACK_BYTES: usize = COPIES + COPY * MAX_COPIES;
 
 /// Numbers of general registers (`VCPU_REGS_*`).
 const RAX: usize = 0;
 const RDX: usize = 2;
-/// That of the stack pointer.
+/// The number of the stack pointer.
 pub const RSP: usize = 4;
 const RBP: usize = 5;
 const RDI: usize = 7;
@@ -72,12 +72,12 @@ pub const FIRST_VALUE: i32 = 1 << 8;
 const RIP_AVAILABLE: u64 = 1 << super::layout::RIP;
 const RSP_AVAILABLE: u64 = 1 << RSP;
 
-/// One record. All of it is of one moment.
+/// One record. All that it has is of the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a>(&'a [u8]);
 
 impl<'a> Record<'a> {
-    /// That with these bytes; `None` if they are too few. More may follow.
+    /// The record at the beginning of `bytes`; `None` if there are too few.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         (bytes.len() >= RECORD_BYTES).then_some(Self(bytes))
     }
@@ -90,7 +90,7 @@ impl<'a> Record<'a> {
         self.u64(FLAGS) & u64::from(flag.cast_unsigned()) != 0
     }
 
-    /// When, in ns of this process's CLOCK_MONOTONIC.
+    /// When it was made, in ns of this process's CLOCK_MONOTONIC.
     pub fn time(&self) -> u64 {
         self.u64(TIME)
     }
@@ -162,7 +162,7 @@ impl<'a> Record<'a> {
         self.has(STACKS) && self.u64(CODE).to_le_bytes()[0] & mask != 0
     }
 
-    /// What was copied of the stacks, by their numbers: [`INTERRUPT`] and so on. Nothing of what wasn't.
+    /// The copies of the stacks, by their numbers: [`INTERRUPT`] and so on. A stack that wasn't copied is empty.
     pub fn copies(&self) -> [StackCopy<'a>; MAX_COPIES] {
         let mut rest = self.0.get(STACK_BYTES..).unwrap_or_default();
         [INTERRUPT, KERNEL, USER].map(|index| {
@@ -171,7 +171,7 @@ impl<'a> Record<'a> {
                 true => usize::try_from(self.u64(place + 8)).unwrap_or(usize::MAX),
                 false => 0,
             };
-            // A record that was cut short has nothing of the copy that doesn't fit.
+            // A record that was cut short lacks the whole copy that didn't fit.
             let (bytes, behind) = rest.split_at_checked(length).unwrap_or_default();
             rest = behind;
             StackCopy {

@@ -1,4 +1,4 @@
-//! The part of the program that copies what is on the guest's stacks, to be unwound later.
+//! The part of the program that copies the guest's stacks, to be unwound later.
 //!
 //! Stacks are at guest-virtual addresses, so the guest's page tables are walked, as the processor does it (AMD APM volume 2,
 //! section 5.3; Intel SDM volume 3, section 4.5). All jumps go forward: every walk ends, whatever the guest has in its tables.
@@ -26,9 +26,9 @@ const LEVEL_SHIFT: i32 = 9;
 const KERNEL_STACK: i32 = 16 << 10;
 /// The outermost word of an interrupt's stack is the last one of a page.
 const LAST_WORD: i32 = 0xff8;
-/// What entering the kernel from user mode saves last, at the end of that stack: SS, RSP, RFLAGS and CS.
+/// The bytes that an entry of the kernel from user mode saves at the end of its stack: SS, RSP, RFLAGS and CS.
 const SAVED_BYTES: i32 = 32;
-/// Segments of user code, but for this bit (`__USER32_CS`, `__USER_CS`).
+/// The segments of user code differ only in one bit (`__USER32_CS`, `__USER_CS`).
 const USER_CODE: i32 = 0x23;
 const USER_CODE_BIT: i32 = 0x10;
 
@@ -49,23 +49,23 @@ const OUTERMOST: i16 = -80;
 /// How many stacks there are.
 pub const MOST: usize = 3;
 
-/// What is copied.
+/// Which parts of which stacks are copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stacks {
-    /// Most bytes of each stack.
+    /// Maximum number of bytes of each stack.
     pub bytes: i32,
-    /// Whether the stack in user mode is, too.
+    /// Whether the stack in user mode is copied, too.
     pub user: bool,
     /// 4 or 5 levels of page tables.
     pub levels: i32,
-    /// Where in the VMM the pointer to the interrupts' stack is.
+    /// The VMM's address of the pointer to the interrupts' stack.
     pub interrupt_stack: Option<u64>,
     /// Guest memory, by physical address.
     pub memory: Vec<Range>,
 }
 
 impl Stacks {
-    /// Bytes of a record at most, and room for a piece behind it, because the verifier sees no more than that each piece
+    /// Maximum number of bytes of a record, and room for a piece behind it: the verifier only knows that each piece
     /// is smaller than a page.
     pub fn room(&self) -> usize {
         STACK_BYTES + usize::try_from(self.most() + PAGE).unwrap_or_default()
@@ -75,7 +75,7 @@ impl Stacks {
         3 * self.bytes
     }
 
-    /// A stack may begin anywhere in a page.
+    /// How many pieces a stack has at most: it may begin anywhere in a page.
     fn pieces(&self) -> i32 {
         (self.bytes + PAGE - 1) / PAGE + 1
     }
@@ -222,7 +222,7 @@ impl Program {
         self.add(STORE_64, RECORD, 2, offset16(place + 8), 0);
     }
 
-    /// Copies what the page of [`ADDRESS`] has of the part, and moves that behind it. The jumps that are returned are taken
+    /// Copies the piece in the page of [`ADDRESS`], and moves [`ADDRESS`] behind it. The jumps that are returned are taken
     /// where there is nothing more.
     fn copy_piece(&mut self, stacks: &Stacks) -> [usize; 4] {
         self.add(LOAD_64, 1, STACK, END, 0);
@@ -237,7 +237,7 @@ impl Program {
         self.land(is_inner);
         self.add(STORE_64, STACK, 3, PIECE, 0);
         self.translate(stacks);
-        // The verifier wants to see that both are bounded.
+        // The verifier has to see that both are bounded.
         self.add(LOAD_64, 2, STACK, PIECE, 0);
         let is_long = self.jump(JUMP_IF_ABOVE_IMMEDIATE, 2, 0, PAGE);
         self.add(LOAD_64, 1, STACK, USED, 0);
@@ -254,10 +254,10 @@ impl Program {
         [is_whole, is_long, is_full, unreadable]
     }
 
-    /// Turns guest-virtual [`ADDRESS`] into that in the VMM, in register 3: one that can't be read, if it isn't mapped.
+    /// Puts the VMM's address for guest-virtual [`ADDRESS`] into register 3: an address that can't be read, if it isn't mapped.
     ///
-    /// The verifier looks at all ways through the program. So that they come together again, nothing depends on which
-    /// memory an address is in: 0, of none, is read like others, and that fails.
+    /// The verifier looks at all paths through the program. So that paths join again, nothing depends on the range that an address is in: an
+    /// address without memory is 0, which is read like all others, and that read fails.
     fn translate(&mut self, stacks: &Stacks) {
         let mut nowhere = vec![self.jump_unless_canonical(stacks.levels)];
         let mut mapped = Vec::new();
@@ -312,8 +312,7 @@ impl Program {
         }
     }
 
-    /// Puts the physical address into register 1 that [`ADDRESS`] has in the page of 2^`shift` bytes of the entry in
-    /// [`TABLE`].
+    /// Puts the physical address of [`ADDRESS`] into register 1. The entry in [`TABLE`] is that of its page, which has 2^`shift` bytes.
     fn page(&mut self, shift: i32) {
         self.frame(TABLE);
         self.registers(MOVE_REGISTER, 1, TABLE);

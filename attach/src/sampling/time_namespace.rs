@@ -1,15 +1,15 @@
-//! The time namespace of this process: eBPF programs have the host's clocks.
+//! The time namespace of this process: eBPF programs read the host's clocks.
 
 use std::fs;
 
 /// What this process's CLOCK_MONOTONIC is ahead of the host's by, in ns modulo 2^64; 0 where there are no time namespaces.
 pub fn monotonic_offset() -> u64 {
-    // It is about the namespace of children, which is that of the process as long as it makes none (time_namespaces(7)).
+    // The file is about the namespace of children, which is the process's own as long as it makes none (time_namespaces(7)).
     let offsets = fs::read_to_string("/proc/self/timens_offsets");
     offsets.map_or(0, |text| parse(&text).unwrap_or(0))
 }
 
-/// Lines of the clock's name, and of seconds and ns that are added to it.
+/// The offset out of the file's lines: a clock's name, and the seconds and ns that are added to the clock.
 fn parse(text: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let mut words = lines.find_map(|mut words| (words.next()? == "monotonic").then_some(words))?;

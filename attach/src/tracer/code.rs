@@ -1,4 +1,4 @@
-//! Instructions that a process has anyway, by which its threads are made to do system calls.
+//! Instructions of a process's own code, by which its threads are made to do system calls.
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ const SYSTEM_CALL: &[u8] = b"\x0f\x05\xc3";
 const SIGNAL_RETURN: &[u8] = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05";
 /// How much of a process's code is searched, in bytes.
 const MAX_CODE: u64 = 512 << 20;
-/// Longest list of mappings that is read, in bytes.
+/// Maximum number of bytes of the list of mappings that are read.
 const MAX_MAPS: u64 = 16 << 20;
 /// The longest mapping that is read at once, in bytes.
 const MAX_MAPPING: u64 = 128 << 20;
@@ -43,17 +43,17 @@ pub enum CodeError {
     },
 }
 
-/// Where the instructions are in a process.
+/// The addresses of the instructions in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadCode {
     /// A `syscall` that a `ret` follows.
     pub(super) system_call: u64,
-    /// What does rt_sigreturn(2).
+    /// The instructions that do rt_sigreturn(2).
     pub(super) signal_return: u64,
 }
 
 impl ThreadCode {
-    /// Looks for them in the code of process `pid`.
+    /// Looks for the instructions in the code of process `pid`.
     ///
     /// # Errors
     /// The process's memory can't be read, or they aren't there.

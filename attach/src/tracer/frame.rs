@@ -1,4 +1,4 @@
-//! A return frame: what a thread goes on by if nobody sets its registers back.
+//! A return frame, by which a thread gets its registers back if this process can't restore them.
 //!
 //! It is the frame of a signal handler (`struct rt_sigframe`, `arch/x86/include/asm/sigframe.h`), laid below the thread's
 //! stack. A thread that was sent to `syscall; ret` with its stack pointer at the frame's start does the system call, returns
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use kvmprof_introspection::bytes::u64_at;
 use libc::user_regs_struct;
 
-/// What code below the stack pointer may use (System V ABI for x86-64, 3.2.2), in bytes.
+/// Bytes below the stack pointer that code may use (System V ABI for x86-64, 3.2.2).
 const RED_ZONE: u64 = 128;
 /// XSAVE's alignment.
 const EXTENDED_ALIGNMENT: u64 = 64;
@@ -34,10 +34,10 @@ const HEADER: usize = 64;
 const EXTENDED_LEAF: u32 = 0xd;
 const TILES: u32 = 18;
 
-/// A frame, and the room beside it for what system calls are to write.
+/// A frame, and the room beside it for the results of system calls.
 #[derive(Debug)]
 pub struct ReturnFrame {
-    /// Where `bytes` go: the stack pointer for the system calls.
+    /// The address that `bytes` are written to, which is the stack pointer for the system calls.
     pub address: u64,
     /// The frame.
     pub bytes: Vec<u8>,
@@ -46,9 +46,9 @@ pub struct ReturnFrame {
 }
 
 impl ReturnFrame {
-    /// One that gives `registers`, the `extended` ones and the blocked signals back. `signal_return` is the address of
-    /// what does rt_sigreturn(2); `room` is how many bytes system calls need. `None` for extended registers in an unknown
-    /// form, and a stack pointer without room below it.
+    /// A frame that restores `registers`, the `extended` registers and the blocked signals. `signal_return` is the address of
+    /// the instructions that do rt_sigreturn(2); `room` is how many bytes system calls need. `None` for extended registers in an unknown
+    /// form, and for a stack pointer without room below it.
     pub fn new(
         registers: &user_regs_struct,
         mut extended: Vec<u8>,
@@ -110,8 +110,8 @@ fn tiles() -> Option<usize> {
     *TILES_AT
 }
 
-/// Leaves tiles out that are unused. The kernel tells them of every thread, but has room for them, and takes them back, only of those that have
-/// asked for it (arch_prctl(2), ARCH_REQ_XCOMP_PERM): the others would get nothing back but what FXSAVE saves. Whoever uses them has asked.
+/// Leaves out unused tiles. ptrace(2) returns tiles of every thread, but rt_sigreturn(2) restores them only for threads that have
+/// asked for them (arch_prctl(2), ARCH_REQ_XCOMP_PERM): for others it would restore only what FXSAVE saves. A thread that uses tiles has asked.
 fn without_unused_tiles(extended: &mut Vec<u8>, tiles: Option<usize>) {
     let Some(tiles) = tiles.filter(|tiles| *tiles < extended.len()) else {
         return;
@@ -139,7 +139,7 @@ fn with_software_bytes(mut extended: Vec<u8>) -> Option<Vec<u8>> {
     if extended.len() < LEGACY + HEADER {
         return None;
     }
-    // There ptrace(2) tells the components (XCR0).
+    // ptrace(2) puts the components (XCR0) there.
     let software = extended.get_mut(SOFTWARE_BYTES..SOFTWARE_BYTES + 48)?;
     let mut components = [0; 8];
     components.copy_from_slice(&software[..8]);

@@ -1,4 +1,4 @@
-//! The memory of a thread of another process, by the thread's number: that of whatever program it executes.
+//! The memory of a thread of another process, by the thread's id, whatever program it executes.
 
 use std::io;
 

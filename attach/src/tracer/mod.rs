@@ -1,10 +1,10 @@
 //! Stops a vCPU of another process for a moment, and reads its registers (ptrace(2)).
 //!
-//! KVM gives a vCPU's registers to the process alone that made it. So its thread is stopped, made to ask KVM itself, and let
-//! go on as if nothing had been. Nothing of the other process has to be known or changed for that.
+//! KVM gives a vCPU's registers only to the process that made it. So the vCPU's thread is stopped, made to ask KVM itself, and then
+//! goes on where it was. This needs no knowledge of the other process's program, and no change to it.
 //!
-//! The thread isn't traced between two samples: its signals take their way without this process. And whenever this process
-//! is killed, the thread goes on by itself where it was stopped, by a return frame that is laid below its stack.
+//! The thread isn't traced between two samples: its signals don't pass through this process. If this process is killed, the
+//! thread goes on where it was stopped, by a return frame that was written below its stack.
 
 mod code;
 mod frame;

@@ -8,14 +8,14 @@ use libc::{c_int, c_uint, c_void, iovec, pid_t, user_regs_struct};
 
 /// `NT_X86_XSTATE` (`include/uapi/linux/elf.h`): the extended registers, as XSAVE lays them out.
 const NT_X86_XSTATE: usize = 0x202;
-/// `NT_PRFPREG`: as FXSAVE lays them out.
+/// `NT_PRFPREG`: the extended registers, as FXSAVE lays them out.
 const NT_PRFPREG: usize = 2;
 /// More than the extended registers of any processor take, in bytes.
 const MAX_EXTENDED: usize = 64 << 10;
 
 /// A thread that this thread traces.
 ///
-/// Dropped, it is let go; that fails unless it is stopped, and then the end of this thread lets it go.
+/// When this is dropped, the tracing ends. That fails unless the traced thread is stopped; then the end of this thread ends the tracing.
 #[derive(Debug)]
 pub struct Traced {
     tid: pid_t,
@@ -40,7 +40,7 @@ impl Traced {
         Ok(Self { tid })
     }
 
-    /// Has it stop soon.
+    /// Interrupts it: it stops soon.
     pub fn interrupt(&self) -> io::Result<()> {
         self.request(libc::PTRACE_INTERRUPT, 0)
     }
@@ -104,8 +104,8 @@ impl Traced {
         check(result)
     }
 
-    /// The extended registers of a stopped thread (floating point and vectors), as XSAVE lays them out, or FXSAVE on a
-    /// processor that is older.
+    /// The extended registers of a stopped thread (floating point and vectors), as XSAVE lays them out, or FXSAVE on an
+    /// older processor.
     pub fn extended_registers(&self) -> io::Result<Vec<u8>> {
         match self.register_set(NT_X86_XSTATE) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {

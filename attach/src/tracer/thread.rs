@@ -1,4 +1,4 @@
-//! A stopped thread that does system calls for the one who has stopped it.
+//! A stopped thread, which does system calls for the thread that has stopped it.
 
 use std::io;
 use std::thread;
@@ -12,14 +12,14 @@ use super::frame::ReturnFrame;
 use super::memory;
 use super::ptrace::Traced;
 
-/// Looks at a thread that hasn't stopped yet without a pause, and how long the others are apart.
+/// The number of looks at a thread that hasn't stopped yet without a pause between them, and the pause between later ones.
 const LOOKS: u32 = 50;
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// How long a thread may take to stop. One that waits for a disk, or is frozen, takes longer.
+/// How long a thread may take to stop. A thread that waits for a disk, or is frozen, takes longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// How long it may take until a thread has stopped for what is wanted, such as the end of one system call, with all stops before that: for the
-/// signals that it gets meanwhile, and twice for each system call of their handlers.
+/// How long it may take until a thread stops for the wanted reason, such as the end of one system call. That includes all stops before: one for
+/// each signal that it gets meanwhile, and two for each system call of the signals' handlers.
 pub const MAX_STOP: Duration = Duration::from_millis(500);
 /// CS in 64-bit code: of Linux, and of Linux on Xen without hardware virtualization (`FLAT_USER_CS64`).
 const CODE_64_BIT: [u64; 2] = [0x33, 0xe033];
@@ -98,7 +98,7 @@ pub struct StoppedThread<'a> {
     tid: pid_t,
     code: ThreadCode,
     registers: user_regs_struct,
-    /// What brings it back by itself, once it has been sent elsewhere.
+    /// The frame by which it comes back without this process, once it has been sent to a system call.
     frame: Option<ReturnFrame>,
 }
 
@@ -114,15 +114,15 @@ impl<'a> StoppedThread<'a> {
         })
     }
 
-    /// Its own registers.
+    /// The registers that it was stopped with.
     pub fn registers(&self) -> &user_regs_struct {
         &self.registers
     }
 
-    /// Has it do ioctl(2) with `command` on its `descriptor`, which fills `answer`, of up to [`ROOM`] bytes.
+    /// Makes it do ioctl(2) with `command` on its `descriptor`, which fills `answer`, of up to [`ROOM`] bytes.
     ///
     /// # Errors
-    /// The thread couldn't be made to, or what the kernel has answered.
+    /// The thread couldn't be made to do it, or the kernel's answer is an error.
     pub fn ioctl(
         &mut self,
         descriptor: i32,
@@ -148,7 +148,7 @@ impl<'a> StoppedThread<'a> {
         memory::read(self.tid, [(room, answer)]).map_err(TraceError::Stack)
     }
 
-    /// Lays the frame below its stack, once; the stack pointer for system calls, and the room for their answers.
+    /// Writes the frame below its stack, once; returns the stack pointer for system calls, and the room for their answers.
     fn lay_frame(&mut self) -> Result<(u64, u64), TraceError> {
         if let Some(frame) = &self.frame {
             return Ok((frame.address, frame.room));
@@ -176,7 +176,7 @@ impl<'a> StoppedThread<'a> {
         Ok(places)
     }
 
-    /// Has it do the system call of `call`; the result is what that returns. The thread runs if it is too slow.
+    /// Makes it do the system call of `call`, and returns that call's result. The thread runs if it is too slow.
     fn call(&self, call: &user_regs_struct) -> Result<i64, TraceError> {
         self.traced
             .set_registers(call)
@@ -207,7 +207,7 @@ impl<'a> StoppedThread<'a> {
         let mut signal = 0;
         loop {
             proceed(self.traced, signal).map_err(TraceError::Wait)?;
-            // It runs: whoever looks at it next finds it running or at its next stop.
+            // The thread runs: the next look finds it running or at its next stop.
             if begin.elapsed() >= MAX_STOP {
                 return Err(TraceError::Slow);
             }
@@ -225,7 +225,7 @@ impl<'a> StoppedThread<'a> {
         }
     }
 
-    /// Sets it back where it was, and lets it go on.
+    /// Restores its registers, and lets it go on.
     pub fn resume(self) -> Result<(), TraceError> {
         if self.frame.is_some() {
             let set = self.traced.set_registers(&self.registers);
@@ -237,8 +237,8 @@ impl<'a> StoppedThread<'a> {
         self.traced.detach().map_err(TraceError::Wait)
     }
 
-    /// Has the kernel look for signals, as it did when the thread was stopped: there it restarts what a signal has
-    /// interrupted.
+    /// Makes the kernel look for signals, as it did when the thread was stopped: it restarts interrupted system calls
+    /// there.
     fn pass_signals(&self) -> Result<(), TraceError> {
         self.traced.interrupt().map_err(TraceError::Wait)?;
         self.follow(Traced::proceed, |stop| {
@@ -262,7 +262,7 @@ fn error_of(result: i64) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-/// The registers by which a thread goes on whose system call is restarted.
+/// The registers with which a thread goes on, so that its system call is restarted.
 fn resumed(registers: &user_regs_struct) -> user_regs_struct {
     if !is_to_be_restarted(registers) {
         return *registers;

@@ -19,9 +19,9 @@ const KVM_GET_REGS: u64 = 0x8090_ae81;
 const KVM_GET_SREGS: u64 = 0x8138_ae83;
 const KVM_GET_MP_STATE: u64 = 0x8004_ae98;
 
-/// Between two calls of [`TracedVcpu::let_go`].
+/// The time between two calls of [`TracedVcpu::let_go`].
 pub const SLOW_PAUSE: Duration = Duration::from_millis(2);
-/// How often it is tried to trace a thread that seems to be refused.
+/// How often this process tries to trace a thread when the system refuses it.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// Why a vCPU couldn't be looked at.
@@ -55,7 +55,7 @@ pub enum TraceError {
     /// ptrace(2) has failed on a traced thread.
     #[error("The thread can't be controlled: {0}")]
     Wait(io::Error),
-    /// The thread's registers can't be had.
+    /// The thread's registers can't be read or set.
     #[error("The thread's registers can't be read or set: {0}")]
     Registers(io::Error),
     /// The thread's stack can't be used.
@@ -69,14 +69,14 @@ pub enum TraceError {
     Kvm(io::Error),
 }
 
-/// What has come of a look at a vCPU.
+/// The result of a look at a vCPU.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Look<T> {
-    /// It was stopped, and this was seen.
+    /// It was stopped. The value is what was seen.
     Seen(T),
     /// Its process is stopped, by SIGSTOP or the like.
     Suspended,
-    /// Somebody else traces its thread.
+    /// Another process traces its thread.
     Busy,
     /// Its thread has ended.
     Gone,
@@ -144,8 +144,8 @@ pub struct TracedVcpu {
     thread: Arc<VmmThread>,
     descriptor: i32,
     code: ThreadCode,
-    /// Whether it is traced with its seccomp filters suspended, should it have or get any. Who may not suspend them traces it only as long as it
-    /// has none.
+    /// Whether it is traced with its seccomp filters suspended, if it has any or gets one. A process that may not suspend filters traces it only
+    /// while it has none.
     suspends_filters: bool,
     /// A thread that was interrupted and hasn't stopped yet.
     slow: Option<Traced>,
@@ -154,8 +154,8 @@ pub struct TracedVcpu {
 impl TracedVcpu {
     /// The vCPU of process `pid` with that descriptor, which the thread `tid` runs. The process has this `code`.
     ///
-    /// If there is no such thread, it has [gone](Look::Gone). The thread that has the number now is meant from then on, whoever
-    /// has it later.
+    /// If there is no such thread, it has [gone](Look::Gone). This stays the thread that has the id now, also if another thread gets
+    /// that id later.
     pub fn new(pid: pid_t, tid: pid_t, descriptor: i32, code: ThreadCode) -> Self {
         Self {
             thread: Arc::new(VmmThread::new(pid, tid)),
@@ -193,7 +193,7 @@ impl TracedVcpu {
         self.thread.is_there()
     }
 
-    /// Stops the vCPU, has `see` look at it, and lets it go on.
+    /// Stops the vCPU, calls `see` with it, and lets it go on.
     ///
     /// # Errors
     /// It can't be stopped. It goes on in any case, if [`Self::let_go`] is called while it [is slow](Self::is_slow).
@@ -232,18 +232,18 @@ impl TracedVcpu {
         }
     }
 
-    /// Whether a look has given up waiting for the vCPU's thread, which will stop all the same.
+    /// Whether a look has given up waiting for the vCPU's thread, which will still stop.
     pub fn is_slow(&self) -> bool {
         self.slow.is_some()
     }
 
-    /// The thread that has made the looks until now has ended, which has let the vCPU's thread go.
+    /// Call this when the thread that has made the looks until now has ended: that has ended the tracing.
     pub fn tracer_has_ended(&mut self) {
         self.slow = None;
     }
 
-    /// Lets such a thread go, if it has stopped by now. To be called every few milliseconds while it is slow: it would stand still
-    /// until the next look.
+    /// Lets a slow thread go, if it has stopped by now. Call it every few milliseconds while the thread [is slow](Self::is_slow): otherwise it
+    /// would stand still until the next look.
     pub fn let_go(&mut self) {
         while let Some(traced) = self.slow.take() {
             let proceeded = match has_stopped(&traced) {
@@ -253,7 +253,7 @@ impl TracedVcpu {
                 }
                 Ok(Some(Stop::Signal(signal))) => traced.proceed(signal),
                 Ok(Some(Stop::SystemCall)) => traced.proceed(0),
-                // Dropped, it is let go.
+                // The drop lets it go.
                 Ok(Some(Stop::Interrupted | Stop::Suspended | Stop::Gone)) | Err(_) => return,
             };
             self.slow = proceeded.is_ok().then_some(traced);
@@ -289,12 +289,12 @@ impl TracedVcpu {
                 }
             }
         }
-        // It may have ended just before it was traced, and another one may have its number. Whoever that is, it is let go.
+        // The thread may have ended just before it was traced, and another one may have its id. That one is let go.
         if !self.thread.is_there() {
             return Ok(Look::Gone);
         }
         if !self.suspends_filters && self.has_filter() {
-            // From now on it is tried.
+            // From now on filters are suspended.
             self.suspends_filters = true;
             return Err(self.refused(io::Error::from_raw_os_error(libc::EPERM)));
         }
@@ -317,7 +317,7 @@ impl TracedVcpu {
                 Err(error) => match self.explain(error) {
                     // Another tracer may have let it go just before its reason was looked for.
                     Err(_) if attempts < MAX_ATTEMPTS => {}
-                    // Without CAP_SYS_ADMIN, and where the kernel can't.
+                    // Filters can't be suspended without CAP_SYS_ADMIN, or by this kernel.
                     Err(_) if self.suspends_filters && !self.has_filter() => {
                         self.suspends_filters = false;
                     }
@@ -327,7 +327,7 @@ impl TracedVcpu {
         }
     }
 
-    /// What it means that the thread can't be traced. A thread that is ending gives EPERM too.
+    /// Why the thread can't be traced. A thread that is ending gives EPERM, too.
     fn explain<T>(&self, source: io::Error) -> Result<Look<T>, TraceError> {
         let status = thread_status(self.thread.pid, self.thread.tid).unwrap_or_default();
         let field = |name| field(&status, name);

@@ -1,4 +1,4 @@
-//! A thread of a VMM, whoever has its number later.
+//! A thread of a VMM, which isn't mistaken for another thread that gets its id later.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use libc::pid_t;
 
 /// A thread of a VMM.
 ///
-/// A thread's number is used again once the thread has ended. A file in `/proc` that was opened for it stays its own, and
-/// can't be read any more then.
+/// The kernel gives a thread's id to another one once the thread has ended. A file in `/proc` that was opened for the first one stays its
+/// own, and can't be read any more then.
 #[derive(Debug)]
 pub struct VmmThread {
     pub pid: pid_t,

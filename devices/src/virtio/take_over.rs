@@ -1,4 +1,4 @@
-//! Which chains of a queue are in progress, by its rings alone: what there is to know of a queue that another program has served
+//! Which chains of a queue are in progress, by its rings alone: nothing else is known of a queue that another program has served
 //! so far.
 
 use std::collections::VecDeque;
@@ -24,10 +24,10 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Reads it of the queue at `layout`, which lies in `memory` and which nobody serves at the moment.
+    /// Reads the rings of the queue at `layout`, which lies in `memory` and isn't served at the moment.
     ///
     /// # Errors
-    /// What is in the rings makes no sense.
+    /// The rings make no sense.
     pub fn read(memory: &GuestMemory, layout: &QueueLayout) -> Result<Self, QueueError> {
         let size = u16::try_from(layout.size).map_err(|_| QueueError::Size(layout.size))?;
         let word = |address: u64| {
@@ -66,10 +66,10 @@ struct Rings<'a> {
 impl Rings<'_> {
     /// The heads that are in the available ring and not in the used one.
     ///
-    /// The rings hold only the end of the story, and chains may be returned in any order. So this looks for the earliest moment
-    /// from which on both rings agree: as if no chain had been in progress then, each is made available once more than it is
-    /// returned, or as often. With queues that are emptied now and then that is the truth; a chain that takes longer than as
-    /// many others as the queue has entries can be missed.
+    /// The rings have only the last entries, and chains may be returned in any order. So this looks for the earliest moment
+    /// since which both rings agree if no chain was in progress then: each was made available as often as it was returned, or once
+    /// more. For queues that are empty now and then the result is right. A chain can be missed if the queue has taken as many other chains since as it
+    /// has entries.
     fn in_progress(&self) -> Result<VecDeque<u16>, QueueError> {
         let count = self.available.wrapping_sub(self.used);
         if count > self.size {

@@ -1,9 +1,9 @@
-//! The block device (section 5.2): requests out of guest memory, and answers into it. What is behind it performs them, in
+//! The block device (section 5.2): reads requests from guest memory, and writes answers to it. Its caller performs the requests, in
 //! any order and time, one of each queue at a time; the device knows no file and doesn't wait.
 //!
 //! A request that makes no sense is answered with an error and counted. A chain that is unusable costs the queue until the
-//! next reset. After a reset no memory of the old driver is touched any more: what is still being performed then has
-//! nowhere to go, and no new request is handed out before it is over, or an old write could undo a new one.
+//! next reset. After a reset the device doesn't touch memory of the old driver any more. The answers to requests that are still being performed
+//! are dropped, and no new request is handed out before those are over: an old write could undo a new one.
 
 mod request;
 
@@ -28,7 +28,7 @@ pub const F_SIZE_MAX: u32 = 1;
 pub const F_SEG_MAX: u32 = 2;
 /// The disk can't be written.
 pub const F_RO: u32 = 5;
-/// The size of a block is said.
+/// The configuration has the size of a block.
 pub const F_BLK_SIZE: u32 = 6;
 /// Writes may be kept until a flush.
 pub const F_FLUSH: u32 = 9;
@@ -88,23 +88,23 @@ enum Kind {
     WriteZeroes,
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// Well; a read has read this.
+    /// It succeeded; a read has read these bytes.
     Done(&'a [u8]),
-    /// With an error of the host's.
+    /// It failed with an error of the host's.
     Failed,
 }
 
 /// What there is to do for a queue.
 #[derive(Debug)]
 pub enum Next {
-    /// This request.
+    /// Perform this request.
     Request(Request),
-    /// Nothing until it is notified.
+    /// There is nothing to do until the queue is notified.
     Nothing,
-    /// More, after others have had their turn.
+    /// There is more to do, after others have had their turn.
     More,
 }
 
@@ -135,7 +135,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// A disk like that.
+    /// A device for a disk with these properties.
     #[must_use]
     pub fn new(settings: BlockSettings) -> Self {
         let settings = BlockSettings {

@@ -1,6 +1,6 @@
-//! The file system device (section 5.11) as its driver sees it. What is in the queues, FUSE requests, another program serves
-//! (vhost-user); this is what that program doesn't: identification, features and the set-up of the queues. When that program is
-//! gone, requests are refused here.
+//! The file system device (section 5.11) as its driver sees it. Another program serves the queues, which have FUSE requests
+//! (vhost-user). This module does the rest: identification, features and the set-up of the queues. When that program is
+//! gone, it refuses requests.
 
 mod refusal;
 
@@ -43,8 +43,8 @@ pub struct RunningQueues {
 }
 
 impl FileSystem {
-    /// A file system named `tag`, of which at most [`TAG_MAX`] bytes count. Of [`QUEUE_FEATURES`], it has those that whoever serves
-    /// the queues has, too.
+    /// A file system named `tag`, of which at most [`TAG_MAX`] bytes count. It has those of [`QUEUE_FEATURES`] that the
+    /// program has which serves the queues.
     #[must_use]
     pub fn new(tag: &str, features: u64) -> Self {
         let mut bytes = [0; TAG_MAX];

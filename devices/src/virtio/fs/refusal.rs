@@ -1,4 +1,4 @@
-//! Requests that nobody serves any more: the guest's calls fail, where they would wait for ever.
+//! Refuses requests that no program serves any more: the guest's calls fail, instead of waiting for ever.
 //!
 //! The layout of requests and answers is that of `include/uapi/linux/fuse.h` in the kernel.
 
@@ -71,7 +71,7 @@ fn refuse_turn(
         }
         let mut request = [0; REQUEST];
         queue.read(memory, &mut request)?;
-        // FORGET and its like have no room for an answer, and want none.
+        // Requests such as FORGET have no room for an answer, and want none.
         if queue.writable() >= ANSWER as usize {
             let [.., a, b, c, d, e, f, g, h] = request;
             let [unique_low, unique_high] = [[a, b, c, d], [e, f, g, h]];
@@ -103,8 +103,8 @@ impl GivesUp for FileSystem {
 }
 
 impl MmioTransport<FileSystem> {
-    /// Whoever served the queues doesn't touch them any more: until the next reset requests are refused, those first that it hasn't
-    /// answered. [`refuse_requests`](Self::refuse_requests) does it.
+    /// From now on, until the next reset, [`refuse_requests`](Self::refuse_requests) refuses requests, first those that the program hasn't
+    /// answered. Call this when the program that served the queues doesn't touch them any more.
     pub fn begin_to_refuse(&mut self, memory: &GuestMemory) {
         take_turn(self, memory, |device, queues| {
             if !device.refusal.is_on {
