@@ -1,5 +1,4 @@
 //! Small recordings that are made to take much memory: they are refused, or reported in bounded memory.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 use std::fs;
 use std::path::PathBuf;

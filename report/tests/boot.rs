@@ -1,10 +1,4 @@
 //! What recordings tell of boots, also where they are none that a recorder writes.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/boot.rs"]
-mod boots;
-#[path = "shared/mod.rs"]
-mod recordings;
 
 use std::cell::Cell;
 use std::fs::File;
@@ -12,6 +6,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use crate::shared::boot as boots;
 use kvmprof_recording::file::{Observer, ResetInfo, Unobserved};
 use kvmprof_report::boot::{Boot, BootError, Levels};
 use kvmprof_report::export::{ExportError, Source};

@@ -1,14 +1,11 @@
 //! A function that is the outermost one of whole stacks and of stacks that were cut short.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
-mod shared;
-
+use crate::shared::recordings::Written;
 use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_report::diff::folded_changes;
 use kvmprof_report::graph::{Graph, marked};
 use kvmprof_report::profile::{Profile, folded};
 use kvmprof_report::room::Room;
-use shared::Written;
 
 /// Innermost first.
 const STACK: [u64; 2] = [0x40_1234, 0x40_1000];

@@ -1,18 +1,14 @@
 //! Tests of recordings that were cut off or changed: everything before the damage is reported, and nothing else.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[allow(dead_code, reason = "recordings here have other contents")]
-mod shared;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::shared::recordings::{Written, WrittenBlock};
 use kvmprof_recording::Mode;
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, SortBy, document, folded};
 use kvmprof_report::room::Room;
 use serde_json::Value;
-use shared::{Written, WrittenBlock};
 use tempfile::TempDir;
 
 const SYMBOLS: &str = "ffffffff81000000 T read\nffffffff81001000 T _end\n";

@@ -1,15 +1,11 @@
 //! Tests of the comparison of two recordings.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
-#[path = "shared/data.rs"]
-mod data;
-mod shared;
-
+use crate::shared::data;
+use crate::shared::recordings::ordinary;
 use kvmprof_report::diff::{changes, folded_changes, print};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::profile::{Profile, SortBy};
 use kvmprof_report::room::Room;
-use shared::ordinary;
 
 fn profiles() -> [Profile; 2] {
     let folder = tempfile::tempdir().unwrap();

@@ -1,13 +1,9 @@
 //! Source lines and inlined functions for the Firefox Profiler: in exports, and by the symbol server.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/compiled.rs"]
-mod compiled;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use compiled::{Guest, SOURCE};
+use crate::shared::compiled::{Guest, SOURCE};
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::export::{Format, Source, write_on_demand};

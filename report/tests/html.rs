@@ -1,19 +1,15 @@
 //! Tests of the page: its contents, its escaping of names, and the limit of its size.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/data.rs"]
-mod data;
-mod shared;
 
 use std::path::Path;
 
+use crate::shared::data;
+use crate::shared::recordings::{Written, ordinary};
 use clap::ValueEnum;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{counted, page_of};
 use kvmprof_report::profile::{Layout, Profile, Section, print};
-use shared::{Written, ordinary};
 
 fn page(path: &Path, pids: &[i32]) -> String {
     page_of(&Recording::open(path).unwrap(), pids, "A test").unwrap()

@@ -1,20 +1,15 @@
 //! Opens the page and the flame graph in a browser: their scripts must draw, without errors. page_use.rs uses the page.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/browser.rs"]
-mod browser;
-mod shared;
 
 use std::path::{Path, PathBuf};
 
-use browser::Browser;
+use crate::shared::browser::Browser;
+use crate::shared::recordings::{Written, ordinary};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{Profile, folded};
 use kvmprof_report::room::Room;
-use shared::{Written, ordinary};
 use tempfile::TempDir;
 
 /// A recording in a folder, which is also for files made from it.

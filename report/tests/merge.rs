@@ -1,12 +1,9 @@
 //! Several recordings that are counted together, and the filters.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/walk.rs"]
-mod walk;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::shared::walk;
 use kvmprof_recording::file::{
     Account, Block, Kind, Recording, RecordingInfo, SamplesEncoder, Unobserved, header,
 };

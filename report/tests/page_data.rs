@@ -1,13 +1,10 @@
 //! The page's data: of any recording they add up to what `kvmprof report` says of any selection.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/walk.rs"]
-mod walk;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::shared::walk;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::html::{Counts, page};

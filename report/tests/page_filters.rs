@@ -1,22 +1,16 @@
 //! Uses the page's filters, lanes and search in a browser: what they show is what `kvmprof report` says of the same ticks.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod shared;
-#[path = "shared/used.rs"]
-mod used;
-#[path = "shared/walk.rs"]
-mod walk;
 
 use std::path::Path;
 
+use crate::shared::recordings::Written;
+use crate::shared::used::{Used, report_of};
+use crate::shared::walk;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::html::{Counts, comparison_page, counted, page_of};
 use kvmprof_report::profile::{Profile, Selection};
 use kvmprof_report::symbolize::Resolver;
 use serde_json::{Value, json};
-use shared::Written;
-use used::{Used, report_of};
 
 /// A task with the page of a recording of two vCPUs.
 fn walked(task: &str) -> Used {

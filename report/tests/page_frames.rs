@@ -1,18 +1,13 @@
 //! Uses the page's frames in a browser: where they are, what they have in common with the tables, and fingers in place of a mouse.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod shared;
-#[path = "shared/used.rs"]
-mod used;
 
 use std::path::Path;
 
+use crate::shared::recordings::Written;
+use crate::shared::used::Used;
 use kvmprof_recording::file::Recording;
 use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_report::html::page_of;
 use serde_json::{Value, json};
-use shared::Written;
-use used::Used;
 
 /// Innermost first.
 const STACK: [u64; 2] = [0x40_1234, 0x40_1000];

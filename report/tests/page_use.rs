@@ -1,16 +1,10 @@
 //! Uses the page in a browser: what it shows is what `kvmprof report` prints.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/compiled.rs"]
-mod compiled;
-#[path = "shared/used.rs"]
-mod used;
-#[path = "shared/walk.rs"]
-mod walk;
 
 use std::path::Path;
 
-use compiled::{Guest, SOURCE};
+use crate::shared::compiled::{Guest, SOURCE};
+use crate::shared::used::{Used, report_of};
+use crate::shared::walk;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_recording::{Mode, Sysroot};
 use kvmprof_report::diff::{self, changes};
@@ -18,7 +12,6 @@ use kvmprof_report::html::{Counts, comparison_page, page, page_of};
 use kvmprof_report::profile::{Profile, Selection, SortBy};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::Value;
-use used::{Used, report_of};
 
 impl Used {
     /// Makes the page of a recording of two vCPUs with so many `ticks` and does one of the tasks of `readers/page.mjs` with it.

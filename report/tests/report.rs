@@ -1,22 +1,16 @@
 //! Tests of `kvmprof report`'s tables and document.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/data.rs"]
-mod data;
-#[path = "exports/recording.rs"]
-mod recording;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use data::check;
+use crate::exports::recording::recording;
+use crate::shared::data::check;
 use kvmprof_recording::file::{Observer, Recording, Unobserved};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, print,
     relatives_document,
 };
 use kvmprof_report::symbolize::Resolver;
-use recording::recording;
 
 fn profile(path: &Path, time: &str) -> Profile {
     let recording = Recording::open(path).unwrap();

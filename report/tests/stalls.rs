@@ -1,5 +1,4 @@
 //! What held a guest up, of recordings whose every tick is known.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 use std::path::Path;
 

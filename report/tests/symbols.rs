@@ -1,14 +1,10 @@
 //! Tests of names from debug files that this machine's compiler makes: inlined functions, source lines, files that
 //! don't match the recording.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/compiled.rs"]
-mod compiled;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use compiled::{BASE, Guest, SLIDE};
+use crate::shared::compiled::{BASE, Guest, SLIDE};
 use kvmprof_recording::file::{Block, KernelInfo, Kind, Recording, Unobserved};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};

@@ -1,11 +1,8 @@
 //! A part of the time of a recording: the blocks of samples outside of it aren't unpacked, and what is in it is the same as if all were read.
-#![expect(clippy::unwrap_used, reason = "tests fail by it")]
-
-#[path = "shared/walk.rs"]
-mod walk;
 
 use std::path::Path;
 
+use crate::shared::walk;
 use kvmprof_recording::file::{Block, HEADER, Kind, Recording, Unobserved};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};

@@ -12,7 +12,7 @@ mod files;
 mod not_run;
 mod pictures;
 mod pipes;
-#[path = "../../../report/tests/shared/mod.rs"]
+#[path = "../../../report/tests/shared/recordings.rs"]
 mod recordings;
 mod stalls;
 mod usage;

@@ -14,9 +14,9 @@ use kvmprof_report::profile::Profile;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::export;
-use crate::readers::run;
-use crate::recording::{info, ticks, write};
+use super::export;
+use super::readers::run;
+use super::recording::{info, ticks, write};
 
 /// A recording of every twentieth MMIO write.
 fn recording() -> (TempDir, PathBuf) {

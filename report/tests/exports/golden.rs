@@ -7,9 +7,9 @@ use flate2::read::GzDecoder;
 use kvmprof_recording::Ticks;
 use kvmprof_report::export::Format;
 
-use crate::data::check;
-use crate::export;
-use crate::recording::{info, recording, write};
+use super::export;
+use super::recording::{info, recording, write};
+use crate::shared::data::check;
 
 #[test]
 fn folded() {

@@ -7,8 +7,8 @@ use kvmprof_recording::file::{Block, Kind};
 use kvmprof_recording::{HOST_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::export::Format;
 
-use crate::export;
-use crate::recording::{info, write};
+use super::export;
+use super::recording::{info, write};
 
 const FUNCTIONS: &str = "fe00000000000002 t kvm_vcpu_ioctl\t[host:kvm]\n\
                          fe00000000000003 t main\t[host:qemu-system-x86_64]\n";

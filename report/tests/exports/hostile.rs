@@ -6,8 +6,8 @@ use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::export::{Format, Source};
 use proptest::prelude::*;
 
-use crate::export;
-use crate::recording::{info, write};
+use super::export;
+use super::recording::{info, write};
 
 /// Numbers, often extreme ones.
 fn number() -> impl Strategy<Value = u64> {

@@ -2,15 +2,12 @@
 //! are cut short, idle, stolen and lost ticks.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-#[path = "random.rs"]
-mod random;
-
 use std::path::Path;
 
 use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncoder, header};
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
-use random::Random;
+use super::random::Random;
 
 /// The begin, in ns.
 const BEGAN: u64 = 7_000_000_000;

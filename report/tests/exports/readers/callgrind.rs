@@ -7,8 +7,8 @@ use kvmprof_recording::Sample;
 use kvmprof_report::export::Format;
 
 use super::{ROUNDS, exported, first, run};
-use crate::export;
-use crate::recording::{info, ticks, write};
+use crate::exports::export;
+use crate::exports::recording::{info, ticks, write};
 
 #[test]
 fn callgrind_annotate_reads_callgrind() {

@@ -8,8 +8,8 @@ use kvmprof_recording::Mode;
 use kvmprof_report::export::Format;
 
 use super::{PERIOD, ROUNDS, exported, first};
-use crate::export;
-use crate::recording::{info, ticks, write};
+use crate::exports::export;
+use crate::exports::recording::{info, ticks, write};
 
 #[test]
 fn inferno_collapses_perf_script() {

@@ -15,8 +15,8 @@ use kvmprof_report::export::Format;
 use kvmprof_report::profile::{Profile, SortBy, document};
 use tempfile::TempDir;
 
-use crate::export;
-use crate::recording::recording;
+use crate::exports::export;
+use crate::exports::recording::recording;
 
 const ROUNDS: u64 = 7;
 /// Time of a tick in ns.

@@ -8,7 +8,7 @@ use kvmprof_report::export::{Format, Source};
 use tempfile::TempDir;
 
 use super::{PERIOD, ROUNDS, expected, first, run};
-use crate::recording::recording;
+use crate::exports::recording::recording;
 
 /// A recording for perf in a folder, and the expected functions.
 fn exported() -> (TempDir, Vec<(String, u64)>) {

@@ -7,7 +7,7 @@ use std::path::Path;
 use kvmprof_report::export::Format;
 use serde_json::Value;
 
-use crate::browser::Browser;
+use crate::shared::browser::Browser;
 
 use super::{PERIOD, exported, first, node, npm_readers, run};
 

@@ -1,17 +1,11 @@
 //! Tests of exports: against golden files that were checked by hand, and with the tools that users read them with.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
-
-#[path = "../shared/browser.rs"]
-mod browser;
-#[path = "../shared/data.rs"]
-mod data;
 mod events;
 mod golden;
 mod host_frames;
 mod hostile;
 mod readers;
-mod recording;
+pub mod recording;
 
 use std::path::Path;
 

@@ -1,0 +1,22 @@
+//! Tests of what people look at, each by recordings that it writes itself. They are one program: each would link the whole crate anew.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod bombs;
+mod boot;
+mod cut_short;
+mod damage;
+mod diff;
+mod exports;
+mod firefox;
+mod html;
+mod html_chromium;
+mod merge;
+mod page_data;
+mod page_filters;
+mod page_frames;
+mod page_use;
+mod report;
+mod shared;
+mod stalls;
+mod symbols;
+mod time_range;

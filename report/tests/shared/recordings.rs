@@ -1,0 +1,195 @@
+//! Recordings for tests, written like the recorder's.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::path::Path;
+
+use kvmprof_recording::file::{
+    Account, Block, Kind, RecordingInfo, SampleBlock, SamplesEncoder, header,
+};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
+
+/// The begin of recordings, in ns.
+const BEGAN: u64 = 5_000_000_000;
+/// Time between two ticks, in ns.
+const PERIOD: u64 = 1_000_000;
+
+/// A recording that is being written.
+pub struct Written {
+    encoder: SamplesEncoder,
+    blocks: Vec<SampleBlock>,
+    account: Account,
+    symbols: String,
+    time: u64,
+    user_end: StackEnd,
+}
+
+impl Written {
+    /// A recording with these symbols of the kernel, in the form of `/proc/kallsyms`.
+    pub fn with_symbols(symbols: &str) -> Self {
+        Self {
+            encoder: SamplesEncoder::default(),
+            blocks: Vec::new(),
+            account: Account::default(),
+            symbols: symbols.to_owned(),
+            time: BEGAN,
+            user_end: StackEnd::Complete,
+        }
+    }
+
+    /// How the user part of the stacks that are added from now on ends, if they have one.
+    #[allow(dead_code, reason = "most tests have whole stacks")]
+    pub fn user_parts_end(&mut self, end: StackEnd) {
+        self.user_end = end;
+    }
+
+    /// Adds `count` samples of process `pid` in `mode`, a tick apart. Their stack has these frames in the kernel and in
+    /// user mode.
+    pub fn samples(
+        &mut self,
+        count: u64,
+        (pid, name): (i32, &[u8]),
+        mode: Mode,
+        (kernel, user): (&[u64], &[u64]),
+    ) {
+        let frames = [kernel, user].concat();
+        let mut comm = [0; COMM_LENGTH];
+        comm[..name.len()].copy_from_slice(name);
+        let end = |frames: &[u64], end| match frames {
+            [] => StackEnd::Absent,
+            _ => end,
+        };
+        let user_end = self.user_end;
+        for _ in 0..count {
+            self.time += PERIOD;
+            let sample = Sample {
+                time: self.time,
+                pid,
+                tid: pid,
+                comm,
+                mode,
+                pc: frames[0],
+                stack: StackSummary {
+                    kernel: u16::try_from(kernel.len()).unwrap(),
+                    user: u16::try_from(user.len()).unwrap(),
+                    host: 0,
+                    kernel_end: end(kernel, StackEnd::Complete),
+                    user_end: end(user, user_end),
+                },
+                ..Sample::default()
+            };
+            let ticks = Ticks {
+                sample: Some(sample),
+                ..Ticks::default()
+            };
+            self.encoder.push(&ticks, &frames);
+        }
+        self.account.samples += count;
+        self.account.ticks += count;
+    }
+
+    /// Ticks without a sample.
+    #[allow(dead_code, reason = "some tests have none")]
+    pub fn gap(&mut self, idle: u64, stolen: u64, lost: u64) {
+        let ticks = Ticks {
+            idle,
+            stolen,
+            lost,
+            ..Ticks::default()
+        };
+        self.encoder.push(&ticks, &[]);
+        self.account.idle += idle;
+        self.account.stolen += stolen;
+        self.account.lost += lost;
+        self.account.ticks += idle + stolen + lost;
+        self.time += PERIOD * (idle + stolen + lost);
+    }
+
+    /// Begins another block.
+    pub fn end_block(&mut self) {
+        self.blocks.push(self.encoder.take());
+    }
+
+    /// Closes it and writes it to `path`.
+    pub fn write(self, path: &Path) {
+        self.write_blocks(path);
+    }
+
+    /// The same, and returns the blocks in the order of the file.
+    pub fn write_blocks(mut self, path: &Path) -> Vec<WrittenBlock> {
+        self.end_block();
+        let info = RecordingInfo {
+            program: "0.1.0".to_owned(),
+            kernel: "bzImage".to_owned(),
+            vcpus: 1,
+            hz: 1000,
+            clock: "thread".to_owned(),
+            jitter: true,
+            memory_bytes: 256 << 20,
+            began_ns: 1_700_000_000_000_000_000,
+            began_monotonic_ns: BEGAN,
+            stacks: StackParts {
+                kernel: true,
+                user: true,
+            },
+            ..RecordingInfo::default()
+        };
+        let mut bytes = header().to_vec();
+        let mut written = Vec::new();
+        let mut add = |kind, contents: &[u8], samples| {
+            bytes.extend(Block::encode(kind, contents).unwrap());
+            written.push(WrittenBlock {
+                end: bytes.len(),
+                samples,
+            });
+        };
+        add(Kind::Info, &serde_json::to_vec(&info).unwrap(), 0);
+        add(Kind::Symbols, self.symbols.as_bytes(), 0);
+        for block in self.blocks {
+            add(Kind::Samples, &block.bytes, block.samples);
+        }
+        add(Kind::End, &serde_json::to_vec(&self.account).unwrap(), 0);
+        std::fs::write(path, bytes).unwrap();
+        written
+    }
+}
+
+/// A block of a recording.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "most tests only look at whole recordings")]
+pub struct WrittenBlock {
+    /// The offset of its end in the file, in bytes.
+    pub end: usize,
+    /// The number of its samples.
+    pub samples: u64,
+}
+
+/// The symbols of [`ordinary`] recordings.
+#[allow(dead_code, reason = "some tests write their own")]
+const SYMBOLS: &str = "\
+ffffffff81000000 T entry_SYSCALL_64
+ffffffff81001000 T ksys_read
+ffffffff81002000 t copy_page
+ffffffff81003000 T asm_timer_interrupt
+ffffffff81004000 T _end
+";
+
+/// A recording with two processes; `copying` samples of one are in copy_page.
+#[allow(dead_code, reason = "some tests write their own")]
+pub fn ordinary(path: &Path, copying: u64) {
+    let mut written = Written::with_symbols(SYMBOLS);
+    let syscall = [0xffff_ffff_8100_1010, 0xffff_ffff_8100_0010];
+    let copy = [0xffff_ffff_8100_2010, syscall[0], syscall[1]];
+    let main = [0x40_1234, 0x40_1000];
+    let worker = (7, b"worker".as_slice());
+    written.samples(60, worker, Mode::User, (&[], &main));
+    written.samples(copying, worker, Mode::Kernel, (&copy, &main));
+    written.gap(30, 4, 2);
+    written.samples(25, (9, b"logger"), Mode::Kernel, (&syscall, &main));
+    written.samples(
+        5,
+        (9, b"logger"),
+        Mode::Interrupt,
+        (&[0xffff_ffff_8100_3001], &[]),
+    );
+    written.write(path);
+}
