@@ -1,5 +1,11 @@
 # Runs guests under kvmprof in the lab and leaves what they did in $LAB_OUT, by the guest's name:
-# NAME.console, NAME.stderr, NAME.status (the exit status), NAME.STREAM.samples and .json.
+# NAME.console, NAME.stderr, NAME.status (the exit status), NAME.STREAM.samples and .json; and in the file times when each step was done.
+
+# done_at WORD...: notes when that was, in seconds since the machine's start.
+done_at() {
+    read -r uptime rest </proc/uptime
+    echo "$uptime $name: $*" >>"$LAB_OUT/times"
+}
 
 # prepare NAME: the console of a guest, and its input.
 prepare() {
@@ -9,6 +15,7 @@ prepare() {
     # Open for writing too, so that the guest's input never ends.
     exec 3<>"/run/$name.input"
     : >"$console"
+    done_at prepared
 }
 
 # start NAME ARGUMENT...: a guest whose console is read and written here.
@@ -62,6 +69,7 @@ says() {
         alive "$(wc -c <"$console") bytes on the console"
         usleep 50000
     done
+    done_at "has said $1"
 }
 
 # tell WORD...: types a line.
@@ -97,6 +105,7 @@ sampled() {
         # To look takes the processors that the guest is to run on.
         usleep 500000
     done
+    done_at "$1 samples"
 }
 
 # gathered: waits for getpc's end and keeps what the accounts were then.
@@ -104,6 +113,7 @@ gathered() {
     wait $gathering || fail 97 "getpc failed"
     kvmprof status --socket "$socket" --json >"$stream.status" 2>/dev/null
     kvmprof pcstat --json "$stream.samples" >"$stream.json" || fail 96 "pcstat failed"
+    done_at gathered
 }
 
 # stop_gathering: ends getpc; a shell's background jobs don't hear SIGINT.
@@ -125,6 +135,7 @@ record() {
 stop_recording() {
     kill -TERM $recorder
     wait $recorder || fail 94 "the recorder failed"
+    done_at recorded
 }
 
 # ended: waits for the guest's end.
@@ -132,6 +143,7 @@ ended() {
     wait $machine
     echo $? >"$LAB_OUT/$name.status"
     exec 3>&-
+    done_at ended
 }
 
 # fails NAME ARGUMENT...: a kvmprof that has to end by itself, with a status of its own.

@@ -76,12 +76,14 @@ class Flames {
     if (rows === this.own && !this.isHeld) return before;
     this.own = rows;
     const isMoved = this.isHeld && !this.hangs;
-    const after = isMoved ? Math.max(rows, before - Math.floor(scrollY / HEIGHT)) : rows;
+    const from = scrollY;
+    const after = isMoved ? Math.max(rows, before - Math.floor(from / HEIGHT)) : rows;
     const moved = isMoved ? (after - before) * HEIGHT : 0;
     // The page stays long enough to be scrolled that far.
-    document.body.style.minHeight = this.isHeld ? `${Math.ceil(scrollY) + moved + innerHeight}px` : "";
+    document.body.style.minHeight = this.isHeld ? `${Math.ceil(from) + moved + innerHeight}px` : "";
     this.box.style.height = `${after * HEIGHT}px`;
-    if (moved !== 0) scrollBy(0, moved);
+    // Not by so much: a page that has become shorter may have scrolled already.
+    if (moved !== 0) scrollTo(scrollX, from + moved);
     return after;
   }
 
