@@ -244,12 +244,14 @@ fn a_guest_is_listed_by_its_jails_folder() {
     on_kvm(|| {
         let place = Place::new();
         let mut jail = place.start(&[]);
+        // By then it has a guest.
+        jail.until_contained();
         let Ran { status, stdout, .. } = run(["list", "--json"]);
         assert_eq!(status, 0);
         let document: Value = serde_json::from_str(&stdout).unwrap();
         let guests = document["guests"].as_array().unwrap();
-        let entry = guests.iter().find(|it| it["pid"] == jail.inside).unwrap();
-        assert_eq!(entry["name"], "jail", "{entry}");
+        let entry = guests.iter().find(|it| it["pid"] == jail.inside);
+        assert_eq!(entry.unwrap_or(&Value::Null)["name"], "jail", "{stdout}");
         signal(jail.outside.id(), Signal::INT);
         assert!(jail.outside.wait().unwrap().success());
     });
