@@ -115,6 +115,12 @@ impl Handles {
         self.texts.give_back(text);
     }
 
+    /// What open texts take.
+    #[cfg(test)]
+    pub(super) fn text_bytes(&self) -> usize {
+        self.texts.used()
+    }
+
     fn add(&mut self, client: Client, target: Target) -> Handle {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -472,7 +478,7 @@ impl Profiler {
                 })?
             }
             Target::Control => self.carry_out_control(request)?,
-            Target::Text(number) => {
+            Target::Text(number) if matches!(request, Request::Open { .. }) => {
                 self.handles.texts.check(number, self.least_text(number))?;
                 let text = self.text(number)?;
                 let Handles { open, texts, .. } = &mut self.handles;
@@ -480,6 +486,8 @@ impl Profiler {
                 open.text = Some(texts.keep(number, text)?);
                 Reply::Done
             }
+            // Its close: the handle goes with its text.
+            Target::Text(_) => Reply::Done,
         };
         if let (Request::Open { .. }, Some(open)) = (request, self.handles.open.get_mut(&handle)) {
             open.is_open = true;

@@ -161,3 +161,15 @@ fn a_text_without_room_is_not_made() {
     profiler.opened_for(Client::Host, device::PROCESSES);
     assert!(profiler.names.has_table());
 }
+
+/// However often a text is read: a handle that is closed takes no room.
+#[test]
+fn a_closed_text_leaves_its_room() {
+    let mut profiler = profiler();
+    for number in [device::STATUS, device::PROCESSES] {
+        let handle = profiler.opened_for(Client::Host, number);
+        assert!(profiler.handles.text_bytes() > 0);
+        now(profiler.close(handle));
+        assert_eq!(profiler.handles.text_bytes(), 0);
+    }
+}

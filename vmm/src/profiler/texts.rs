@@ -69,6 +69,11 @@ impl TextRoom {
         })
     }
 
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
     /// The handle of `text` is closed.
     pub fn give_back(&mut self, text: &Text) {
         self.used = self.used.saturating_sub(text.own_bytes);

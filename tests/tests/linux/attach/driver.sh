@@ -8,16 +8,16 @@ profile_it() {
     # Names, by the kernel that was found in memory: the release comes with them.
     until status named && grep -q '"release":"' /run/named && [ "$(count)" -gt 0 ]; do usleep 10000; done
     echo "from $began to $(cut -d ' ' -f 1 /proc/uptime) s" >"$LAB_OUT/$1.named"
-    sampled 600
+    sampled 300
     detach
     attach "$1.kernel" "$2" --capture kernel --host-stacks
-    sampled 600
+    sampled 400
     detach
     ${3:+"$3" "$2"}
     tell halt
     says halted
     attach "$1.halted" "$2"
-    until now=$(ticks) && [ "$now" -ge 200 ]; do
+    until now=$(ticks) && [ "$now" -ge 150 ]; do
         alive "$now ticks while it is halted"
         usleep 500000
     done

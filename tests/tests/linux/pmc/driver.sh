@@ -13,6 +13,8 @@ start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512
     --cmdline 'console=ttyS0 quiet panic=-1'
 counted
 
+# Another, that may not count, with one series of kernels: it takes a minute.
+[ "$(cat /lab/series)" = 6.1 ] || exit 0
 start limited --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --guest-access profil \
     --cmdline 'console=ttyS0 quiet panic=-1 limited'
 ended
