@@ -11,7 +11,7 @@ use crate::profile::{HALTED, HALTED_MODULE, Profile, StackFrame, outermost_of_gu
 use crate::symbolize::SourceLine;
 
 /// Maximum number of nodes.
-const MAX_NODES: usize = 300_000;
+const MAX_NODES: usize = 200_000;
 /// Maximum length of all names of functions, in bytes.
 const MAX_NAMES: usize = 8 << 20;
 /// Maximum number of a function's source lines.

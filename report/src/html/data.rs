@@ -16,7 +16,7 @@ use crate::symbolize::{BuildIds, SourceTexts};
 use crate::text::visible;
 
 /// Maximum number of counts; the rarest stacks are counted together if there are more.
-const MAX_CELLS: usize = 1_000_000;
+const MAX_CELLS: usize = 500_000;
 
 /// The data as JSON that is safe in a script element. Times are in ns from the recording's begin.
 ///
