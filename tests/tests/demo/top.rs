@@ -104,6 +104,8 @@ fn a_terminal_shows_the_guest_obeys_keys_and_is_restored() {
         // The kernel tells only a session's foreground processes of a new size.
         top.terminal.resize(120, 40);
         top.signal(Signal::WINCH);
+        // A key that comes together with a new size waits for the next one (`report/src/top/live.rs`).
+        top.until_shown("\u{1b}[2J");
         top.terminal.press("p");
         top.until_shown("weaver");
         assert!(!top.terminal.shown().contains("[38;5;"));

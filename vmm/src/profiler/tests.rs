@@ -166,6 +166,7 @@ fn a_text_without_room_is_not_made() {
 #[test]
 fn a_closed_text_leaves_its_room() {
     let mut profiler = profiler();
+    profiler.names.note_main_thread(1, *b"0123456789abcdef");
     for number in [device::STATUS, device::PROCESSES] {
         let handle = profiler.opened_for(Client::Host, number);
         assert!(profiler.handles.text_bytes() > 0);
