@@ -27,7 +27,7 @@
 //!
 //! // It waits in the spool until the sink has it.
 //! let folder = tempfile::tempdir()?;
-//! let spool = Spool::open(folder.path(), 1 << 20, &["lake"])?;
+//! let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["lake"])?;
 //! spool.push(&batch)?;
 //! let claim = spool.claim("lake", 0)?.expect("the batch");
 //! assert_eq!(claim.batches, [batch]);
