@@ -31,13 +31,20 @@ while read -r word size; do
         until_total -gt "$size"
         two & two=$!
         echo "pid two $two"
-        # The first pages that the program needs come from there.
-        until [ "$(movable)" -gt 0 ]; do usleep 50000; done
+        # What is written to files in memory is of that kind, too: the host has to bring these pages.
+        mkdir -p /more
+        mount -t tmpfs none /more
+        files=0
+        until [ "$(movable)" -gt 2048 ] || [ $files -eq 24 ]; do
+            head -c 4194304 /dev/zero >/more/$files
+            files=$((files + 1))
+        done
         echo "grown $(total) $(movable)"
         ;;
     leave)
         kill $two
         wait $two
+        rm /more/*
         echo left
         ;;
     shrunk)
