@@ -106,13 +106,8 @@ impl Handles {
 
     /// Takes room as a text of device `number` would.
     #[cfg(test)]
-    pub(super) fn keep(&mut self, number: u16, bytes: std::sync::Arc<[u8]>) -> Result<Text, Errno> {
+    pub(super) fn keep(&self, number: u16, bytes: std::sync::Arc<[u8]>) -> Result<Text, Errno> {
         self.texts.keep(number, bytes)
-    }
-
-    #[cfg(test)]
-    pub(super) fn give_back(&mut self, text: &Text) {
-        self.texts.give_back(text);
     }
 
     /// What open texts take.
@@ -142,9 +137,7 @@ impl Handles {
     fn remove(&mut self, handle: Handle) {
         self.give_up(handle);
         self.closing.remove(&handle);
-        if let Some(text) = self.open.remove(&handle).and_then(|open| open.text) {
-            self.texts.give_back(&text);
-        }
+        self.open.remove(&handle);
     }
 
     /// The stage of `request`.
@@ -481,9 +474,9 @@ impl Profiler {
             Target::Text(number) if matches!(request, Request::Open { .. }) => {
                 self.handles.texts.check(number, self.least_text(number))?;
                 let text = self.text(number)?;
-                let Handles { open, texts, .. } = &mut self.handles;
-                let open = open.get_mut(&handle).ok_or(Errno::EBADF)?;
-                open.text = Some(texts.keep(number, text)?);
+                let text = self.handles.texts.keep(number, text)?;
+                let open = self.handles.open.get_mut(&handle);
+                open.ok_or(Errno::EBADF)?.text = Some(text);
                 Reply::Done
             }
             // Its close: the handle goes with its text.

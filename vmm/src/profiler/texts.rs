@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
+use kvmprof_recording::{Room, Share};
 
 use super::Profiler;
 
@@ -16,8 +17,8 @@ pub(super) struct Text {
     bytes: Arc<[u8]>,
     /// How much of it has been read.
     read: usize,
-    /// How much of it only this handle keeps.
-    own_bytes: usize,
+    /// Room for what of it only this handle keeps.
+    _share: Share,
 }
 
 impl Text {
@@ -30,10 +31,14 @@ impl Text {
     }
 }
 
-/// What all texts take together that only one handle keeps.
-#[derive(Debug, Default)]
-pub(super) struct TextRoom {
-    used: usize,
+/// What all texts may take together that only one handle keeps.
+#[derive(Debug)]
+pub(super) struct TextRoom(Arc<Room>);
+
+impl Default for TextRoom {
+    fn default() -> Self {
+        Self(Arc::new(Room::new(MAX_TEXT_BYTES)))
+    }
 }
 
 impl TextRoom {
@@ -43,40 +48,28 @@ impl TextRoom {
     /// # Errors
     /// ENOMEM if not.
     pub fn check(&self, number: u16, least: usize) -> Result<(), Errno> {
-        self.with(own_bytes(number, least)).map(drop)
+        let fits = own_bytes(number, least) <= self.0.left();
+        fits.then_some(()).ok_or(Errno::ENOMEM)
     }
 
-    /// What is taken with so many more bytes.
-    fn with(&self, bytes: usize) -> Result<usize, Errno> {
-        let used = self.used.saturating_add(bytes);
-        (used <= MAX_TEXT_BYTES)
-            .then_some(used)
-            .ok_or(Errno::ENOMEM)
-    }
-
-    /// The text of a handle of device `number`. [`give_back`](Self::give_back) is due when the handle is closed.
+    /// The text of a handle of device `number`, which gives its room back when it is dropped.
     ///
     /// # Errors
-    /// ENOMEM if it would be more than [`MAX_TEXT_BYTES`].
-    pub fn keep(&mut self, number: u16, bytes: Arc<[u8]>) -> Result<Text, Errno> {
-        let own_bytes = own_bytes(number, bytes.len());
-        let used = self.with(own_bytes)?;
-        self.used = used;
-        Ok(Text {
+    /// ENOMEM if all would be more than [`MAX_TEXT_BYTES`].
+    pub fn keep(&self, number: u16, bytes: Arc<[u8]>) -> Result<Text, Errno> {
+        let mut share = Share::new(&self.0, 0);
+        let fits = share.resize(own_bytes(number, bytes.len()));
+        let text = fits.then_some(Text {
             bytes,
             read: 0,
-            own_bytes,
-        })
+            _share: share,
+        });
+        text.ok_or(Errno::ENOMEM)
     }
 
     #[cfg(test)]
     pub fn used(&self) -> usize {
-        self.used
-    }
-
-    /// The handle of `text` is closed.
-    pub fn give_back(&mut self, text: &Text) {
-        self.used = self.used.saturating_sub(text.own_bytes);
+        MAX_TEXT_BYTES - self.0.left()
     }
 }
 
@@ -128,9 +121,9 @@ mod tests {
 
     #[test]
     fn texts_have_room_up_to_the_limit_and_get_it_back() {
-        let mut room = TextRoom::default();
+        let room = TextRoom::default();
         let half: Arc<[u8]> = vec![0; MAX_TEXT_BYTES / 2].into();
-        let mut keep = || room.keep(device::STATUS, Arc::clone(&half));
+        let keep = || room.keep(device::STATUS, Arc::clone(&half));
         let (first, _second) = (keep().unwrap(), keep().unwrap());
         let one: Arc<[u8]> = [0].into();
         let refused = room.keep(device::PROCESSES, Arc::clone(&one));
@@ -139,7 +132,7 @@ mod tests {
         assert_eq!(room.check(device::KALLSYMS, 1), Ok(()));
         // All have the same symbols.
         room.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
-        room.give_back(&first);
+        drop(first);
         room.keep(device::PROCESSES, one).unwrap();
     }
 
