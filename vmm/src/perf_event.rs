@@ -144,10 +144,16 @@ pub fn signal_this_thread(event: &File, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether the host didn't open an event because it hasn't got it. It won't have it later either.
+pub fn is_missing(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    matches!(number, Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV))
+}
+
 /// Why the host didn't open an event, and what to do, in words.
 pub fn why_not(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
+        _ if is_missing(error) => {
             "the host's processor has no such counter, or doesn't show it".to_owned()
         }
         Some(libc::EACCES | libc::EPERM) => format!(

@@ -2,8 +2,14 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
+use crate::lock::lock;
 use crate::perf_event::{self, Attributes, HardwareEvent};
+
+/// How long a refusal holds that may be over later: the host's administrator can lift it, or there was something too little at that moment.
+const REFUSAL: Duration = Duration::from_secs(1);
 
 /// A counter of one vCPU. It counts while the vCPU's thread runs the guest.
 #[derive(Debug)]
@@ -23,5 +29,90 @@ impl HardwareCounter {
     /// What it has counted; `None` if the kernel won't say.
     pub fn value(&self) -> Option<u64> {
         perf_event::count(&self.0)
+    }
+}
+
+/// What the host has said when a counter was tried.
+#[derive(Debug)]
+struct Answer {
+    /// Why it can't be had, in words.
+    said: Result<(), String>,
+    /// When it is to be tried again; `None`: never.
+    again: Option<Instant>,
+}
+
+/// Whether the host has counters, and lets kvmprof have them, which is the same for all of its threads. A try costs the host's kernel a counter
+/// that is made and taken away again, so answers are kept.
+#[derive(Debug, Default)]
+pub struct HardwareProbes([Mutex<Option<Answer>>; HardwareEvent::COUNT]);
+
+impl HardwareProbes {
+    /// Whether `event` can be counted at `now`. `open` tries it, if that isn't known.
+    ///
+    /// # Errors
+    /// Why it can't, in words.
+    pub fn ask(
+        &self,
+        event: HardwareEvent,
+        now: Instant,
+        open: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), String> {
+        let mut answer = lock(&self.0[event as usize]);
+        let holds = |known: &&Answer| known.again.is_none_or(|again| now < again);
+        if let Some(known) = answer.as_ref().filter(holds) {
+            return known.said.clone();
+        }
+        let opened = open();
+        let may_be_over = |error: &io::Error| !perf_event::is_missing(error);
+        let is_short = opened.as_ref().is_err_and(may_be_over);
+        let said = opened.map_err(|error| perf_event::why_not(&error));
+        *answer = Some(Answer {
+            said: said.clone(),
+            again: is_short.then_some(now + REFUSAL),
+        });
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What it says at these times after the begin, and how often it has tried, where the host says so each time.
+    fn tries(said: impl Fn() -> io::Result<()>, after: &[Duration]) -> (Vec<bool>, u32) {
+        let (probes, begin) = (HardwareProbes::default(), Instant::now());
+        let mut tries = 0;
+        let answers = after.iter().map(|time| {
+            let open = || {
+                tries += 1;
+                said()
+            };
+            let answer = probes.ask(HardwareEvent::Cycles, begin + *time, open);
+            answer.is_ok()
+        });
+        (answers.collect(), tries)
+    }
+
+    #[test]
+    fn the_host_is_asked_once_and_a_refusal_that_may_be_over_once_a_second() {
+        let error = |number| move || Err(io::Error::from_raw_os_error(number));
+        let times = [0, 1, 999, 1000, 1999, 3_600_000].map(Duration::from_millis);
+        assert_eq!(tries(|| Ok(()), &times), (vec![true; 6], 1));
+        assert_eq!(tries(error(libc::ENOENT), &times), (vec![false; 6], 1));
+        for number in [libc::EACCES, libc::EMFILE] {
+            assert_eq!(tries(error(number), &times), (vec![false; 6], 3));
+        }
+    }
+
+    #[test]
+    fn each_counter_has_an_answer_of_its_own() {
+        let probes = HardwareProbes::default();
+        let now = Instant::now();
+        let missing = || Err(io::Error::from_raw_os_error(libc::ENOENT));
+        let refused = probes.ask(HardwareEvent::Cycles, now, missing).unwrap_err();
+        assert!(refused.contains("has no such counter"), "{refused}");
+        assert_eq!(probes.ask(HardwareEvent::Branches, now, || Ok(())), Ok(()));
+        let again = probes.ask(HardwareEvent::Cycles, now, || Ok(()));
+        assert_eq!(again, Err(refused));
     }
 }

@@ -16,6 +16,7 @@ use kvmprof_recording::counters::{Counter, Counters, Event};
 use crate::clock::monotonic_ns;
 use crate::kernel_events;
 use crate::vcpu::VcpuShared;
+use hardware::HardwareProbes;
 use sources::VcpuSources;
 
 pub use processes::{CountedProcess, KnownProcess, ProcessCounts};
@@ -41,7 +42,8 @@ impl MachineCounters {
     pub fn new<'a, F: AsRawFd + 'a>(
         vcpus: impl IntoIterator<Item = (&'a F, Arc<VcpuShared>)>,
     ) -> Self {
-        let sources = |(fd, shared)| Arc::new(VcpuSources::new(fd, shared));
+        let probes = Arc::<HardwareProbes>::default();
+        let sources = |(fd, shared)| Arc::new(VcpuSources::new(fd, shared, Arc::clone(&probes)));
         Self {
             vcpus: vcpus.into_iter().map(sources).collect(),
         }

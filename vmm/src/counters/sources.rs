@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use kvmprof_abi::pmc::CounterId;
 
-use super::hardware::HardwareCounter;
+use super::hardware::{HardwareCounter, HardwareProbes};
 use super::kvm_stats::KvmStats;
 use crate::clock::thread_cpu_ns;
 use crate::perf_event::{self, HardwareEvent};
@@ -74,17 +75,24 @@ pub struct VcpuSources {
     kvm: io::Result<KvmStats>,
     /// Opened by the vCPU's thread once somebody has asked: nobody else may count what another thread does (`kvmprof_sandbox`).
     hardware: [OnceLock<io::Result<HardwareCounter>>; HardwareEvent::COUNT],
+    /// Which of them there are, before that.
+    probes: Arc<HardwareProbes>,
     /// The bits of those that the vCPU's thread is to open.
     asked_for: AtomicU32,
 }
 
 impl VcpuSources {
-    /// Those of the vCPU with this descriptor.
-    pub fn new(descriptor: &impl AsRawFd, shared: Arc<VcpuShared>) -> Self {
+    /// Those of the vCPU with this descriptor. `probes` are the same for all vCPUs.
+    pub fn new(
+        descriptor: &impl AsRawFd,
+        shared: Arc<VcpuShared>,
+        probes: Arc<HardwareProbes>,
+    ) -> Self {
         Self {
             shared,
             kvm: KvmStats::open(descriptor, &STATISTICS),
             hardware: Default::default(),
+            probes,
             asked_for: AtomicU32::new(0),
         }
     }
@@ -136,8 +144,9 @@ impl VcpuSources {
             Some(Ok(counter)) => Ok(counter.value().unwrap_or_default()),
             Some(Err(error)) => Err(perf_event::why_not(error)),
             None => {
-                // What the host has, and lets kvmprof have, is the same for all of its threads.
-                HardwareCounter::open(event).map_err(|error| perf_event::why_not(&error))?;
+                // Until its thread opens it, which may take long: the guest may be paused.
+                let try_it = || HardwareCounter::open(event).map(drop);
+                self.probes.ask(event, Instant::now(), try_it)?;
                 self.asked_for.fetch_or(event.bit(), Ordering::Release);
                 self.shared.kicker.kick();
                 Ok(0)
@@ -167,6 +176,34 @@ mod tests {
     use crate::not_run::not_run;
     use crate::vcpu::signals;
 
+    fn sources(shared: &Arc<VcpuShared>, probes: &Arc<HardwareProbes>) -> VcpuSources {
+        let descriptor = File::open("/dev/null").unwrap();
+        VcpuSources::new(&descriptor, Arc::clone(shared), Arc::clone(probes))
+    }
+
+    /// The answers are others than this host's for one counter at least, so that they don't come from it.
+    #[test]
+    fn what_the_host_has_said_holds_for_all_vcpus_until_they_open_their_counters() {
+        signals::block().unwrap();
+        let probes = Arc::<HardwareProbes>::default();
+        let now = Instant::now();
+        let missing = || Err(io::Error::from_raw_os_error(libc::ENOENT));
+        let said = probes.ask(HardwareEvent::Cycles, now, missing);
+        let has_said = probes.ask(HardwareEvent::Instructions, now, || Ok(()));
+        assert_eq!(has_said, Ok(()));
+        for _ in 0..2 {
+            let shared = Arc::<VcpuShared>::default();
+            shared.kicker.attach();
+            let sources = sources(&shared, &probes);
+            for _ in 0..2 {
+                let cycles = sources.value(CounterId::Cycles, 0);
+                assert_eq!(cycles.map(drop), said);
+                assert_eq!(sources.value(CounterId::Instructions, 0), Ok(0));
+            }
+            assert_eq!(signals::take_pending(), Some(signals::kick()));
+        }
+    }
+
     /// Whoever asks has no part in it but to kick the vCPU's thread, which is this one.
     #[test]
     fn a_counter_of_the_processor_is_opened_by_the_vcpus_thread() {
@@ -175,7 +212,7 @@ mod tests {
         }
         signals::block().unwrap();
         let shared = Arc::<VcpuShared>::default();
-        let sources = VcpuSources::new(&File::open("/dev/null").unwrap(), Arc::clone(&shared));
+        let sources = sources(&shared, &Arc::default());
         let value = || sources.value(CounterId::Cycles, 0);
         let own_value = || sources.value_on_thread(CounterId::Cycles);
         assert!(value().unwrap_err().contains("doesn't run"));
