@@ -15,7 +15,7 @@ const FOR_EACH_BYTE: u64 = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "This recording would become more than {0} bytes, of text or in memory: if you trust it allow more with --output-limit, \
-     or choose a part of it with --pid or --time"
+     or choose a part of it, by --time for example"
 )]
 pub struct TooMuch(pub u64);
 

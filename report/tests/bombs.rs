@@ -1,18 +1,19 @@
 //! Small recordings that are made to take much memory: they are refused, or reported in bounded memory.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use kvmprof_recording::StackEnd;
 use kvmprof_recording::file::{
-    Block, Kind, Recording, RecordingInfo, TasksEncoder, Unobserved, header,
+    Block, Kind, Recording, RecordingInfo, SamplesEncoder, TasksEncoder, Unobserved, header,
 };
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
+use kvmprof_recording::{COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::export::{ExportError, Format, Source};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};
 use kvmprof_report::room::{Room, RoomWriter, TooMuch, too_much};
+use kvmprof_report::stalls::{StallWatcher, Stalls};
 use kvmprof_report::symbolize::Resolver;
 use kvmprof_report::tasks::{self, TaskSums, wait_rows};
 use tempfile::TempDir;
@@ -260,6 +261,96 @@ fn addresses_that_fill_the_memory() {
     assert_eq!(profile.samples(), 10_000);
     profile.resolve(&Unobserved);
     assert!(document(&profile, SortBy::Own, 10).is_object());
+    assert_memory(MAX_MEMORY_KIB);
+}
+
+/// A recording of a sample of each of so many processes, with this interrupt priority level and behind so many ticks that the host stole. Its
+/// stack has `depth` functions with long names.
+fn stalled(processes: i32, depth: u16, ipl: u8, stolen: u64) -> (TempDir, PathBuf) {
+    let frames: Vec<u64> = (0..u64::from(depth))
+        .map(|frame| 0x1000 + 16 * frame)
+        .collect();
+    let stack = StackSummary {
+        kernel: depth,
+        kernel_end: StackEnd::Complete,
+        ..StackSummary::default()
+    };
+    let mut encoder = SamplesEncoder::default();
+    let mut blocks = vec![long_name()];
+    let pids: Vec<i32> = (1..=processes).collect();
+    for some in pids.chunks(10_000) {
+        for pid in some {
+            let name = pid.to_string();
+            let mut comm = [0; COMM_LENGTH];
+            comm[..name.len()].copy_from_slice(name.as_bytes());
+            let sample = Sample {
+                time: u64::try_from(*pid).unwrap() * 1_000_000,
+                pid: *pid,
+                tid: *pid,
+                comm,
+                mode: Mode::Kernel,
+                pc: frames[0],
+                ipl,
+                stack,
+                ..Sample::default()
+            };
+            let ticks = Ticks {
+                stolen,
+                sample: Some(sample),
+                ..Ticks::default()
+            };
+            encoder.push(&ticks, &frames);
+        }
+        blocks.push((Kind::Samples, encoder.take().bytes));
+    }
+    recording(&blocks, 32 << 10)
+}
+
+fn stalls_of(path: &Path, top: usize, room: &Room) -> Result<Stalls, TooMuch> {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let mut watcher = StallWatcher::default();
+    let selection = Selection::default();
+    let profile =
+        Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher).unwrap();
+    Stalls::new(&profile, watcher, top, room)
+}
+
+/// Each process is a stretch of its own, or what a vCPU was last seen running.
+#[test]
+fn stalls_end_where_their_room_does() {
+    const ROOM: u64 = 1 << 20;
+    for (ipl, stolen) in [(IPL_MASKED, 0), (0, 1)] {
+        let (_folder, path) = stalled(300, 64, ipl, stolen);
+        assert!(fs::metadata(&path).unwrap().len() < 64 << 10);
+        for (top, is_refused) in [(1, false), (usize::MAX, true)] {
+            let room = Room::new(ROOM);
+            let stalls = stalls_of(&path, top, &room);
+            let refused = stalls.as_ref().err().copied();
+            assert_eq!(refused, is_refused.then_some(TooMuch(ROOM)), "{top}");
+            let Ok(stalls) = stalls else {
+                continue;
+            };
+            let shown = stalls.interrupts_off.len() + stalls.stolen.len();
+            assert_eq!(shown, 1);
+            let mut out = Length::default();
+            let mut within = RoomWriter {
+                out: &mut out,
+                room: &room,
+            };
+            serde_json::to_writer(&mut within, &stalls).unwrap();
+        }
+    }
+    assert_memory(MAX_MEMORY_KIB);
+}
+
+/// A row for each, with a name of its own, would be 1.6 GB.
+#[test]
+fn processes_that_the_host_stole_from_share_the_names_of_functions() {
+    let (_folder, path) = stalled(400_000, 1, 0, 1);
+    let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
+    let stalls = stalls_of(&path, 20, &Room::of_recording(length)).unwrap();
+    assert_eq!(stalls.stolen.len(), 20);
     assert_memory(MAX_MEMORY_KIB);
 }
 

@@ -9,6 +9,7 @@ use kvmprof_recording::{
     COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks,
 };
 use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::room::Room;
 use kvmprof_report::stalls::{Running, StallWatcher, Stalls, StretchRow, WaitKind};
 use kvmprof_report::symbolize::Resolver;
 
@@ -138,7 +139,7 @@ fn stalls(runs: &[Run]) -> Stalls {
         &Unobserved,
         &mut watcher,
     );
-    Stalls::new(&profile.unwrap(), watcher, 10)
+    Stalls::new(&profile.unwrap(), watcher, 10, &Room::new(u64::MAX)).unwrap()
 }
 
 /// A wait counts as beside stolen ticks while the host doesn't run another vCPU, unless that is halted.

@@ -38,8 +38,10 @@ fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
     let profile =
         Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher).unwrap();
     let unpacked = recording.unpacked() - before;
-    let stalls = serde_json::to_string(&Stalls::new(&profile, watcher, 1000)).unwrap();
-    let mut said = folded(&profile, &Room::new(u64::MAX)).unwrap();
+    let room = Room::new(u64::MAX);
+    let stalls = Stalls::new(&profile, watcher, 1000, &room).unwrap();
+    let stalls = serde_json::to_string(&stalls).unwrap();
+    let mut said = folded(&profile, &room).unwrap();
     let mut facts = document(&profile, SortBy::default(), usize::MAX);
     facts.as_object_mut().unwrap().remove("bytes");
     said.extend([facts.to_string(), stalls]);

@@ -119,7 +119,9 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
     let Ok(profile) = read else {
         return;
     };
-    let stalls = Stalls::new(&profile, watcher, 50);
+    let Ok(stalls) = Stalls::new(&profile, watcher, 50, &Room::new(64 << 20)) else {
+        return;
+    };
     stalls::print(&profile, &stalls, Look::default(), &mut sink()).unwrap();
     serde_json::to_vec(&stalls).unwrap();
 }

@@ -29,3 +29,19 @@ fn a_time_without_anything_is_an_error() {
     let ran = folder.run(&["stalls", "before", "--time", "100:200"]);
     ran.assert_refused(FAILURE, &["Nothing in before matches --time"]);
 }
+
+/// The first limit has no room for a row, the second one none for what is written.
+#[test]
+fn tables_and_document_end_at_the_output_limit() {
+    let folder = Folder::new();
+    let forms: [&[&str]; 2] = [&[], &["--json"]];
+    for limit in ["1K", "1500"] {
+        for form in forms {
+            let words = ["stalls", "before", "--output-limit", limit];
+            let ran = folder.run(&[&words[..], form].concat());
+            ran.assert_refused(FAILURE, &["would become more than 1", "--output-limit"]);
+        }
+    }
+    let ran = folder.run(&["stalls", "before", "--json", "--output-limit", "16K"]);
+    ran.assert_success();
+}

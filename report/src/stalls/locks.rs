@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use kvmprof_recording::{LockOwner, Sample};
 use serde::{Serialize, Serializer};
 
+use super::running::take_row;
 use super::stolen::StolenTicks;
 use super::waits::WaitKind;
+use crate::room::{Room, TooMuch};
 use crate::symbolize::Symbols;
 use crate::text::visible;
 
@@ -103,7 +105,16 @@ impl Locks {
     }
 
     /// The `top` rows with the most samples. `kernel` has the names of variables.
-    pub fn rows(self, stolen: &StolenTicks, kernel: &Symbols, top: usize) -> Vec<LockRow> {
+    ///
+    /// # Errors
+    /// There is no `room` for them.
+    pub fn rows(
+        self,
+        stolen: &StolenTicks,
+        kernel: &Symbols,
+        top: usize,
+        room: &Room,
+    ) -> Result<Vec<LockRow>, TooMuch> {
         let mut held: Vec<(u32, Held)> = self
             .numbers
             .into_iter()
@@ -128,14 +139,19 @@ impl Locks {
                 *sum.owners.entry(thread).or_default() += 1;
             }
         }
-        let rows = sums.into_iter().map(|((kind, address), sum)| LockRow {
-            variable: kernel.variable(address).map(visible),
-            ..row(kind, address, sum)
-        });
-        let mut rows: Vec<LockRow> = rows.collect();
+        let rows = sums.into_iter();
+        let mut rows: Vec<LockRow> = rows
+            .map(|((kind, address), sum)| row(kind, address, sum))
+            .collect();
         rows.sort_by_key(|row| (std::cmp::Reverse(row.samples), row.kind, row.address));
         rows.truncate(top);
-        rows
+        for row in &mut rows {
+            let variable = kernel.variable(row.address);
+            let owner = row.owner.as_ref().map(|owner| owner.name.as_str());
+            take_row(room, variable.into_iter().chain(owner))?;
+            row.variable = variable.map(visible);
+        }
+        Ok(rows)
     }
 }
 
@@ -223,7 +239,8 @@ mod tests {
         locks.take(WaitKind::Mutex, &Sample::default());
         assert_eq!(locks.left_out(), 0);
         let kernel = Symbols::parse("40 d tasklist_\u{202e}lock+0x8\n80 t code\n");
-        let rows = locks.rows(&stolen, &kernel, 10);
+        let room = Room::new(u64::MAX);
+        let rows = locks.rows(&stolen, &kernel, 10, &room).unwrap();
         let row = |address, samples, owner_stolen, owners, tid| LockRow {
             kind: WaitKind::Mutex,
             address,

@@ -16,6 +16,7 @@ use kvmprof_recording::file::RecordingInfo;
 use serde::Serialize;
 
 use crate::profile::{Profile, Selected, Selection, Watcher, Weight};
+use crate::room::{Room, TooMuch};
 use crate::symbolize::{Resolver, Symbols};
 
 pub use locks::{LockRow, LockThread};
@@ -106,7 +107,15 @@ pub struct Stalls {
 
 impl Stalls {
     /// What `watcher` has gathered while `profile` was summed up: the first `top` rows of each table.
-    pub fn new(profile: &Profile, watcher: StallWatcher, top: usize) -> Self {
+    ///
+    /// # Errors
+    /// There is no `room` for them.
+    pub fn new(
+        profile: &Profile,
+        watcher: StallWatcher,
+        top: usize,
+        room: &Room,
+    ) -> Result<Self, TooMuch> {
         let names = Names::new(profile);
         let StallWatcher {
             kernel,
@@ -119,10 +128,11 @@ impl Stalls {
             ..
         } = watcher;
         let (samples_with_preemption_off, preemption_stretches, preemption_off) =
-            unpreempted.rows(&names, top);
-        let (samples_with_interrupts_off, stretches, interrupts_off) = stretches.rows(&names, top);
+            unpreempted.rows(&names, top, room)?;
+        let (samples_with_interrupts_off, stretches, interrupts_off) =
+            stretches.rows(&names, top, room)?;
         let mut recordings = profile.recordings();
-        Self {
+        Ok(Self {
             interrupts_known: recordings.any(|one| one.contents.info.knows_interrupts()),
             interrupts_off,
             stretches,
@@ -132,10 +142,10 @@ impl Stalls {
             samples_with_preemption_off,
             preemption_known,
             locks_left_out: locks.left_out(),
-            locks: locks.rows(&stolen, &kernel, top),
+            locks: locks.rows(&stolen, &kernel, top, room)?,
             waits_not_compared: waits.not_compared(),
-            waits: waits.rows(&stolen, &names, top),
-            stolen: stolen.rows(&names, top),
-        }
+            waits: waits.rows(&stolen, &names, top, room)?,
+            stolen: stolen.rows(&names, top, room)?,
+        })
     }
 }

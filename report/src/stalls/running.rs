@@ -1,8 +1,28 @@
 //! What ran on a vCPU, by name.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::profile::{HALTED, HALTED_MODULE, Profile, Stack, StackFrame};
+use crate::room::{Room, TooMuch};
+
+/// Bytes that a row takes in memory, in its table and in a document, and one of its names beside its text, which is there twice.
+const ROW: usize = 1024;
+const NAME: usize = 96;
+
+/// Takes the room of a row that has these names. To be called before they are copied.
+///
+/// # Errors
+/// There is no `room` for it.
+pub(super) fn take_row<'a>(
+    room: &Room,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Result<(), TooMuch> {
+    let names = names.into_iter();
+    let names = names.map(|name| name.len().saturating_mul(2).saturating_add(NAME));
+    room.take(names.fold(ROW, usize::saturating_add))
+}
 
 /// What ran on a vCPU when a sample was taken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -15,22 +35,45 @@ pub struct Running {
     pub module: String,
 }
 
-impl Running {
+/// The same with names that others share: there may be as many of these as different stacks, with names as long as a recording's symbols.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SharedRunning<'a> {
+    process: &'a str,
+    function: Arc<str>,
+    module: Arc<str>,
+}
+
+impl SharedRunning<'_> {
     /// Nothing: the vCPU was halted.
     pub fn halted() -> Self {
         Self {
-            process: "[idle]".to_owned(),
-            function: HALTED.to_owned(),
-            module: HALTED_MODULE.to_owned(),
+            process: "[idle]",
+            function: HALTED.into(),
+            module: HALTED_MODULE.into(),
         }
     }
 
     /// Not known: there was no sample before, or its stack is beyond the limits.
     pub fn unknown() -> Self {
         Self {
-            process: "[unknown]".to_owned(),
-            function: "[unknown]".to_owned(),
-            module: "[unknown]".to_owned(),
+            process: "[unknown]",
+            function: "[unknown]".into(),
+            module: "[unknown]".into(),
+        }
+    }
+
+    /// Its names.
+    pub fn names(&self) -> [&str; 3] {
+        [self.process, &self.function, &self.module]
+    }
+
+    /// It for a row, whose room is [taken](take_row).
+    pub fn to_row(&self) -> Running {
+        let [process, function, module] = self.names().map(str::to_owned);
+        Running {
+            process,
+            function,
+            module,
         }
     }
 }
@@ -56,24 +99,24 @@ impl<'a> Names<'a> {
     }
 
     /// What ran with stack number `stack`.
-    pub fn running(&self, stack: Option<u32>) -> Running {
+    pub fn running(&self, stack: Option<u32>) -> SharedRunning<'a> {
         let found = self.find(stack);
         let Some((pid, innermost)) = found
             .zip(self.frames(stack).into_iter().next())
             .map(|((pid, _), frame)| (*pid, frame.frame))
         else {
-            return Running::unknown();
+            return SharedRunning::unknown();
         };
-        Running {
+        SharedRunning {
             process: self.process(pid),
-            function: innermost.function.as_ref().to_owned(),
-            module: innermost.module.as_ref().to_owned(),
+            function: innermost.function,
+            module: innermost.module,
         }
     }
 
-    fn process(&self, pid: i32) -> String {
+    fn process(&self, pid: i32) -> &'a str {
         let process = self.profile.processes.get(&pid);
-        process.map_or_else(String::new, |process| process.shown_name(pid).to_owned())
+        process.map_or("", |process| process.shown_name(pid))
     }
 
     fn find(&self, stack: Option<u32>) -> Option<&'a (i32, Stack)> {

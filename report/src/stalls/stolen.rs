@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use kvmprof_recording::Mode;
 use serde::Serialize;
 
-use super::running::{Names, Running};
+use super::running::{Names, Running, SharedRunning, take_row};
 use crate::profile::Selected;
+use crate::room::{Room, TooMuch};
 
 /// Times that are kept for the comparison with waits, of all vCPUs together.
 const MAX_SPANS: usize = 1 << 20;
@@ -33,10 +34,10 @@ pub(super) enum LastSeen {
 }
 
 impl LastSeen {
-    pub fn running(self, names: &Names<'_>) -> Running {
+    pub fn running<'a>(self, names: &Names<'a>) -> SharedRunning<'a> {
         match self {
-            Self::Unknown => Running::unknown(),
-            Self::Halted => Running::halted(),
+            Self::Unknown => SharedRunning::unknown(),
+            Self::Halted => SharedRunning::halted(),
             Self::Stack(stack) => names.running(Some(stack)),
         }
     }
@@ -144,22 +145,32 @@ impl StolenTicks {
     }
 
     /// The `top` rows with the most ticks.
-    pub fn rows(&self, names: &Names<'_>, top: usize) -> Vec<StolenRow> {
-        let mut sums: HashMap<Running, u64> = HashMap::new();
+    ///
+    /// # Errors
+    /// There is no `room` for them.
+    pub fn rows(
+        &self,
+        names: &Names<'_>,
+        top: usize,
+        room: &Room,
+    ) -> Result<Vec<StolenRow>, TooMuch> {
+        let mut sums: HashMap<SharedRunning<'_>, u64> = HashMap::new();
         for (last_seen, ticks) in &self.ticks {
             let sum = sums.entry(last_seen.running(names)).or_default();
             *sum = sum.saturating_add(*ticks);
         }
-        let mut rows: Vec<StolenRow> = sums
-            .into_iter()
-            .map(|(last_seen, ticks)| StolenRow { ticks, last_seen })
-            .collect();
-        rows.sort_by(|one, other| {
-            let by_ticks = other.ticks.cmp(&one.ticks);
-            by_ticks.then_with(|| one.last_seen.cmp(&other.last_seen))
+        let mut sums: Vec<(SharedRunning<'_>, u64)> = sums.into_iter().collect();
+        sums.sort_by(|(one, ticks), (other, others)| {
+            others.cmp(ticks).then_with(|| one.cmp(other))
         });
-        rows.truncate(top);
-        rows
+        let rows = sums.iter().take(top).map(|(last_seen, ticks)| {
+            take_row(room, last_seen.names())?;
+            Ok(StolenRow {
+                ticks: *ticks,
+                last_seen: last_seen.to_row(),
+            })
+        });
+        rows.collect()
     }
 }
 

@@ -1,10 +1,13 @@
 //! One stretch of samples, and what is told of it.
 
+use std::sync::Arc;
+
 use kvmprof_recording::Sample;
 use serde::Serialize;
 
-use super::running::{Names, Running};
+use super::running::{Names, Running, take_row};
 use crate::profile::StackFrame;
+use crate::room::{Room, TooMuch};
 
 /// Different stacks of a stretch that are kept.
 const MAX_STACKS: usize = 64;
@@ -91,9 +94,19 @@ impl Stretch {
     }
 
     /// It as a row, with times from `began` on.
-    pub fn row(&self, began: u64, names: &Names<'_>) -> StretchRow {
+    ///
+    /// # Errors
+    /// There is no `room` for it.
+    pub fn row(&self, began: u64, names: &Names<'_>, room: &Room) -> Result<StretchRow, TooMuch> {
         let first = self.stacks.first().copied().flatten();
-        StretchRow {
+        let running = names.running(first);
+        let functions = kernel_functions(&names.frames(first));
+        let common = common(&self.stacks, names);
+        let all = running.names().into_iter();
+        let all = all.chain(functions.iter().map(|name| &**name));
+        take_row(room, all.chain(common.as_deref()))?;
+        let owned = |name: &Arc<str>| name.as_ref().to_owned();
+        Ok(StretchRow {
             vcpu: self.vcpu,
             pid: self.pid,
             tid: self.tid,
@@ -102,21 +115,21 @@ impl Stretch {
             at_most_ns: self.at_most(),
             samples: self.samples,
             stolen: self.stolen,
-            first: names.running(first),
-            stack: kernel_functions(&names.frames(first)),
-            common: common(&self.stacks, names),
-        }
+            first: running.to_row(),
+            stack: functions.iter().map(owned).collect(),
+            common: common.as_ref().map(owned),
+        })
     }
 }
 
-fn kernel_functions(frames: &[StackFrame]) -> Vec<String> {
+fn kernel_functions(frames: &[StackFrame]) -> Vec<Arc<str>> {
     let kernel = frames.iter().take_while(|it| it.is_kernel && !it.is_host);
-    let names = kernel.map(|it| it.frame.function.as_ref().to_owned());
+    let names = kernel.map(|it| Arc::clone(&it.frame.function));
     names.take(MAX_FUNCTIONS).collect()
 }
 
 /// The innermost function of the kernel that all `stacks` have in common, from the outermost frame on.
-fn common(stacks: &[Option<u32>], names: &Names<'_>) -> Option<String> {
+fn common(stacks: &[Option<u32>], names: &Names<'_>) -> Option<Arc<str>> {
     let outermost_first = |stack: &Option<u32>| {
         let mut frames = names.frames(*stack);
         frames.reverse();
@@ -132,5 +145,5 @@ fn common(stacks: &[Option<u32>], names: &Names<'_>) -> Option<String> {
         shared.truncate(length);
     }
     let innermost = shared.last().filter(|frame| frame.is_kernel)?;
-    Some(innermost.frame.function.as_ref().to_owned())
+    Some(Arc::clone(&innermost.frame.function))
 }

@@ -8,6 +8,7 @@ use kvmprof_recording::{Mode, Preemption, Sample};
 use super::running::Names;
 use super::stretch::{Stretch, StretchRow};
 use crate::profile::Selected;
+use crate::room::{Room, TooMuch};
 
 /// Stretches that are kept, the longest ones; twice as many before they are sorted out.
 const MAX_STRETCHES: usize = 1000;
@@ -158,7 +159,15 @@ impl Stretches {
     }
 
     /// All samples with it off, all stretches, and the `top` longest of these.
-    pub fn rows(mut self, names: &Names<'_>, top: usize) -> (u64, u64, Vec<StretchRow>) {
+    ///
+    /// # Errors
+    /// There is no `room` for them.
+    pub fn rows(
+        mut self,
+        names: &Names<'_>,
+        top: usize,
+        room: &Room,
+    ) -> Result<(u64, u64, Vec<StretchRow>), TooMuch> {
         let period = self.times.period;
         let states = std::mem::take(&mut self.vcpus).into_values();
         for stretch in states.filter_map(|state| state.open) {
@@ -167,10 +176,8 @@ impl Stretches {
         }
         self.sort();
         let rows = self.found.iter().take(top);
-        let rows = rows
-            .map(|stretch| stretch.row(self.times.began, names))
-            .collect();
-        (self.samples, self.count, rows)
+        let rows = rows.map(|stretch| stretch.row(self.times.began, names, room));
+        Ok((self.samples, self.count, rows.collect::<Result<_, _>>()?))
     }
 }
 
@@ -235,7 +242,8 @@ mod tests {
             });
         }
         let profile = Profile::default();
-        let (samples, count, rows) = stretches.rows(&Names::new(&profile), 10);
+        let room = Room::new(u64::MAX);
+        let (samples, count, rows) = stretches.rows(&Names::new(&profile), 10, &room).unwrap();
         assert_eq!(samples, rows.iter().map(|row| row.samples).sum::<u64>());
         assert_eq!(count, rows.len() as u64);
         rows

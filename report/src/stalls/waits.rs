@@ -1,13 +1,15 @@
 //! Waits of Linux's kernel for locks and for other vCPUs, during which a vCPU runs in a loop.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kvmprof_recording::{Mode, Sample};
 use serde::Serialize;
 
-use super::running::{Names, Running};
+use super::running::{Names, Running, SharedRunning, take_row};
 use super::stolen::{LastSeen, StolenTicks};
 use crate::profile::StackFrame;
+use crate::room::{Room, TooMuch};
 use crate::symbolize::{KERNEL, Symbols};
 
 /// Samples that are compared with what the host took from other vCPUs.
@@ -148,6 +150,9 @@ struct Sum {
     stolen: HashMap<LastSeen, u64>,
 }
 
+/// What is waited for, and the function that wants it with its module.
+type Wanted = (WaitKind, Arc<str>, Arc<str>);
+
 impl Waits {
     /// Takes `sample`. The result is what it waits for, if it does.
     pub fn take(
@@ -180,7 +185,16 @@ impl Waits {
     }
 
     /// The `top` rows with the most samples.
-    pub fn rows(&self, stolen: &StolenTicks, names: &Names<'_>, top: usize) -> Vec<WaitRow> {
+    ///
+    /// # Errors
+    /// There is no `room` for them.
+    pub fn rows(
+        &self,
+        stolen: &StolenTicks,
+        names: &Names<'_>,
+        top: usize,
+        room: &Room,
+    ) -> Result<Vec<WaitRow>, TooMuch> {
         let mut by_stack: HashMap<(WaitKind, Option<u32>), Sum> = HashMap::new();
         for wait in &self.found {
             let sum = by_stack.entry((wait.kind, wait.stack)).or_default();
@@ -192,7 +206,7 @@ impl Waits {
         for (key, samples) in &self.others {
             by_stack.entry(*key).or_default().samples += samples;
         }
-        let mut sums: HashMap<(WaitKind, String, String), Sum> = HashMap::new();
+        let mut sums: HashMap<Wanted, Sum> = HashMap::new();
         for ((kind, stack), sum) in by_stack {
             let (function, module) = wanted_by(&names.frames(stack));
             let all = sums.entry((kind, function, module)).or_default();
@@ -201,44 +215,45 @@ impl Waits {
                 *all.stolen.entry(last_seen).or_default() += count;
             }
         }
-        let mut rows: Vec<WaitRow> = sums
-            .into_iter()
-            .map(|(key, sum)| row(key, &sum, names))
-            .collect();
-        rows.sort_by(|one, other| {
-            let key = |row: &WaitRow| (row.kind, row.function.clone(), row.module.clone());
-            let by_samples = other.samples.cmp(&one.samples);
-            by_samples.then_with(|| key(one).cmp(&key(other)))
+        let mut sums: Vec<(Wanted, Sum)> = sums.into_iter().collect();
+        sums.sort_by(|(one, sum), (other, others)| {
+            let by_samples = others.samples.cmp(&sum.samples);
+            by_samples.then_with(|| one.cmp(other))
         });
-        rows.truncate(top);
-        rows
+        let rows = sums.iter().take(top);
+        rows.map(|(wanted, sum)| row(wanted, sum, names, room))
+            .collect()
     }
 }
 
 fn row(
-    (kind, function, module): (WaitKind, String, String),
+    (kind, function, module): &Wanted,
     sum: &Sum,
     names: &Names<'_>,
-) -> WaitRow {
-    let mut stolen_from: HashMap<Running, u64> = HashMap::new();
+    room: &Room,
+) -> Result<WaitRow, TooMuch> {
+    let mut stolen_from: HashMap<SharedRunning<'_>, u64> = HashMap::new();
     for (last_seen, count) in &sum.stolen {
         *stolen_from.entry(last_seen.running(names)).or_default() += count;
     }
     let most = stolen_from
         .into_iter()
         .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
-    WaitRow {
-        kind,
-        function,
-        module,
+    let most = most.map(|(running, _)| running);
+    let from = most.iter().flat_map(SharedRunning::names);
+    take_row(room, [&**function, &**module].into_iter().chain(from))?;
+    Ok(WaitRow {
+        kind: *kind,
+        function: function.as_ref().to_owned(),
+        module: module.as_ref().to_owned(),
         samples: sum.samples,
         beside_stolen: sum.stolen.values().sum(),
-        stolen_from: most.map(|(running, _)| running),
-    }
+        stolen_from: most.as_ref().map(SharedRunning::to_row),
+    })
 }
 
 /// The function behind those that wait and take locks, and its module.
-fn wanted_by(frames: &[StackFrame]) -> (String, String) {
+fn wanted_by(frames: &[StackFrame]) -> (Arc<str>, Arc<str>) {
     let is_taker = |frame: &StackFrame| {
         let name = frame.frame.function.as_ref();
         WaitKind::of_function(name).is_some() || TAKERS.iter().any(|begin| name.starts_with(begin))
@@ -248,11 +263,8 @@ fn wanted_by(frames: &[StackFrame]) -> (String, String) {
         .take_while(|frame| frame.is_kernel && !frame.is_host);
     let wanted = kernel.clone().find(|frame| !is_taker(frame));
     match wanted.or(kernel.last()) {
-        Some(StackFrame { frame, .. }) => (
-            frame.function.as_ref().to_owned(),
-            frame.module.as_ref().to_owned(),
-        ),
-        None => ("[unknown]".to_owned(), "[unknown]".to_owned()),
+        Some(StackFrame { frame, .. }) => (Arc::clone(&frame.function), Arc::clone(&frame.module)),
+        None => ("[unknown]".into(), "[unknown]".into()),
     }
 }
 

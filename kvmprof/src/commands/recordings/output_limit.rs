@@ -1,8 +1,12 @@
 //! How much a command makes of a recording.
 
-use clap::Args;
-use kvmprof_report::room::Room;
+use std::io::{self, Write};
 
+use clap::Args;
+use kvmprof_report::room::{Room, RoomWriter, too_much};
+use kvmprof_tools::command_line::{Console, ExitStatus};
+
+use super::CommandError;
 use crate::commands::units::parse_memory;
 
 /// The option `--output-limit`.
@@ -24,4 +28,18 @@ impl OutputLimit {
         self.output_limit
             .map_or_else(|| Room::of_recording(length), Room::new)
     }
+}
+
+/// Writes to standard output by `write` as long as there is `room`.
+pub(super) fn within(
+    room: &Room,
+    console: &mut Console<'_>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<ExitStatus> {
+    let out = &mut *console.output;
+    write(&mut RoomWriter { out, room }).map_err(|error| match too_much(&error) {
+        Some(too_much) => anyhow::Error::from(too_much),
+        None => CommandError::Output(error).into(),
+    })?;
+    Ok(ExitStatus::SUCCESS)
 }

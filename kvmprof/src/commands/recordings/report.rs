@@ -1,6 +1,6 @@
 //! `kvmprof report`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,12 +8,12 @@ use kvmprof_recording::Mode;
 use serde_json::{Map, Value};
 
 use super::input::TaskInput;
+use super::output_limit::within;
 use super::{CommandError, InputArguments, OutputLimit};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
     modules, print, relatives_document,
 };
-use kvmprof_report::room::{Room, RoomWriter, too_much};
 use kvmprof_report::tasks;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
@@ -63,20 +63,6 @@ pub struct ReportArguments {
     /// Print a JSON document instead, with the tables that --by names, else all of them
     #[arg(long)]
     json: bool,
-}
-
-/// Writes to standard output by `write` as long as there is `room`.
-fn within(
-    room: &Room,
-    console: &mut Console<'_>,
-    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
-) -> anyhow::Result<ExitStatus> {
-    let out = &mut *console.output;
-    write(&mut RoomWriter { out, room }).map_err(|error| match too_much(&error) {
-        Some(too_much) => anyhow::Error::from(too_much),
-        None => CommandError::Output(error).into(),
-    })?;
-    Ok(ExitStatus::SUCCESS)
 }
 
 /// The version of the JSON document's form. Members may be added without a new one.

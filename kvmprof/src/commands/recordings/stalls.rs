@@ -9,7 +9,8 @@ use kvmprof_report::stalls::{StallWatcher, Stalls, print};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 use serde_json::json;
 
-use super::{CommandError, InputArguments};
+use super::output_limit::within;
+use super::{CommandError, InputArguments, OutputLimit};
 
 /// Show what held a guest up: interrupts off, waits for locks, and the host
 ///
@@ -32,6 +33,8 @@ pub struct StallsArguments {
     /// The most rows that a table has
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
+    #[command(flatten)]
+    limit: OutputLimit,
     /// Print a JSON document instead
     #[arg(long)]
     json: bool,
@@ -49,17 +52,16 @@ impl Command for StallsArguments {
         if profile.contents.info.event.is_some() {
             return Err(CommandError::NotByTime(self.file.clone()).into());
         }
-        let stalls = Stalls::new(&profile, watcher, self.top);
-        let out = &mut *console.output;
-        let result = if self.json {
-            let account = &profile.contents.account;
-            let document = json!({ "schema": SCHEMA, "account": account, "stalls": stalls });
-            writeln!(out, "{document}")
-        } else {
+        let room = self.limit.room(profile.length());
+        let stalls = Stalls::new(&profile, watcher, self.top, &room)?;
+        within(&room, console, |out| {
+            if self.json {
+                let account = &profile.contents.account;
+                let document = json!({ "schema": SCHEMA, "account": account, "stalls": stalls });
+                return writeln!(out, "{document}");
+            }
             let look = Look::for_terminal(std::io::stdout().is_terminal());
             print(&profile, &stalls, look, out)
-        };
-        result.map_err(CommandError::Output)?;
-        Ok(ExitStatus::SUCCESS)
+        })
     }
 }
