@@ -40,7 +40,7 @@ macro_rules! for_each_target {
     ($action:ident) => {
         $action! {
             wire 4_000_000,
-            endpoint 600_000,
+            endpoint 400_000,
             console 20_000,
             block 40_000,
             net 40_000,

@@ -1,6 +1,8 @@
-//! A client's connection with the profiling devices pcs and prf behind it, as the guest or a host's program sees it.
+//! Two clients' connections with the profiling devices pcs and prf behind them, as the guest or a host's program sees them. What waits of
+//! them has little room in common.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::Poll;
 
 use kvmprof_abi::errno::Errno;
@@ -9,7 +11,7 @@ use kvmprof_abi::prf::PRF_SETSTATE;
 use kvmprof_abi::wire::{ReplyFrame, Request, RequestFrame, VERSION, device};
 use kvmprof_devices::endpoint::{Backend, Endpoint, Handle, HelloInfo, IoctlReply, Readiness};
 use kvmprof_devices::profiling::{Pcs, Prf};
-use kvmprof_recording::{Mode, Sample, Ticks};
+use kvmprof_recording::{Mode, Room, Sample, Ticks};
 
 use super::wire;
 use crate::input::Input;
@@ -18,6 +20,13 @@ use crate::input::Input;
 const MAX_STEPS: usize = 400;
 const VCPUS: u16 = 2;
 const HZ: u32 = 100;
+/// Bytes that may wait of both clients together, beyond what each has for itself: for one long request, and not for two.
+const ROOM: usize = 64 << 10;
+/// In a step: it is the second client's.
+const SECOND: u8 = 0x80;
+/// In a step of any bytes: they are zeros, four for each that an input says, so that a few bytes of it are the rest of a long request.
+const ZEROS: u8 = 0x40;
+static NOTHING: [u8; 1 << 18] = [0; 1 << 18];
 /// A command of each device.
 const FAMILIES: [u32; 2] = [PROF_LIST, PRF_SETSTATE];
 
@@ -130,59 +139,85 @@ impl Backend for Devices {
     }
 }
 
-/// What a client and the clock do, one after the other.
+/// What clients and the clock do, one after the other.
 pub fn run(data: &[u8]) {
+    refusals(data);
+}
+
+/// Does so. Returns how many of the replies that were taken said that there is no room.
+fn refusals(data: &[u8]) -> usize {
     let mut input = Input::new(data);
-    let mut endpoint = Endpoint::new(HelloInfo {
+    let room = Arc::new(Room::new(ROOM));
+    let info = HelloInfo {
         vcpus: VCPUS.into(),
         hz: HZ,
-    });
+    };
+    let mut clients = [(); 2].map(|()| Endpoint::within(info, &room));
     let mut devices = Devices::new();
+    let mut refused = 0;
     for _ in 0..MAX_STEPS {
         if input.is_empty() {
             break;
         }
-        let result = match input.u8() % 8 {
+        let step = input.u8();
+        let client = &mut clients[usize::from(step & SECOND != 0)];
+        let result = match step % 8 {
             // Mostly sound requests, and any bytes.
-            0..=3 => endpoint.receive(&request(&mut input, 4, &FAMILIES), &mut devices),
-            4 => {
-                let bytes = input.block();
-                endpoint.receive(bytes, &mut devices)
+            0..=3 => client.receive(&request(&mut input, 4, &FAMILIES), &mut devices),
+            4 if step & ZEROS != 0 => {
+                let count = 4 * usize::from(input.u16());
+                client.receive(&NOTHING[..count], &mut devices)
             }
+            4 => client.receive(input.block(), &mut devices),
             5 => {
-                endpoint.begin_turn();
                 devices.feed(&ticks(&mut input));
-                endpoint.wake(&mut devices)
+                clients.iter_mut().try_for_each(|client| {
+                    client.begin_turn();
+                    client.wake(&mut devices)
+                })
             }
             6 => {
-                let count = usize::from(input.u16()).min(endpoint.output().len());
-                endpoint.consume(count);
-                endpoint.wake(&mut devices)
+                let count = usize::from(input.u16()).min(client.output().len());
+                client.consume(count);
+                client.wake(&mut devices)
             }
             _ => {
-                endpoint.begin_turn();
-                take_replies(&mut endpoint);
-                endpoint.wake(&mut devices)
+                client.begin_turn();
+                refused += take_replies(client);
+                client.wake(&mut devices)
             }
         };
         devices.check();
-        assert_eq!(endpoint.open_devices(), devices.open.len());
+        let open = clients.iter().map(Endpoint::open_devices);
+        assert_eq!(open.sum::<usize>(), devices.open.len());
         if result.is_err() {
             break;
         }
     }
-    endpoint.close(&mut devices);
+    for client in &mut clients {
+        client.close(&mut devices);
+    }
     devices.check();
     assert!(devices.is_closed());
+    // One is dropped with what it has yet to send.
+    let [first, mut second] = clients;
+    drop(first);
+    take_replies(&mut second);
+    assert_eq!(room.left(), ROOM);
+    refused
 }
 
-/// All that the endpoint says is whole frames, or the rest of one that was taken in part before.
-pub fn take_replies(endpoint: &mut Endpoint) {
+/// All that the endpoint says is whole frames, or the rest of one that was taken in part before. Returns how many of them say that there is
+/// no room.
+pub fn take_replies(endpoint: &mut Endpoint) -> usize {
+    let mut refused = 0;
     let mut rest = endpoint.output();
-    while let Ok(Some((_, length))) = ReplyFrame::decode(rest) {
+    while let Ok(Some((frame, length))) = ReplyFrame::decode(rest) {
+        refused += usize::from(frame.result.err() == Some(Errno::ENOMEM));
         rest = &rest[length..];
     }
     endpoint.consume(endpoint.output().len());
+    refused
 }
 
 /// A request of one of so many devices, whose commands are close to those of these families, or any.
@@ -275,7 +310,41 @@ pub fn ticks(input: &mut Input<'_>) -> Ticks {
     }
 }
 
-/// A client of pcs, one of prf, and a stream of bytes.
+/// Two clients of prf with long writes, of which one has room at a time, and a long read.
+fn without_room() -> Vec<u8> {
+    let hello = [0, 1, 0, 0];
+    let open = [0, 1, 1, 0, device::PRF.to_le_bytes()[0], 0, 0];
+    let read = |limit: u32| [&[0, 3, 2, 1][..], &limit.to_le_bytes(), &[0]].concat();
+    let write = wire::request(&RequestFrame {
+        tag: 2,
+        request: Request::Write {
+            handle: 1,
+            flags: 0,
+            data: &[0; 190_000],
+        },
+    });
+    // What is left comes in fours.
+    let (begun, rest) = write.split_at(60 + write.len() % 4);
+    let rest = u16::try_from(rest.len() / 4).unwrap();
+    let begin = [&[4][..], &crate::input::block(begun)].concat();
+    let end = [&[4 | ZEROS][..], &rest.to_le_bytes()].concat();
+    let take = [7];
+    let of_second = |step: &[u8]| [&[step[0] | SECOND][..], &step[1..]].concat();
+    let first = |steps: &[&[u8]]| steps.concat();
+    let second = |steps: &[&[u8]]| -> Vec<u8> {
+        let steps = steps.iter().map(|step| of_second(step));
+        steps.collect::<Vec<_>>().concat()
+    };
+    [
+        first(&[&hello, &open, &begin]),
+        second(&[&hello, &open, &read(1 << 20), &begin, &end, &take]),
+        first(&[&end, &take]),
+        second(&[&begin, &end, &read(4096), &take]),
+    ]
+    .concat()
+}
+
+/// A client of pcs, one of prf, a stream of bytes, and clients that want more room than there is.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let hello = [0, 1, 0, 0].to_vec();
     let open = |number: u16| [0, 1, 1, 0, number.to_le_bytes()[0], 0, 0].to_vec();
@@ -329,5 +398,17 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("pcs", pcs.concat()),
         ("prf", prf.concat()),
         ("bytes", bytes),
+        ("room", without_room()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The long read of the second client, and its first long write: the other one has the room then.
+    #[test]
+    fn a_seed_is_refused_for_want_of_room() {
+        assert_eq!(refusals(&without_room()), 2);
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use kvmprof_abi::control::CTL_PAUSE;
 use kvmprof_abi::pcs::{PROF_ALL, PROF_LIST};
@@ -13,6 +14,7 @@ use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION, device};
 use kvmprof_abi::{pcs, pmc};
 use kvmprof_devices::endpoint::{Endpoint, HelloInfo};
+use kvmprof_recording::Room;
 use kvmprof_vmm::profiler::testing::{VcpuEnd, profiler_without_threads};
 use kvmprof_vmm::profiler::{GuestDevices, SharedProfiler};
 
@@ -38,6 +40,15 @@ const FAMILIES: [u32; 6] = [
     CTL_PAUSE,
 ];
 
+/// A client, whose bytes wait in `room`.
+fn client(room: &Arc<Room>) -> Endpoint {
+    let info = HelloInfo {
+        vcpus: VCPUS.into(),
+        hz: HZ,
+    };
+    Endpoint::within(info, room)
+}
+
 /// Has the vCPU answer what it was asked.
 fn answer(vcpu: &VcpuEnd) {
     let control = &vcpu.shared.control;
@@ -59,14 +70,11 @@ fn check(profiler: &SharedProfiler) {
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let (profiler, mut vcpus) = profiler_without_threads(VCPUS, HZ, None);
+    let room = profiler.room();
+    let all_room = room.left();
     let profiler: SharedProfiler = Rc::new(RefCell::new(profiler));
     let mut for_guest = GuestDevices(Rc::clone(&profiler));
-    let mut endpoints = [(); 2].map(|()| {
-        Endpoint::new(HelloInfo {
-            vcpus: VCPUS.into(),
-            hz: HZ,
-        })
-    });
+    let mut endpoints = [(); 2].map(|()| client(&room));
     let mut time = 0;
     for _ in 0..MAX_STEPS {
         if input.is_empty() {
@@ -119,10 +127,7 @@ pub fn run(data: &[u8]) {
                     0 => endpoint.close(&mut *profiler.borrow_mut()),
                     _ => endpoint.close(&mut for_guest),
                 }
-                *endpoint = Endpoint::new(HelloInfo {
-                    vcpus: VCPUS.into(),
-                    hz: HZ,
-                });
+                *endpoint = client(&room);
             }
         }
         profiler.borrow_mut().advance();
@@ -136,6 +141,8 @@ pub fn run(data: &[u8]) {
     profiler.borrow_mut().advance();
     check(&profiler);
     assert!(!profiler.borrow().has_clients());
+    drop(endpoints);
+    assert_eq!(room.left(), all_room);
 }
 
 /// A frame as a block of the input, of the host's client.
