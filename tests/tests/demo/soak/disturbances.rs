@@ -17,7 +17,8 @@ use super::Soak;
 use super::cgroup::Cgroup;
 use crate::kills::{KINDS, Victims};
 
-/// Threads that send signals at the same time: kvmprof is to bear 50,000 a second, and one alone came to 29,000.
+/// Threads that send signals at the same time: kvmprof is to bear 50,000 a second, and one alone came to 29,000. Whether these reach that is the
+/// host's matter, which runs the vCPUs beside them: the soak prints the rate, and asserts none.
 const SENDERS: usize = 4;
 /// Between two looks at what pcs has meanwhile.
 const READING: Duration = Duration::from_millis(2);
@@ -180,7 +181,7 @@ pub fn signals(soak: &mut Soak) -> Option<&'static str> {
     None
 }
 
-/// Sends some thousand signals. Returns how many have arrived.
+/// Sends some thousand signals. Returns how many the host's kernel has taken; of the process's, those that say the same become one while they wait.
 fn send_signals(guest: &Guest) -> u32 {
     let kicked = Kicked::new(guest.pid());
     let mut sent = 0;
