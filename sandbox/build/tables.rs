@@ -223,7 +223,7 @@ const EVENTS: &[Allowed] = &[
     only(
         SYS_ioctl,
         &[
-            // KVM_GET_IRQCHIP: shows if the guest has enabled the interrupt of its power button.
+            // KVM_GET_IRQCHIP: shows if the guest has unmasked the interrupt of its power button.
             request(KVM, 0x62),
             request(PERF, 0),
             request(PERF, 1),
