@@ -1,36 +1,36 @@
-//! What tables of allowed system calls are made of.
+//! The entries of tables of allowed system calls.
 
-/// A system call that is allowed, whatever its arguments are, or only with some.
+/// A system call that is allowed, with any arguments or with some only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed {
-    /// Its number.
+    /// The call's number.
     pub call: i64,
-    /// One of these has to hold; none: always.
+    /// One of these conditions has to hold. If there are none, the call is always allowed.
     pub if_any: &'static [Condition],
 }
 
-/// What an argument has to be.
+/// A condition for an argument: its masked value has to be equal to a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Condition {
-    /// Which, from 0.
+    /// The argument's index, from 0.
     pub argument: u8,
-    /// The bits that count.
+    /// The bits that are compared.
     pub mask: u64,
-    /// What they have to be.
+    /// The value that these bits have to have.
     pub value: u64,
 }
 
-/// A call with all arguments.
+/// A call that is allowed with any arguments.
 pub(crate) const fn any(call: i64) -> Allowed {
     Allowed { call, if_any: &[] }
 }
 
-/// A call with some.
+/// A call that is allowed if one of these conditions holds.
 pub(crate) const fn only(call: i64, if_any: &'static [Condition]) -> Allowed {
     Allowed { call, if_any }
 }
 
-/// An argument that is `value`. Arguments are compared by their lower 32 bits: all that are tested have no more.
+/// The argument is `value`. Only the low 32 bits are compared: the kernel uses no more of the arguments that are tested.
 pub(crate) const fn is(argument: u8, value: u64) -> Condition {
     Condition {
         argument,
@@ -39,7 +39,7 @@ pub(crate) const fn is(argument: u8, value: u64) -> Condition {
     }
 }
 
-/// An argument that is `value`, but for the bits of `ignored`.
+/// The argument is `value`, except for the bits of `ignored`.
 pub(crate) const fn is_but_for(argument: u8, value: u64, ignored: u64) -> Condition {
     Condition {
         argument,
@@ -48,7 +48,7 @@ pub(crate) const fn is_but_for(argument: u8, value: u64, ignored: u64) -> Condit
     }
 }
 
-/// An argument without these bits.
+/// The argument has none of these bits.
 pub(crate) const fn without(argument: u8, bits: u64) -> Condition {
     Condition {
         argument,
@@ -57,7 +57,7 @@ pub(crate) const fn without(argument: u8, bits: u64) -> Condition {
     }
 }
 
-/// An ioctl(2) by its type and number. Its direction and size are the driver's to check, which knows the whole number.
+/// The request of an ioctl(2) has this type and number. Its direction and size aren't compared: the driver compares the whole request.
 pub(crate) const fn request(kind: u8, number: u8) -> Condition {
     Condition {
         argument: 1,

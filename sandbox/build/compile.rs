@@ -1,13 +1,13 @@
-//! From a table of system calls to a filter, a program of classic BPF (kernel: Documentation/networking/filter.rst).
+//! Compiles a table of system calls into a filter, a program of classic BPF (kernel: Documentation/networking/filter.rst).
 //!
-//! The call is found by halves, not one after the other: when the kernel takes a filter, it tries it with every call there is, and that
-//! is most of what a filter costs at a start.
+//! The filter finds a call by binary search, not by comparing one after the other: when the kernel installs a filter, it runs the filter for each
+//! system call number, and that is most of what a filter costs at a start.
 
 use std::collections::BTreeMap;
 
 use crate::allowed::{Allowed, Condition};
 
-/// An instruction, as `struct sock_filter`.
+/// An instruction, with the fields of `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instruction {
     pub code: u16,
@@ -37,12 +37,12 @@ const ARGUMENT_BYTES: u32 = 8;
 /// AUDIT_ARCH_X86_64.
 const X86_64: u32 = 0xc000_003e;
 
-/// What a filter does with calls from a number on.
+/// What a filter does with a range of calls.
 #[derive(Clone, PartialEq, Eq)]
 enum Does {
     Allow,
     Trap,
-    /// One of these has to hold.
+    /// Allows the call if one of these conditions holds: argument, mask, value.
     Ask(Vec<(u8, u32, u32)>),
 }
 
@@ -58,11 +58,11 @@ fn trap() -> Instruction {
     instruction(RETURN, 0, 0, libc::SECCOMP_RET_TRAP)
 }
 
-/// The filter that raises SIGSYS at calls that `allowed` doesn't have. A call that is there several times is allowed if one of them
+/// The filter that raises SIGSYS at calls that `allowed` doesn't contain. A call with several entries is allowed if one of them
 /// allows it.
 ///
 /// # Panics
-/// A number doesn't fit: kvmprof can't be built by such a table.
+/// A number of the table is too large for a filter. That ends the build.
 pub(crate) fn compile<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<Instruction> {
     let ranges = ranges(allowed);
     let mut program = vec![
@@ -75,7 +75,7 @@ pub(crate) fn compile<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<Ins
     program
 }
 
-/// From which number on a filter does what, from 0 on.
+/// The ranges of call numbers: the first number of each, and what the filter does with it. The first range starts at 0.
 fn ranges<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<(u32, Does)> {
     let mut calls: BTreeMap<u32, Does> = BTreeMap::new();
     for it in allowed {
@@ -90,7 +90,7 @@ fn ranges<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<(u32, Does)> {
     }
     let mut ranges = vec![(0, Does::Trap)];
     for (call, does) in calls {
-        // The call has a range of its own; what follows it is forbidden until the next one.
+        // Each call is a range; the numbers between a call and the next one are forbidden.
         for (start, does) in [(call, does), (call + 1, Does::Trap)] {
             if ranges.last().is_some_and(|last| last.0 == start) {
                 ranges.pop();
@@ -103,7 +103,7 @@ fn ranges<'a>(allowed: impl Iterator<Item = &'a Allowed>) -> Vec<(u32, Does)> {
     ranges
 }
 
-/// Only the low half of an argument is looked at.
+/// A condition for the low half of an argument: argument, mask, value.
 fn halves(condition: &Condition) -> (u8, u32, u32) {
     let low = |number| u32::try_from(number).expect("conditions have 32 bits");
     (
@@ -113,7 +113,7 @@ fn halves(condition: &Condition) -> (u8, u32, u32) {
     )
 }
 
-/// With the number in the accumulator: finds its range.
+/// The instructions that find the range of the call number in the accumulator.
 fn search(ranges: &[(u32, Does)]) -> Vec<Instruction> {
     if let [(_, does)] = ranges {
         return leaf(does);
@@ -151,7 +151,7 @@ fn leaf(does: &Does) -> Vec<Instruction> {
         let place = ARGUMENTS + ARGUMENT_BYTES * u32::from(argument);
         program.push(instruction(LOAD, 0, 0, place));
         program.push(instruction(AND, 0, 0, mask));
-        // To the `allow` behind the last of them.
+        // Jumps to the `allow` after the last comparison.
         for (value, left) in values.iter().zip((0..values.len()).rev()) {
             let left = u8::try_from(left + 1).expect("conditions are few");
             program.push(instruction(IF_EQUAL, left, 0, *value));

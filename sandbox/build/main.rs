@@ -1,5 +1,5 @@
-//! Compiles the tables of system calls into filters (programs of classic BPF) when kvmprof is built, so that a start only has to install
-//! them. They end up in `filters.rs` of the build's folder, which `src/filters/apply.rs` includes.
+//! Compiles the tables of system calls into filters (programs of classic BPF) when kvmprof is built, so that a start only installs
+//! them. It writes them to `filters.rs` in `OUT_DIR`, which `src/filters/apply.rs` includes.
 
 mod allowed;
 mod compile;

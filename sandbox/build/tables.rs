@@ -1,4 +1,4 @@
-//! What each kind of thread may call, beside what all may.
+//! The system calls that each kind of thread may make, and those that all may make.
 
 use libc::{
     SYS_accept4, SYS_bpf, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close,
@@ -19,7 +19,7 @@ use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, wit
 use crate::thread::{OWN_PROCESS, Thread};
 
 impl Thread {
-    /// What its filter allows.
+    /// The calls that the thread's filter allows.
     pub(crate) fn allowed(self) -> impl Iterator<Item = &'static Allowed> {
         let (own, more): (&[Allowed], &[Allowed]) = match self {
             Self::Main => (MAIN, &[]),
@@ -46,8 +46,8 @@ const TO_READ: &[Condition] = &[without(
     2,
     (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64,
 )];
-/// How `kvmprof_vmm::host_socket` opens a lock; nothing else is opened so: no link is followed, and no file loses what is in it. O_LARGEFILE, by the
-/// kernel's number, may be there and does nothing on x86-64.
+/// The flags with which `kvmprof_vmm::host_socket` opens a lock: open(2) is allowed with no others. They follow no link and empty no file. O_LARGEFILE (the
+/// kernel's number) may be set, and has no effect on x86-64.
 const A_LOCK: &[Condition] = &[is_but_for(
     1,
     (libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK) as u64,
@@ -59,10 +59,10 @@ const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
 const BLOCK: u8 = 0x12;
 
-/// Signals go nowhere else.
+/// Signals go to this process only.
 const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
 
-/// What the standard library, the allocator and a thread's end need, and the report of a panic or of a forbidden call.
+/// The calls that the standard library, the allocator, a thread's end, and the report of a panic or of a forbidden call need.
 const COMMON: &[Allowed] = &[
     any(SYS_read),
     any(SYS_write),
@@ -91,25 +91,25 @@ const COMMON: &[Allowed] = &[
     any(SYS_membarrier),
     any(SYS_poll),
     any(SYS_ppoll),
-    // The allocator of glibc reads /proc/sys/vm/overcommit_memory when it first gives memory back, on any thread. Landlock says which files
-    // there are.
+    // glibc's allocator reads /proc/sys/vm/overcommit_memory when it first returns memory, on any thread. Landlock restricts the files that can be
+    // opened.
     only(SYS_openat, TO_READ),
     any(SYS_statx),
     any(SYS_fstat),
     any(SYS_newfstatat),
     any(SYS_lseek),
-    // With RUST_BACKTRACE a panic's report shortens paths and looks for the program's own file.
+    // With RUST_BACKTRACE the report of a panic shortens paths and searches for the program's own file.
     any(SYS_getcwd),
     any(SYS_readlink),
-    // A panic asks the event thread for the end, an abort is one, and vCPUs' threads are kicked.
+    // A panic asks the event thread to end the process, abort(3) raises a signal, and vCPUs' threads are kicked.
     only(SYS_kill, OF_THIS_PROCESS),
     only(SYS_tgkill, OF_THIS_PROCESS),
     only(
         SYS_ioctl,
         &[
-            // TCGETS: the standard library looks whether a file is a terminal.
+            // TCGETS: the standard library checks if a file is a terminal.
             request(TERMINAL, 0x01),
-            // TCSETS2, and TCSETS where the kernel doesn't take that: the terminal gets its settings back.
+            // TCSETS2, and TCSETS if the kernel doesn't have that: the terminal's settings are restored.
             request(TERMINAL, 0x02),
             request(TERMINAL, 0x2b),
         ],
@@ -125,7 +125,7 @@ const COMMON: &[Allowed] = &[
     ),
 ];
 
-/// The end of all that a guest had: images are flushed, names of sockets removed, and what starts virtiofsd is waited for.
+/// At the end the first thread flushes images, removes the names of sockets, and waits for the processes that helped, such as `kvmprof-share`.
 const MAIN: &[Allowed] = &[
     any(SYS_pread64),
     any(SYS_pwrite64),
@@ -156,7 +156,7 @@ const VCPU: &[Allowed] = &[
             // KVM_GET_MP_STATE, KVM_KVMCLOCK_CTRL
             request(KVM, 0x98),
             request(KVM, 0xad),
-            // A reset: KVM_SET_IRQCHIP, KVM_SET_MSRS, KVM_SET_LAPIC, KVM_SET_MP_STATE, KVM_SET_VCPU_EVENTS and KVM_SET_PIT2,
+            // At a reset: KVM_SET_IRQCHIP, KVM_SET_MSRS, KVM_SET_LAPIC, KVM_SET_MP_STATE, KVM_SET_VCPU_EVENTS and KVM_SET_PIT2,
             // KVM_SET_DEBUGREGS, KVM_SET_XSAVE, KVM_SET_XCRS
             request(KVM, 0x63),
             request(KVM, 0x89),
@@ -181,12 +181,12 @@ const VCPU: &[Allowed] = &[
     any(SYS_timer_create),
     any(SYS_timer_settime),
     any(SYS_timer_delete),
-    // Of the calling thread.
+    // Only events of the calling thread.
     only(SYS_perf_event_open, &[is(1, 0)]),
     SIGNALS_OF_FILES,
-    // Memory that is given back at a reset.
+    // Returns memory to the host at a reset.
     any(SYS_fallocate),
-    // What serves a shared folder is told of a reset, and so is the helper that starts it or connects to it.
+    // At a reset the thread talks to virtiofsd, and to the helper that starts it or connects to it.
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_recvfrom),
@@ -194,10 +194,10 @@ const VCPU: &[Allowed] = &[
     any(SYS_shutdown),
 ];
 
-/// F_SETSIG and F_SETOWN_EX, beside what all may: which thread a perf event signals, and how.
+/// F_SETSIG and F_SETOWN_EX: the signal of a perf event, and the thread that gets it.
 const SIGNALS_OF_FILES: Allowed = only(SYS_fcntl, &[is(1, 10), is(1, 15)]);
 
-/// With `--clock kernel`: a program of eBPF is loaded for each vCPU, and tied to its clock.
+/// With `--clock kernel` the thread loads an eBPF program for its vCPU, and attaches it to the vCPU's clock.
 const BPF: &[Allowed] = &[
     any(SYS_bpf),
     // PERF_EVENT_IOC_SET_BPF
@@ -216,14 +216,14 @@ const EVENTS: &[Allowed] = &[
     any(SYS_sendto),
     any(SYS_sendmsg),
     any(SYS_shutdown),
-    // Of the calling thread, to find out what the host counts.
+    // Only events of the calling thread, to find out what the host counts.
     only(SYS_perf_event_open, &[is(1, 0)]),
     any(SYS_pread64),
     SIGNALS_OF_FILES,
     only(
         SYS_ioctl,
         &[
-            // KVM_GET_IRQCHIP: whether the guest hears of its power button.
+            // KVM_GET_IRQCHIP: shows if the guest has unmasked the interrupt of its power button.
             request(KVM, 0x62),
             request(PERF, 0),
             request(PERF, 1),
@@ -240,7 +240,7 @@ const EVENTS: &[Allowed] = &[
     ),
 ];
 
-/// The name of a socket is removed at its end, under a lock.
+/// The thread removes the name of its socket at the end, under a lock.
 const NAMED_SOCKET: &[Allowed] = &[
     only(SYS_open, A_LOCK),
     any(SYS_flock),
@@ -315,7 +315,7 @@ const SHARE: &[Allowed] = &[
 ];
 
 const END: &[Allowed] = &[
-    // A signal's handler may run here, and passes it on.
+    // A signal handler may run on this thread, and passes the signal on by a socket.
     any(SYS_sendto),
     any(SYS_recvfrom),
     any(SYS_setsockopt),

@@ -1,4 +1,4 @@
-//! Why the host's kernel can't be asked about its guests.
+//! Why the host's kernel can't be read for its guests.
 
 use std::io;
 
@@ -6,33 +6,33 @@ use kvmprof_introspection::IntrospectionError;
 
 use crate::KernelMemoryError;
 
-/// Why the host's kernel can't be asked about its guests.
+/// Why the host's kernel can't be read for its guests.
 #[derive(Debug, thiserror::Error)]
 pub enum HostKernelError {
-    /// Its memory can't be read.
+    /// The kernel's memory can't be read.
     #[error(transparent)]
     Memory(#[from] KernelMemoryError),
-    /// It doesn't tell its types.
+    /// The kernel's BTF can't be read.
     #[error(
         "Cannot read {path}, the types of the host's kernel: {error}; it needs CONFIG_DEBUG_INFO_BTF=y"
     )]
     NoTypes {
         /// The file.
         path: &'static str,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Its types don't parse.
+    /// The kernel's BTF is invalid.
     #[error("The types of the host's kernel in /sys/kernel/btf are damaged: {0}")]
     Types(#[from] IntrospectionError),
-    /// It has no KVM.
+    /// The kernel has no KVM.
     #[error(
-        "The host's kernel has no KVM: no type of it is in /sys/kernel/btf (with KVM as a module: load kvm)"
+        "The host's kernel has no KVM: /sys/kernel/btf has no type of KVM (if KVM is a module, load kvm)"
     )]
     NoKvm,
-    /// A member isn't where this version looks for it.
+    /// The structure lacks a member that this version needs.
     #[error(
-        "The host's kernel keeps {structure}.{member} elsewhere: this version of kvmprof doesn't know such a kernel"
+        "The structure {structure} of the host's kernel has no member {member}: this version of kvmprof doesn't support this kernel"
     )]
     MissingMember {
         /// The structure.
@@ -40,7 +40,7 @@ pub enum HostKernelError {
         /// The member.
         member: &'static str,
     },
-    /// This process wasn't found where its types say.
-    #[error("The memory of the host's kernel doesn't fit its types in /sys/kernel/btf: {0}")]
+    /// This process wasn't found by the offsets of the BTF.
+    #[error("The memory of the host's kernel doesn't match its types in /sys/kernel/btf: {0}")]
     Implausible(&'static str),
 }

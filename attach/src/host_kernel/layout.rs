@@ -1,12 +1,12 @@
-//! Offsets of members of the host kernel's structures, in bytes from the start of each, from its BTF.
+//! Offsets of members of the host kernel's structures, in bytes from the start of each structure, from the kernel's BTF.
 
 use kvmprof_introspection::{Btf, Structures};
 
 use super::HostKernelError;
 
-/// Most bytes of a structure that is read whole.
+/// The maximum size of a structure that is read as a whole, in bytes.
 const MAX_STRUCTURE: u64 = 4096;
-/// Most slots of a node of an xarray (`XA_CHUNK_SIZE`, `include/linux/xarray.h`).
+/// The maximum number of slots of a node of an xarray (`XA_CHUNK_SIZE`, `include/linux/xarray.h`).
 const MAX_CHUNK: u64 = 64;
 
 /// `struct task_struct`, and `struct pid` with its namespace.
@@ -21,21 +21,21 @@ pub struct TaskLayout {
     pub level: u64,
     /// `pid.tasks[PIDTYPE_TGID]`.
     pub processes: u64,
-    /// `pid.numbers`, and its entries (`struct upid`).
+    /// `pid.numbers`, the size of an entry (`struct upid`), and an entry's members `nr` and `ns`.
     pub numbers: u64,
     pub number_size: u64,
     pub number: u64,
     pub namespace: u64,
 }
 
-/// `struct pid_namespace`'s tree of `struct pid` by number, and its nodes.
+/// The tree by which a `struct pid_namespace` finds a `struct pid` by its number, and the tree's nodes.
 #[derive(Debug)]
 pub struct PidTreeLayout {
     /// `pid_namespace.idr.idr_rt.xa_head`.
     pub root: u64,
     /// `xa_node.shift`, a byte.
     pub shift: u64,
-    /// `xa_node.slots`, and how many they are: a power of 2.
+    /// `xa_node.slots`, and their number, a power of 2.
     pub slots: u64,
     pub slot_count: u64,
 }
@@ -55,9 +55,9 @@ pub struct KvmLayout {
     /// `kvm.memslots[0]`.
     pub memslots: u64,
     pub mm: u64,
-    /// `kvm.arch.vm_type`: kernels from 6.8 on.
+    /// `kvm.arch.vm_type`, in kernels from 6.8 on.
     pub vm_type: Option<u64>,
-    /// `kvm.online_vcpus`, a number of 32 bits.
+    /// `kvm.online_vcpus`, 32 bits.
     pub vcpu_count: Option<u64>,
     /// `kvm_vcpu.kvm`, `pid` and `vcpu_id`.
     pub vcpu_kvm: u64,
@@ -68,20 +68,20 @@ pub struct KvmLayout {
 /// How a `struct kvm_memslots` holds its slots.
 #[derive(Clone, Copy, Debug)]
 pub enum SlotOrder {
-    /// A red-black tree of `kvm_memory_slot.gfn_node[node_idx]`: kernels from 5.17 on.
+    /// A red-black tree of `kvm_memory_slot.gfn_node[node_idx]`, in kernels from 5.17 on.
     Tree {
         /// `kvm_memslots.gfn_tree`.
         root: u64,
         /// `kvm_memslots.node_idx`.
         node_index: u64,
-        /// `kvm_memory_slot.gfn_node`, and the size of an entry.
+        /// `kvm_memory_slot.gfn_node`, and the size of one of its entries.
         node: u64,
         node_size: u64,
         /// `rb_node.rb_left` and `rb_right`.
         left: u64,
         right: u64,
     },
-    /// An array: older kernels.
+    /// An array, in older kernels.
     Array {
         /// `kvm_memslots.used_slots`.
         used: u64,
@@ -103,7 +103,7 @@ pub struct SlotLayout {
     pub id: u64,
 }
 
-/// All of them.
+/// The offsets of all structures.
 #[derive(Debug)]
 pub struct Layout {
     pub task: TaskLayout,
@@ -114,7 +114,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Finds them.
+    /// Finds the offsets in `btf`.
     pub fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
         if btf.size_of("kvm_vcpu").is_none() {
             return Err(HostKernelError::NoKvm);
@@ -129,7 +129,7 @@ impl Layout {
     }
 }
 
-/// The structures of one name, with the name for errors.
+/// The structures with one name, and the name for errors.
 struct Named<'b, 'a> {
     name: &'static str,
     structures: Structures<'b, 'a>,
@@ -196,7 +196,7 @@ impl PidTreeLayout {
         let namespace = Named::find(btf, "pid_namespace");
         let node = Named::find(btf, "xa_node");
         let slots = node.offset("slots")?;
-        // The marks follow the slots, whose number is the kernel's configuration.
+        // The kernel's configuration sets the number of slots. The marks follow them.
         let slot_count = node.offset("marks")?.saturating_sub(slots) / 8;
         if !slot_count.is_power_of_two() || slot_count > MAX_CHUNK {
             return Err(node.missing("slots"));

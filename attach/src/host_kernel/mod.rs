@@ -1,7 +1,7 @@
-//! What the host's kernel knows about processes and their guests, read from its memory.
+//! Reads processes and their guests from the memory of the host's kernel.
 //!
-//! Nothing is locked: what is read may be changed or freed meanwhile. Each walk is bounded, and what doesn't lead anywhere
-//! is `None`. Who uses a result checks that it fits.
+//! Nothing is locked: the kernel may change or free what is being read. Each walk is bounded, and a walk that finds nothing
+//! returns `None`. Callers have to check that a result is plausible.
 
 mod error;
 mod layout;
@@ -17,45 +17,45 @@ use kvmprof_introspection::{Btf, join_btf};
 use crate::KernelMemory;
 use crate::sampling::VcpuLayout;
 
-/// The types of the kernel, of KVM where that is a module, and of its part for SVM.
+/// The files with the types of the kernel, of KVM if it is a module, and of KVM's module for SVM.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 const KVM_TYPES: &str = "/sys/kernel/btf/kvm";
 const SVM_TYPES: &str = "/sys/kernel/btf/kvm_amd";
 
-/// Most levels of namespaces of processes (`MAX_PID_NS_LEVEL`, `kernel/pid_namespace.c`).
+/// The maximum number of levels of pid namespaces (`MAX_PID_NS_LEVEL`, `kernel/pid_namespace.c`).
 const MAX_LEVEL: u32 = 32;
-/// Most levels of an xarray that holds 32-bit numbers.
+/// The maximum depth of an xarray with indices of 32 bits.
 const MAX_TREE: usize = 16;
-/// Low bits of an entry of an xarray that mark the address of a node (`xa_is_internal`, `include/linux/xarray.h`).
+/// The low bits of an entry of an xarray, and their value if the entry is the address of a node (`xa_is_internal`, `include/linux/xarray.h`).
 const NODE_MASK: u64 = 3;
 const NODE: u64 = 2;
 
-/// The host's kernel. It can be shared by threads.
+/// The host's kernel. Threads can share it.
 #[derive(Debug)]
 pub struct HostKernel {
     memory: KernelMemory,
     layout: Layout,
-    /// Only samples need it.
+    /// An error here matters only to sampling.
     vcpu_layout: Result<VcpuLayout, HostKernelError>,
-    /// The namespace whose numbers this process sees, and its level.
+    /// The pid namespace of this process, and its level.
     namespace: u64,
     level: u32,
 }
 
-/// A process, as the kernel has it.
+/// A process in the kernel's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
-    /// `struct task_struct` of its main thread.
+    /// The `struct task_struct` of its main thread.
     task: u64,
-    /// Its address space, `struct mm_struct`.
+    /// The `struct mm_struct` of its address space.
     pub mm: u64,
 }
 
 impl HostKernel {
-    /// Loads the program that reads the kernel's memory, and finds the offsets of what is read; some 10 ms.
+    /// Loads the eBPF program that reads the kernel's memory, and finds the offsets of all members that are read. This takes some 10 ms.
     ///
     /// # Errors
-    /// There is no eBPF, or this process may not use it, or the kernel isn't one that is known.
+    /// The kernel has no eBPF, this process may not use it, or this version doesn't support the kernel.
     pub fn open() -> Result<Self, HostKernelError> {
         let memory = KernelMemory::open()?;
         let types = types()?;
@@ -69,10 +69,10 @@ impl HostKernel {
         };
         (kernel.namespace, kernel.level) = kernel
             .own_namespace()
-            .ok_or(HostKernelError::Implausible("this thread isn't there"))?;
+            .ok_or(HostKernelError::Implausible("this thread isn't found"))?;
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         kernel.process(own).ok_or(HostKernelError::Implausible(
-            "this process isn't among the others",
+            "this process isn't found by its pid",
         ))?;
         Ok(kernel)
     }
@@ -86,12 +86,12 @@ impl HostKernel {
         &self.layout
     }
 
-    /// Where a vCPU's registers are, or why that isn't known.
+    /// The offsets of a vCPU's registers, or why they aren't known.
     pub(crate) fn vcpu_layout(&self) -> Result<&VcpuLayout, &HostKernelError> {
         self.vcpu_layout.as_ref()
     }
 
-    /// The namespace and the level of the calling thread's numbers, checked against its thread id.
+    /// The calling thread's pid namespace and the namespace's level, checked by the thread id.
     fn own_namespace(&self) -> Option<(u64, u32)> {
         let layout = &self.layout.task;
         let task = self.memory.own_task().ok()?;
@@ -115,7 +115,7 @@ impl HostKernel {
         pid.checked_add(layout.numbers)?.checked_add(offset)
     }
 
-    /// The number that this process sees for the `struct pid` at `pid`.
+    /// The number of the `struct pid` at `pid` in this process's namespace.
     fn number(&self, pid: u64) -> Option<i32> {
         let layout = &self.layout.task;
         let level = self.memory.read_u32(pid.checked_add(layout.level)?)?;
@@ -129,7 +129,7 @@ impl HostKernel {
         i32::try_from(number).ok().filter(|number| *number > 0)
     }
 
-    /// The process with this number; `None` if there is none, or it has ended, or it has no address space.
+    /// The process with this pid. `None` if there is none, or if it has ended or has no address space.
     pub(crate) fn process(&self, pid: i32) -> Option<Process> {
         let layout = &self.layout.task;
         let structure = self.pid_structure(pid)?;
@@ -146,7 +146,7 @@ impl HostKernel {
         Some(Process { task, mm })
     }
 
-    /// The `struct pid` with this number, out of the namespace's tree (`xas_load`, `lib/xarray.c`).
+    /// The `struct pid` with this number, from the namespace's tree (`xas_load`, `lib/xarray.c`).
     fn pid_structure(&self, pid: i32) -> Option<u64> {
         let layout = &self.layout.pids;
         let index = u64::try_from(pid).ok()?;
@@ -168,7 +168,7 @@ impl HostKernel {
         None
     }
 
-    /// `private_data` of the file behind a descriptor: for a KVM guest its `struct kvm`, for a vCPU its `struct kvm_vcpu`.
+    /// `private_data` of the file with this descriptor: the `struct kvm` of a KVM guest, or the `struct kvm_vcpu` of a vCPU.
     pub(crate) fn private_data(&self, process: Process, descriptor: i32) -> Option<u64> {
         let layout = &self.layout.files;
         let files = process.task.checked_add(self.layout.task.files)?;
@@ -183,14 +183,14 @@ impl HostKernel {
             .read_pointer(file.checked_add(layout.private_data)?)
     }
 
-    /// The address space that the guest at `kvm` is in.
+    /// The `struct mm_struct` of the process that has made the guest at `kvm`.
     pub(crate) fn mm_of(&self, kvm: u64) -> Option<u64> {
         self.memory
             .read_pointer(kvm.checked_add(self.layout.kvm.mm)?)
     }
 
-    /// `KVM_X86_*_VM` (`arch/x86/include/uapi/asm/kvm.h`) of the guest at `kvm`: 0 is a guest like any other. `None` where
-    /// the kernel doesn't say.
+    /// The type of the guest at `kvm`, `KVM_X86_*_VM` (`arch/x86/include/uapi/asm/kvm.h`): 0 is an ordinary guest. `None` if
+    /// the kernel has no types of guests.
     pub(crate) fn vm_type(&self, kvm: u64) -> Option<u8> {
         let mut kind = [0];
         self.memory
@@ -198,7 +198,7 @@ impl HostKernel {
         Some(kind[0])
     }
 
-    /// The guest that the vCPU at `vcpu` belongs to, if its index is `index`.
+    /// The guest of the vCPU at `vcpu`. `None` if the vCPU's index isn't `index`.
     pub(crate) fn guest_of(&self, vcpu: u64, index: u32) -> Option<u64> {
         let layout = &self.layout.kvm;
         let found = self.memory.read_u32(vcpu.checked_add(layout.vcpu_id)?)?;
@@ -206,25 +206,25 @@ impl HostKernel {
         self.memory.read_pointer(vcpu.checked_add(layout.vcpu_kvm)?)
     }
 
-    /// How many vCPUs the guest at `kvm` has.
+    /// The number of vCPUs of the guest at `kvm`.
     pub(crate) fn vcpu_count(&self, kvm: u64) -> Option<u32> {
         let count = kvm.checked_add(self.layout.kvm.vcpu_count?)?;
         self.memory.read_u32(count)
     }
 
-    /// The thread that ran the vCPU at `vcpu` last; `None` if it hasn't run yet.
+    /// The id of the thread that ran the vCPU at `vcpu` last. `None` if the vCPU hasn't run yet.
     pub(crate) fn thread_of(&self, vcpu: u64) -> Option<i32> {
         let pid = vcpu.checked_add(self.layout.kvm.vcpu_pid)?;
         self.number(self.memory.read_pointer(pid)?)
     }
 }
 
-/// The types of the kernel, with those of KVM where that is a module.
+/// The BTF of the kernel, with that of KVM if KVM is a module.
 pub(crate) fn types() -> Result<Vec<u8>, HostKernelError> {
     types_with(KVM_TYPES)
 }
 
-/// The types of the kernel, with those of KVM's part for SVM where that is a module.
+/// The BTF of the kernel, with that of KVM's module for SVM if there is one.
 pub(crate) fn svm_types() -> Result<Vec<u8>, HostKernelError> {
     types_with(SVM_TYPES)
 }

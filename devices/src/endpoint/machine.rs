@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
-    HANG_UP, HelloReply, Kind, MAX_DATA, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING, Reply,
-    Request, RequestFrame,
+    HelloReply, Kind, MAX_DATA, MAX_HANDLES, MAX_IOCTL_DATA, Reply, Request, RequestFrame,
 };
 use kvmprof_recording::{Room, Share};
 
@@ -16,7 +15,7 @@ use super::action::{Action, OpenDevice, Outcome};
 use super::input::Input;
 use super::output::{self, Output};
 use super::turn::Turn;
-use super::waiting::{Wait, events_of, nonblocking, reads_from_start};
+use super::waiting::{Wait, WaitingRequest, WaitingRequests, nonblocking, reads_from_start};
 use super::{Backend, EndpointError, Handle};
 
 /// Bytes of a request that isn't complete for which there is room in any case: those of a command with its data.
@@ -34,16 +33,6 @@ pub struct HelloInfo {
     pub hz: u32,
 }
 
-/// A read or a poll that waits for its device.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    tag: u32,
-    /// The connection's number for the device.
-    name: u32,
-    device: OpenDevice,
-    wait: Wait,
-}
-
 /// The state machine of one connection.
 ///
 /// The owner of the byte stream calls [`receive`](Self::receive) while [`wants_input`](Self::wants_input), sends
@@ -57,8 +46,7 @@ pub struct Endpoint {
     output: Output,
     devices: BTreeMap<u32, OpenDevice>,
     last_name: u32,
-    /// In the order of arrival.
-    waiting: Vec<Waiting>,
+    waiting: WaitingRequests,
     /// The request that a device is working on, and its tag; later requests wait.
     in_progress: Option<(u32, Action)>,
     /// What may still be served.
@@ -84,7 +72,7 @@ impl Endpoint {
             output: Output::new(Share::new(room, output::OWN_BYTES)),
             devices: BTreeMap::new(),
             last_name: 0,
-            waiting: Vec::new(),
+            waiting: WaitingRequests::default(),
             in_progress: None,
             turn: Turn::new(),
         }
@@ -157,7 +145,7 @@ impl Endpoint {
     ) -> Result<(), EndpointError> {
         self.input.add(bytes)?;
         self.serve(backend)?;
-        self.retry(backend);
+        self.waiting.retry(&mut self.output, backend);
         Ok(())
     }
 
@@ -167,10 +155,10 @@ impl Endpoint {
     /// [`EndpointError`]: the connection has to be closed.
     pub fn wake(&mut self, backend: &mut dyn Backend) -> Result<(), EndpointError> {
         self.proceed(backend);
-        self.retry(backend);
+        self.waiting.retry(&mut self.output, backend);
         if !self.input.is_empty() && self.wants_input() {
             self.serve(backend)?;
-            self.retry(backend);
+            self.waiting.retry(&mut self.output, backend);
         }
         Ok(())
     }
@@ -273,7 +261,8 @@ impl Endpoint {
             }
             Request::Ioctl { .. } => self.ioctl(tag, &frame.request, backend),
             Request::Cancel { tag: cancelled } => {
-                self.give_up(|waiting| waiting.tag == cancelled, Errno::EINTR);
+                let chosen = |waiting: &WaitingRequest| waiting.tag == cancelled;
+                self.waiting.give_up(chosen, Errno::EINTR, &mut self.output);
                 self.output.answer(tag, Kind::Cancel, Ok(Reply::Cancel));
             }
             Request::Close { handle } => match self.forget(handle) {
@@ -291,7 +280,7 @@ impl Endpoint {
             (Kind::Hello, false) | (_, true) => {}
             (_, false) => return Err(EndpointError::NoHello),
         }
-        if self.waiting.iter().any(|waiting| waiting.tag == tag) {
+        if self.waiting.has_tag(tag) {
             return Err(EndpointError::TagInUse { tag });
         }
         Ok(())
@@ -421,20 +410,9 @@ impl Endpoint {
     /// Removes device `name` from the connection, and fails its waiting requests.
     fn forget(&mut self, name: u32) -> Result<Handle, Errno> {
         let device = self.devices.remove(&name).ok_or(Errno::EBADF)?;
-        self.give_up(|waiting| waiting.name == name, Errno::EBADF);
+        let chosen = |waiting: &WaitingRequest| waiting.name == name;
+        self.waiting.give_up(chosen, Errno::EBADF, &mut self.output);
         Ok(device.handle)
-    }
-
-    /// Answers the `chosen` waiting requests with `errno`.
-    fn give_up(&mut self, chosen: impl Fn(&Waiting) -> bool, errno: Errno) {
-        let output = &mut self.output;
-        self.waiting.retain(|waiting| {
-            let gone = chosen(waiting);
-            if gone {
-                output.answer(waiting.tag, waiting.wait.kind(), Err(errno));
-            }
-            !gone
-        });
     }
 
     /// Answers a read or poll at once if possible, else lets it wait.
@@ -452,87 +430,13 @@ impl Endpoint {
             Ok(device) => device,
             Err(errno) => return self.output.answer(tag, kind, Err(errno)),
         };
-        let waiting = Waiting {
+        let request = WaitingRequest {
             tag,
             name,
             device,
             wait,
         };
-        // A read doesn't overtake earlier reads.
-        let queued = kind == Kind::Read
-            && (self.waiting.iter())
-                .any(|other| other.name == name && other.wait.kind() == Kind::Read);
-        if !queued && self.attempt(&waiting, backend) {
-            return;
-        }
-        if queued && device.nonblocking {
-            self.output.answer(tag, kind, Err(Errno::EAGAIN));
-        } else if self.waiting.len() >= MAX_OUTSTANDING {
-            self.output.answer(tag, kind, Err(Errno::ENOBUFS));
-        } else {
-            self.waiting.push(waiting);
-        }
-    }
-
-    /// Tries to answer `waiting`; false while the device isn't ready.
-    fn attempt(&mut self, waiting: &Waiting, backend: &mut dyn Backend) -> bool {
-        let device = waiting.device;
-        match waiting.wait {
-            // An empty read looks like the end of file, so the device isn't asked.
-            Wait::Read { limit: 0 } => {
-                let reply = Ok(Reply::Read { data: &[] });
-                self.output.answer(waiting.tag, Kind::Read, reply);
-            }
-            Wait::Read { limit } => return self.attempt_read(waiting, limit, backend),
-            Wait::Poll { events } => {
-                let ready = events_of(backend.poll(device.handle)) & (events | HANG_UP);
-                if ready == 0 && !device.nonblocking {
-                    return false;
-                }
-                let reply = Ok(Reply::Poll { events: ready });
-                self.output.answer(waiting.tag, Kind::Poll, reply);
-            }
-        }
-        true
-    }
-
-    /// Tries to answer a read of at most `limit` bytes; false while the device isn't ready.
-    fn attempt_read(&mut self, waiting: &Waiting, limit: usize, backend: &mut dyn Backend) -> bool {
-        let device = waiting.device;
-        let room = self.output.room();
-        let read = if limit > room && device.reads_from_start {
-            Poll::Ready(Err(Errno::ENOMEM))
-        } else {
-            backend.read(device.handle, limit.min(room))
-        };
-        let data = match read {
-            Poll::Pending => return false,
-            Poll::Ready(Err(Errno::EAGAIN)) if !device.nonblocking => return false,
-            Poll::Ready(data) => data,
-        };
-        let reply = match &data {
-            Err(errno) => Err(*errno),
-            Ok(data) if data.len() > limit => Err(Errno::EIO),
-            Ok(data) => Ok(Reply::Read { data }),
-        };
-        self.output.answer(waiting.tag, Kind::Read, reply);
-        true
-    }
-
-    /// Retries all waiting requests while there is room for the replies.
-    fn retry(&mut self, backend: &mut dyn Backend) {
-        let waiting = std::mem::take(&mut self.waiting);
-        let mut blocked: Vec<u32> = Vec::new();
-        for request in waiting {
-            let read = request.wait.kind() == Kind::Read;
-            let overtaking = read && blocked.contains(&request.name);
-            if !overtaking && !self.output.is_full() && self.attempt(&request, backend) {
-                continue;
-            }
-            if read {
-                blocked.push(request.name);
-            }
-            self.waiting.push(request);
-        }
+        self.waiting
+            .answer_or_keep(request, &mut self.output, backend);
     }
 }

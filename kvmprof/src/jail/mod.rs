@@ -57,7 +57,7 @@ pub struct JailArguments {
     /// processor for each vCPU and one more, and 512 processes and threads as limits; and removed at the end
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
-    /// A network namespace, by its name (ip netns) or path, in place of a new one without interfaces
+    /// A network namespace, by its name (ip netns) or path, in place of a new one that has only the loopback interface
     #[arg(long, value_name = "NAME")]
     netns: Option<PathBuf>,
     /// A limit of the process: no-file=N descriptors (2048 without it), or fsize=BYTES of each file that it writes

@@ -1,8 +1,8 @@
-//! The memory balloon (section 5.5): pages that the guest gives up until it is given them back, pages that it reports to be
-//! free at the moment, and what it says of its memory.
+//! The memory balloon (section 5.5): pages that the guest gives up until the balloon is deflated, pages that it reports as
+//! free, and statistics of its memory.
 //!
-//! Queue 0 inflates the balloon, queue 1 deflates it; then come the queue of statistics and the one of reports, as far as the
-//! driver has accepted them.
+//! Queue 0 inflates the balloon, and queue 1 deflates it. The queues of statistics and of reports follow, if the
+//! driver has accepted these features.
 
 mod statistics;
 
@@ -17,41 +17,41 @@ use super::{
 
 use statistics::STATISTICS_MAX;
 
-/// Bytes of a page, whatever the guest's are (section 5.5.6).
+/// Size of the device's pages in bytes, whatever the guest's page size is (section 5.5.6).
 pub const PAGE: u64 = 4096;
 
-/// Features (section 5.5.3), the numbers of the bits.
+/// Features (section 5.5.3), by the numbers of their bits.
 const F_STATISTICS: u64 = 1;
 const F_DEFLATE_ON_OOM: u64 = 2;
 const F_REPORTING: u64 = 5;
 
 /// Maximum number of entries of each queue.
 const QUEUE_SIZE_MAX: u16 = 256;
-/// Most pages of queue 0 and 1, by their numbers, in one turn each.
+/// The maximum number of pages that one turn takes from queue 0 or 1.
 const PAGES_PER_TURN: usize = 1024;
-/// Most bytes of reports in one turn: to take pages from a guest needs time.
+/// The maximum number of reported bytes in one turn: returning pages to the host takes time.
 const REPORTED_PER_TURN: usize = 256 << 20;
-/// Most chains of a queue in one turn.
+/// The maximum number of chains of a queue in one turn.
 const CHAINS_PER_TURN: usize = 32;
-/// Bytes of a page's number.
+/// Size of a page number in bytes.
 const NUMBER: usize = 4;
 
-/// Gives pages of guest memory back to the host, after which they read as zeroes: the first address, and the number of bytes,
-/// both multiples of [`PAGE`]. The range may have parts outside guest memory, which are left out. Returns the number of bytes.
+/// Returns pages of guest memory to the host: they read as zeroes afterwards. The arguments are the first address and the number of bytes,
+/// both multiples of [`PAGE`]. Parts of the range outside guest memory are left out. Returns the number of bytes that were returned to the host.
 pub type GiveBack<'a> = &'a mut dyn FnMut(GuestAddress, u64) -> u64;
 
 /// What the device has done since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalloonCounts {
-    /// Bytes that the guest gave up and the host took.
+    /// Bytes that the guest put into the balloon and that were returned to the host.
     pub inflated_bytes: u64,
-    /// Bytes that the guest has taken back.
+    /// Bytes that the guest has taken out of the balloon.
     pub deflated_bytes: u64,
-    /// Bytes that the guest reported to be free and the host took.
+    /// Bytes that the guest reported as free and that were returned to the host.
     pub reported_bytes: u64,
     /// Pages that aren't in guest memory.
     pub refused_pages: u64,
-    /// Answers with statistics.
+    /// Sets of statistics that the guest has sent.
     pub statistics: u64,
     /// Unusable chains and rings of the guest's driver.
     pub queue_faults: u64,
@@ -60,9 +60,9 @@ pub struct BalloonCounts {
 /// The device.
 #[derive(Debug, Default)]
 pub struct Balloon {
-    /// What the balloon is to hold, in pages.
+    /// The requested size of the balloon, in pages.
     target: u32,
-    /// What the driver says that it holds, in pages.
+    /// The size of the balloon according to the driver, in pages.
     actual: u32,
     features: u64,
     statistics: GuestMemoryStatus,
@@ -78,19 +78,19 @@ impl Balloon {
         self.counts
     }
 
-    /// What the guest has said of its memory last.
+    /// The guest's last statistics of its memory.
     #[must_use]
     pub fn statistics(&self) -> GuestMemoryStatus {
         self.statistics
     }
 
-    /// What the balloon is to hold, in bytes.
+    /// The requested size of the balloon, in bytes.
     #[must_use]
     pub fn target(&self) -> u64 {
         u64::from(self.target) * PAGE
     }
 
-    /// What the guest says that it holds, in bytes.
+    /// The size of the balloon according to the guest, in bytes.
     #[must_use]
     pub fn actual(&self) -> u64 {
         u64::from(self.actual) * PAGE
@@ -100,7 +100,7 @@ impl Balloon {
         self.features >> feature & 1 == 1
     }
 
-    /// Takes pages whose numbers are in the chains of `queue`; true if there may be more.
+    /// Takes the pages whose numbers are in the chains of `queue`. True if there may be more.
     fn take_pages(
         &mut self,
         queue: &mut Virtqueue,
@@ -128,7 +128,7 @@ impl Balloon {
         Ok(true)
     }
 
-    /// Gives back the pages with these numbers, those that follow each other together.
+    /// Returns the pages with these numbers to the host, adjacent pages in one call.
     fn inflate(&mut self, numbers: &[u8], give_back: GiveBack<'_>) {
         let pages = numbers.as_chunks::<NUMBER>().0.iter();
         let mut pages = pages.map(|number| u64::from(u32::from_le_bytes(*number)));
@@ -151,7 +151,7 @@ impl Balloon {
         }
     }
 
-    /// Takes what the guest reports to be free; true if there may be more.
+    /// Takes pages that the guest reports as free. True if there may be more.
     fn take_reports(
         &mut self,
         queue: &mut Virtqueue,
@@ -176,7 +176,7 @@ impl Balloon {
         Ok(true)
     }
 
-    /// Reads statistics, whose chain is kept until they are asked for again.
+    /// Reads statistics. Their chain is kept until the device asks for statistics again.
     fn take_statistics(
         &mut self,
         queue: &mut Virtqueue,
@@ -292,13 +292,13 @@ impl MmioTransport<Balloon> {
         })
     }
 
-    /// Sets what the balloon is to hold, in bytes, of which whole pages count, and tells the guest.
+    /// Requests a size of the balloon in bytes, rounded down to whole pages, and tells the guest.
     pub fn set_target(&mut self, bytes: u64) {
         self.device_mut().target = u32::try_from(bytes / PAGE).unwrap_or(u32::MAX);
         self.note_configuration();
     }
 
-    /// Asks the guest for statistics, if it gives any and has answered the last question.
+    /// Asks the guest for statistics, if it supports them and has answered the last request.
     pub fn ask_for_statistics(&mut self, memory: &GuestMemory) {
         if let Some((device, [_, _, queue, ..])) = self.running()
             && device.has(F_STATISTICS)

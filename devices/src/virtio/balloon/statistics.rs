@@ -1,13 +1,13 @@
-//! What a guest says of its memory (section 5.5.6.3; kernel: `include/uapi/linux/virtio_balloon.h`).
+//! A guest's statistics of its memory (section 5.5.6.3; kernel: `include/uapi/linux/virtio_balloon.h`).
 
 use kvmprof_recording::status::GuestMemoryStatus;
 
-/// Bytes of a statistic: a tag and a value, without padding.
+/// Size of a statistic in bytes: a tag and a value, without padding.
 const ENTRY: usize = 10;
-/// Bytes that are looked at: more statistics than there are tags.
+/// How many bytes are read: more statistics than there are tags.
 pub(super) const STATISTICS_MAX: usize = 64 * ENTRY;
 
-/// Reads what a driver has written. Of a tag that is there twice the last one counts; unknown ones are passed over.
+/// Reads the statistics that a driver has written. If a tag occurs twice, the last value counts. Unknown tags are ignored.
 pub(super) fn decode(bytes: &[u8]) -> GuestMemoryStatus {
     let mut statistics = GuestMemoryStatus::default();
     for entry in bytes.as_chunks::<ENTRY>().0 {

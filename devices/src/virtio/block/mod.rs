@@ -1,9 +1,9 @@
 //! The block device (section 5.2): reads requests from guest memory, and writes answers to it. Its caller performs the requests, in
-//! any order and time, one of each queue at a time; the device knows no file and doesn't wait.
+//! any order and at any time, one of each queue at a time. The device uses no file and doesn't block.
 //!
-//! A request that makes no sense is answered with an error and counted. A chain that is unusable costs the queue until the
-//! next reset. After a reset the device doesn't touch memory of the old driver any more. The answers to requests that are still being performed
-//! are dropped, and no new request is handed out before those are over: an old write could undo a new one.
+//! An invalid request is answered with an error and counted. After an unusable chain the queue is unusable until the
+//! next reset. After a reset the device doesn't access memory of the old driver any more. The answers to requests that are still being performed
+//! are dropped, and no new request is handed out until these requests are over: an old write could overwrite a new one.
 
 mod request;
 
@@ -15,22 +15,24 @@ use self::request::{Limits, Refusal, Taking, parse};
 use super::{Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice};
 use super::{Virtqueue, block::request::status};
 
-/// Bytes of a sector, the unit of all addresses.
+/// Size of a sector in bytes. All addresses are in sectors.
 pub const SECTOR: u64 = 512;
-/// Bytes of a disk's serial number.
+/// Size of a disk's serial number in bytes.
 pub const SERIAL_MAX: usize = 20;
-/// Most queues of a device.
+/// Maximum number of queues of a device.
 pub const QUEUES_MAX: u16 = 16;
 
-/// Features (section 5.2.3).
+// Features (section 5.2.3), by the numbers of their bits.
+
+/// The configuration has the maximum size of a segment.
 pub const F_SIZE_MAX: u32 = 1;
-/// How many pieces a request may have.
+/// The configuration has the maximum number of a request's segments.
 pub const F_SEG_MAX: u32 = 2;
 /// The disk can't be written.
 pub const F_RO: u32 = 5;
-/// The configuration has the size of a block.
+/// The configuration has the block size.
 pub const F_BLK_SIZE: u32 = 6;
-/// Writes may be kept until a flush.
+/// The device may cache writes until a flush.
 pub const F_FLUSH: u32 = 9;
 /// There are several queues.
 pub const F_MQ: u32 = 12;
@@ -41,36 +43,36 @@ pub const F_WRITE_ZEROES: u32 = 14;
 
 /// Maximum number of entries of each queue.
 const QUEUE_SIZE_MAX: u16 = 128;
-/// Maximum number of pieces of a request's data, and of bytes of each: together less than a chain may have.
+/// Maximum number of segments of a request's data, and maximum size of each in bytes: together less than a chain may have.
 const SEGMENTS_MAX: u32 = 126;
 const SEGMENT_SIZE_MAX: u32 = 64 << 10;
-/// Requests without sense that are answered before others have their turn.
+/// How many invalid requests are answered before others have their turn.
 const BUDGET: usize = 64;
 
-/// What a disk is like.
+/// The properties of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSettings {
-    /// Its size in sectors.
+    /// The disk's size in sectors.
     pub sectors: u64,
-    /// Whether it can't be written.
+    /// True if the disk can't be written.
     pub readonly: bool,
-    /// How many queues it has: 1 to [`QUEUES_MAX`].
+    /// The number of queues: 1 to [`QUEUES_MAX`].
     pub queues: u16,
-    /// Its serial number: ASCII, the rest zero.
+    /// The disk's serial number in ASCII, padded with zeroes.
     pub serial: [u8; SERIAL_MAX],
 }
 
-/// A request that is to be performed.
+/// A request that the caller has to perform.
 #[derive(Debug)]
 pub struct Request {
     /// What to do.
     pub operation: Operation,
-    /// Whether it has to be on the disk before it is answered: the driver can't flush.
+    /// True if the data has to be on the disk before the request is answered, because the driver can't flush.
     pub write_through: bool,
     ticket: Ticket,
 }
 
-/// Whose request an answer belongs to.
+/// Identifies the request of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     queue: usize,
@@ -78,7 +80,7 @@ pub struct Ticket {
     kind: Kind,
 }
 
-/// Kinds of requests, to count them.
+/// The kinds of requests, by which they are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -91,9 +93,9 @@ enum Kind {
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// It succeeded; a read has read these bytes.
+    /// The request has succeeded. The bytes are those that a read has read.
     Done(&'a [u8]),
-    /// It failed with an error of the host's.
+    /// The request has failed with an error of the host.
     Failed,
 }
 
@@ -109,14 +111,14 @@ pub enum Next {
 }
 
 impl Request {
-    /// Where its answer goes.
+    /// The ticket that the answer needs.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
 }
 
-/// The device.
+/// The block device.
 #[derive(Debug)]
 pub struct Block {
     settings: BlockSettings,
@@ -124,7 +126,7 @@ pub struct Block {
     features: u64,
     /// Incremented at each reset.
     generation: u64,
-    /// Whether a request of each queue is being performed.
+    /// For each queue: true while one of its requests is being performed.
     busy: Vec<bool>,
     /// Requests from before a reset that are still being performed.
     stale: usize,
@@ -175,7 +177,7 @@ impl Block {
         }
     }
 
-    /// The queue's next request; false in place of one that has been answered at once.
+    /// The queue's next request, or false in its place if it has been answered at once.
     fn next(
         &mut self,
         index: usize,
@@ -290,19 +292,19 @@ impl VirtioDevice for Block {
         bytes.extend(self.settings.sectors.to_le_bytes());
         bytes.extend(SEGMENT_SIZE_MAX.to_le_bytes());
         bytes.extend(SEGMENTS_MAX.to_le_bytes());
-        // No geometry.
+        // The device has no geometry.
         bytes.extend([0; 4]);
         bytes.extend(512_u32.to_le_bytes());
-        // No topology, and no choice of a cache's mode.
+        // The device has no topology, and its cache mode can't be changed.
         bytes.extend([0; 10]);
         bytes.extend(self.settings.queues.to_le_bytes());
         bytes.extend(request::DISCARD_SECTORS_MAX.to_le_bytes());
         bytes.extend(request::DISCARD_SEGMENTS_MAX.to_le_bytes());
-        // Whole blocks of most file systems: less doesn't free anything.
+        // The block size of most file systems: discarding less frees nothing.
         bytes.extend(8_u32.to_le_bytes());
         bytes.extend(request::ZEROES_SECTORS_MAX.to_le_bytes());
         bytes.extend(request::ZEROES_SEGMENTS_MAX.to_le_bytes());
-        // Zeroing may free space.
+        // Writing zeroes may free space.
         bytes.extend([1, 0, 0, 0]);
         bytes
     }
@@ -355,7 +357,7 @@ impl MmioTransport<Block> {
         Next::More
     }
 
-    /// The request with this ticket is over. True if all queues want to be served because of it.
+    /// Answers the request with this ticket. True if all queues have to be served because of it.
     pub fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, memory: &GuestMemory) -> bool {
         let device = self.device_mut();
         device.count(ticket.kind, answer);

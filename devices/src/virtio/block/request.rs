@@ -3,26 +3,26 @@
 use super::{Answer, SECTOR, SERIAL_MAX};
 use crate::virtio::{GuestMemory, QueueError, Virtqueue};
 
-/// Bytes of a request's header.
+/// Size of a request's header in bytes.
 const HEADER: usize = 16;
-/// Bytes of the byte at a request's end that says how it ended.
+/// Size of the status at a request's end in bytes.
 const STATUS: usize = 1;
-/// Bytes of a segment of a request to discard or to zero.
+/// Size of a segment of a request to discard or to write zeroes, in bytes.
 const SEGMENT: usize = 16;
 
-/// Most sectors of a segment to discard, and segments of such a request.
+/// Maximum number of sectors of a segment to discard.
 pub(super) const DISCARD_SECTORS_MAX: u32 = 1 << 22;
-/// Most segments of a request to discard.
+/// Maximum number of segments of a request to discard.
 pub(super) const DISCARD_SEGMENTS_MAX: u32 = 16;
-/// Most sectors of a segment to zero: where the host has to write them it takes a while.
+/// Maximum number of sectors of a segment to write zeroes: if the host has to write them, that takes time.
 pub(super) const ZEROES_SECTORS_MAX: u32 = 1 << 17;
-/// Most segments of a request to zero.
+/// Maximum number of segments of a request to write zeroes.
 pub(super) const ZEROES_SEGMENTS_MAX: u32 = 4;
 
-/// A segment may be freed.
+/// Flag of a segment: its space may be freed.
 const FLAG_UNMAP: u32 = 1;
 
-/// Types of requests.
+/// The types of requests.
 mod kind {
     pub const IN: u32 = 0;
     pub const OUT: u32 = 1;
@@ -32,57 +32,57 @@ mod kind {
     pub const WRITE_ZEROES: u32 = 13;
 }
 
-/// How a request has ended.
+/// The statuses of requests.
 pub(super) mod status {
     pub const OK: u8 = 0;
     pub const ERROR: u8 = 1;
     pub const UNSUPPORTED: u8 = 2;
 }
 
-/// What a request wants: bytes of the disk from its first, in whole sectors and within its end.
+/// What a request asks for. Offsets and lengths are in bytes; they are whole sectors within the disk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Read so many bytes, at most those of a descriptor chain.
+    /// Read bytes, at most as many as a descriptor chain has.
     Read {
-        /// From this byte on.
+        /// The first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         length: usize,
     },
     /// Write these bytes.
     Write {
-        /// From this byte on.
+        /// The first byte.
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
     },
-    /// Put all that has been written onto the disk.
+    /// Put all written data onto the disk.
     Flush,
-    /// These parts aren't needed any more; they may have any content then.
+    /// Discard these parts: they may have any content afterwards.
     Discard(Vec<Extent>),
-    /// These parts are zero from now on.
+    /// Fill these parts with zeroes.
     WriteZeroes(Vec<Extent>),
 }
 
 /// A part of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its first byte.
+    /// The first byte.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub length: u64,
-    /// Whether its space may be freed.
+    /// True if its space may be freed.
     pub unmap: bool,
 }
 
 impl Operation {
-    /// Whether it changes the disk.
+    /// True if the operation changes the disk.
     pub(super) fn changes(&self) -> bool {
         !matches!(self, Self::Read { .. } | Self::Flush)
     }
 }
 
-/// What may be asked of a disk.
+/// The disk's properties by which requests are checked.
 pub(super) struct Limits {
     pub sectors: u64,
     pub readonly: bool,
@@ -94,17 +94,17 @@ pub(super) struct Limits {
 /// Why a request isn't performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Its type is unknown, or wasn't negotiated.
+    /// The request's type is unknown or wasn't negotiated.
     Unsupported,
-    /// It makes no sense.
+    /// The request is invalid.
     Invalid,
 }
 
-/// What has come of a chain.
+/// The result of reading a chain.
 #[derive(Debug)]
 pub(super) enum Taking {
     Operation(Operation),
-    /// It has its answer.
+    /// The request has been answered.
     Answered,
     Refused(Refusal),
 }
@@ -147,7 +147,7 @@ fn decode_header(header: [u8; HEADER]) -> (u32, u64) {
     )
 }
 
-/// The first byte of `bytes` bytes from `sector` on, if they are whole sectors of the disk.
+/// The offset of `sector` in bytes, if `bytes` bytes from there are whole sectors of the disk.
 fn checked(sector: u64, bytes: u64, limits: &Limits) -> Result<u64, Refusal> {
     let sectors = bytes / SECTOR;
     let end = sector.checked_add(sectors).ok_or(Refusal::Invalid)?;
@@ -183,7 +183,7 @@ fn write(
     Ok(Ok(Operation::Write { offset, data }))
 }
 
-/// Answers with the serial number, which ends with a zero if it has less bytes than there may be.
+/// Answers with the serial number, which ends with a zero if it is shorter than the maximum.
 fn get_id(
     queue: &mut Virtqueue,
     memory: &GuestMemory,
@@ -197,7 +197,7 @@ fn get_id(
     Ok(Taking::Answered)
 }
 
-/// What segments a request may have.
+/// The segments that a request may have.
 #[derive(Clone, Copy)]
 struct SegmentLimits {
     segments: u32,
@@ -245,7 +245,7 @@ fn extent(segment: [u8; SEGMENT], limits: &Limits, most: SegmentLimits) -> Resul
     let [sector @ .., c0, c1, c2, c3, f0, f1, f2, f3] = segment;
     let sectors = u32::from_le_bytes([c0, c1, c2, c3]);
     let flags = u32::from_le_bytes([f0, f1, f2, f3]);
-    // Section 5.2.6.2: unknown flags, and unmap where it isn't due, are unsupported.
+    // Section 5.2.6.2: unknown flags, and the flag unmap in a request to discard, are unsupported.
     if flags & !most.flags != 0 {
         return Err(Refusal::Unsupported);
     }
@@ -279,7 +279,7 @@ pub(super) fn finish(
 ) -> Result<(), QueueError> {
     let code = match how {
         Answer::Done(data) => {
-            // The last byte is the status' in any case.
+            // The last byte is always the status.
             let room = queue.writable().saturating_sub(STATUS);
             queue.write(memory, data.get(..room).unwrap_or(data))?;
             status::OK

@@ -1,4 +1,4 @@
-//! The header in front of each frame in a queue (section 5.1.6), and what of it was negotiated.
+//! The header before each frame in a queue (section 5.1.6), and the offloads that were negotiated.
 
 use virtio_bindings::bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
@@ -7,14 +7,14 @@ use virtio_bindings::bindings::virtio_net::{
     VIRTIO_NET_HDR_GSO_NONE, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6,
 };
 
-/// Bytes of the header, its `num_buffers` included.
+/// Size of the header in bytes, with `num_buffers`.
 pub const HEADER_SIZE: usize = 12;
-/// Bytes of an Ethernet header: no frame is shorter.
+/// Size of an Ethernet header in bytes: no frame is shorter.
 pub const FRAME_MIN: usize = 14;
-/// Maximum number of bytes of a frame: the longest IP packet with an Ethernet header and a VLAN's tag.
+/// Maximum size of a frame in bytes: the longest IP packet with an Ethernet header and a VLAN tag.
 pub const FRAME_MAX: usize = 18 + 65535;
 
-/// Work that one side may leave to the other one, by direction.
+/// The offloads of one direction: work that the sender may leave to the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Checksums may be incomplete.
@@ -23,12 +23,12 @@ pub struct Offloads {
     pub tso4: bool,
     /// TCP segments over IPv6 may be longer than the link's packets.
     pub tso6: bool,
-    /// Such segments may have ECN set.
+    /// Long TCP segments may have ECN set.
     pub ecn: bool,
 }
 
 impl Offloads {
-    /// All of them.
+    /// All offloads.
     pub const ALL: Self = Self {
         checksum: true,
         tso4: true,
@@ -36,7 +36,7 @@ impl Offloads {
         ecn: true,
     };
 
-    /// What the driver accepts in frames that it receives, by its features.
+    /// The offloads that the driver accepts in frames that it receives, by its features.
     #[must_use]
     pub fn of_received(features: u64) -> Self {
         let bits = [
@@ -48,7 +48,7 @@ impl Offloads {
         Self::from_features(features, bits)
     }
 
-    /// What the driver leaves to the device in frames that it sends, by its features.
+    /// The offloads that the driver may use in frames that it sends, by its features.
     #[must_use]
     pub fn of_sent(features: u64) -> Self {
         let bits = [
@@ -60,7 +60,7 @@ impl Offloads {
         Self::from_features(features, bits)
     }
 
-    /// The feature bits that offer `self` in both directions.
+    /// The feature bits that offer these offloads in both directions.
     #[must_use]
     pub fn features(self) -> u64 {
         let bit = |offered: bool, [received, sent]: [u32; 2]| {
@@ -78,7 +78,7 @@ impl Offloads {
 
     fn from_features(features: u64, [checksum, tso4, tso6, ecn]: [u32; 4]) -> Self {
         let has = |bit: u32| features >> bit & 1 == 1;
-        // The others make no sense without checksums (section 5.1.3.1).
+        // The other features depend on checksums (section 5.1.3.1).
         let checksum = has(checksum);
         let tso4 = checksum && has(tso4);
         let tso6 = checksum && has(tso6);
@@ -90,8 +90,8 @@ impl Offloads {
         }
     }
 
-    /// Checks a frame's header against these, and clears what the receiver has no use for. False if it leaves work to
-    /// the receiver that wasn't negotiated, or points outside a frame of `length` bytes.
+    /// Checks a frame's header against these offloads, and clears the fields that the receiver doesn't use. False if the header uses an offload
+    /// that wasn't negotiated, or points outside a frame of `length` bytes.
     pub(super) fn check(self, header: &mut [u8; HEADER_SIZE], length: usize) -> bool {
         const ECN: u8 = low_byte(VIRTIO_NET_HDR_GSO_ECN);
         const NONE: u8 = low_byte(VIRTIO_NET_HDR_GSO_NONE);
@@ -126,12 +126,12 @@ impl Offloads {
             TCPV6 => self.tso6,
             _ => false,
         };
-        // A segment's checksum is left to whoever cuts it up.
+        // Whoever splits a segment computes the checksums.
         kind && incomplete && (*segmentation & ECN == 0 || self.ecn)
     }
 }
 
-/// The constants of the header's fields of a byte.
+/// The constants of the header's 8-bit fields.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the constants are below 256"

@@ -1,7 +1,7 @@
 //! The network device (section 5.1) with one pair of queues: frames between the guest and a [`Link`].
 //!
-//! Queue 0 goes to the driver, queue 1 comes from it. Frames that can't go on are dropped and counted, as on any network:
-//! the guest's while the link is down, the link's that the guest has no long enough buffer for. As long as the guest
+//! Queue 0 goes to the driver, and queue 1 comes from the driver. Frames that can't be delivered are dropped and counted, as on any network:
+//! frames of the guest while the link is down, and frames of the link that are longer than the guest's buffer. While the guest
 //! offers no buffer at all, the link isn't read.
 
 mod header;
@@ -22,37 +22,37 @@ pub use stream::{FrameReader, FrameWriter, StreamError};
 
 /// Maximum number of entries of each queue.
 const QUEUE_SIZE_MAX: u16 = 256;
-/// Maximum number of bytes of a frame with its header.
+/// Maximum size of a frame with its header, in bytes.
 const PACKET_MAX: usize = HEADER_SIZE + FRAME_MAX;
-/// Bytes moved in each direction before the other one has its turn.
+/// How many bytes are moved in one direction before the other direction has its turn.
 const BUDGET: usize = 256 << 10;
-/// The minimum that a frame counts towards the budget: many short frames are work, too.
+/// The minimum number of bytes that a frame counts as: short frames take time, too.
 const FRAME_COST: usize = 4 << 10;
 
-/// What came of a frame that was given to the link.
+/// The result of sending a frame to the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The link has it.
+    /// The link has taken the frame.
     Done,
-    /// The link has no room now: it is to be given again.
+    /// The link has no room now: the frame has to be sent again.
     Later,
-    /// The link refuses it.
+    /// The link refuses the frame.
     Refused,
 }
 
-/// What the device is connected to. Frames have their header in front of them in both directions; nothing here waits.
+/// What the device is connected to. Each frame has its header before it, in both directions. No method blocks.
 pub trait Link {
-    /// Whether there is somebody at the other end.
+    /// True while there is a peer at the other end.
     fn is_up(&self) -> bool;
 
-    /// From now on, received frames may have `received`, and sent ones have at most `sent`.
+    /// From now on, frames that the guest receives may use `received`, and frames that it sends use at most `sent`.
     fn set_offloads(&mut self, received: Offloads, sent: Offloads);
 
-    /// Takes a frame: a header, and [`FRAME_MIN`] to [`FRAME_MAX`] bytes.
+    /// Sends a frame: a header, and [`FRAME_MIN`] to [`FRAME_MAX`] bytes.
     fn send(&mut self, packet: &[u8]) -> Sent;
 
-    /// Puts the next frame that has come into `packet`, a header in front of it, and returns the number of bytes; `None`
-    /// if none has come. `packet` has room for the longest.
+    /// Puts the next received frame with its header into `packet`, and returns the number of bytes. `None`
+    /// if there is none. `packet` has room for the longest frame.
     fn receive(&mut self, packet: &mut [u8]) -> Option<usize>;
 }
 
@@ -61,17 +61,17 @@ pub trait Link {
 pub struct NetCounts {
     /// Frames that the guest has received.
     pub received_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub received_bytes: u64,
-    /// Frames to the guest that were dropped: none of its buffers was long enough, or they were not as negotiated.
+    /// Frames to the guest that were dropped: the guest's buffer was too short, or they used an offload that wasn't negotiated.
     pub received_dropped: u64,
     /// Frames that the guest has sent.
     pub sent_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub sent_bytes: u64,
-    /// Frames of the guest that were dropped: the link was down, or refused them.
+    /// Frames of the guest that were dropped: the link was down or refused them.
     pub sent_dropped: u64,
-    /// Frames of the guest that no network carries: too short, too long, or with a header that wasn't negotiated.
+    /// Invalid frames of the guest: too short, too long, or with a header that uses an offload that wasn't negotiated.
     pub sent_malformed: u64,
     /// Unusable chains and rings of the guest's driver.
     pub queue_faults: u64,
@@ -82,7 +82,7 @@ pub struct NetCounts {
 /// What the device waits for after a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// Nothing: it has more to do, after others have had their turn.
+    /// Another turn: the device has more to do after others have had their turn.
     pub turn: bool,
     /// A frame from the link.
     pub input: bool,
@@ -90,14 +90,14 @@ pub struct Wants {
     pub room: bool,
 }
 
-/// The device.
+/// The network device.
 #[derive(Debug)]
 pub struct Net {
     mac: [u8; 6],
     offered: Offloads,
     received: Offloads,
     sent: Offloads,
-    /// The link hasn't heard of the offloads yet.
+    /// The link hasn't been told the offloads yet.
     renegotiated: bool,
     up: bool,
     /// The queues are unusable until a reset.
@@ -105,12 +105,12 @@ pub struct Net {
     counts: NetCounts,
     incoming: Box<[u8]>,
     outgoing: Box<[u8]>,
-    /// Bytes of the frame in `outgoing` that the link had no room for.
+    /// Length of the frame in `outgoing` that waits until the link has room for it.
     unsent: Option<usize>,
 }
 
 impl Net {
-    /// A device with this address, whose link can take over `offered` and is `up` or not.
+    /// A device with this MAC address. `offered` are the link's offloads, and `up` is the link's state.
     #[must_use]
     pub fn new(mac: [u8; 6], offered: Offloads, up: bool) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl Net {
         self.up
     }
 
-    /// Its address.
+    /// The device's MAC address.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.mac
@@ -200,7 +200,7 @@ impl Net {
         }
     }
 
-    /// Reads the chain in progress, of `length` bytes. False if it has no frame that a network carries.
+    /// Reads the chain in progress, of `length` bytes. False if it has no valid frame.
     fn fetch(
         &mut self,
         queue: &mut Virtqueue,
@@ -218,7 +218,7 @@ impl Net {
         Ok(header.is_some_and(|header| self.sent.check(header, length - HEADER_SIZE)))
     }
 
-    /// Gives the frame that waits to the link; false if that has no room.
+    /// Sends the waiting frame to the link. False if the link has no room.
     fn send(&mut self, link: &mut dyn Link) -> bool {
         let length = self.unsent.unwrap_or_default();
         let packet = self.outgoing.get(..length).unwrap_or_default();
@@ -294,7 +294,7 @@ impl Net {
         Ok(())
     }
 
-    /// Takes the link's state over; true if it has changed.
+    /// Takes over the link's state. True if it has changed.
     fn follow(&mut self, up: bool) -> bool {
         if self.up && !up {
             self.counts.link_losses += 1;
@@ -323,7 +323,7 @@ impl VirtioDevice for Net {
 
     fn features(&self) -> u64 {
         let own = 1 << VIRTIO_NET_F_MAC | 1 << VIRTIO_NET_F_STATUS;
-        // Long frames come in chains of many descriptors, which would fill a queue without indirect ones.
+        // Long frames have chains of many descriptors. Without indirect descriptors they would fill the queue.
         own | self.offered.features() | QUEUE_FEATURES
     }
 
@@ -358,9 +358,9 @@ impl VirtioDevice for Net {
 }
 
 impl MmioTransport<Net> {
-    /// Moves frames between the guest and `link` for a bounded time, and tells the guest of the link's changes. To be
-    /// called when the driver has notified a queue or the transport says so, and when `link` has what the last call wanted,
-    /// or has gone up or down.
+    /// Moves frames between the guest and `link` for a bounded time, and tells the guest when the link goes up or down. Call it
+    /// when the driver has notified a queue or the transport asks for it, when `link` has what the last call wanted,
+    /// and when the link has gone up or down.
     pub fn serve(&mut self, memory: &GuestMemory, link: &mut dyn Link) -> Wants {
         let device = self.device_mut();
         if std::mem::take(&mut device.renegotiated) {
@@ -369,7 +369,7 @@ impl MmioTransport<Net> {
         let wants = take_turn(self, memory, |device, queues| {
             device.serve(queues, memory, link)
         });
-        // Last, for it may be the turn that has found the other end gone.
+        // This comes last, because this turn may have found out that the other end is gone.
         if self.device_mut().follow(link.is_up()) {
             self.note_configuration();
         }

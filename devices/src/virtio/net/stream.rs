@@ -1,17 +1,17 @@
-//! Frames on a stream, as QEMU's `-netdev stream` has them and passt(1) speaks: each has its length in front, 4 bytes,
+//! Frames in a stream, in the format of QEMU's `-netdev stream` and passt(1): before each frame is its length, 4 bytes,
 //! big-endian.
 
 use super::header::{FRAME_MAX, FRAME_MIN};
 
-/// Bytes of a length.
+/// Size of a length in bytes.
 const LENGTH_SIZE: usize = 4;
-/// Room for a frame that isn't complete, and many short ones in one read.
+/// Size of the buffer in bytes: for an incomplete frame, and for many short frames in one read.
 const BUFFER_SIZE: usize = 2 * (LENGTH_SIZE + FRAME_MAX);
 
-/// Why a stream can't be read on: where its next frame begins is unknown.
+/// Why no more frames can be read from a stream: the start of the next frame is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// A length that no frame has.
+    /// The length of a frame is invalid.
     #[error("a frame of {0} bytes, where {FRAME_MIN} to {FRAME_MAX} are possible")]
     Length(u32),
     /// The stream has ended inside a frame.
@@ -19,12 +19,12 @@ pub enum StreamError {
     CutShort(usize),
 }
 
-/// Finds the frames in a stream. It takes bytes as they come, and never more than two frames' worth.
+/// Finds the frames in a stream. It takes bytes in any pieces, and keeps at most as many as two frames have.
 pub struct FrameReader {
     buffer: Box<[u8]>,
-    /// The bytes that are left are from here...
+    /// The start of the bytes that are left.
     start: usize,
-    /// ...to here.
+    /// The end of the bytes that are left, exclusive.
     end: usize,
 }
 
@@ -39,7 +39,7 @@ impl Default for FrameReader {
 }
 
 impl FrameReader {
-    /// Where the next bytes of the stream go: never empty after [`FrameReader::next_frame`] has returned `None`.
+    /// The room for the next bytes of the stream: never empty after [`FrameReader::next_frame`] has returned `None`.
     pub fn room(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -47,15 +47,15 @@ impl FrameReader {
         self.buffer.get_mut(self.end..).unwrap_or_default()
     }
 
-    /// So many bytes were put into the room.
+    /// Takes the first `bytes` bytes of the room, which the caller has filled.
     pub fn filled(&mut self, bytes: usize) {
         self.end = self.end.saturating_add(bytes).min(self.buffer.len());
     }
 
-    /// The next frame; `None` if its end hasn't come yet.
+    /// The next frame. `None` if it isn't complete yet.
     ///
     /// # Errors
-    /// The length is impossible. The stream can't be read on.
+    /// The length is invalid. No more frames can be read.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, StreamError> {
         let Some(length) = self.length()? else {
             return Ok(None);
@@ -68,7 +68,7 @@ impl FrameReader {
         Ok(self.buffer.get(start..start + length))
     }
 
-    /// Whether [`FrameReader::next_frame`] would return a frame or an error.
+    /// True if [`FrameReader::next_frame`] would return a frame or an error.
     #[must_use]
     pub fn has_frame(&self) -> bool {
         match self.length() {
@@ -78,10 +78,10 @@ impl FrameReader {
         }
     }
 
-    /// The stream has ended.
+    /// Checks that the stream, which has ended, ended after a whole frame.
     ///
     /// # Errors
-    /// It has ended inside a frame.
+    /// The stream has ended inside a frame.
     pub fn finish(&self) -> Result<(), StreamError> {
         match self.end - self.start {
             0 => Ok(()),
@@ -89,7 +89,7 @@ impl FrameReader {
         }
     }
 
-    /// Forgets everything: another stream begins.
+    /// Drops all bytes: another stream begins.
     pub fn clear(&mut self) {
         self.start = 0;
         self.end = 0;
@@ -108,7 +108,7 @@ impl FrameReader {
     }
 }
 
-/// One frame on its way into a stream that takes it in pieces.
+/// A frame that is written to a stream in pieces.
 #[derive(Debug, Default)]
 pub struct FrameWriter {
     bytes: Vec<u8>,
@@ -116,7 +116,7 @@ pub struct FrameWriter {
 }
 
 impl FrameWriter {
-    /// Takes a frame; false if the last one isn't written yet, or this one is longer than a frame may be.
+    /// Takes a frame. False if the last frame isn't written yet, or if this frame is too long.
     pub fn take(&mut self, frame: &[u8]) -> bool {
         let Ok(length) = u32::try_from(frame.len()) else {
             return false;
@@ -130,18 +130,18 @@ impl FrameWriter {
         true
     }
 
-    /// What is still to be written.
+    /// The bytes that have to be written.
     #[must_use]
     pub fn rest(&self) -> &[u8] {
         self.bytes.get(self.done..).unwrap_or_default()
     }
 
-    /// So many bytes of the rest were written.
+    /// Removes the first `bytes` bytes of the rest, which were written.
     pub fn written(&mut self, bytes: usize) {
         self.done = self.done.saturating_add(bytes).min(self.bytes.len());
     }
 
-    /// Forgets the frame: another stream begins.
+    /// Drops the frame: another stream begins.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.done = 0;

@@ -1,4 +1,4 @@
-//! One connection: what either side has said of it, and the bytes that wait for the host's end.
+//! The state of one connection, and the bytes that wait for the host's end.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use super::packet::{
 };
 use super::{BUFFER, Readiness, Stream, Transfer};
 
-/// Bytes that wait for the host's end are written in pieces of at most this.
+/// The most bytes that one call writes to the host's end.
 const PIECE: usize = 16 << 10;
 
-/// Why a connection has to be ended.
+/// Why the device has to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The packet makes no sense for it.
+    /// The packet is invalid in the connection's state.
     Malformed,
-    /// The guest has sent more than there is room for.
+    /// The guest has sent more bytes than its credit allows.
     Credit,
 }
 
-/// What a packet to the guest is, but for the addresses.
+/// A packet to the guest, without the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outgoing {
     pub operation: Operation,
     pub flags: u32,
-    /// Bytes that were put into the buffer for them.
+    /// How many bytes of the buffer belong to the packet.
     pub length: usize,
 }
 
@@ -34,41 +34,41 @@ pub(super) struct Connection<S> {
     stream: S,
     pub guest_port: u32,
     pub host_port: u32,
-    /// The guest has accepted it, or has asked for it.
+    /// The guest has accepted the connection or has asked for it.
     open: bool,
-    /// REQUEST or RESPONSE: the packet that the guest has to get first.
+    /// REQUEST or RESPONSE: the packet that has to be sent to the guest first.
     first: Option<Operation>,
     ready: Readiness,
-    /// Bytes for the host's end, those that kvmprof says itself in front.
+    /// Bytes for the host's end. The device's own bytes are in front.
     waiting: VecDeque<u8>,
-    /// How many of them are kvmprof's own, which no credit is given for.
+    /// How many of these bytes are the device's own. They don't use the guest's credit.
     own: usize,
-    /// The host's end sends nothing more.
+    /// The host's end will send no more bytes.
     host_sent_all: bool,
-    /// The host's end takes nothing more.
+    /// The host's end will accept no more bytes.
     host_is_deaf: bool,
-    /// The flags of SHUTDOWN that the guest has sent, and those that it was sent.
+    /// The flags of SHUTDOWN that the guest has sent, and those that were sent to it.
     guest_shutdown: u32,
     told_shutdown: u32,
-    /// The stream was told that the guest sends nothing more.
+    /// The stream was told that the guest will send no more bytes.
     ended_writing: bool,
-    /// Bytes that have left `waiting`, and the number of them that the guest knows of.
+    /// How many bytes of the guest have left `waiting`, and the last such number that was sent to the guest; both modulo 2^32.
     forwarded: u32,
     told_forwarded: u32,
-    /// The guest wants to know them.
+    /// The guest has asked for its credit.
     wants_credit: bool,
-    /// The guest's room, the bytes that have left it, and the bytes that it was sent.
+    /// The size of the guest's buffer, the bytes that have left it, and the bytes that were sent to it; the last two modulo 2^32.
     guest_room: u32,
     guest_forwarded: u32,
     sent: u32,
-    /// The guest was asked for room.
+    /// The guest was asked for its room, and has sent no packet since.
     asked_for_credit: bool,
-    /// It waits for its turn to send to the guest.
+    /// The connection waits for its turn to send to the guest.
     pub queued: bool,
 }
 
 impl<S: Stream> Connection<S> {
-    /// One that the guest has asked for with `request`.
+    /// A connection that the guest has asked for by `request`.
     pub fn of_guest(stream: S, request: &Header) -> Self {
         let mut connection = Self::new(stream, request.source_port, request.destination_port);
         connection.open = true;
@@ -77,7 +77,7 @@ impl<S: Stream> Connection<S> {
         connection
     }
 
-    /// One that somebody on the host asks for.
+    /// A connection that a program of the host asks for.
     pub fn of_host(stream: S, guest_port: u32, host_port: u32) -> Self {
         let mut connection = Self::new(stream, guest_port, host_port);
         connection.first = Some(Operation::Request);
@@ -91,7 +91,7 @@ impl<S: Stream> Connection<S> {
             host_port,
             open: false,
             first: None,
-            // What is there already told of itself to somebody else.
+            // Events from before the connection was made have not been seen: the stream has to be tried.
             ready: Readiness {
                 input: true,
                 room: true,
@@ -119,34 +119,34 @@ impl<S: Stream> Connection<S> {
         self.stream.name()
     }
 
-    /// Whether the host's end is gone, and only the guest's word is missing.
+    /// True if the host's end is gone, and only the guest still has to close the connection.
     pub fn is_over_for_host(&self) -> bool {
         self.told_shutdown == SHUTDOWN_BOTH || self.ready.hung_up && !self.open
     }
 
-    /// Whether the guest has asked for it or has been asked.
+    /// True if the guest has asked for the connection or has been asked for it.
     pub fn is_known_to_guest(&self) -> bool {
         self.first != Some(Operation::Request)
     }
 
-    /// Whether both sides have agreed on it.
+    /// True if both sides have agreed to the connection.
     pub fn was_open(&self) -> bool {
         self.open
     }
 
-    /// Whether nobody has anything to say any more.
+    /// True if the guest has closed both directions and no bytes wait for the host's end.
     pub fn is_over(&self) -> bool {
         self.guest_shutdown == SHUTDOWN_BOTH && self.waiting.is_empty()
     }
 
-    /// Takes note of what the stream can do.
+    /// Notes what the stream can do.
     pub fn note(&mut self, ready: Readiness) {
         self.ready.input |= ready.input;
         self.ready.room |= ready.room;
         self.ready.hung_up |= ready.hung_up;
     }
 
-    /// Takes a packet of the guest, whose bytes are `data`.
+    /// Handles a packet of the guest, whose payload is `data`.
     pub fn take(
         &mut self,
         operation: Operation,
@@ -191,7 +191,7 @@ impl<S: Stream> Connection<S> {
         Ok(())
     }
 
-    /// Bytes that the guest may send now.
+    /// How many bytes the guest may send now.
     pub fn room(&self) -> usize {
         BUFFER.saturating_sub(self.waiting.len() - self.own)
     }
@@ -201,7 +201,7 @@ impl<S: Stream> Connection<S> {
         self.forwarded = self.forwarded.wrapping_add(bytes);
     }
 
-    /// Writes what waits, as far as the stream has room, and returns how many bytes of the guest that were.
+    /// Writes waiting bytes while the stream accepts them. Returns how many of the written bytes are the guest's.
     pub fn flush(&mut self) -> u64 {
         let mut bytes = 0;
         while self.ready.room && !self.waiting.is_empty() {
@@ -224,7 +224,7 @@ impl<S: Stream> Connection<S> {
         bytes
     }
 
-    /// The first `count` bytes leave the buffer: how many of them were the guest's.
+    /// Removes the first `count` bytes from the buffer. Returns how many of them were the guest's.
     fn leave(&mut self, count: usize) -> u64 {
         let count = count.min(self.waiting.len());
         self.waiting.drain(..count);
@@ -232,20 +232,20 @@ impl<S: Stream> Connection<S> {
         self.own -= own;
         self.count_forwarded(count - own);
         if self.waiting.is_empty() {
-            // Many idle connections need no buffers.
+            // Idle connections keep no buffers.
             self.waiting = VecDeque::new();
         }
         (count - own) as u64
     }
 
-    /// Bytes that the guest has room for.
+    /// How many bytes the guest has room for.
     fn credit(&self) -> usize {
         let on_the_way = self.sent.wrapping_sub(self.guest_forwarded);
         let credit = self.guest_room.saturating_sub(on_the_way);
         usize::try_from(credit).unwrap_or(usize::MAX)
     }
 
-    /// The next packet for the guest, whose bytes go into `buffer`; `None` if there is none now.
+    /// The next packet for the guest, or `None` if there is none now. Its payload is put into `buffer`.
     pub fn next(&mut self, buffer: &mut [u8]) -> Option<Outgoing> {
         if let Some(operation) = self.first.take() {
             return Some(self.plain(operation));
@@ -279,7 +279,7 @@ impl<S: Stream> Connection<S> {
         None
     }
 
-    /// Bytes of the host's end, or a question for room for them.
+    /// A packet with bytes of the host's end, or a request for credit if the guest has no room for them.
     fn next_data(&mut self, buffer: &mut [u8]) -> Option<Outgoing> {
         let refused = self.guest_shutdown & SHUTDOWN_RECEIVE != 0;
         if !self.ready.input || self.host_sent_all || refused {
@@ -311,7 +311,7 @@ impl<S: Stream> Connection<S> {
         }
     }
 
-    /// A packet without bytes or flags.
+    /// A packet without payload and flags.
     fn plain(&self, operation: Operation) -> Outgoing {
         Outgoing {
             operation,
@@ -320,7 +320,7 @@ impl<S: Stream> Connection<S> {
         }
     }
 
-    /// The header of `packet`, which tells the guest of its credit, too.
+    /// The header of `packet`. It also tells the guest its credit.
     pub fn header(&mut self, guest_cid: u64, packet: Outgoing) -> Header {
         self.wants_credit = false;
         self.told_forwarded = self.forwarded;

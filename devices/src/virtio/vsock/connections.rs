@@ -1,24 +1,24 @@
-//! All connections of a device: found by their ports and by their streams, and whose turn it is to send to the guest.
+//! All connections of a device, by their ports and by their streams, and the order in which they send to the guest.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Stream;
 use super::connection::Connection;
 
-/// The first port that is given to somebody on the host who connects to the guest. Those below are for who listens.
+/// The first port that is assigned to a program of the host that connects to the guest. Ports below it are for programs that listen.
 const FIRST_HOST_PORT: u32 = 1 << 30;
-/// And after the last one.
+/// The end of these ports, exclusive.
 const HOST_PORTS_END: u32 = 1 << 31;
 
-/// A port of the guest, and one of the host.
+/// A port of the guest and one of the host.
 type Ports = (u32, u32);
 
-/// Connections by the names of their streams, the oldest first.
+/// The connections, by the names of their streams: the oldest is first.
 #[derive(Debug)]
 pub(super) struct Connections<S> {
     by_name: BTreeMap<u64, Connection<S>>,
     names: BTreeMap<Ports, u64>,
-    /// Those that may have packets for the guest, each once. Names of connections that have ended are passed over.
+    /// The names of connections that may have packets for the guest, each once.
     queue: VecDeque<u64>,
     last_host_port: u32,
 }
@@ -47,7 +47,7 @@ impl<S: Stream> Connections<S> {
         self.by_name.get_mut(self.names.get(&ports)?)
     }
 
-    /// Adds a connection, whose ports no other one has, and queues it.
+    /// Adds and queues a connection. No other connection may have its ports.
     pub fn add(&mut self, connection: Connection<S>) {
         let name = connection.name();
         let ports = (connection.guest_port, connection.host_port);
@@ -65,7 +65,7 @@ impl<S: Stream> Connections<S> {
         Some(connection)
     }
 
-    /// Has the connection send to the guest when it is its turn.
+    /// Queues the connection, unless it is queued: it sends to the guest when its turn comes.
     pub fn queue(&mut self, name: u64) {
         if let Some(connection) = self.by_name.get_mut(&name)
             && !std::mem::replace(&mut connection.queued, true)
@@ -78,7 +78,7 @@ impl<S: Stream> Connections<S> {
         !self.queue.is_empty()
     }
 
-    /// Whose turn it is, which isn't queued any more.
+    /// Takes the connection whose turn it is from the queue.
     pub fn next_queued(&mut self) -> Option<u64> {
         let name = self.queue.pop_front()?;
         if let Some(connection) = self.by_name.get_mut(&name) {
@@ -93,7 +93,7 @@ impl<S: Stream> Connections<S> {
         over.map(|connection| (connection.guest_port, connection.host_port))
     }
 
-    /// A port of the host that has no connection to the guest's port `guest_port`. There are more of them than connections.
+    /// A port of the host that has no connection to the guest's port `guest_port`. The search ends, since there are more ports than connections.
     pub fn free_host_port(&mut self, guest_port: u32) -> u32 {
         loop {
             self.last_host_port += 1;

@@ -1,8 +1,8 @@
 //! The socket device (section 5.10): stream connections between ports of the guest and streams of a [`Host`].
 //!
-//! Queue 0 goes to the driver, queue 1 comes from it, queue 2 is for events, of which there are none. A connection has a
-//! buffer of [`BUFFER`] bytes for what the guest sends, which is the credit that the guest gets; what the host sends is read
-//! from its stream only when the guest has room for it, so that it is kept nowhere here.
+//! Queue 0 goes to the driver, queue 1 comes from the driver, and queue 2 is for events; the device has none. Each connection has a
+//! buffer of [`BUFFER`] bytes for what the guest sends: its size is the guest's credit. The device reads what the host sends
+//! from the stream only when the guest has room for it, and needs no buffer for that direction.
 
 mod connection;
 mod connections;
@@ -25,69 +25,69 @@ pub use packet::{
     TYPE_STREAM,
 };
 
-/// Most connections at a time, in both directions together.
+/// The maximum number of connections, of guest and host together.
 pub const CONNECTIONS_MAX: usize = 256;
-/// Bytes of a connection that may wait for the host's end.
+/// How many bytes of one connection may wait for the host's end.
 pub const BUFFER: usize = 64 << 10;
 
 /// Maximum number of entries of each queue.
 const QUEUE_SIZE_MAX: u16 = 256;
-/// Bytes of the stream in one packet to the guest. Linux offers buffers of 4 KiB, which bound them anyhow.
+/// The maximum payload of a packet to the guest, in bytes. Linux offers buffers of 4 KiB, which limit it further.
 const PACKET_MAX: usize = 64 << 10;
-/// Bytes moved in each direction before the other one has its turn.
+/// How many bytes are moved in one direction before the other direction has its turn.
 const BUDGET: usize = 256 << 10;
-/// The minimum that a packet counts towards the budget: many short ones are work, too.
+/// The minimum number of bytes that a packet counts as: short packets take time, too.
 const PACKET_COST: usize = 4 << 10;
-/// Answers to packets of no connection that may wait. While there are as many, the guest's packets wait.
+/// How many resets may wait to be sent. While that many wait, the device takes no packets of the guest.
 const ANSWERS_MAX: usize = 64;
 
-/// What came of moving bytes.
+/// The result of a read or a write of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// So many were moved, at least one.
+    /// So many bytes were moved, at least one.
     Bytes(usize),
-    /// None can be at this moment.
+    /// No byte can be moved now.
     Later,
-    /// None ever can be: the other end is gone, or has ended this direction.
+    /// No byte can be moved any more: the other end is gone, or has ended this direction.
     Ended,
 }
 
-/// What a stream can do, as far as somebody has noticed since the last time.
+/// The events of a stream since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Something, or its end, can be read.
+    /// Bytes or the end of the stream can be read.
     pub input: bool,
-    /// Something can be written, or fails.
+    /// A write would accept bytes or fail.
     pub room: bool,
     /// The other end has ended both directions.
     pub hung_up: bool,
 }
 
-/// The host's end of a connection. Nothing here waits. Dropped, it is closed.
+/// The host's end of a connection. No method blocks. Dropping it closes it.
 pub trait Stream {
-    /// A number that no other stream has had, by which [`MmioTransport::ready`] names it.
+    /// A number that no other stream has or had: [`MmioTransport::ready`] names the stream by it.
     fn name(&self) -> u64;
 
     /// Reads bytes into `buffer`, which isn't empty.
     fn read(&mut self, buffer: &mut [u8]) -> Transfer;
 
-    /// Writes some of `bytes`, of which there is at least one.
+    /// Writes some of `bytes`, which isn't empty.
     fn write(&mut self, bytes: &[u8]) -> Transfer;
 
-    /// Nothing more is to be written.
+    /// Ends the direction to the host's end: no further write follows.
     fn end_writing(&mut self);
 }
 
-/// Where the guest's connections lead. Nothing here waits.
+/// What the guest's connections lead to. No method blocks.
 pub trait Host {
-    /// An end of a connection.
+    /// The host's end of a connection.
     type Stream: Stream;
 
-    /// A connection to who listens at `port`; `None` if nobody does.
+    /// Connects to the listener at `port`; `None` if there is none.
     fn connect(&mut self, port: u32) -> Option<Self::Stream>;
 }
 
-/// The device.
+/// The socket device.
 #[derive(Debug)]
 pub struct Vsock<S> {
     cid: u64,
@@ -100,7 +100,7 @@ pub struct Vsock<S> {
 }
 
 impl<S: Stream> Vsock<S> {
-    /// The device of the guest with this address: from 3 to 2^32 - 2 (section 5.10.4).
+    /// The device of the guest with the address `cid`, from 3 to 2^32 - 2 (section 5.10.4).
     #[must_use]
     pub fn new(cid: u32) -> Self {
         Self {
@@ -119,13 +119,13 @@ impl<S: Stream> Vsock<S> {
         self.counts
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Takes packets of the guest, for a bounded time; true if there may be more.
+    /// Handles packets of the guest, for a bounded time. True if there may be more.
     fn take_packets(
         &mut self,
         queue: &mut Virtqueue,
@@ -135,7 +135,7 @@ impl<S: Stream> Vsock<S> {
         let mut left = BUDGET;
         while left > 0 {
             if self.answers.len() >= ANSWERS_MAX {
-                // When the guest offers buffers for the answers, it notifies.
+                // The guest notifies when it offers buffers for the answers.
                 return Ok(false);
             }
             if !queue.begin(memory, Direction::ToDevice)? {
@@ -161,7 +161,7 @@ impl<S: Stream> Vsock<S> {
         }
         let header = Header::decode(&bytes);
         if header.source_cid != self.cid || header.destination_cid != HOST_CID {
-            // To answer it would be to believe its address.
+            // An answer would go to an address that can't be trusted.
             self.counts.malformed += 1;
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl<S: Stream> Vsock<S> {
         Ok(())
     }
 
-    /// A packet of a connection that is there.
+    /// Handles a packet of an existing connection.
     fn take_known(
         &mut self,
         header: &Header,
@@ -222,7 +222,7 @@ impl<S: Stream> Vsock<S> {
         Ok(())
     }
 
-    /// The guest asks for a connection.
+    /// Handles the guest's request for a connection.
     fn connect(&mut self, header: &Header, host: &mut dyn Host<Stream = S>) {
         let stream = if self.make_room() {
             host.connect(header.destination_port)
@@ -238,7 +238,8 @@ impl<S: Stream> Vsock<S> {
         self.connections.add(Connection::of_guest(stream, header));
     }
 
-    /// Whether there is room for a connection, for which one that is over for the host gives way; none does while the guest takes no answers.
+    /// Makes room for another connection, by ending one that is over for the host if need be. False if there is none. No connection is ended while the
+    /// guest takes no answers.
     fn make_room(&mut self) -> bool {
         if self.connections.len() < CONNECTIONS_MAX {
             return true;
@@ -253,7 +254,7 @@ impl<S: Stream> Vsock<S> {
         true
     }
 
-    /// A packet of no connection, or of a type that there isn't.
+    /// Refuses a packet without a connection or of an unknown type.
     fn refuse(&mut self, header: &Header, operation: Operation) {
         self.counts.unknown += 1;
         if operation != Operation::Reset {
@@ -261,7 +262,7 @@ impl<S: Stream> Vsock<S> {
         }
     }
 
-    /// A packet that costs the guest its connection.
+    /// Ends the connection of an invalid packet.
     fn fail(&mut self, header: &Header, fault: Fault) {
         match fault {
             Fault::Malformed => self.counts.malformed += 1,
@@ -271,14 +272,14 @@ impl<S: Stream> Vsock<S> {
         self.answers.push_back(header.reset());
     }
 
-    /// Ends a connection because the guest wants that.
+    /// Ends a connection without telling the guest.
     fn end(&mut self, ports: (u32, u32)) {
         if let Some(connection) = self.connections.remove(ports) {
             self.counts.host_refused += u64::from(!connection.was_open());
         }
     }
 
-    /// Ends a connection, and tells the guest, if it has heard of it.
+    /// Ends a connection, and tells the guest if it knows the connection.
     fn reset(&mut self, ports: (u32, u32)) {
         let connection = self.connections.by_ports(ports);
         let is_known = connection.is_some_and(|connection| connection.is_known_to_guest());
@@ -298,7 +299,7 @@ impl<S: Stream> Vsock<S> {
         });
     }
 
-    /// Writes what waits for the host's end, and has the connection's packets for the guest sent; or ends it.
+    /// Writes what waits for the host's end. Then ends the connection if it is over, or queues it to send to the guest.
     fn advance(&mut self, name: u64) {
         let Some(connection) = self.connections.by_name(name) else {
             return;
@@ -312,7 +313,7 @@ impl<S: Stream> Vsock<S> {
         }
     }
 
-    /// Gives the guest packets, for a bounded time; true if there may be more.
+    /// Sends packets to the guest, for a bounded time. True if there may be more.
     fn give_packets(
         &mut self,
         queue: &mut Virtqueue,
@@ -340,7 +341,7 @@ impl<S: Stream> Vsock<S> {
         Ok(true)
     }
 
-    /// The next packet for the guest; its bytes, at most `room`, are in the buffer. `None`: whose turn it was has none.
+    /// The next packet for the guest, and the length of its payload in the buffer, at most `room` bytes. `None` if the connection whose turn it was has none.
     fn next_packet(&mut self, room: usize) -> Option<(Header, usize)> {
         if let Some(answer) = self.answers.pop_front() {
             return Some((answer, 0));
@@ -350,7 +351,7 @@ impl<S: Stream> Vsock<S> {
         let connection = self.connections.by_name(name)?;
         let packet = connection.next(buffer)?;
         let header = connection.header(self.cid, packet);
-        // The others have their turns first.
+        // The other connections have their turns first.
         self.connections.queue(name);
         Some((header, packet.length))
     }
@@ -367,7 +368,7 @@ impl<S: Stream> Vsock<S> {
         let taking = self.take_packets(transmit, memory, host)?;
         let was_full = self.answers.len() >= ANSWERS_MAX;
         let giving = self.give_packets(receive, memory)?;
-        // The guest's packets may have waited for room for answers.
+        // Packets of the guest may have waited until answers were sent.
         let freed = was_full && self.answers.len() < ANSWERS_MAX;
         Ok(taking || giving || freed)
     }
@@ -398,7 +399,7 @@ impl<S: Stream> VirtioDevice for Vsock<S> {
     }
 
     fn features(&self) -> u64 {
-        // Without a feature bit of a socket type there are streams (section 5.10.3).
+        // Without a feature bit for socket types the device has streams only (section 5.10.3).
         QUEUE_FEATURES
     }
 
@@ -423,15 +424,15 @@ impl<S: Stream> VirtioDevice for Vsock<S> {
 }
 
 impl<S: Stream> MmioTransport<Vsock<S>> {
-    /// Moves packets for a bounded time; true if there is more to do after others have had their turn. To be called when the
-    /// driver has notified a queue or the transport says so, and after [`ready`](Self::ready) and [`accept`](Self::accept).
+    /// Moves packets for a bounded time. True if there is more to do after others have had their turn. Call it when the
+    /// driver has notified a queue or the transport asks for it, and after [`ready`](Self::ready) and [`accept`](Self::accept).
     pub fn serve(&mut self, memory: &GuestMemory, host: &mut dyn Host<Stream = S>) -> bool {
         take_turn(self, memory, |device, queues| {
             device.serve(queues, memory, host)
         })
     }
 
-    /// The stream with this name is ready for something; nothing happens if there is none.
+    /// Reports events of the stream with this name. Does nothing if there is no such stream.
     pub fn ready(&mut self, name: u64, ready: Readiness) {
         let device = self.device_mut();
         if let Some(connection) = device.connections.by_name(name) {
@@ -440,8 +441,8 @@ impl<S: Stream> MmioTransport<Vsock<S>> {
         }
     }
 
-    /// Somebody on the host asks for a connection to the guest's port `port`. When the guest has accepted it, `OK`, the port on
-    /// the host's side and a newline are written to `stream`; else it is dropped.
+    /// Requests a connection from `stream` to the guest's port `port`. When the guest accepts it, `OK`, the host's port and a newline are
+    /// written to `stream`. Otherwise `stream` is dropped.
     pub fn accept(&mut self, stream: S, port: u32) {
         let runs = self.running().is_some();
         let device = self.device_mut();

@@ -1,19 +1,18 @@
-//! Packets: a header of 44 bytes, little-endian, and what it says of them (section 5.10.6; kernel:
-//! `include/uapi/linux/virtio_vsock.h`).
+//! The packets' header: 44 bytes, little-endian (section 5.10.6; kernel: `include/uapi/linux/virtio_vsock.h`).
 
-/// Bytes of the header in front of each packet.
+/// Size of the header at the start of each packet, in bytes.
 pub const HEADER_SIZE: usize = 44;
 
 /// The host's address (section 5.10.4).
 pub const HOST_CID: u64 = 2;
-/// The type of connections whose bytes are a stream.
+/// The type of stream connections.
 pub const TYPE_STREAM: u16 = 1;
 
-/// SHUTDOWN's flag: who sends it receives nothing more.
+/// Flag of SHUTDOWN: the sender will receive no more bytes.
 pub const SHUTDOWN_RECEIVE: u32 = 1;
-/// SHUTDOWN's flag: who sends it sends nothing more.
+/// Flag of SHUTDOWN: the sender will send no more bytes.
 pub const SHUTDOWN_SEND: u32 = 2;
-/// Both of them.
+/// Both flags of SHUTDOWN.
 pub const SHUTDOWN_BOTH: u32 = SHUTDOWN_RECEIVE | SHUTDOWN_SEND;
 
 /// What a packet is for.
@@ -30,14 +29,14 @@ pub enum Operation {
     Shutdown = 4,
     /// Bytes of the stream.
     Data = 5,
-    /// Tells how much room there is.
+    /// Tells the sender's room.
     CreditUpdate = 6,
-    /// Asks for that.
+    /// Asks for a credit update.
     CreditRequest = 7,
 }
 
 impl Operation {
-    /// What this number stands for, if it is one of them.
+    /// The operation with this number, if there is one.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         Some(match number {
@@ -56,15 +55,15 @@ impl Operation {
 /// The header of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Who sends it.
+    /// The sender's address.
     pub source_cid: u64,
-    /// Who is to get it.
+    /// The receiver's address.
     pub destination_cid: u64,
     /// The sender's port.
     pub source_port: u32,
     /// The receiver's port.
     pub destination_port: u32,
-    /// Bytes of the stream after the header.
+    /// Length of the payload after the header, in bytes.
     pub length: u32,
     /// The type of the connection.
     pub kind: u16,
@@ -72,9 +71,9 @@ pub struct Header {
     pub operation: u16,
     /// Flags of the operation.
     pub flags: u32,
-    /// Bytes that the sender has room for in all (`buf_alloc`).
+    /// Size of the sender's receive buffer, in bytes (`buf_alloc`).
     pub room: u32,
-    /// Bytes that have left that room since the connection began, modulo 2^32 (`fwd_cnt`).
+    /// How many bytes have left that buffer since the connection began, modulo 2^32 (`fwd_cnt`).
     pub forwarded: u32,
 }
 
@@ -119,7 +118,7 @@ impl Header {
         bytes
     }
 
-    /// The packet that ends the connection of this one, which has come from the guest.
+    /// The packet that ends the connection of this packet, which came from the guest.
     #[must_use]
     pub(super) fn reset(&self) -> Self {
         Self {
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_has_the_places_of_the_specification() {
+    fn a_header_has_the_layout_of_the_specification() {
         let header = Header {
             source_cid: 3,
             destination_cid: HOST_CID,
