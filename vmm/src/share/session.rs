@@ -25,7 +25,7 @@ use crate::connector::SocketConnector;
 use crate::machine::GuestMemory;
 
 /// How long an answer may take: far longer than usual. A vCPU that resets or starts the device waits for it.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Feature VIRTIO_F_VERSION_1 of virtio (section 6).
 const VERSION_1: u64 = 1 << 32;
 
