@@ -15,7 +15,7 @@ pub enum ShareError {
     /// The guest would have too many folders.
     #[error("{asked} shared folders are too many: at most {SHARES_MAX} are possible")]
     TooMany {
-        /// How many were asked for.
+        /// The number of folders on the command line.
         asked: usize,
     },
     /// Two folders have the same name.
@@ -30,10 +30,10 @@ pub enum ShareError {
         #[source]
         source: io::Error,
     },
-    /// There is no virtiofsd.
+    /// virtiofsd isn't installed where it is searched for.
     #[error("Shared folders need virtiofsd, which isn't at {}: install it (Debian: virtiofsd, before Debian 13 qemu-system-common), or say where it is by --virtiofsd PATH", .0.join(" or "))]
     NoProgram(Vec<String>),
-    /// The program isn't virtiofsd, or can't be run.
+    /// The program isn't virtiofsd, or can't be executed.
     #[error("{} is no virtiofsd that can be used: {why}", path.display())]
     Program {
         /// The program.
@@ -51,10 +51,10 @@ pub enum ShareError {
         source: io::Error,
     },
     /// A folder can't be shared read-only.
-    #[error("{} has no --readonly, and only root can share a folder read-only without: use a newer virtiofsd (1.11 or later)", .0.display())]
+    #[error("{} has no option --readonly, without which only root can share a folder read-only: use virtiofsd 1.11 or later", .0.display())]
     ReadOnly(PathBuf),
     /// The program is QEMU's version, and this user isn't root.
-    #[error("{} is that of QEMU, which only root can use: use the one in Rust (package virtiofsd, or cargo install virtiofsd), which --virtiofsd PATH names", .0.display())]
+    #[error("{} is QEMU's virtiofsd, which only root can use: install the one in Rust (package virtiofsd, or cargo install virtiofsd), and give its path by --virtiofsd PATH", .0.display())]
     NeedsRoot(PathBuf),
     /// The socket of the program that serves the folder can't be used.
     #[error("Cannot connect to the socket {}", path.display())]
