@@ -81,7 +81,7 @@ impl Prometheus {
                 address,
             }),
             Err(error) if error.kind() == ErrorKind::NotFound => Err(anyhow!(
-                "Prometheus isn't installed (apt install prometheus): it goes on without it"
+                "Prometheus isn't installed (apt install prometheus): the demonstration goes on without it"
             )),
             Err(error) => {
                 Err(error).context("Cannot run Prometheus: the demonstration goes on without it")

@@ -84,10 +84,10 @@ pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
     while let Some(error) = next {
         match error.downcast_ref::<rustls::Error>() {
             Some(rustls::Error::InvalidCertificate(_)) => {
-                return ": its certificate isn't trusted: set ca_file to the certificate of its authority";
+                return ": its certificate isn't trusted (ca_file names the trusted authorities)";
             }
             Some(rustls::Error::AlertReceived(_)) => {
-                return ": it refuses this client's certificate: set certificate_file and key_file";
+                return ": it refuses the TLS handshake (certificate_file names the client's certificate)";
             }
             _ => {}
         }
