@@ -85,7 +85,7 @@ impl Engine {
         all.filter(parsed).with_context(wrong)
     }
 
-    /// Computes an answer, and calls `each` with each part of its rows.
+    /// Computes an answer, and calls `each` with each part of its rows. Returns the answer's columns.
     ///
     /// # Errors
     /// A file can't be read, there isn't enough memory, `each` fails, or a signal has interrupted it.
