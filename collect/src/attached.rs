@@ -1,5 +1,5 @@
-//! Guests of other VMMs: found as `kvmprof list` does, and followed through a `kvmprof attach` of their own, whose socket is in a folder
-//! that nobody else enters.
+//! Guests of other VMMs: they are found as `kvmprof list` finds them, and each is followed through its own `kvmprof attach`, whose socket is in a folder
+//! that no other user can enter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,20 +15,20 @@ use crate::child::{Child, ENDING, program};
 use crate::config::{AttachConfig, Config};
 use crate::sockets::{Socket, socket_at};
 
-/// The program that attaches, and whose own guests have sockets.
+/// The program that attaches. Guests that it runs itself have sockets, and aren't attached to.
 const PROGRAM: &str = "kvmprof";
-/// How often guests are looked for.
+/// The interval between searches for guests.
 const LOOK: Duration = Duration::from_secs(5);
-/// Waits before a guest is attached to again.
+/// The wait before the first attempt to attach to a guest again, and its maximum: it doubles at each attempt that fails.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Guests of which something was told, at most; the log is quiet about further ones.
+/// Maximum number of messages about guests in the log. Further ones are left out.
 const MAX_TOLD: usize = 4096;
 
-/// A VMM's process: its pid, and when it was started. Both together are never used again.
+/// A VMM's process: its pid and its start time, which together are never used again.
 type Process = (i32, u64);
 
-/// A guest that is to be followed.
+/// A guest to follow.
 #[derive(Debug)]
 struct Guest {
     name: String,
@@ -39,16 +39,16 @@ struct Guest {
     wait: Duration,
 }
 
-/// What attached to a guest that has gone: it was asked to end.
+/// A `kvmprof attach` whose guest has ended, and that was asked to end.
 #[derive(Debug)]
 struct Ending {
     child: Child,
-    /// When it is killed.
+    /// The time at which it is killed.
     until: Instant,
 }
 
 impl Ending {
-    /// Whether it has ended. It is killed if it is time to.
+    /// Whether it has ended. It is killed if it hasn't ended in time.
     fn is_over(&mut self) -> bool {
         match self.child.ended() {
             Ok(None) if Instant::now() < self.until => return false,
@@ -72,15 +72,15 @@ pub struct Attached {
     ending: Vec<Ending>,
     next_look: Instant,
     left_out: usize,
-    /// What the log has been told of, by the process.
+    /// The messages that have been logged, with their processes.
     told: BTreeSet<(Process, String)>,
 }
 
 impl Attached {
-    /// Those that `config` asks for; `None` if it asks for none.
+    /// The guests that match the patterns of `config`. `None` if there are no patterns.
     ///
     /// # Errors
-    /// There is no folder for their sockets.
+    /// The folder for their sockets can't be made.
     pub fn new(config: &Config) -> io::Result<Option<Self>> {
         let attach = &config.attach;
         if attach.guests.is_empty() {
@@ -108,7 +108,7 @@ impl Attached {
         }))
     }
 
-    /// Looks for guests, if it is time to, attaches to new ones, and lets go those that have ended.
+    /// Searches for guests if it is time to do so, attaches to new ones, and drops those that have ended.
     pub fn look(&mut self) {
         self.reap();
         if Instant::now() >= self.next_look {
@@ -123,24 +123,24 @@ impl Attached {
         }
     }
 
-    /// The sockets that answer by now.
+    /// The sockets that exist by now.
     pub fn sockets(&self) -> impl Iterator<Item = Socket> {
         let guests = self.guests.values();
         guests.filter_map(|guest| socket_at(guest.path.clone(), Some(guest.name.clone())))
     }
 
-    /// How many guests the limit leaves out.
+    /// Number of guests that aren't followed because of the limit.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// Whether one is being attached to: its socket comes any moment.
+    /// Whether an attach is starting: its socket will exist soon.
     pub fn is_starting(&self) -> bool {
         let mut guests = self.guests.values();
         guests.any(|guest| guest.child.is_some() && !guest.path.exists())
     }
 
-    /// The guests that are meant, each with its process.
+    /// The guests that match the patterns, by process.
     fn machines(&mut self) -> BTreeMap<Process, Machine> {
         if self.kernel.is_none() {
             match HostKernel::open() {
@@ -179,9 +179,9 @@ impl Attached {
         single
     }
 
-    /// Takes the guests that can be attached to, as many as the limit allows, those from before first.
+    /// Chooses the guests that can be attached to, as many as the limit allows. Guests that are followed already come first.
     fn choose(&mut self, mut machines: BTreeMap<Process, Machine>) {
-        // What attaches to a guest that has gone ends by itself, or is ended here. Nobody waits for that.
+        // A `kvmprof attach` whose guest has ended ends by itself, or is ended here, without waiting for it.
         let ending = &mut self.ending;
         self.guests.retain(|process, guest| {
             let stays = machines.contains_key(process);
@@ -215,7 +215,7 @@ impl Attached {
         }
     }
 
-    /// What a guest is called: as `kvmprof list` calls it, if no other is; else by its VMM's program and pid.
+    /// A guest's name: the one that `kvmprof list` shows, if no other guest has it; otherwise the VMM's program and pid.
     fn name_of(&self, machine: &Machine) -> String {
         let own = machine.name.as_deref().map(visible);
         let is_taken = |name: &str| self.guests.values().any(|guest| guest.name == name);
@@ -225,7 +225,7 @@ impl Attached {
         }
     }
 
-    /// Takes note of those that have ended. They are tried again while the guest is there: it may have rebooted.
+    /// Handles each `kvmprof attach` that has ended. It is started again while the guest is there, which may have rebooted.
     fn reap(&mut self) {
         self.ending.retain_mut(|ending| !ending.is_over());
         for guest in self.guests.values_mut() {
@@ -247,7 +247,7 @@ impl Attached {
         }
     }
 
-    /// Tells the log of what keeps from attaching to the guest of `process`, once.
+    /// Logs why the guest of `process` can't be attached to, once.
     fn tell(&mut self, process: Process, message: &str) {
         if self.told.len() < MAX_TOLD && self.told.insert((process, message.to_owned())) {
             log::warn!("{message}");
@@ -255,7 +255,7 @@ impl Attached {
     }
 }
 
-/// All are asked before the first one is waited for.
+/// All children are asked to end before the first one is waited for.
 impl Drop for Attached {
     fn drop(&mut self) {
         let children = self.guests.values();
@@ -268,7 +268,7 @@ impl Drop for Attached {
 
 impl Guest {
     fn attach(&mut self, program: &Path, config: &AttachConfig, hz: u32) {
-        // One of a killed program would be in the way.
+        // A killed program may have left its socket.
         let _ = std::fs::remove_file(&self.path);
         let path = self.path.display().to_string();
         let pid = self.path.file_stem().unwrap_or_default();
@@ -300,7 +300,7 @@ impl Guest {
     }
 }
 
-/// Whether a guest is to be followed: by its name, its VMM's program or its pid. Those of kvmprof have sockets.
+/// Whether a pattern matches a guest's name, its VMM's program or its pid. Guests of kvmprof have sockets, and aren't attached to.
 fn is_meant(patterns: &[Pattern], machine: &Machine) -> bool {
     let pid = machine.pid.to_string();
     let names = [

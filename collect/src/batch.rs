@@ -1,6 +1,6 @@
-//! What is collected: the windows of all guests in the same stretch of time, as one batch.
+//! The collected data: the windows of all guests in the same interval of time are one batch.
 //!
-//! A batch is self-contained: names, frames and stacks that its rows refer to are in it, each once.
+//! A batch is self-contained: it has the names, frames and stacks that its rows refer to, each once.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize};
 
 /// The name that stands for all names beyond a limit.
 pub const OTHER: &str = "other";
-/// The process and the thread of ticks on which a vCPU was halted.
+/// The process and the thread of ticks at which a vCPU was halted.
 pub const IDLE: &str = "idle";
 
 /// The windows of all guests that began at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Batch {
-    /// When they began, in s since 1970 (CLOCK_REALTIME): a multiple of their length.
+    /// The start of the windows, in s since 1970 (CLOCK_REALTIME): a multiple of their length.
     pub start: u64,
-    /// How long they are, in s.
+    /// The length of the windows, in s.
     pub length: u32,
-    /// A word for the run of the collector that made them. A window's identity is its guest, its start and this.
+    /// Identifies the run of the collector that made the windows. A window is identified by its guest, its start and this.
     pub boot: String,
     /// The host's name.
     pub host: String,
@@ -30,9 +30,9 @@ pub struct Batch {
     pub labels: BTreeMap<String, String>,
     /// Names of functions, modules, processes and threads.
     pub names: Vec<String>,
-    /// Functions that were sampled.
+    /// The functions in the stacks.
     pub frames: Vec<Frame>,
-    /// Call stacks: places in `frames`, innermost first.
+    /// Call stacks: indexes into `frames`, innermost first.
     pub stacks: Vec<Vec<u32>>,
     /// The windows.
     pub windows: Vec<Window>,
@@ -41,15 +41,15 @@ pub struct Batch {
 /// A function in a call stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
-    /// Its name's place in [`Batch::names`].
+    /// The index of its name in [`Batch::names`].
     pub function: u32,
-    /// That of its module's name.
+    /// The index of its module's name in [`Batch::names`].
     pub module: u32,
-    /// Whether it is the kernel's.
+    /// Whether it is a function of the kernel.
     pub is_kernel: bool,
 }
 
-/// What one guest did in the time.
+/// The ticks of one guest in the interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
@@ -59,65 +59,65 @@ pub struct Window {
     pub kernel: String,
     /// Ticks a second on each vCPU.
     pub hz: u32,
-    /// Whether they have a random phase; `None` in batches of a former release.
+    /// Whether ticks have a random phase. `None` in batches of an earlier release.
     pub jitter: Option<bool>,
-    /// Where its ticks went.
+    /// The account of its ticks.
     pub account: Account,
-    /// Its samples and idle ticks, summed up.
+    /// Its samples and idle ticks, summed up by process, thread, mode and stack.
     pub rows: Vec<Row>,
 }
 
-/// Samples that have all of this in common.
+/// Ticks with the same process, thread, mode and stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// The place of the process's name in [`Batch::names`].
+    /// The index of the process's name in [`Batch::names`].
     pub process: u32,
-    /// That of the thread's name.
+    /// The index of the thread's name in [`Batch::names`].
     pub thread: u32,
     /// The number of the mode ([`Mode::ALL`]).
     pub mode: u8,
-    /// The place in [`Batch::stacks`]; `None` for idle ticks without a sample, and samples beyond the limits.
+    /// The index in [`Batch::stacks`]. `None` for idle ticks without a sample, and for samples beyond the limits.
     pub stack: Option<u32>,
-    /// How many ticks.
+    /// Number of ticks.
     pub ticks: u64,
-    /// How many of them had interrupts off; `None` if that isn't known of its window: the host's kernel has taken the samples, or a former release
-    /// has made the batch.
+    /// Number of these ticks at which interrupts were off. `None` if that isn't known for the window: the host's kernel has taken the samples, or an
+    /// earlier release has made the batch.
     #[serde(default)]
     pub interrupts_off: Option<u64>,
 }
 
 impl Row {
-    /// What the vCPU did; idle for a number that there isn't.
+    /// The mode of the vCPU. Idle if the number is invalid.
     pub fn mode(&self) -> Mode {
         let mode = Mode::ALL.get(usize::from(self.mode));
         mode.copied().unwrap_or(Mode::Idle)
     }
 
-    /// Whether it is ticks of halted vCPUs, and not samples.
+    /// Whether these are ticks of halted vCPUs without a sample.
     pub fn ticks_are_idle(&self) -> bool {
         self.stack.is_none() && self.mode() == Mode::Idle
     }
 }
 
 impl Window {
-    /// Ticks in its rows: samples, and idle ticks without one.
+    /// Number of ticks in its rows: samples, and idle ticks without a sample.
     pub fn ticks(&self) -> u64 {
         (self.rows.iter()).fold(0, |sum, row| row.ticks.saturating_add(sum))
     }
 
-    /// How long a tick stands for, in ns.
+    /// The time between two ticks of a vCPU, in ns.
     pub fn period(&self) -> u64 {
         1_000_000_000 / u64::from(self.hz.max(1))
     }
 }
 
 impl Batch {
-    /// Ticks in the rows of all windows.
+    /// Number of ticks in the rows of all windows.
     pub fn ticks(&self) -> u64 {
         (self.windows.iter()).fold(0, |sum, window| window.ticks().saturating_add(sum))
     }
 
-    /// A name; empty if there is none at this place.
+    /// The name with this index. Empty if there is none.
     pub fn name(&self, place: u32) -> &str {
         self.names.get(place as usize).map_or("", String::as_str)
     }
@@ -129,13 +129,13 @@ impl Batch {
         places.filter_map(|place| Some((place, *self.frames.get(place as usize)?)))
     }
 
-    /// The end, in s since 1970.
+    /// The end of the windows, in s since 1970.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.length.into())
     }
 }
 
-/// Makes the tables of a batch.
+/// Builds the tables of a batch.
 #[derive(Debug, Default)]
 pub struct Tables {
     names: IndexSet<String>,
@@ -144,7 +144,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// The place of a name.
+    /// The index of a name, which is added if it is new.
     pub fn name(&mut self, name: &str) -> u32 {
         if let Some(place) = self.names.get_index_of(name) {
             return number(place);
@@ -152,7 +152,7 @@ impl Tables {
         number(self.names.insert_full(name.to_owned()).0)
     }
 
-    /// The place of a function.
+    /// The index of a function, which is added if it is new.
     pub fn frame(&mut self, function: &str, module: &str, is_kernel: bool) -> u32 {
         let frame = Frame {
             function: self.name(function),
@@ -162,7 +162,7 @@ impl Tables {
         number(self.frames.insert_full(frame).0)
     }
 
-    /// The place of a stack.
+    /// The index of a stack, which is added if it is new.
     pub fn stack(&mut self, frames: Vec<u32>) -> u32 {
         number(self.stacks.insert_full(frames).0)
     }
@@ -175,7 +175,7 @@ impl Tables {
     }
 }
 
-/// A place, as rows have it: the limits of all guests together are far below 2^32.
+/// An index as rows have it. The limits of all guests together keep it far below 2^32.
 pub(crate) fn number(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Programs that this one runs, and that end with it.
+//! Child processes, which end with this process.
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,14 +13,14 @@ use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
 
-/// What is kept of what a program says, in bytes: it ends with a line or two.
+/// Maximum number of bytes of a program's standard error that are kept: usually it is a line or two.
 const MAX_SAID: u64 = 16 << 10;
-/// How long one may take to end that was asked to.
+/// Maximum time that a program may take to end after it was asked to.
 pub const ENDING: Duration = Duration::from_secs(5);
-/// How often it is looked at meanwhile.
+/// The interval at which its end is checked meanwhile.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The path of the program `name`: beside this one, else to be looked for in PATH.
+/// The path of the program `name` in the folder of this program. If there is none, `name` itself, which is searched for in PATH.
 pub fn program(name: &str) -> PathBuf {
     let beside = env::current_exe().ok();
     let beside = beside.map(|program| program.with_file_name(name));
@@ -28,18 +28,18 @@ pub fn program(name: &str) -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from(name))
 }
 
-/// A program that runs. Dropped, it is asked to end, and killed if it doesn't. It ends with this one, too, however this one ends.
+/// A running program. When this is dropped, the program is asked to end, and killed if it doesn't. It also ends with this process, however that ends.
 #[derive(Debug)]
 pub struct Child {
     child: std::process::Child,
     said: Option<JoinHandle<String>>,
-    /// Its pid may be another one's.
+    /// Whether it has been waited for: its pid may belong to another process.
     has_ended: bool,
 }
 
 impl Child {
-    /// Runs `program` with `words`; of what it writes to standard error the first KiB are kept. It ends at the latest with the thread
-    /// that calls this, which so is to be one that lives as long as the program: the main one.
+    /// Runs `program` with the arguments `words`. The first KiB of its standard error are kept. It ends at the latest with the calling
+    /// thread, which therefore has to live as long as this process, as the main thread does.
     ///
     /// # Errors
     /// It can't be run.
@@ -54,13 +54,13 @@ impl Child {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Ctrl-C goes to this program only; it ends its children itself.
+            // Ctrl-C is for this process only, which ends its children itself.
             .process_group(0);
         // SAFETY: between fork and exec there are only prctl(2) and getppid(2), which take no lock and no memory.
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::TERM))?;
-                // One whose parent has ended before that would stay for ever.
+                // If the parent has ended before that, the signal never comes.
                 if getppid() == Some(parent) {
                     Ok(())
                 } else {
@@ -84,7 +84,7 @@ impl Child {
     /// Its exit status and standard error, once it has ended.
     ///
     /// # Errors
-    /// It is no child of this process.
+    /// The system refuses to wait for it.
     pub fn ended(&mut self) -> io::Result<Option<(ExitStatus, String)>> {
         let Some(status) = self.child.try_wait()? else {
             return Ok(None);
@@ -97,20 +97,20 @@ impl Child {
     /// Asks it to end.
     pub fn ask_to_end(&self) {
         if !self.has_ended {
-            // One that has just ended needs none.
+            // It may have ended already.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
     }
 
     /// Ends it at once, whatever it does.
     pub fn kill(&mut self) {
-        // One that has ended needs none, and one that can't be waited for is no child.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.has_ended = true;
     }
 
-    /// Has it end, and waits for that. `None` if it had to be killed.
+    /// Asks it to end, and waits for its end. `None` if it had to be killed.
     pub fn end(mut self) -> Option<(ExitStatus, String)> {
         self.ask_to_end();
         self.wait(Instant::now() + ENDING)
@@ -140,7 +140,7 @@ impl Drop for Child {
     }
 }
 
-/// The beginning of what comes; the rest is thrown away, so that nobody waits to be read.
+/// Reads the beginning of the text. The rest is discarded, so that the program doesn't wait for a reader.
 fn read(mut from: impl Read) -> String {
     let mut kept = Vec::new();
     let _ = from.by_ref().take(MAX_SAID).read_to_end(&mut kept);

@@ -1,7 +1,7 @@
-//! Collects from all guests: finds them, takes their streams, closes windows.
+//! Collects from all guests: finds them, reads their recordings, and closes windows.
 //!
-//! One thread sums up and resolves names. Each guest has threads that only receive, and wait when this one is behind: what it
-//! doesn't take waits in the guest's recorder, which is bounded and counts what it drops. No guest waits for any of it.
+//! One thread sums up samples and resolves names. Each guest has a thread that only receives, and that waits when the first one is behind: then
+//! data wait in the guest's recorder, whose buffer is bounded and which counts what it drops. No guest waits for the collector.
 
 mod guests;
 #[cfg(test)]
@@ -24,41 +24,41 @@ use crate::names::{BatchNames, Names};
 use crate::sockets::{Followed, News, Socket};
 use crate::watcher::Watcher;
 
-/// In ns.
+/// A second in ns.
 const SECOND: u64 = 1_000_000_000;
-/// Pieces of streams that wait, at most: 16 MiB.
+/// Maximum number of pieces of recordings in the queue: 16 MiB.
 const QUEUE: usize = 64;
-/// Blocks of samples come a second after a window's end, or once a second: after this time, in s, a window has its last ones.
+/// Time after a window's end at which it is closed, in s: its last samples come within a second of its end.
 const GRACE: u64 = 2;
-/// How long a signal waits for a look at most.
+/// The interval at which a signal is checked, and windows are closed.
 const POLL: Duration = Duration::from_millis(250);
-/// How long what is left of recordings may take when the collector stops.
+/// Maximum time for the ends of the recordings when the collector stops.
 const STOPPING: Duration = Duration::from_secs(5);
 /// Minimum age of a recording before it is restarted to free its names.
 const RENEWAL: Duration = Duration::from_secs(3600);
 
 /// The collector's environment: it asks when to stop, and delivers batches.
 pub trait Host {
-    /// Whether it is to stop.
+    /// Whether the collector has to stop.
     fn is_over(&self) -> bool;
-    /// Takes a batch. `open` are the windows that are open now, as in [`note_open`](Self::note_open): a collector may be killed at any moment.
+    /// Takes a batch. `open` are the windows that are open from now on, as in [`note_open`](Self::note_open): the collector may be killed at any moment.
     fn take(&mut self, batch: Batch, open: BTreeMap<u64, u64>);
-    /// Which windows a killed collector would lose, of each guest one at most: their starts, and of how many guests.
+    /// Notes the windows that are lost if the collector is killed, one of each guest at most: the number of guests, by the start of the window.
     fn note_open(&mut self, open: BTreeMap<u64, u64>);
-    /// How many guests are followed, and how many are left out by the limit.
+    /// Notes the number of guests that are followed, and of those that aren't because of the limit.
     fn note_guests(&mut self, followed: usize, left_out: usize);
-    /// What the guest of this name has counted since its start.
+    /// Notes the counters of the guest with this name, which count from its start.
     fn note_counts(&mut self, guest: &str, counts: &Counters);
 }
 
 struct Guest {
     socket: Socket,
     name: String,
-    /// `None` when its stream has ended: it stays until its windows are closed.
+    /// `None` once its recording has ended: the guest stays in the list until its windows are closed.
     followed: Option<Followed>,
     gather: Gather,
     since: Instant,
-    /// The window in which its recording began, once that has: its ticks may be on their way from then on.
+    /// The start of the window in which its recording began. `None` if it hasn't begun. From then on there may be ticks that haven't been received.
     first: Option<u64>,
 }
 
@@ -82,31 +82,31 @@ pub struct Collector<'a> {
     guests: BTreeMap<u64, Guest>,
     names: Names,
     failures: HashMap<PathBuf, Failure>,
-    /// Sockets of guests that are followed again from a time on.
+    /// Sockets of guests whose recordings have ended, and the time from which they are followed again.
     rests: HashMap<Socket, Instant>,
     attached: Option<Attached>,
     last_number: u64,
     next_look: Instant,
     next_close: Instant,
-    /// What guests have counted, until the host takes it.
+    /// Counters of guests that the host hasn't taken yet.
     counts: Vec<(String, Counters)>,
     is_open_changed: bool,
-    /// What the host has noted of open windows.
+    /// The open windows that the host has noted.
     noted: BTreeMap<u64, u64>,
-    /// The end of the last window that was closed, in s: what is late counts for the next one.
+    /// The end of the last window that was closed, in s since 1970. Later samples of such a window count for the next one.
     closed: u64,
-    /// The latest time that was seen, in s.
+    /// The latest time that was read from the clock, in s since 1970.
     latest: u64,
 }
 
 impl<'a> Collector<'a> {
-    /// A collector by `config` on the host of this name; `boot` tells its run from others.
+    /// A collector with `config` on the host of this name. `boot` identifies its run.
     pub fn new(config: &'a Config, host_name: String, boot: String) -> Self {
         let (sender, news) = sync_channel(QUEUE);
         let watcher = Watcher::start(&config.sockets, sender.clone());
         if let Err(error) = &watcher {
             log::warn!(
-                "Cannot watch the folders of sockets, which are looked at now and then: {error}"
+                "Cannot watch the folders of sockets, which are searched every few seconds instead: {error}"
             );
         }
         let attached = Attached::new(config).unwrap_or_else(|error| {
@@ -139,15 +139,15 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Collects until `host` says that it is over, on a thread that lives as long as the program ([`Child::start`](crate::child::Child::start)).
-    /// Then the recordings end, and all windows are closed.
+    /// Collects until [`Host::is_over`]. Then it ends the recordings and closes all windows. The calling thread has to live as long as the process
+    /// ([`Child::start`](crate::child::Child::start)).
     pub fn run(&mut self, host: &mut dyn Host) {
         while !host.is_over() {
             if Instant::now() >= self.next_look {
                 self.look(host);
             }
             self.take_news(POLL);
-            // With hundreds of guests there is news hundreds of times a second. What has become open is noted at once: a kill may come.
+            // With hundreds of guests there is news hundreds of times a second. A new open window is noted at once, since this process may be killed.
             if self.is_open_changed || Instant::now() >= self.next_close {
                 self.next_close = Instant::now() + POLL;
                 self.close(host, false);
@@ -167,7 +167,7 @@ impl<'a> Collector<'a> {
         self.attached = None;
     }
 
-    /// Follows no guest any more, and closes all windows.
+    /// Drops all guests, and closes all windows.
     fn let_go(&mut self, host: &mut dyn Host) {
         for guest in self.guests.values_mut() {
             guest.followed = None;
@@ -185,7 +185,7 @@ impl<'a> Collector<'a> {
         )
     }
 
-    /// The clock for windows when the clocks show this, in ns.
+    /// The clock for windows at these times of CLOCK_REALTIME and CLOCK_MONOTONIC, in ns.
     fn now_at(&self, real: u64, monotonic: u64) -> Now {
         Now {
             real: real.max(self.closed.saturating_mul(SECOND)),
@@ -200,7 +200,7 @@ impl<'a> Collector<'a> {
             Ok(news) => self.take(news),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
         }
-        // Much at once: windows are closed in between all the same.
+        // The number is bounded, so that windows are closed in between.
         for _ in 0..QUEUE {
             let Ok(news) = self.news.try_recv() else {
                 return;
@@ -223,7 +223,7 @@ impl<'a> Collector<'a> {
             }
             News::Gone(number, error) => {
                 let guest = self.guests.get_mut(&number);
-                // One that was let go isn't news.
+                // A guest that was dropped already needs nothing.
                 let Some(guest) = guest.filter(|guest| guest.followed.is_some()) else {
                     return;
                 };
@@ -262,10 +262,10 @@ impl<'a> Collector<'a> {
         }
         match result {
             Ok(State::Live) => {
-                // What it failed with before is over.
+                // An earlier failure is over.
                 self.failures.remove(&guest.socket.path);
             }
-            // The stream's end comes by itself.
+            // `News::Gone` follows.
             Ok(State::Ended) => {}
             Ok(State::Stale) => {
                 if guest.since.elapsed() >= RENEWAL || guest.gather.was_reset() {
@@ -281,7 +281,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Closes the windows that are over; all of them if `is_end`.
+    /// Closes the windows that are over. Closes all of them if `is_end`.
     fn close(&mut self, host: &mut dyn Host, is_end: bool) {
         self.close_at(host, is_end, real_time() / SECOND);
     }
@@ -322,8 +322,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// The clock was set back by more than a window: those that are open are closed, and others begin, as if by another collector. Some of their
-    /// times have been before, so that they need another `boot` to be told apart.
+    /// Handles a clock that was set back by more than a window: closes all open windows, and begins new ones as another collector would. There are already
+    /// windows with the same times, so that these need another `boot`.
     fn begin_anew(&mut self, host: &mut dyn Host, seconds: u64) {
         let back = self.latest - seconds;
         match new_boot() {
@@ -336,7 +336,7 @@ impl<'a> Collector<'a> {
                     *first = first.and(Some(window));
                 }
             }
-            // One window has all ticks until the clock has the former time again.
+            // Until the clock has the former time again, all ticks go into one window.
             Err(error) => {
                 log::error!(
                     "The clock was set back by {back} s, and there is no random number: {error}"
@@ -351,8 +351,8 @@ impl<'a> Collector<'a> {
         guests.filter_map(|guest| guest.gather.open().next()).min()
     }
 
-    /// The first open window of each guest. While that waits for its last samples, a killed collector loses it and not the next one, which is
-    /// another collector's then. A guest that is followed, and whose ticks are all on their way, has one, too.
+    /// The first open window of each guest. While that waits for its last samples, a killed collector loses it and not the next one, which the next
+    /// collector has. A guest that is followed, and none of whose ticks have been received, has one, too.
     fn open(&self) -> BTreeMap<u64, u64> {
         let mut open = BTreeMap::new();
         for guest in self.guests.values() {
@@ -365,7 +365,7 @@ impl<'a> Collector<'a> {
         open
     }
 
-    /// The windows that began at `start`, which are closed.
+    /// Closes the windows that began at `start`, and returns them as a batch.
     fn batch(&mut self, start: u64) -> Batch {
         let mut names = BatchNames::new(&mut self.names);
         let mut windows: Vec<Window> = Vec::new();
@@ -374,7 +374,7 @@ impl<'a> Collector<'a> {
             let Some(window) = gather.close(start, &guest.name, policy, &mut names) else {
                 continue;
             };
-            // A guest that was followed twice in the time has one window all the same.
+            // A guest that was followed twice in this time has one window.
             match windows.iter_mut().find(|known| known.guest == window.guest) {
                 Some(known) => {
                     known.account.merge(&window.account);
@@ -403,17 +403,17 @@ fn real_time() -> u64 {
     real.map_or(0, |real| u64::try_from(real.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// A word for this run of the collector: 64 random bits.
+/// A new identifier of a collector's run: 64 random bits.
 ///
 /// # Errors
-/// The host has no random numbers.
+/// The system gives no random numbers.
 pub fn new_boot() -> io::Result<String> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
 }
 
-/// The name of this host, as the system has it.
+/// The system's name of this host (uname(2)).
 pub fn system_name() -> String {
     let name = rustix::system::uname();
     kvmprof_report::text::visible(&name.nodename().to_string_lossy())

@@ -23,16 +23,16 @@ use crate::work::{self, Prepared, Reload};
 
 /// Collect samples of all guests of this host, always and at a low rate
 ///
-/// Follows the guests behind the sockets that match --sockets, which come and go, sums their samples up in windows of time, and
-/// hands them to Prometheus, Parquet files, Pyroscope, Parca or OpenTelemetry, as the configuration says. SIGHUP reads it anew, SIGTERM
-/// ends the program.
+/// Follows the guests behind the sockets that match --sockets, also those that start later, sums up their samples by window of time, and
+/// delivers them to Prometheus, Parquet files, Pyroscope, Parca or OpenTelemetry, as the configuration says. At SIGHUP the program reads the
+/// configuration again; SIGTERM ends it.
 #[derive(Debug, Parser)]
 #[command(
     name = "kvmprof-collect",
     version,
     args_conflicts_with_subcommands = true,
     mut_subcommand("install-links", |links| links.hide(true)),
-    after_help = "Exit status: 0 when it was ended by a signal, or --once is done; 1 when something failed; 2 for wrong options or a wrong \
+    after_help = "Exit status: 0 if a signal has ended it, or --once is done; 1 if something failed; 2 for wrong options or a wrong \
     configuration.\n\nExamples:\n  kvmprof-collect --once --sockets '/run/kvmprof/*.sock'\n  kvmprof-collect demo"
 )]
 struct Arguments {
@@ -42,7 +42,7 @@ struct Arguments {
     collect: CollectArguments,
 }
 
-/// What else the program does.
+/// The program's commands. Without a command, it collects.
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Demo(DemoArguments),
@@ -57,23 +57,23 @@ struct CollectArguments {
     /// The configuration, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A pattern of the paths of guests' sockets, instead of the configuration's; may be given several times
+    /// A pattern of the paths of guests' sockets, instead of the configuration's patterns; may be given several times
     #[arg(long, value_name = "PATTERN")]
     sockets: Vec<String>,
-    /// Also guests of other VMMs, by a pattern of their names, their VMMs' programs or pids, instead of the configuration's; may be given
+    /// A pattern of the names, VMMs' programs or pids of guests of other VMMs to follow, instead of the configuration's patterns; may be given
     /// several times
     #[arg(long, value_name = "PATTERN")]
     attach: Vec<String>,
-    /// Ticks a second on each vCPU, instead of the configuration's
+    /// Ticks per second on each vCPU, instead of the configuration's hz
     #[arg(long, short = 'F', value_name = "HZ", value_parser = value::rate)]
     hz: Option<u32>,
-    /// Length of a window in seconds, instead of the configuration's
+    /// Length of a window in seconds, instead of the configuration's window
     #[arg(long, value_name = "SECONDS")]
     window: Option<u32>,
-    /// Folder of the spool, instead of the configuration's
+    /// Folder of the spool, instead of the configuration's spool.folder
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
-    /// Collect for the time of one window, print what was seen, and end; nothing is kept or sent
+    /// Collect for the time of one window, print a summary, and end; nothing is stored or sent
     #[arg(long)]
     once: bool,
     /// With --once: print a JSON object for each window's time
@@ -92,7 +92,7 @@ impl Program for Arguments {
     }
 }
 
-/// Carries out the command line; the result is the program's exit status.
+/// Executes the command line. Returns the program's exit status.
 pub fn main() -> ExitCode {
     let level = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(level)
@@ -175,7 +175,7 @@ impl CollectArguments {
     }
 }
 
-/// Collects for a time.
+/// Collects for a limited time, for `--once`.
 struct Once<'a> {
     interrupt: &'a Interrupt,
     end: Instant,
@@ -195,7 +195,7 @@ impl Host for Once<'_> {
 
     fn note_guests(&mut self, _: usize, left_out: usize) {
         if left_out > 0 {
-            log::warn!("{left_out} guests are left out: limits.guests, attach.limit");
+            log::warn!("{left_out} guests are left out: raise limits.guests or attach.limit");
         }
     }
 

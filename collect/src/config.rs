@@ -1,4 +1,4 @@
-//! The configuration: a file in TOML, and options of the command line that take its place.
+//! The configuration: a TOML file, some of whose values can be replaced by options of the command line.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +16,13 @@ mod sinks;
 
 pub use sinks::{Bucket, Endpoint, SinkConfig, SinkKind, Tls};
 
-/// Longest file, in bytes: far above any that makes sense.
+/// Maximum length of the file in bytes, far above what a configuration needs.
 const MAX_FILE: u64 = 1 << 20;
-/// Longest name and value of a label, in bytes, and most labels.
+/// Maximum length of a label's name, and of its value, in bytes; maximum number of labels.
 const MAX_LABEL: usize = 128;
 const MAX_LABELS: usize = 32;
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file can't be read.
@@ -30,18 +30,18 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It isn't TOML of this form.
+    /// The file isn't TOML, or has unknown keys or values of a wrong type.
     #[error("{}: {message}", path.display())]
     Form {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The error, and its line.
         message: String,
     },
-    /// A value makes no sense.
+    /// A value isn't allowed.
     #[error("{0}")]
     Value(String),
     /// The key can't be used.
@@ -55,33 +55,33 @@ pub enum ConfigError {
 pub struct Config {
     /// Patterns of the paths of guests' sockets.
     pub sockets: Vec<String>,
-    /// Users, by number, whose programs at sockets are trusted, besides root and the own one.
+    /// User ids whose programs at sockets are trusted, besides root and this process's user.
     pub owners: Vec<u32>,
-    /// Ticks a second on each vCPU.
+    /// Ticks per second on each vCPU.
     pub hz: u32,
     /// The length of windows, in s.
     pub window: u32,
-    /// The host's name; without it the one that the system has.
+    /// The host's name. `None`: the system's name.
     pub host: Option<String>,
-    /// Whether the kernel's part of call stacks is taken.
+    /// Whether the kernel's part of call stacks is collected.
     pub kernel_stacks: bool,
-    /// Whether the user's part is.
+    /// Whether the user's part of call stacks is collected.
     pub user_stacks: bool,
-    /// Labels of everything.
+    /// Labels that all collected data get.
     pub labels: BTreeMap<String, String>,
-    /// Bounds of memory and of labels.
+    /// Limits of memory and of the number of names.
     pub limits: LimitsConfig,
-    /// Where what was collected waits.
+    /// The spool, in which batches wait for the sinks.
     pub spool: SpoolConfig,
     /// The page for Prometheus.
     pub metrics: MetricsConfig,
-    /// Patterns of names of processes and threads that are kept to this program: their ticks count as those of `other`.
+    /// Patterns of names of processes and threads that don't leave this program: their ticks count as those of `other`.
     pub drop: Vec<String>,
     /// Names of processes and threads that leave this program as a hash.
     pub hash: HashConfig,
     /// Guests of other VMMs.
     pub attach: AttachConfig,
-    /// Who gets what was collected.
+    /// The sinks, which receive the batches.
     pub sink: Vec<SinkConfig>,
 }
 
@@ -93,7 +93,7 @@ pub struct HashConfig {
     pub processes: Vec<String>,
     /// The file with the key.
     pub key_file: Option<PathBuf>,
-    /// Whether their stacks are kept.
+    /// Whether the stacks of these processes and threads are kept.
     pub stacks: bool,
     /// The key, once it has been read.
     #[serde(skip)]
@@ -104,27 +104,27 @@ pub struct HashConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AttachConfig {
-    /// Patterns of their names, their VMMs' programs or pids; none: none are followed.
+    /// Patterns of their names, their VMMs' programs or pids. If it is empty, no such guest is followed.
     pub guests: Vec<String>,
-    /// Who takes samples.
+    /// How samples are taken.
     pub capture: Capture,
-    /// How many are attached to at a time.
+    /// Maximum number of guests that are attached to at a time.
     pub limit: usize,
 }
 
-/// Who takes samples of a guest of another VMM.
+/// How samples of a guest of another VMM are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Capture {
-    /// kvmprof, which stops the vCPU for each.
+    /// kvmprof stops the vCPU for each sample.
     #[default]
     Ptrace,
-    /// The host's kernel.
+    /// The host's kernel takes them.
     Kernel,
 }
 
 impl Capture {
-    /// The word that `kvmprof attach` has for it.
+    /// Its name in `kvmprof attach --capture`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ptrace => "ptrace",
@@ -132,21 +132,21 @@ impl Capture {
         }
     }
 
-    /// Whether its clock can have a random phase.
+    /// Whether its ticks can have a random phase.
     pub fn has_jitter(self) -> bool {
         self == Self::Ptrace
     }
 }
 
-/// Bounds.
+/// Limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Guests at a time.
+    /// Maximum number of guests at a time.
     pub guests: usize,
-    /// Names of processes of a guest, in a window and in metrics.
+    /// Maximum number of names of processes of a guest, in a window and in metrics.
     pub processes: usize,
-    /// Names of threads of a guest in a window.
+    /// Maximum number of names of threads of a guest in a window.
     pub threads: usize,
 }
 
@@ -156,7 +156,7 @@ pub struct LimitsConfig {
 pub struct SpoolConfig {
     /// Its folder.
     pub folder: PathBuf,
-    /// MiB that it takes at most.
+    /// Its maximum size in MiB.
     pub mebibytes: u64,
 }
 
@@ -164,7 +164,7 @@ pub struct SpoolConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
-    /// Where it is served; nowhere if it isn't given.
+    /// The address at which it is served. `None`: it isn't served.
     pub listen: Option<SocketAddr>,
 }
 
@@ -233,7 +233,7 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// The configuration that `text` is, of the file at `path`.
+    /// Parses `text`, the contents of the file at `path`.
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start);
@@ -245,12 +245,12 @@ impl Config {
         })
     }
 
-    /// The host's name: the configuration's, else the one that the system has.
+    /// The host's name: that of the configuration, or else the system's.
     pub fn host_name(&self) -> String {
         self.host.clone().unwrap_or_else(system_name)
     }
 
-    /// What windows tell apart. Invalid patterns are left out: [`check`](Self::check) refuses them.
+    /// The names that windows keep. Invalid patterns are left out: [`check`](Self::check) refuses them.
     pub fn policy(&self) -> Policy {
         let patterns = |words: &[String]| {
             let patterns = words.iter().map(|word| glob::Pattern::new(word));
@@ -270,10 +270,10 @@ impl Config {
         }
     }
 
-    /// Reads the key that names are hashed with, if there are any.
+    /// Reads the key with which names are hashed, if any are to be.
     ///
     /// # Errors
-    /// It isn't named, or can't be used.
+    /// No key file is given, or the key can't be used.
     pub fn read_key(&mut self) -> Result<(), ConfigError> {
         if self.hash.processes.is_empty() {
             return Ok(());
@@ -285,7 +285,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks what the form doesn't.
+    /// Checks values that the parser doesn't check.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -332,7 +332,7 @@ impl Config {
     }
 }
 
-/// serde's message without the value that it tells of, which may be a token or a password: `invalid type: string, expected a map`.
+/// serde's message without the value that it quotes, which may be a token or a password: `invalid type: string, expected a map`.
 fn without_value(message: &str) -> String {
     for begin in ["invalid type: ", "invalid value: ", "unknown variant "] {
         let Some(rest) = message.strip_prefix(begin) else {
@@ -347,7 +347,7 @@ fn without_value(message: &str) -> String {
     message.to_owned()
 }
 
-/// Labels that the page of metrics, the sinks and the data set have themselves.
+/// Names of labels that the metrics, the sinks and the data set use themselves.
 pub(crate) const TAKEN: [&str; 12] = [
     "date",
     "event",
@@ -363,7 +363,7 @@ pub(crate) const TAKEN: [&str; 12] = [
     "thread",
 ];
 
-/// A label must be valid in Prometheus and OpenTelemetry, and not be one of our own.
+/// Checks labels: each must be valid in Prometheus and OpenTelemetry, and not be in [`TAKEN`].
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
     if labels.len() > MAX_LABELS {
         return Err(format!("labels: there may be {MAX_LABELS}"));

@@ -18,16 +18,15 @@ use crate::batch::{Batch, IDLE, Row, Tables, Window};
 use crate::collector::system_name;
 use crate::sinks::parquet;
 
-/// Bytes that a frame takes in the tables, beside its name; that a row takes with its names; and that a window takes, with its tables and what a file has
-/// for it.
+/// Memory of a frame in the tables without its name, of a row with its names, and of a window with its tables and its part of a file, in bytes.
 const FRAME: usize = 64;
 const ROW: usize = 256;
 const WINDOW: usize = 8 << 10;
 
 /// Write a recording as Parquet files, with the columns of what is collected
 ///
-/// The files go to date=YYYY-MM-DD/host=NAME/guest=NAME/ below the folder. A recording that is exported again takes the place of what it was before,
-/// if the guest is called the same.
+/// The files go to date=YYYY-MM-DD/host=NAME/guest=NAME/ below the folder. A recording that is exported again under the same name of the guest replaces
+/// its former files.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: kvmprof-collect export --output lake --guest db-1 out.kvmprof")]
 pub struct ExportArguments {
@@ -40,13 +39,13 @@ pub struct ExportArguments {
     /// Length of a window in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     window: u32,
-    /// The host's name [default: this one's]
+    /// The host's name [default: this host's]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// The guest's name [default: the file's without its ending]
+    /// The guest's name [default: the file's name without its extension]
     #[arg(long, value_name = "NAME")]
     guest: Option<String>,
-    /// The most bytes that are kept of the recording in memory [default: 128 MiB and 1024 times its size]
+    /// Maximum number of bytes of the recording that are kept in memory [default: 128 MiB and 1024 times its size]
     #[arg(long, value_name = "BYTES")]
     output_limit: Option<u64>,
     #[command(flatten)]
@@ -122,7 +121,7 @@ impl ExportArguments {
         Ok(batches.collect())
     }
 
-    /// The start of the window of a moment of CLOCK_MONOTONIC, in s since 1970.
+    /// The start, in s since 1970, of the window that contains `time` (CLOCK_MONOTONIC, in ns).
     fn start(&self, info: &RecordingInfo, time: u64) -> u64 {
         let after = time.saturating_sub(info.began_monotonic_ns);
         let length = u64::from(self.window.max(1));
@@ -130,18 +129,18 @@ impl ExportArguments {
     }
 }
 
-/// A word for the recording: the moment when it began.
+/// Identifies the recording by the time at which it began.
 fn identity(info: &RecordingInfo) -> String {
     let word = info.began_ns ^ info.began_monotonic_ns.rotate_left(32);
     format!("{word:016x}")
 }
 
-/// A window.
+/// A window that is being filled.
 #[derive(Default)]
 struct Part {
     account: Account,
     tables: Tables,
-    /// Stacks of processes that were looked up, and their places.
+    /// The indexes of stacks in the tables, by process and stack.
     stacks: HashMap<(i32, Stack), u32, RandomState>,
     rows: BTreeMap<(u32, u32, u8, Option<u32>), Row>,
 }

@@ -1,4 +1,4 @@
-//! Files that are read whole.
+//! Reads whole files of a bounded length.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -7,7 +7,7 @@ use std::path::Path;
 /// The bytes of the file at `path`.
 ///
 /// # Errors
-/// It can't be read, or has more than `most` bytes: what was cut off would be missing without a word.
+/// The file can't be read, or has more than `most` bytes: without an error, its end would be missing.
 pub fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;
@@ -22,7 +22,7 @@ pub fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// The text in the file at `path`.
 ///
 /// # Errors
-/// As [`read_up_to`]; it isn't UTF-8.
+/// As for [`read_up_to`], or the file isn't UTF-8.
 pub fn read_text_up_to(path: &Path, most: u64) -> io::Result<String> {
     let text = String::from_utf8(read_up_to(path, most)?);
     text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))

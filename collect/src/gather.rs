@@ -1,4 +1,4 @@
-//! One guest's stream, summed up by windows of time.
+//! Sums up one guest's recording by window of time.
 
 mod gaps;
 mod rows;
@@ -22,37 +22,37 @@ use crate::batch::Window;
 use crate::hash::Hashed;
 use crate::names::{BatchNames, GuestStacks, MAX_STACKS};
 
-/// Processes, by pid, whose names are kept for a window.
+/// Maximum number of processes (pids) in a window whose names are kept.
 const MAX_PIDS: usize = 8192;
-/// Windows of a guest that are open at most: the present one, and those before whose last samples are still on their way.
+/// Maximum number of open windows of a guest: the present one, and earlier ones whose last samples haven't come yet.
 const MAX_OPEN: usize = 8;
-/// Resolved names that are kept from one window to the next.
+/// Maximum number of resolved names that are kept from one window to the next.
 const MAX_FOUND: usize = 1 << 14;
-/// Bytes of symbols, mappings and files of one guest that are kept.
+/// Maximum number of bytes of symbols, mappings and files of one guest that are kept.
 const MAX_NAMES: usize = 64 << 20;
 
-/// What a window tells apart. The ticks of everything else count as [`OTHER`](crate::batch::OTHER).
+/// The names that a window keeps. Ticks of all others count as those of [`OTHER`](crate::batch::OTHER).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How many names of processes.
+    /// Maximum number of names of processes.
     pub processes: usize,
-    /// How many names of threads.
+    /// Maximum number of names of threads.
     pub threads: usize,
-    /// Names of processes and of threads that must not leave the host: their stacks aren't kept either.
+    /// Names of processes and of threads that must not leave the host. Their stacks aren't kept either.
     pub drop: Vec<Pattern>,
-    /// Names of processes and of threads that others see as a hash.
+    /// Names of processes and of threads that leave the host as a hash.
     pub hash: Option<Hashed>,
 }
 
 impl Policy {
-    /// Whether a thread of this name must not leave the host, by its own name or its process's.
+    /// Whether the names of this thread must not leave the host, by its own name or that of its process.
     fn drops(&self, process: &str, thread: &str) -> bool {
         let mut patterns = self.drop.iter();
         patterns.any(|pattern| pattern.matches(process) || pattern.matches(thread))
     }
 
-    /// The names as others see them, and whether they see the stacks. The rule for a process covers its threads; that for a thread's name
-    /// leaves the process's as it is, which other threads have too.
+    /// The names as they leave the host, and whether the stacks do. A process that is hashed has all its threads hashed. A thread that is hashed
+    /// leaves the process's name as it is, since other threads have it, too.
     fn shown(&self, process: String, thread: String) -> (String, String, bool) {
         let Some(hash) = &self.hash else {
             return (process, thread, true);
@@ -65,12 +65,12 @@ impl Policy {
     }
 }
 
-/// Whether a stream goes on.
+/// The state of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// It goes on.
     Live,
-    /// The guest was restarted, or its names have taken too much room: a new recording is to be begun.
+    /// The guest was restarted, or its names take too much memory: another recording has to be started.
     Stale,
     /// It has ended.
     Ended,
@@ -85,7 +85,7 @@ pub struct Now {
     pub monotonic: u64,
     /// The length of windows, in s.
     pub length: u32,
-    /// The first window that isn't closed yet begins then or later, in s since 1970.
+    /// The earliest start of a window that isn't closed, in s since 1970.
     pub first: u64,
 }
 
@@ -100,20 +100,20 @@ impl Now {
         real / 1_000_000_000 / length * length
     }
 
-    /// CLOCK_REALTIME at a past time of CLOCK_MONOTONIC.
+    /// CLOCK_REALTIME at a past time of CLOCK_MONOTONIC, in ns.
     fn real_at(&self, monotonic: u64) -> u64 {
         let before = self.monotonic.saturating_sub(monotonic);
         self.real.saturating_sub(before)
     }
 
-    /// The start of the window of what was at this time of CLOCK_MONOTONIC; if that is closed, of the first that isn't.
+    /// The start of the window for this time of CLOCK_MONOTONIC. If that window is closed, that of the first one that isn't.
     fn open_window_of(&self, monotonic: u64) -> u64 {
         let start = self.window_of(self.real_at(monotonic));
         start.max(self.first).min(self.window())
     }
 }
 
-/// Samples, and how many of them had interrupts off.
+/// The number of samples, and of those with interrupts off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     ticks: u64,
@@ -138,14 +138,14 @@ impl Count {
 #[derive(Debug, Default)]
 struct Part {
     account: Account,
-    /// By the number of the stack, and the thread's name.
+    /// Samples by the stack's number and the thread's name.
     rows: HashMap<(u32, [u8; COMM_LENGTH]), Count, RandomState>,
     names: HashMap<i32, ProcessNames, RandomState>,
     /// Samples beyond the limits, by mode.
     elsewhere: [Count; Mode::ALL.len()],
 }
 
-/// A guest whose stream is read.
+/// A guest's recording that is being read, and its open windows.
 #[derive(Debug)]
 pub struct Gather {
     reader: Reader,
@@ -154,7 +154,7 @@ pub struct Gather {
     info: RecordingInfo,
     kernel: String,
     profile: Profile,
-    /// Those of open windows, and of earlier ones.
+    /// The stacks of open windows, and of some earlier ones.
     stacks: GuestStacks,
     open: BTreeMap<u64, Part>,
     is_stale: bool,
@@ -179,15 +179,15 @@ impl Default for Gather {
 }
 
 impl Gather {
-    /// What the recording is about: its rate is 0 until that is known.
+    /// The recording's properties. Its rate is 0 until they have been read.
     pub fn info(&self) -> &RecordingInfo {
         &self.info
     }
 
-    /// Takes the next bytes of the stream.
+    /// Takes the next bytes of the recording.
     ///
     /// # Errors
-    /// It isn't a recording of a known format, or damaged.
+    /// It isn't a recording of a known format, or is damaged.
     pub fn feed(&mut self, bytes: &[u8], now: Now) -> Result<State, ReadError> {
         self.reader.push(bytes);
         let mut has_ended = false;
@@ -201,7 +201,7 @@ impl Gather {
         })
     }
 
-    /// True at the stream's end.
+    /// Takes a block. True at the recording's end.
     fn take(&mut self, block: Block, now: Now) -> Result<bool, ReadError> {
         if matches!(
             block.kind,
@@ -209,7 +209,7 @@ impl Gather {
         ) {
             let room = self.room.checked_sub(block.contents.len());
             let (Some(room), true) = (room, self.budget.take(&block)) else {
-                // Addresses stand for names from here on, until there is a new recording.
+                // From here on, functions are shown by their addresses, until there is a new recording.
                 self.is_stale = true;
                 return Ok(false);
             };
@@ -222,7 +222,7 @@ impl Gather {
             Some(Piece::End(_)) => return Ok(true),
             Some(Piece::Reset(_)) => (self.is_stale, self.was_reset) = (true, true),
             Some(piece) => {
-                // What was named by its address may have a name from now on. New mappings are those of other stacks.
+                // A function that was shown by its address may have a name now. New mappings don't concern stacks that are known.
                 if matches!(piece, Piece::Symbols(_) | Piece::Binary(_)) {
                     self.stacks.forget_names();
                 }
@@ -237,8 +237,8 @@ impl Gather {
         Rc::make_mut(&mut self.profile.resolver)
     }
 
-    /// A sample counts for the window of its time. Ticks without one were before the next sample of their vCPU, if the block has one, else before
-    /// the present.
+    /// Adds ticks to windows. A sample counts for the window of its time. Ticks without a sample come before the next sample of their vCPU in the block, or, if
+    /// there is none, before the present time.
     fn add(&mut self, samples: &Samples, now: Now) -> Result<(), ReadError> {
         let (resolver, stacks) = (&self.profile.resolver, &mut self.stacks);
         let (open, hz) = (&mut self.open, self.info.hz);
@@ -257,7 +257,7 @@ impl Gather {
         result
     }
 
-    /// Whether the guest was restarted: names of what ran before mean nothing any more.
+    /// Whether the guest was restarted: earlier names are invalid then.
     pub fn was_reset(&self) -> bool {
         self.was_reset
     }
@@ -267,7 +267,7 @@ impl Gather {
         self.open.keys().copied()
     }
 
-    /// Takes the window that began at `start` out, if it has ticks. `guest` is its guest's name.
+    /// Closes the window that began at `start`. `None` if it has no ticks. `guest` is the guest's name.
     pub fn close(
         &mut self,
         start: u64,
@@ -294,7 +294,7 @@ impl Gather {
         })
     }
 
-    /// Forgets stacks that no open window has, if there are many.
+    /// Forgets the stacks that no open window has, if there are many stacks.
     fn forget_stacks(&mut self) {
         if !self.stacks.are_many() {
             return;
@@ -313,7 +313,7 @@ impl Gather {
     }
 }
 
-/// The window that begins at `start`; the oldest open one, if there are too many.
+/// The window that begins at `start`, or the oldest open one if there are too many.
 fn part(open: &mut BTreeMap<u64, Part>, start: u64) -> &mut Part {
     let first = open.first_key_value().map(|(first, _)| *first);
     let key = match first {
@@ -323,7 +323,7 @@ fn part(open: &mut BTreeMap<u64, Part>, start: u64) -> &mut Part {
     open.entry(key).or_default()
 }
 
-/// Adds ticks of a vCPU without a sample, `hz` a second, of which the last was right before the time `end` of CLOCK_MONOTONIC, in ns.
+/// Adds the ticks of a vCPU without a sample, of which there are `hz` per second. The last one was right before the time `end` of CLOCK_MONOTONIC, in ns.
 fn add_gap(open: &mut BTreeMap<u64, Part>, mut gap: Account, hz: u32, now: Now, end: u64) {
     if gap.ticks == 0 {
         return;
@@ -333,7 +333,7 @@ fn add_gap(open: &mut BTreeMap<u64, Part>, mut gap: Account, hz: u32, now: Now, 
         .real_at(end)
         .saturating_sub(start.saturating_mul(1_000_000_000));
     let earlier = split_off_earlier(&mut gap, hz, since);
-    // A recorder has samples of one window and a second at most in a block.
+    // A block of the recorder covers one window and one second at most.
     let before = start.saturating_sub(now.length.into()).max(now.first);
     for (start, gap) in [(before, earlier), (start, gap)] {
         if gap.ticks > 0 {
@@ -359,7 +359,7 @@ impl Part {
         }
         let view = StackView::new(sample, frames, resolver.mappings_of(sample));
         let number = stacks.number(sample.pid, view);
-        // A thread can call itself anything, as often as it likes.
+        // The number is bounded because a thread can change its name as often as it likes.
         let key = number.map(|number| (number, sample.comm));
         let key = key.filter(|key| self.rows.len() < MAX_STACKS || self.rows.contains_key(key));
         let sum = match key {

@@ -1,5 +1,5 @@
-//! Names that leave the host only as a keyed hash: the same name is the same hash everywhere that has the key, and nobody without it can
-//! try which name it is.
+//! Names that leave the host only as a keyed hash: all hosts with the same key make the same hash of a name, and nobody without the key can
+//! find the name by trying.
 
 use std::fmt;
 use std::fs::File;
@@ -11,12 +11,12 @@ use glob::Pattern;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Fewest and most bytes of a key.
+/// Minimum and maximum length of a key in bytes.
 const MIN_KEY: usize = 16;
 const MAX_KEY: usize = 4096;
-/// Permissions of others.
+/// The mode bits of the group and of other users.
 const OTHERS: u32 = 0o077;
-/// Bytes of a hash that are kept: two names of a fleet's million have the same one by a chance of 1 in 37 million.
+/// Number of bytes of a hash that are kept: with a million names in a fleet, the probability that two of them have the same hash is 1 in 37 million.
 const KEPT: usize = 8;
 
 /// What is wrong with a key.
@@ -27,10 +27,10 @@ pub enum KeyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others can read it.
+    /// Other users can read it.
     #[error("The key {} is open to others: give it mode 0600", .0.display())]
     Open(PathBuf),
     /// It is too short or too long.
@@ -38,7 +38,7 @@ pub enum KeyError {
     Length(PathBuf),
 }
 
-/// A secret key. It is never shown.
+/// A secret key. `Debug` doesn't show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Vec<u8>);
 
@@ -49,7 +49,7 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// Reads it from the file at `path`, all of whose bytes are the key.
+    /// Reads the key from the file at `path`. All bytes of the file are the key.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -74,24 +74,24 @@ impl Key {
     }
 }
 
-/// Which names are hashed.
+/// The names that are hashed, and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashed {
-    /// Patterns of names of processes, whose threads' names are hashed with them, and of threads.
+    /// Patterns of names of processes and of threads. The threads of such a process are hashed, too.
     pub processes: Vec<Pattern>,
     /// The key.
     pub key: Key,
-    /// Whether their stacks are kept, whose functions and modules may tell what they are.
+    /// Whether the stacks of these processes and threads are kept. Their functions and modules may show which program it is.
     pub keeps_stacks: bool,
 }
 
 impl Hashed {
-    /// Whether this name, of a process or of a thread, is one that is hashed.
+    /// Whether this name of a process or of a thread is hashed.
     pub fn covers(&self, name: &str) -> bool {
         self.processes.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// What stands for `name`: the begin of its HMAC-SHA-256 (RFC 2104), in hexadecimal.
+    /// The replacement for `name`: `#` and the first 8 bytes of its HMAC-SHA-256 (RFC 2104) in hexadecimal.
     pub fn of(&self, name: &str) -> String {
         // HMAC takes keys of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.key.0) else {

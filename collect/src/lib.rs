@@ -1,9 +1,9 @@
-//! Collects samples of all guests of a host, always and at a low rate, and hands them to systems that people run: Prometheus,
+//! Collects samples of all guests of a host, continuously and at a low rate, and delivers them to other systems: Prometheus,
 //! Parquet files, Pyroscope, Parca, OpenTelemetry.
 //!
-//! A [`collector`] follows the guests behind sockets as any client does, and sums their samples up in windows of time. All windows of
-//! the same time are one [`batch::Batch`], which waits in a [`spool`] on disk until each of the [`sinks`] has it. docs/fleet.md tells how it
-//! is used.
+//! A [`collector`] is a client of the guests' sockets, and sums up their samples by window of time. All windows of
+//! the same time make one [`batch::Batch`], which waits in a [`spool`] on disk until each of the [`sinks`] has received it. docs/fleet.md describes its
+//! use.
 //!
 //! ```
 //! use kvmprof_collect::batch::{Batch, Row, Tables, Window};
@@ -25,7 +25,7 @@
 //! let mut batch = Batch { start: 1_800_000_000, length: 10, windows: vec![window], ..Batch::default() };
 //! tables.into_batch(&mut batch);
 //!
-//! // It waits in the spool until the sink has it.
+//! // It waits in the spool until the sink has received it.
 //! let folder = tempfile::tempdir()?;
 //! let spool = Spool::open(&folder.path().join("spool"), 1 << 20, &["lake"])?;
 //! spool.push(&batch)?;

@@ -1,4 +1,4 @@
-//! Prints what was collected, for a look.
+//! Prints a summary of collected batches (`--once`).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use kvmprof_recording::file::Account;
 
 use crate::batch::Batch;
 
-/// Functions and processes that are printed, at most.
+/// Maximum number of functions, and of processes, that are printed.
 const ROWS: usize = 20;
 
 /// Sums over batches.
@@ -23,7 +23,7 @@ struct Sums<'a> {
 /// Prints the guests with their ticks, their processes, and the functions of all of them, each with its share of all ticks.
 ///
 /// # Errors
-/// Writing failed.
+/// Writing to `out` failed.
 pub fn print(batches: &[Batch], out: &mut dyn Write) -> io::Result<()> {
     let mut sums = Sums::default();
     for batch in batches {

@@ -1,6 +1,6 @@
-//! Counts for Prometheus, in the form of OpenMetrics.
+//! Metrics for Prometheus, in the format of OpenMetrics.
 //!
-//! Names of processes are labels of a bounded number, and those of guests go when a guest has had no window for an hour.
+//! The number of processes' names in labels is bounded. A guest's series are removed when it has had no window for an hour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::batch::{Batch, OTHER, Window};
 use crate::config::Config;
 use crate::spool::{Progress, Spool};
 
-/// How long a guest without windows keeps its series, in s.
+/// The time after which a guest without windows loses its series, in s.
 const FORGET: u64 = 3600;
 
-/// Counters of a guest that are told (guest/abi/PMC.md).
+/// Counters of a guest that are in the metrics (guest/abi/PMC.md).
 const EVENTS: [&str; 11] = [
     "exits",
     "halts",
@@ -39,21 +39,21 @@ const EVENTS: [&str; 11] = [
 
 type Labels<const N: usize> = [(&'static str, String); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
-/// A count of a sink.
+/// Takes a count out of a sink's progress.
 type Count = fn(&Progress) -> u64;
 
 /// The label sets of a guest.
 #[derive(Debug, Default)]
 struct Guest {
-    /// The start of its last window.
+    /// The start of its last window, in s since 1970.
     last: u64,
     processes: BTreeSet<String>,
     kernel: String,
-    /// What it had counted of each event when it was asked last.
+    /// The last value of each of its counters.
     counts: BTreeMap<&'static str, u64>,
 }
 
-/// All counts.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -71,7 +71,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// No counts yet, for the host of this name. Those of `spool` are taken when they are asked for.
+    /// Metrics without values, for the host of this name. Those of `spool` are read at each request.
     pub fn new(config: &Config, host: &str, spool: Arc<Spool>) -> Self {
         let labels = config.labels.iter();
         let labels = labels.map(|(name, text)| (name.clone().into(), text.clone().into()));
@@ -144,7 +144,7 @@ impl Metrics {
         registry.register_collector(Box::new(SpoolCounts(spool)));
     }
 
-    /// Counts a batch.
+    /// Adds a batch to the metrics.
     pub fn add(&self, batch: &Batch) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for window in &batch.windows {
@@ -199,7 +199,7 @@ impl Metrics {
         self.kernels.get_or_create(&labels).set(1);
     }
 
-    /// Takes what a guest has counted since its start. Ignored for a guest that has no window yet.
+    /// Takes a guest's counters, which count from its start. They are ignored for a guest that has no window yet.
     pub fn note_counts(&self, guest: &str, counts: &GuestCounts) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = known.get_mut(guest) else {
@@ -241,17 +241,17 @@ impl Metrics {
             .remove(&[label(), ("release", guest.kernel.clone())]);
     }
 
-    /// How many guests are followed, and how many are left out.
+    /// Notes the number of guests that are followed, and of those that the limit leaves out.
     pub fn note_guests(&self, followed: usize, left_out: usize) {
         self.guests.set(i64::try_from(followed).unwrap_or(i64::MAX));
         self.left_out
             .set(i64::try_from(left_out).unwrap_or(i64::MAX));
     }
 
-    /// All counts as text.
+    /// All metrics as text.
     ///
     /// # Errors
-    /// None that is known: it is written to memory.
+    /// The encoder fails. It has no known reason to, as it writes to memory.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
@@ -271,7 +271,7 @@ fn sample_labels(guest: &str, process: &str, mode: Mode) -> Labels<3> {
     ]
 }
 
-/// The counts of the spool, as they are when they are asked for.
+/// The metrics of the spool, which are read at each request.
 #[derive(Debug)]
 struct SpoolCounts(Arc<Spool>);
 

@@ -1,4 +1,4 @@
-//! Names of functions, and stacks of them, kept from window to window: most stacks come again in each.
+//! Names of functions and the stacks that consist of them. They are kept from window to window, since most stacks occur in each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +9,15 @@ use kvmprof_report::profile::{Profile, StackCounts, StackFrame, StackView};
 
 use crate::batch::{self, Tables};
 
-/// Stacks of one guest that are told apart at a time, and frames of all of them.
+/// Maximum number of stacks of one guest at a time, and of the frames in these stacks.
 pub const MAX_STACKS: usize = 4096;
 const MAX_FRAMES: usize = 65_536;
-/// Stacks of one guest that stay known when no open window has them.
+/// Maximum number of stacks of one guest that are kept although no open window has them.
 const MAX_REMEMBERED: usize = 512;
-/// Frames of the stacks of all guests that have been named: beyond, all of them are named anew.
+/// Maximum number of frames in the named stacks of all guests. Beyond it, all names are forgotten.
 const MAX_NAMED: usize = 1 << 20;
 
-/// A function, by its name, its module, and whether it is the kernel's.
+/// A function: its name, its module, and whether it is a function of the kernel.
 type Function = (Arc<str>, Arc<str>, bool);
 
 /// The named stacks of all guests, each once.
@@ -26,7 +26,7 @@ pub struct Names {
     functions: IndexSet<Function, RandomState>,
     stacks: IndexSet<Box<[u32]>, RandomState>,
     frames: usize,
-    /// Changes whenever the numbers become invalid; no other names have it.
+    /// Changes whenever the numbers become invalid. No other `Names` has the same one.
     generation: u64,
 }
 
@@ -43,14 +43,14 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Forgets everything if it has taken too much room. Between two batches: the numbers that stacks have mean nothing afterwards.
+    /// Forgets everything if it takes too much memory. It is called between two batches, as it makes the numbers of stacks invalid.
     fn make_room(&mut self) {
         if self.frames > MAX_NAMED {
             *self = Self::default();
         }
     }
 
-    /// The number of the stack of these frames.
+    /// The number of the stack with these frames.
     fn stack(&mut self, frames: &[StackFrame]) -> u32 {
         let functions = frames.iter().map(|frame| {
             let (function, module) = (&frame.frame.function, &frame.frame.module);
@@ -65,19 +65,19 @@ impl Names {
     }
 }
 
-/// Brings named stacks into the tables of one batch.
+/// Puts named stacks into the tables of one batch.
 #[derive(Debug)]
 pub struct BatchNames<'a> {
     names: &'a mut Names,
     /// The tables.
     pub tables: Tables,
-    /// Where they have stacks and functions, by their numbers in `names`.
+    /// The indexes of stacks and functions in the tables, by their numbers in `names`.
     stacks: Vec<Option<u32>>,
     functions: Vec<Option<u32>>,
 }
 
 impl<'a> BatchNames<'a> {
-    /// Those of a new batch, for which room is made.
+    /// The tables of a new batch. Forgets names if they take too much memory.
     pub fn new(names: &'a mut Names) -> Self {
         names.make_room();
         Self {
@@ -88,7 +88,7 @@ impl<'a> BatchNames<'a> {
         }
     }
 
-    /// The place in the tables of the stack with this number in `names`.
+    /// The index in the tables of the stack with this number in `names`.
     fn place(&mut self, number: u32) -> u32 {
         let index = number as usize;
         if let Some(Some(place)) = self.stacks.get(index) {
@@ -126,18 +126,18 @@ fn note(places: &mut Vec<Option<u32>>, index: usize, place: u32) {
     places[index] = Some(place);
 }
 
-/// The stacks of one guest, numbered, with their numbers among the named ones.
+/// The stacks of one guest with their numbers, and the numbers of the named stacks that they correspond to.
 #[derive(Debug, Default)]
 pub struct GuestStacks {
     counts: StackCounts,
     frames: usize,
-    /// By number, as far as they are known.
+    /// The number of the named stack, by the stack's number. `None` if it isn't known.
     named: Vec<Option<u32>>,
     generation: u64,
 }
 
 impl GuestStacks {
-    /// The number of a stack; `None` if there is no room for a further one.
+    /// The number of a stack. `None` if there are too many stacks.
     pub fn number(&mut self, pid: i32, stack: StackView<'_>) -> Option<u32> {
         self.counts.find(pid, stack).or_else(|| {
             let frames = self.frames.saturating_add(stack.depth());
@@ -153,7 +153,7 @@ impl GuestStacks {
         self.counts.get(number)
     }
 
-    /// The place in the tables of `names` of the stack with this number, with the names that `profile` has for it.
+    /// The index in the tables of `names` of the stack with this number, named by `profile`.
     pub fn place(
         &mut self,
         number: u32,
@@ -177,17 +177,17 @@ impl GuestStacks {
         Some(names.place(named))
     }
 
-    /// Forgets the stacks' names: others are known now.
+    /// Forgets the stacks' names, after further names have become known.
     pub fn forget_names(&mut self) {
         self.named.clear();
     }
 
-    /// Whether stacks that no open window has are to be [forgotten](Self::keep).
+    /// Whether there are so many stacks that those without an open window should be [forgotten](Self::keep).
     pub fn are_many(&self) -> bool {
         self.counts.len() > MAX_REMEMBERED
     }
 
-    /// Forgets all stacks but those that are `used`, and returns these ones' new numbers by their old ones.
+    /// Forgets all stacks except those that are `used`. Returns the new numbers of these, by their old numbers.
     pub fn keep(&mut self, used: impl IntoIterator<Item = u32>) -> Vec<Option<u32>> {
         let old = std::mem::take(self);
         let mut numbers = vec![None; old.counts.len()];

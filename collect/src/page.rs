@@ -1,4 +1,4 @@
-//! Serves the counts to Prometheus.
+//! Serves the metrics to Prometheus.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,16 +12,16 @@ use kvmprof_tools::http::{BadRequest, Method, Request};
 
 use crate::metrics::Metrics;
 
-/// How long a client may take in all, to ask and to read the answer: others wait for it, and so does who ends this.
+/// Maximum time of a client, from the connection to the end of the answer. Other clients, and the end of the server, wait for it.
 const TIME: Duration = Duration::from_secs(5);
-/// The wait when the host gives no connection, as when this process has too many files.
+/// The wait after a connection couldn't be accepted, for example because this process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes that are written at a time.
+/// Maximum number of bytes that are written at once.
 const PIECE: usize = 64 << 10;
-/// The form of the text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
+/// The media type of the text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A server of the page `/metrics`. Dropped, it ends.
+/// A server of the page `/metrics`. It ends when this is dropped.
 pub struct Page {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
@@ -32,12 +32,12 @@ impl Page {
     /// Serves `metrics` at `address` from now on.
     ///
     /// # Errors
-    /// The address can't be had, or the host gives no thread.
+    /// The address can't be used, or the system gives no thread.
     pub fn start(address: SocketAddr, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
         Self::with_time(address, metrics, TIME)
     }
 
-    /// As [`start`](Self::start); each client has so much time.
+    /// As [`start`](Self::start), with this maximum time of a client.
     fn with_time(
         address: SocketAddr,
         metrics: Arc<Metrics>,
@@ -56,10 +56,10 @@ impl Page {
                 match stream {
                     Ok(stream) => {
                         let stream = UntilDeadline(&stream, Instant::now() + time);
-                        // A client that has gone needs no answer.
+                        // The client may have closed the connection.
                         let _ = answer(stream, &metrics);
                     }
-                    // The next one would fail at once.
+                    // The next attempt would fail at once.
                     Err(_) => sleep(PAUSE),
                 }
             }
@@ -71,7 +71,7 @@ impl Page {
         })
     }
 
-    /// Where it is served.
+    /// The address at which the page is served.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -80,7 +80,7 @@ impl Page {
 impl Drop for Page {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // The thread waits for a connection: it gets one.
+        // The thread waits for a connection: this one wakes it.
         let woken = TcpStream::connect_timeout(&self.address, TIME);
         if let (Some(thread), Ok(_)) = (self.thread.take(), woken) {
             let _ = thread.join();
@@ -88,11 +88,11 @@ impl Drop for Page {
     }
 }
 
-/// A connection until a moment, however slowly bytes come and go.
+/// A connection that can be used until a deadline, however slowly the client reads and writes.
 struct UntilDeadline<'a>(&'a TcpStream, Instant);
 
 impl UntilDeadline<'_> {
-    /// The rest of the time, which isn't zero.
+    /// The time until the deadline, which isn't zero.
     fn rest(&self) -> io::Result<Duration> {
         let rest = self.1.saturating_duration_since(Instant::now());
         if rest.is_zero() {
@@ -112,7 +112,7 @@ impl Read for UntilDeadline<'_> {
 impl Write for UntilDeadline<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.set_write_timeout(Some(self.rest()?))?;
-        // In pieces: a client that takes one now and then has no more time for it.
+        // In pieces, so that a client that reads slowly doesn't extend its time.
         self.0.write(bytes.get(..PIECE).unwrap_or(bytes))
     }
 
@@ -150,7 +150,7 @@ mod tests {
     use crate::config::Config;
     use crate::spool::Spool;
 
-    /// What a client reads that takes `piece` bytes at a time, and waits `pause` in between.
+    /// The bytes that a client reads, `piece` bytes at a time with a `pause` after each.
     fn read(address: SocketAddr, path: &str, piece: usize, pause: Duration) -> Vec<u8> {
         let mut stream = TcpStream::connect(address).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -177,16 +177,16 @@ mod tests {
         let address = "127.0.0.1:0".parse().unwrap();
         let page = Page::with_time(address, Arc::new(metrics), time).unwrap();
         let address = page.address();
-        // It takes all of it within the pauses that each write allows, though not within the whole time.
+        // Each single write is in time, but not all of them together.
         let slow = std::thread::spawn(move || {
             read(address, "/metrics", 64 << 10, Duration::from_millis(10)).len()
         });
-        // Whose own time is over by its turn, on a busy host, gets another answer or none.
+        // On a busy host, a client whose time is over before its turn gets another answer or none.
         while !read(address, "/other", 1 << 10, Duration::ZERO).starts_with(b"HTTP/1.1 404") {}
         let taken = slow.join().unwrap();
         println!("{taken} of {whole} bytes");
         assert!(taken < whole);
-        // It ends, though somebody is connected and says nothing.
+        // It ends although a client is connected that sends nothing.
         let _silent = TcpStream::connect(address).unwrap();
         drop(page);
     }

@@ -1,4 +1,4 @@
-//! Finds guests' sockets, and follows the guests behind them.
+//! Finds the sockets of guests, and receives the guests' recordings.
 
 use std::fs;
 use std::io;
@@ -23,36 +23,36 @@ use kvmprof_recording::counters::Counters;
 
 use crate::config::Config;
 
-/// Bytes of a stream that are read at a time.
+/// Maximum number of bytes of a recording that are read at once.
 const PIECE: usize = 256 << 10;
-/// Paths that one look at the patterns takes, at most.
+/// Maximum number of paths that match a pattern. Further ones are ignored.
 const MAX_PATHS: usize = 16 << 10;
-/// How long the ticks of a guest are together at most before they are sent, in s.
+/// Maximum interval at which a guest sends its ticks, in s.
 const LONGEST_INTERVAL: u32 = 10;
-/// Longest document of a guest's counters, in bytes.
+/// Maximum length of the document with a guest's counters, in bytes.
 const MAX_COUNTERS: usize = 1 << 20;
-/// Longest name of a guest, in bytes.
+/// Maximum length of a guest's name, in bytes.
 const MAX_NAME: usize = 128;
 
-/// What a thread has to tell the collector.
+/// A message of a thread to the collector.
 #[derive(Debug)]
 pub enum News {
-    /// Bytes of the stream of the guest with this number.
+    /// Bytes of the recording of the guest with this number.
     Bytes(u64, Vec<u8>),
-    /// What the guest with this number has counted since its start: exits, and what else its counters count.
+    /// Counters of the guest with this number since its start: exits and other events.
     Counts(u64, Counters),
-    /// The stream of the guest with this number has ended, and why, if it isn't the recording's end.
+    /// The connection to the guest with this number has ended. There is an error unless the recording has ended.
     Gone(u64, Option<anyhow::Error>),
     /// A folder of sockets has changed.
     Changed,
 }
 
-/// A socket, and which one it is: a guest that starts again makes another one at its path.
+/// A socket with its path and its identity: a guest that is started again makes another socket at the same path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Socket {
     /// Its path.
     pub path: PathBuf,
-    /// What its guest is called, if not by the path.
+    /// Its guest's name. `None`: the name comes from the path.
     pub name: Option<String>,
     identity: (u64, u64),
 }
@@ -83,7 +83,8 @@ pub fn find(patterns: &[String]) -> Vec<Socket> {
     found
 }
 
-/// What the guest at `socket` is called: its own name, or its socket's without the ending; with the socket's before it, or all of the path, if a guest of that name `is_taken`.
+/// The name of the guest at `socket`: its own name, or the socket's file name without its extension. If another guest has it (`is_taken`), it is the
+/// file name and the guest's own name, or the whole path.
 pub fn guest_name(socket: &Socket, is_taken: impl Fn(&str) -> bool) -> String {
     let shown = |name: &str| {
         let mut name = kvmprof_report::text::visible(name);
@@ -107,7 +108,7 @@ pub fn guest_name(socket: &Socket, is_taken: impl Fn(&str) -> bool) -> String {
     name
 }
 
-/// What is asked of a guest's recorder.
+/// The settings of a guest's recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     hz: u32,
@@ -118,7 +119,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What `config` asks for.
+    /// The settings that `config` has.
     pub fn new(config: &Config) -> Self {
         let part = |wanted, part| if wanted { part } else { 0 };
         Self {
@@ -129,7 +130,7 @@ impl Wanted {
         }
     }
 
-    /// How often the guest's ticks are to be sent, in s, such that each window's come right after it.
+    /// The interval at which the guest sends its ticks, in s. It divides the window's length, so that a window's ticks come right after its end.
     fn interval(&self) -> u32 {
         let mut divisors = (1..=LONGEST_INTERVAL).rev();
         let found = divisors.find(|interval| self.window.is_multiple_of(*interval));
@@ -143,23 +144,23 @@ struct Recording {
     recorder: RemoteDevice,
 }
 
-/// How far a thread that follows a guest has come.
+/// The state of a thread that follows a guest.
 #[derive(Default)]
 enum Stage {
     #[default]
     Starting,
-    /// The server is asked for a recording. Its answer may never come.
+    /// The server has been asked for a recording. Its answer may never come.
     Connected(UnixStream),
     Live(Arc<Recording>),
-    /// Nobody wants the guest followed any more.
+    /// The collector has dropped the guest.
     Dropped,
 }
 
-/// What a guest's thread and the collector share.
+/// State that a guest's thread and the collector share.
 #[derive(Default)]
 struct Shared {
     stage: Mutex<Stage>,
-    /// Whether anything of the recording has come.
+    /// Whether bytes of the recording have come.
     is_heard: AtomicBool,
 }
 
@@ -168,7 +169,7 @@ impl Shared {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of the next stage. False if nobody wants the guest followed any more.
+    /// Notes the next stage. False if the collector has dropped the guest.
     fn reach(&self, next: Stage) -> bool {
         let mut stage = self.stage();
         let is_wanted = !matches!(*stage, Stage::Dropped);
@@ -179,14 +180,14 @@ impl Shared {
     }
 }
 
-/// A guest that a thread follows. Dropped, its connection ends, and the thread.
+/// A guest that a thread follows. When this is dropped, the connection and the thread end.
 pub struct Followed {
     shared: Arc<Shared>,
     since: Instant,
 }
 
 impl Followed {
-    /// Follows the guest at `path` in a thread of its own, which sends what comes under this `number`.
+    /// Follows the guest at `path` on a thread of its own, which sends messages with this `number`.
     ///
     /// # Errors
     /// The host gives no thread.
@@ -200,7 +201,7 @@ impl Followed {
         let own = Arc::clone(&shared);
         Builder::new().name("guest".into()).spawn(move || {
             let result = follow(&path, number, &wanted, &own, &sender);
-            // Nobody takes it when the collector has ended.
+            // The collector may have ended.
             let _ = sender.send(News::Gone(number, result.err()));
         })?;
         Ok(Self {
@@ -209,17 +210,17 @@ impl Followed {
         })
     }
 
-    /// Whether nothing of the recording has come for so long.
+    /// Whether the guest has been followed for `time` and no bytes of the recording have come.
     pub fn is_silent(&self, time: Duration) -> bool {
         self.since.elapsed() >= time && !self.shared.is_heard.load(Ordering::Relaxed)
     }
 
-    /// Ends the recording: what is left of it still comes. The recorder may take a second for that, so a thread waits for it.
+    /// Ends the recording. The rest of it still comes. The recorder may take a second for the answer, so that another thread waits for it.
     pub fn stop(&self) {
         if let Stage::Live(recording) = &*self.shared.stage() {
             let recording = Arc::clone(recording);
             let stop = move || recording.recorder.ioctl(REC_STOP, 0);
-            // Without a thread the connection's end is the recording's.
+            // Without a thread, the recording ends with the connection.
             let _ = Builder::new().name("stop".into()).spawn(stop);
         }
     }
@@ -231,7 +232,7 @@ impl Drop for Followed {
         match before {
             Stage::Live(recording) => recording.connection.disconnect(),
             Stage::Connected(stream) => {
-                // A server that has gone needs none.
+                // The server may have closed it already.
                 let _ = stream.shutdown(Shutdown::Both);
             }
             Stage::Starting | Stage::Dropped => {}
@@ -259,7 +260,7 @@ fn follow(
     loop {
         if next_counts.is_some_and(|next| Instant::now() >= next) {
             let counts = counts(&recording.connection);
-            // A guest without counters, such as one of another VMM, isn't asked again.
+            // A guest without counters, such as that of another VMM, isn't asked again.
             let window = Duration::from_secs(wanted.window.into());
             next_counts = counts.as_ref().map(|_| Instant::now() + window);
             if let Some(counts) = counts
@@ -277,13 +278,13 @@ fn follow(
     }
 }
 
-/// What the guest has counted, if it does.
+/// The guest's counters, if it has any.
 fn counts(connection: &Connection) -> Option<Counters> {
     let document = connection.snapshot(device::PMC, MAX_COUNTERS).ok()?;
     serde_json::from_slice(&document).ok()
 }
 
-/// Connects to the socket, if the program there is root's, this program's user's, or one of the `owners`.
+/// Connects to the socket. The program there has to belong to root, this program's user, or one of the `owners`.
 fn connect(path: &Path, owners: &[u32], shared: &Shared) -> Result<Connection, ClientError> {
     let connect = |owner| {
         Connection::connect_noting(path, owner, |stream| {
@@ -299,20 +300,20 @@ fn connect(path: &Path, owners: &[u32], shared: &Shared) -> Result<Connection, C
     }
 }
 
-/// Starts a recording at the rate that is wanted; where something else samples the guest already, at that rate. It ends when the rate
-/// changes: whoever asks for another one has it.
+/// Starts a recording at the wanted rate. If another client samples the guest already, the recording has that client's rate. It ends when another client
+/// changes the rate.
 fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevice> {
     if connection.hello().hz == 0 {
         bail!("The guest's clock is off: it was started with --hz 0");
     }
     let open = || -> Result<RemoteDevice, ClientError> {
         let recorder = connection.open(device::RECORDER, 0)?;
-        // A recorder of an earlier release doesn't know it, and sends once a second.
+        // A recorder of an earlier release refuses it, and sends once a second.
         let _ = recorder.ioctl(REC_INTERVAL, wanted.interval().into());
         Ok(recorder)
     };
     let recorder = open()?;
-    // An earlier release doesn't know these either.
+    // An earlier release refuses these, too.
     let _ = recorder.ioctl(REC_HZ, wanted.hz.into());
     let _ = recorder.ioctl(REC_YIELD, 1);
     let Err(error) = recorder.ioctl(REC_START, wanted.parts) else {

@@ -1,4 +1,4 @@
-//! Tells when sockets come into folders.
+//! Notices when sockets are made in folders.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,8 +13,8 @@ use rustix::fs::inotify;
 
 use crate::sockets::News;
 
-/// Tells of changes in folders, in a thread of its own, which ends when this is dropped. Folders that have wildcards in their own names are for the
-/// collector's own looks.
+/// Reports changes in folders, on a thread that ends when this is dropped. Folders with wildcards in their names aren't watched: the collector
+/// searches them at intervals.
 pub struct Watcher {
     folders: Vec<PathBuf>,
     inotify: Arc<OwnedFd>,
@@ -22,7 +22,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Watches the folders of `patterns`, as far as they are there.
+    /// Watches the folders of `patterns` that exist.
     ///
     /// # Errors
     /// The host gives no inotify, or no thread.
@@ -44,11 +44,11 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Watches the folders that have come since the last look, or have been made anew. For others nothing changes.
+    /// Also watches the folders that were made since the last call, or were made anew.
     pub fn look(&self) {
         let events = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
         for folder in &self.folders {
-            // One that isn't there is looked for again.
+            // A folder that doesn't exist is tried again at the next call.
             let _ = inotify::add_watch(&self.inotify, folder, events);
         }
     }
@@ -56,12 +56,12 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // A counter that is 0 takes any number.
+        // The write doesn't block: the counter is 0.
         let _ = rustix::io::write(&self.end, &1_u64.to_ne_bytes());
     }
 }
 
-/// Sends news of what `inotify` tells, until `end` can be read or nobody takes it.
+/// Sends [`News::Changed`] when `inotify` reports a change, until `end` is readable or the receiver is gone.
 fn tell_of_changes(inotify: &OwnedFd, end: &OwnedFd, sender: &SyncSender<News>) {
     let mut buffer = [0; 4096];
     loop {
@@ -74,14 +74,14 @@ fn tell_of_changes(inotify: &OwnedFd, end: &OwnedFd, sender: &SyncSender<News>) 
         if ended {
             return;
         }
-        // Which file it was doesn't matter: all of them are looked at.
+        // The file doesn't matter: the collector searches for all sockets.
         if changed
             && (rustix::io::read(inotify, &mut buffer).is_err()
                 || sender.send(News::Changed).is_err())
         {
             return;
         }
-        // A folder in which much happens is looked at ten times a second.
+        // If a folder changes often, it is searched ten times a second at most.
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -117,7 +117,7 @@ mod tests {
         assert!(matches!(news.recv().unwrap(), News::Changed));
     }
 
-    /// The sender goes with the thread, and the thread with the watcher, though nothing changes.
+    /// Without any change, the thread ends with the watcher, and the sender with the thread.
     #[test]
     fn a_watcher_that_is_dropped_ends() {
         let folder = tempfile::tempdir().unwrap();

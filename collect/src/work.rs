@@ -1,8 +1,8 @@
-//! Collecting for the sinks until a signal, and going on with another configuration at SIGHUP.
+//! Collects for the sinks until a signal ends the program, and changes to another configuration at SIGHUP.
 //!
-//! Everything the new configuration needs is opened before the old one is closed, where both can exist at once: files are read, the stores' options
-//! are checked. The spool's folder and the address of metrics may be the same ones, and come after. If they can't be had, the former
-//! configuration goes on.
+//! Where both can be open at once, what the new configuration needs is opened before the old one is closed: files are read, and the stores' options
+//! are checked. The spool's folder and the address of metrics may be the same ones, so that they are opened afterwards. If they can't be opened, the former
+//! configuration is used again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ use crate::page::Page;
 use crate::sinks::{self, Running};
 use crate::spool::Spool;
 
-/// The wait before a configuration that had been at work is started again, when it can't be.
+/// The wait after a configuration that was in use before couldn't be started again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How often a signal is looked for meanwhile.
+/// The interval at which a signal is checked meanwhile.
 const POLL: Duration = Duration::from_millis(250);
 
 /// A configuration, and its sinks.
@@ -36,7 +36,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Has the sinks of `config` read their files.
+    /// Prepares the sinks of `config`, which read their files.
     ///
     /// # Errors
     /// [`sinks::Prepared::new`].
@@ -46,7 +46,7 @@ impl Prepared {
         Ok(Self { config, sinks })
     }
 
-    /// Hands over what waits in the spool, and collects nothing. What the sinks don't take at once stays there.
+    /// Delivers the batches that wait in the spool, and collects nothing. Batches that the sinks don't take at the first attempt stay in the spool.
     ///
     /// # Errors
     /// The spool can't be opened, or the host gives no thread.
@@ -59,14 +59,14 @@ impl Prepared {
     }
 }
 
-/// The spool, and the sinks at work on it. Dropped, they end, and what waits for them stays in the spool.
+/// The spool and its running sinks. When this is dropped, the sinks end, and batches that wait for them stay in the spool.
 struct Sinks {
     spool: Arc<Spool>,
     running: Vec<Running>,
 }
 
 impl Sinks {
-    /// Opens the spool. No sink is at work yet.
+    /// Opens the spool. No sink runs yet.
     fn open(prepared: &Prepared) -> anyhow::Result<Self> {
         let config = &prepared.config;
         let names: Vec<&str> = config.sink.iter().map(|sink| sink.name.as_str()).collect();
@@ -96,7 +96,7 @@ impl Drop for Sinks {
     }
 }
 
-/// SIGHUP, and the configuration that it asks for.
+/// Handles SIGHUP, which asks for another configuration.
 pub struct Reload<'a> {
     raised: Arc<AtomicBool>,
     prepare: &'a dyn Fn() -> anyhow::Result<Prepared>,
@@ -104,10 +104,10 @@ pub struct Reload<'a> {
 }
 
 impl<'a> Reload<'a> {
-    /// Has SIGHUP call `prepare`, in the thread that asks whether there is another configuration.
+    /// After SIGHUP, `prepare` is called on the thread that asks whether there is another configuration.
     ///
     /// # Errors
-    /// The signal can't be had.
+    /// The system refuses the signal's handler.
     pub fn on_signal(prepare: &'a dyn Fn() -> anyhow::Result<Prepared>) -> io::Result<Self> {
         let raised = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGHUP, Arc::clone(&raised))?;
@@ -118,7 +118,7 @@ impl<'a> Reload<'a> {
         })
     }
 
-    /// Whether there is another configuration. One that is wrong is none: the log says what is wrong with it.
+    /// Whether there is another configuration. An invalid one is logged and ignored.
     fn is_asked_for(&self) -> bool {
         if self.raised.swap(false, Ordering::Relaxed) {
             match (self.prepare)() {
@@ -134,10 +134,10 @@ impl<'a> Reload<'a> {
     }
 }
 
-/// Collects with `present`, and what takes its place at SIGHUP, until there is an interrupt.
+/// Collects with `present`, and with the configurations that replace it at SIGHUP, until there is an interrupt.
 ///
 /// # Errors
-/// `present` can't be started. What comes after it may be wrong: that is logged, and what was before goes on.
+/// `present` can't be started. If a later configuration can't be, that is logged, and the former one is used again.
 pub fn run(
     mut present: Prepared,
     interrupt: &Interrupt,
@@ -151,7 +151,7 @@ pub fn run(
     Ok(())
 }
 
-/// Starts the configuration that was asked for, else `present`, as soon as one can be. `None` when there is an interrupt.
+/// Starts the configuration that was asked for, or else `present`, and tries again until one of them starts. `None` if there is an interrupt.
 fn start_again(present: &mut Prepared, interrupt: &Interrupt, reload: &Reload<'_>) -> Option<Work> {
     while !interrupt.is_raised() {
         if let Some(next) = reload.take() {
@@ -175,11 +175,11 @@ fn start_again(present: &mut Prepared, interrupt: &Interrupt, reload: &Reload<'_
     None
 }
 
-/// What is there while it is collected.
+/// A configuration that is in use.
 struct Work {
     sinks: Sinks,
     metrics: Arc<Metrics>,
-    /// Only held: it ends with this.
+    /// Only held, so that it ends with this.
     _page: Option<Page>,
     boot: String,
 }
@@ -205,7 +205,7 @@ impl Work {
         })
     }
 
-    /// Collects until a signal. Then the sinks end, and what waits for them stays in the spool.
+    /// Collects until a signal. Then the sinks end, and batches that wait for them stay in the spool.
     fn collect(self, config: &Config, interrupt: &Interrupt, reload: &Reload<'_>) {
         let mut always = Always {
             interrupt,
@@ -218,7 +218,7 @@ impl Work {
     }
 }
 
-/// Collects into the spool, for the sinks.
+/// Puts batches into the spool, for the sinks.
 struct Always<'a> {
     interrupt: &'a Interrupt,
     reload: &'a Reload<'a>,
@@ -247,7 +247,7 @@ impl Host for Always<'_> {
 
     fn note_guests(&mut self, followed: usize, left_out: usize) {
         if left_out > 0 && self.left_out.replace(left_out) == 0 {
-            log::warn!("{left_out} guests are left out: limits.guests, attach.limit");
+            log::warn!("{left_out} guests are left out: raise limits.guests or attach.limit");
         }
         self.metrics.note_guests(followed, left_out);
     }

@@ -20,11 +20,11 @@ use crate::output::{Format, Printer};
 use crate::picture::{self, Style};
 use crate::recording;
 
-/// Ask the data set of a fleet questions in SQL, or draw what is in it
+/// Query the data set of a fleet in SQL, or draw it
 ///
-/// The data set is the folder or the object store into which sinks of kvmprof collect of the type parquet write. SQL finds it as the table samples,
-/// one row for each window, process, thread, mode and stack. Conditions on date, host and guest choose which files are read. Nothing
-/// else can be read, and nothing written.
+/// The data set is the folder or the object store into which the sinks of kvmprof-collect of the type parquet write. In SQL it is the table samples, with
+/// one row for each window, process, thread, mode and stack. Conditions on date, host and guest choose which files are read. SQL can read nothing
+/// else, and can write nothing.
 #[derive(Debug, Parser)]
 #[command(
     name = "kvmprof-query",
@@ -59,10 +59,10 @@ enum Chosen {
 #[derive(Args, Debug)]
 struct DataArguments {
     /// The data set: a folder, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, for which the environment has the keys
-    /// (AWS_ACCESS_KEY_ID and the like)
+    /// (AWS_ACCESS_KEY_ID and similar variables)
     #[arg(long, value_name = "DIR|URL", env = "KVMPROF_DATA")]
     data: Option<String>,
-    /// How much memory groups and sorted rows may take, in MiB; what is more goes to temporary files, or is refused
+    /// Maximum memory of groups and sorted rows, in MiB; queries that need more use temporary files, or are refused
     #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(16..))]
     memory_limit: u32,
 }
@@ -77,13 +77,13 @@ impl DataArguments {
         Engine::open(place, memory, Interrupt::on_signals()?)
     }
 
-    /// Bytes.
+    /// The memory limit in bytes.
     fn room(&self) -> u64 {
         u64::from(self.memory_limit) << 20
     }
 }
 
-/// A question in SQL, or a recording.
+/// An SQL query, or a recording to write.
 #[derive(Args, Debug)]
 struct QueryArguments {
     #[command(flatten)]
@@ -91,19 +91,19 @@ struct QueryArguments {
     /// The SQL query; put -- before it if it starts with a comment
     #[arg(value_name = "SQL", required_unless_present = "recording")]
     sql: Option<String>,
-    /// The form of the answer
-    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    /// The format of the answer
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     format: Format,
-    /// Write a recording of what --where chooses instead, which kvmprof report and the others read: as far as the data set keeps it,
-    /// that is without addresses, vCPUs and exact times
+    /// Write the rows that --where chooses as a recording instead, for kvmprof report and other commands. It has only data that the data set has, that is
+    /// no addresses, vCPUs and exact times
     #[arg(long = "as", id = "recording", value_name = "FILE", conflicts_with_all = ["sql", "format"])]
     recording: Option<PathBuf>,
-    /// With --as: choose the rows for which this is true, an expression of SQL
+    /// With --as: choose the rows for which this SQL expression is true
     #[arg(long = "where", value_name = "CONDITION", conflicts_with = "sql")]
     condition: Option<String>,
 }
 
-/// Draw what was chosen as a flame graph, an SVG file
+/// Draw the chosen rows as a flame graph, an SVG file
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when the data set cannot be read, the condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\
@@ -114,20 +114,20 @@ struct FlamegraphArguments {
     data: DataArguments,
     #[command(flatten)]
     chosen: ConditionArguments,
-    /// The file to write; - is standard output; a name that ends in .html has the page of kvmprof html
+    /// The file to write; - is standard output; if its name ends in .html, the page of kvmprof html is written
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
     #[command(flatten)]
     style: StyleArguments,
 }
 
-/// How a flame graph is to be.
+/// Options of a flame graph.
 #[derive(Args, Debug)]
 struct StyleArguments {
     /// Draw the flame graph upside down: the outermost frames at the top
     #[arg(long, requires = "output")]
     icicle: bool,
-    /// The title above it
+    /// The flame graph's title
     #[arg(long, value_name = "TEXT", requires = "output")]
     title: Option<String>,
 }
@@ -141,15 +141,15 @@ impl StyleArguments {
     }
 }
 
-/// What is chosen.
+/// The condition that chooses rows.
 #[derive(Args, Debug)]
 struct ConditionArguments {
-    /// Choose the rows for which this is true, an expression of SQL
+    /// Choose the rows for which this SQL expression is true
     #[arg(long = "where", value_name = "CONDITION")]
     condition: Option<String>,
 }
 
-/// Show the tables of kvmprof report of what was chosen: modes, processes, functions
+/// Show the tables of kvmprof report for the chosen rows: modes, processes, functions
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when the data set cannot be read, the condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\
@@ -179,25 +179,25 @@ struct TopArguments {
 struct DiffArguments {
     #[command(flatten)]
     data: DataArguments,
-    /// Choose the rows before, then those after, for which this is true, an expression of SQL; given twice
+    /// Choose the rows for which this SQL expression is true; given twice, first for the rows before, then for those after
     #[arg(long = "where", value_name = "CONDITION", required = true)]
     conditions: Vec<String>,
     #[command(flatten)]
     rows: RowsArguments,
-    /// The SVG file of a differential flame graph; - is standard output; a name that ends in .html has the page of kvmprof diff
+    /// The SVG file of a differential flame graph; - is standard output; if its name ends in .html, the page of kvmprof diff is written
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["sort", "top", "json"])]
     output: Option<PathBuf>,
     #[command(flatten)]
     style: StyleArguments,
 }
 
-/// What tables have.
+/// Options of tables.
 #[derive(Args, Debug)]
 struct RowsArguments {
     /// Order and compare functions by their own samples, or by all samples with them on the stack
     #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
     sort: SortBy,
-    /// The most rows that a table has
+    /// Maximum number of rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
     /// Print a JSON document instead
@@ -205,7 +205,7 @@ struct RowsArguments {
     json: bool,
 }
 
-/// The tables that a data set has something for.
+/// Parses the name of a table. Only tables are possible for which a data set has the data.
 fn section() -> impl TypedValueParser<Value = Section> {
     PossibleValuesParser::new(["mode", "process", "thread", "module", "function"]).map(|name| {
         match name.as_str() {
@@ -230,7 +230,7 @@ impl Program for Arguments {
     }
 }
 
-/// Carries out the command line; the result is the program's exit status.
+/// Executes the command line. Returns the program's exit status.
 pub fn main() -> ExitCode {
     let level = env_logger::Env::default().default_filter_or("error");
     env_logger::Builder::from_env(level)
@@ -333,12 +333,12 @@ impl Command for DiffArguments {
     }
 }
 
-/// Whether the file of this name is a page, and not an SVG file.
+/// Whether the file of this name is an HTML page, and not an SVG file.
 fn is_page(path: &Path) -> bool {
     path.extension().is_some_and(|kind| kind == "html")
 }
 
-/// Writes a picture to a file, which is there when it is whole, or to standard output.
+/// Writes a picture to standard output, or to a file that is complete or not there.
 fn write_to(path: &Path, picture: &[u8], console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     if path == Path::new("-") {
         console.output.write_all(picture)?;

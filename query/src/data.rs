@@ -14,30 +14,30 @@ use object_store::{ObjectMeta, ObjectStore};
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
-/// The columns that are the names of folders, from the outermost in.
+/// The columns whose values are in the folders' names, from the outermost folder inwards.
 pub const PARTITIONS: [&str; 3] = ["date", "host", "guest"];
-/// The most files of a data set.
+/// Maximum number of files of a data set.
 const MAX_FILES: usize = 4_000_000;
-/// Longest reason of a store that is told, in characters.
+/// Maximum length of a store's error in messages, in characters.
 const MAX_REASON: usize = 500;
-/// The object stores that there can be, as their URLs begin.
+/// The schemes of the URLs of object stores.
 const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
 
 /// A data set.
 #[derive(Debug)]
 pub struct DataSet {
-    /// Where the engine finds its files.
+    /// The URL under which the engine finds its files.
     pub url: ObjectStoreUrl,
-    /// The object store; `None` for files of this host.
+    /// The object store. `None` for files of this host.
     pub store: Option<Arc<dyn ObjectStore>>,
-    /// The files, in the order of their names.
+    /// The files, ordered by name.
     pub files: Vec<DataFile>,
 }
 
-/// A file, and what its folders' names say.
+/// A file, and the values in its folders' names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataFile {
-    /// Where it is.
+    /// Its path.
     pub location: StorePath,
     /// Its length in bytes.
     pub length: u64,
@@ -45,18 +45,18 @@ pub struct DataFile {
     pub values: [String; 3],
 }
 
-/// Why something is no data set.
+/// An error in a data set.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// It can't be read.
+    /// A folder or a file can't be read.
     #[error("Cannot read {}", path.display())]
     Read {
-        /// The folder.
+        /// The folder or the file.
         path: PathBuf,
         /// The reason.
         source: io::Error,
     },
-    /// It can't be a file's path in an object store.
+    /// A path isn't valid for the engine.
     #[error("Cannot read {}", path.display())]
     Name {
         /// The file.
@@ -64,13 +64,13 @@ pub enum DataError {
         /// The reason.
         source: object_store::path::Error,
     },
-    /// There are no files where a data set has some.
+    /// There are no files of a data set.
     #[error(
         "There is no file DATE/HOST/GUEST/*.parquet, such as date=2026-03-01/host=a/guest=b/1.parquet, in {0}: is it the folder or the \
          URL of a sink of the type parquet?"
     )]
     NoFiles(String),
-    /// There are more files than one query can have.
+    /// There are more files than a query can read.
     #[error("There are more than {MAX_FILES} files in {0}")]
     TooManyFiles(String),
     /// It isn't the URL of an object store.
@@ -78,28 +78,28 @@ pub enum DataError {
         "{url} is no URL of an object store: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
     )]
     Url {
-        /// What was given.
+        /// The value that was given.
         url: String,
     },
-    /// The object store doesn't say what it has, or can't be used as the environment says.
+    /// The object store can't be listed, or the environment's options for it are wrong.
     #[error(
-        "Cannot list {url}: {reason}. The environment says how it is reached: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, \
-         AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP=true for one without TLS; the like for other stores"
+        "Cannot list {url}: {reason}. The environment has its options: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, \
+         AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP=true for a store without TLS; similar ones for other stores"
     )]
     Store {
-        /// What was given.
+        /// The value that was given.
         url: String,
-        /// The reason, in the store's words.
+        /// The store's error.
         reason: String,
     },
 }
 
 impl DataSet {
-    /// The data set at `place`, a folder or the URL of an object store. Files and folders with other names are passed over, such as those that
+    /// The data set at `place`, a folder or the URL of an object store. Files and folders with other names are ignored, such as files that
     /// are being written.
     ///
     /// # Errors
-    /// It can't be read, or has no such files, or too many.
+    /// It can't be read, or has no such files, or too many of them.
     pub async fn open(place: &str) -> Result<Self, DataError> {
         let set = if place.contains("://") {
             Self::remote(place).await?
@@ -113,7 +113,7 @@ impl DataSet {
     }
 
     fn local(folder: &Path) -> Result<Self, DataError> {
-        // Paths of the engine begin at the root.
+        // The engine needs absolute paths.
         let root = folder.canonicalize();
         let root = root.map_err(|source| DataError::Read {
             path: folder.to_owned(),
@@ -135,7 +135,7 @@ impl DataSet {
         let url = Url::parse(text).ok();
         let url = url.filter(|url| SCHEMES.contains(&url.scheme()) && url.has_host());
         let url = url.ok_or_else(wrong)?;
-        // Each of its errors has the words of all those that led to it.
+        // The text of such an error includes those of its causes.
         let failed = |error: object_store::Error| DataError::Store {
             url: text.to_owned(),
             reason: visible(&error.to_string())
@@ -143,7 +143,7 @@ impl DataSet {
                 .take(MAX_REASON)
                 .collect(),
         };
-        // Others' variables are no options of a store, and passed over.
+        // Variables that aren't options of the store are ignored.
         let variables = env::vars_os().filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
             Some((name.to_ascii_lowercase(), value.into_string().ok()?))
@@ -169,7 +169,7 @@ impl DataSet {
     }
 }
 
-/// The file that is an object below `prefix`, if it is one of a data set.
+/// The file for an object below `prefix`. `None` if it isn't a file of a data set.
 fn file_of(prefix: &StorePath, object: ObjectMeta) -> Option<DataFile> {
     let mut parts = object.location.prefix_match(prefix)?;
     let mut values: [String; 3] = Default::default();
@@ -185,19 +185,19 @@ fn file_of(prefix: &StorePath, object: ObjectMeta) -> Option<DataFile> {
     })
 }
 
-/// The value in a folder's name, if it is one of this partition.
+/// The value in a folder's name. `None` if the folder isn't one of this partition.
 fn value_of(folder: &str, partition: &str) -> Option<String> {
     let (key, value) = folder.split_once('=')?;
     let value = || percent_decode_str(value).decode_utf8_lossy().into_owned();
     (key == partition).then(value)
 }
 
-/// Whether a file of this name has rows.
+/// Whether a file of this name is a file of a data set.
 fn is_data(name: &str) -> bool {
     name.ends_with(".parquet") && !name.starts_with(['.', '_'])
 }
 
-/// Adds the files below `folder`, which is so many folders deep in the data set.
+/// Adds the files below `folder`, which is at this depth in the data set.
 fn find(
     folder: &Path,
     values: &mut [String; 3],
@@ -225,7 +225,7 @@ fn find(
                 find(&path, values, depth + 1, found)?;
             }
         } else if is_data(name) {
-            // Links count as what they lead to. A file that has gone, or a link that leads nowhere, is none.
+            // Links are followed. A file that was removed meanwhile, and a link to nothing, are ignored.
             let metadata = match fs::metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 metadata => metadata.map_err(read)?,

@@ -1,4 +1,4 @@
-//! The engine that answers SQL: DataFusion, with one table and nothing else that it could read or write.
+//! The SQL engine: DataFusion, with one table. There is nothing else that it could read, and nothing that it could write.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::table::Samples;
 
 /// The table's name.
 pub const TABLE: &str = "samples";
-/// How often it is asked whether somebody interrupts, while the engine works.
+/// The interval at which an interrupt is checked while the engine works.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The engine, with a data set.
@@ -32,11 +32,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the data set at `place`, a folder or the URL of an object store. What the engine collects, such as groups and what it sorts, takes up to `memory` bytes, and then goes
-    /// to temporary files.
+    /// Opens the data set at `place`, a folder or the URL of an object store. Data that the engine gathers, such as groups and sorted rows, take up to `memory`
+    /// bytes, and beyond that go to temporary files.
     ///
     /// # Errors
-    /// There is no data set, it can't be read, or a signal came.
+    /// There is no data set, it can't be read, or a signal has interrupted it.
     pub fn open(place: &str, memory: usize, interrupt: Interrupt) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -45,7 +45,7 @@ impl Engine {
         let environment =
             RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory)));
         let mut config = SessionConfig::new();
-        // Conditions are looked at before the other columns are read.
+        // Conditions are evaluated before the other columns are read.
         config.options_mut().execution.parquet.pushdown_filters = true;
         let context = SessionContext::new_with_config_rt(config, environment.build_arc()?);
         let samples = unless_interrupted(&interrupt, Samples::new(&context, set));
@@ -58,10 +58,10 @@ impl Engine {
         })
     }
 
-    /// The answer to a question in SQL, before it is computed. It reads the table and does nothing else.
+    /// The answer to an SQL query, before it is computed. The query can only read the table.
     ///
     /// # Errors
-    /// It isn't SQL, or isn't a question, or is about something that there isn't.
+    /// It isn't valid SQL, isn't a query, or names a table or a column that doesn't exist.
     pub fn ask(&self, sql: &str) -> anyhow::Result<DataFrame> {
         let options = SQLOptions::new()
             .with_allow_ddl(false)
@@ -71,10 +71,10 @@ impl Engine {
         self.runtime.block_on(answer).context("Wrong SQL")
     }
 
-    /// The rows for which `condition` is true, an SQL expression; all of them without one.
+    /// The rows for which the SQL expression `condition` is true. All rows without a condition.
     ///
     /// # Errors
-    /// It isn't a condition.
+    /// `condition` isn't a valid condition.
     pub fn rows(&self, condition: Option<&str>) -> anyhow::Result<DataFrame> {
         let all = self.runtime.block_on(self.context.table(TABLE))?;
         let Some(condition) = condition else {
@@ -85,10 +85,10 @@ impl Engine {
         all.filter(parsed).with_context(wrong)
     }
 
-    /// Computes an answer, and hands its columns and each part of its rows to `each`.
+    /// Computes an answer, and calls `each` with each part of its rows. Returns the answer's columns.
     ///
     /// # Errors
-    /// A file can't be read, memory doesn't suffice, `each` fails, or a signal came.
+    /// A file can't be read, there isn't enough memory, `each` fails, or a signal has interrupted it.
     pub fn compute(
         &self,
         answer: DataFrame,
@@ -107,10 +107,10 @@ impl Engine {
     }
 }
 
-/// What `work` gives.
+/// The result of `work`.
 ///
 /// # Errors
-/// A signal came first.
+/// A signal came before it.
 async fn unless_interrupted<T>(
     interrupt: &Interrupt,
     work: impl Future<Output = T>,

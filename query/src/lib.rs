@@ -1,7 +1,7 @@
-//! Asks the data set of a fleet questions in SQL, and draws what is in it.
+//! Queries the data set of a fleet in SQL, and draws it.
 //!
-//! [`data`] finds the files of a data set, [`table`] makes them the table `samples` of an [`engine`], DataFusion, which answers SQL.
-//! [`select`] takes rows of the table for `kvmprof-report` to draw. docs/query.md tells how it is used.
+//! [`data`] finds the files of a data set, and [`table`] makes the table `samples` of them for the [`engine`], DataFusion, which answers SQL.
+//! [`select`] selects rows of the table, which `kvmprof-report` draws. docs/query.md describes its use.
 
 pub mod commands;
 pub mod data;

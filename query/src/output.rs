@@ -12,26 +12,26 @@ use kvmprof_report::text::visible;
 use kvmprof_tools::table::{Align, Spacing, write_rows};
 use kvmprof_tools::text::visible_json;
 
-/// The form of answers.
+/// The format of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Aligned columns
     #[default]
     Table,
-    /// Comma-separated values with a line of names, RFC 4180
+    /// Comma-separated values with a header line, RFC 4180
     Csv,
     /// A JSON object for each row, on a line of its own
     Json,
 }
 
-/// Rows that are aligned together: an answer may have more than fit into memory.
+/// Number of rows that are aligned together: an answer may have more rows than fit into memory.
 const ROWS: usize = 10_000;
 const SPACING: Spacing = Spacing {
     margin: "",
     gap: "  ",
 };
 
-/// Prints the rows of one answer, as they come.
+/// Prints the rows of one answer as they are computed.
 pub struct Printer<'a> {
     format: Format,
     out: &'a mut dyn Write,
@@ -41,7 +41,7 @@ pub struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    /// Prints to `out`.
+    /// A printer that writes to `out`.
     pub fn new(format: Format, out: &'a mut dyn Write) -> Self {
         Self {
             format,
@@ -125,7 +125,7 @@ impl<'a> Printer<'a> {
         write_rows(self.out, SPACING, &self.aligns, &rows).context("Cannot write")
     }
 
-    /// Prints what is left. `schema` has the columns of an answer without rows.
+    /// Prints the remaining rows. `schema` has the columns, for an answer without rows.
     ///
     /// # Errors
     /// It can't be written.

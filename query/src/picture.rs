@@ -1,4 +1,4 @@
-//! Tables and pictures of what is selected, as `kvmprof report`, `flamegraph`, `html` and `diff` make them of recordings.
+//! Tables and pictures of selected rows, as `kvmprof report`, `flamegraph`, `html` and `diff` make them of recordings.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::select::{for_each, summary, sums};
 /// The sums of the rows for which `condition` is true. Their stacks may take `room` bytes.
 ///
 /// # Errors
-/// It isn't a condition, or nothing or too much is selected.
+/// `condition` isn't a valid condition, or selects nothing or too much.
 pub fn profile(engine: &Engine, condition: Option<&str>, room: u64) -> anyhow::Result<Profile> {
     let info = summary(engine, condition)?.info;
     let mut rows = RowSums::new(room);
@@ -29,10 +29,10 @@ pub fn profile(engine: &Engine, condition: Option<&str>, room: u64) -> anyhow::R
     Ok(rows.into_profile(&info)?)
 }
 
-/// How a picture is to be.
+/// Options of a picture.
 #[derive(Clone, Debug, Default)]
 pub struct Style {
-    /// The title; the usual one if there is none.
+    /// The title. `None`: the default title.
     pub title: Option<String>,
     /// Whether the outermost frames are at the top.
     pub icicle: bool,
@@ -59,7 +59,7 @@ pub fn flame_graph(
     graph.draw(&lines).context("Cannot draw this")
 }
 
-/// A page in which people filter and search, an HTML document: it has the ticks' times too, so it is made of a recording.
+/// A page with filters and a search, an HTML document. It also has the times of ticks, so that it is made of a recording.
 ///
 /// # Errors
 /// As [`recording::write`].
@@ -73,7 +73,7 @@ pub fn page(engine: &Engine, condition: Option<&str>, style: &Style) -> anyhow::
 /// The page that compares the rows for which the two conditions are true, an HTML document.
 ///
 /// # Errors
-/// As [`recording::write`]; their ticks are of different rates.
+/// As [`recording::write`], or their ticks have different rates.
 pub fn changes_page(
     engine: &Engine,
     [before, after]: [&str; 2],
@@ -97,10 +97,10 @@ fn title_of([before, after]: [&Profile; 2], style: &Style) -> String {
     style.title.clone().unwrap_or_else(against)
 }
 
-/// Checks that ticks of both stand for the same time.
+/// Checks that the ticks of both have the same rate.
 ///
 /// # Errors
-/// They don't.
+/// They have different rates.
 pub fn check_rates([before, after]: [&Profile; 2]) -> anyhow::Result<()> {
     let [before, after] = [before, after].map(|profile| profile.contents.info.hz);
     ensure!(
@@ -110,7 +110,7 @@ pub fn check_rates([before, after]: [&Profile; 2]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A recording of the rows for which `condition` is true, and what a page counts of it.
+/// A recording of the rows for which `condition` is true, and its sums for a page.
 fn counted(engine: &Engine, condition: Option<&str>) -> anyhow::Result<(Profile, Counts)> {
     let (bytes, _) = recording::write(engine, condition, Vec::new())?;
     let recording = Recording::from_bytes(Path::new("the data set"), bytes)?;
@@ -120,7 +120,7 @@ fn counted(engine: &Engine, condition: Option<&str>) -> anyhow::Result<(Profile,
 /// A differential flame graph of two selections, an SVG document.
 ///
 /// # Errors
-/// There is no room for it, or nothing to draw.
+/// It would take too much memory, or there is nothing to draw.
 pub fn changes_graph(
     [before, after]: [&Profile; 2],
     style: &Style,

@@ -1,4 +1,4 @@
-//! Recordings of what is selected.
+//! Makes recordings of selected rows.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,14 +10,14 @@ use kvmprof_report::rows::RowsWriter;
 use crate::engine::Engine;
 use crate::select::{for_each, in_order, numbers, summary};
 
-/// Nanoseconds of a millisecond and of a second.
+/// A millisecond and a second in ns.
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
 /// Writes a recording of the rows for which `condition` is true to `out`, and returns its account.
 ///
 /// # Errors
-/// It isn't a condition, nothing or too much is selected, or it can't be written.
+/// `condition` isn't a valid condition, it selects nothing or too much, or the recording can't be written.
 pub fn write<W: Write>(
     engine: &Engine,
     condition: Option<&str>,
@@ -37,10 +37,10 @@ pub fn write<W: Write>(
     Ok(writer.finish()?)
 }
 
-/// The same, to a file, whose place the recording takes when it is whole.
+/// As [`write()`], to the file at `path`, which the recording replaces when it is complete.
 ///
 /// # Errors
-/// As [`write()`].
+/// As for [`write()`].
 pub fn write_file(
     engine: &Engine,
     condition: Option<&str>,

@@ -1,4 +1,4 @@
-//! Takes rows of the table for tables and pictures.
+//! Selects rows of the table for tables and pictures.
 
 use std::collections::BTreeSet;
 
@@ -17,19 +17,19 @@ use kvmprof_report::rows::Row;
 
 use crate::engine::Engine;
 
-/// What a selection is about.
+/// The properties of a selection.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// As of a recording of it. The kernel's file is the selection's name: its guest, or how many there are.
+    /// The properties that a recording of it has. The name of the kernel's file is the selection's name: its guest, or the number of guests.
     pub info: RecordingInfo,
-    /// The kernel, if there is only one.
+    /// The release of the kernel, if there is only one.
     pub kernel: Option<KernelInfo>,
 }
 
-/// What the rows for which `condition` is true are about.
+/// The properties of the rows for which `condition` is true.
 ///
 /// # Errors
-/// It isn't a condition, there are no such rows, or their ticks stand for different times.
+/// `condition` isn't a valid condition, there are no such rows, or their ticks have different rates.
 pub fn summary(engine: &Engine, condition: Option<&str>) -> anyhow::Result<Summary> {
     let keys = ["host", "guest", "kernel"].map(col);
     let values = vec![min(col("time")).alias("begin"), min(col("hz")).alias("hz")];
@@ -90,7 +90,7 @@ pub fn summary(engine: &Engine, condition: Option<&str>) -> anyhow::Result<Summa
             clock: "a data set's windows".to_owned(),
             jitter: true,
             began_ns,
-            // Samples have the time since 1970: they are of many guests.
+            // The times of samples are since 1970, since they are of many guests.
             began_monotonic_ns: began_ns,
             stacks: StackParts {
                 kernel: true,
@@ -105,10 +105,10 @@ pub fn summary(engine: &Engine, condition: Option<&str>) -> anyhow::Result<Summa
     })
 }
 
-/// What tells sums of ticks apart in tables and pictures.
+/// The columns by which tables and pictures sum up ticks.
 const KEYS: [&str; 5] = ["process", "thread", "mode", "stack", "modules"];
 
-/// The rows for which `condition` is true, summed up whatever guest and time they are of.
+/// The rows for which `condition` is true, summed up over guests and times.
 ///
 /// # Errors
 /// It isn't a condition.
@@ -119,7 +119,7 @@ pub fn sums(engine: &Engine, condition: Option<&str>) -> anyhow::Result<DataFram
         .aggregate(KEYS.map(col).to_vec(), ticks)?)
 }
 
-/// The rows for which `condition` is true, in the order of time.
+/// The rows for which `condition` is true, ordered by time.
 ///
 /// # Errors
 /// It isn't a condition.
@@ -132,10 +132,10 @@ pub fn in_order(engine: &Engine, condition: Option<&str>) -> anyhow::Result<Data
     ])?)
 }
 
-/// Hands each row of a part of such an answer to `each`, with its number.
+/// Calls `each` with each row of a part of such an answer, and its number.
 ///
 /// # Errors
-/// A column is missing, or has something that it never has; those of `each`.
+/// A column is missing or has invalid values, or `each` fails.
 pub fn for_each(
     batch: &RecordBatch,
     mut each: impl FnMut(usize, &Row<'_>) -> anyhow::Result<()>,
@@ -178,7 +178,7 @@ fn column<'a>(batch: &'a RecordBatch, name: &str) -> anyhow::Result<&'a dyn Arra
         .as_ref())
 }
 
-/// A column of text; empty where there is none.
+/// A column of text. Missing values are empty.
 fn texts(batch: &RecordBatch, name: &str) -> anyhow::Result<StringViewArray> {
     let texts = cast(column(batch, name)?, &DataType::Utf8View)?;
     Ok(texts.as_string_view().clone())
@@ -187,7 +187,7 @@ fn texts(batch: &RecordBatch, name: &str) -> anyhow::Result<StringViewArray> {
 /// A column of numbers, or of times in ms.
 ///
 /// # Errors
-/// There is no such column, or it has something else.
+/// There is no such column, or it has another type.
 pub fn numbers(batch: &RecordBatch, name: &str) -> anyhow::Result<Int64Array> {
     let numbers = cast(column(batch, name)?, &DataType::Int64)?;
     Ok(numbers.as_primitive::<Int64Type>().clone())

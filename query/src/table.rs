@@ -1,4 +1,4 @@
-//! The table `samples`: the files of a data set, of which a query reads those that its conditions on date, host and guest leave.
+//! The table `samples`: the files of a data set. A query reads only the files that meet its conditions on date, host and guest.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 
 use crate::data::{DataFile, DataSet, PARTITIONS};
 
-/// The columns that a data set has in its files, by what they have.
+/// The columns in a data set's files, with their types.
 const COLUMNS: [(&str, Column); 16] = [
     ("time", Column::Time),
     ("seconds", Column::Number),
@@ -44,10 +44,10 @@ const COLUMNS: [(&str, Column); 16] = [
     ("labels", Column::Labels),
 ];
 
-/// The column that a file of a former release hasn't got, as it is read then: nothing is known.
+/// The column that files of an earlier release don't have. Its values are null then.
 const LATER: &str = "interrupts_off";
 
-/// What a column has.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Time,
@@ -80,19 +80,19 @@ pub struct Samples {
     url: ObjectStoreUrl,
     files: Vec<DataFile>,
     file_schema: SchemaRef,
-    /// That of the files, and the folders' columns.
+    /// The columns of the files, and those of the folders' names.
     schema: SchemaRef,
 }
 
 impl fmt::Debug for Samples {
-    /// Without thousands of files.
+    /// Shows the number of files instead of the files.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Samples({} files)", self.files.len())
     }
 }
 
 impl Samples {
-    /// The table of the files of `set`, which have the columns of the first one. [`LATER`] may be missing in any of them.
+    /// The table of the files of `set`, which all have the columns of the first file. The column `interrupts_off` may be missing in any of them.
     ///
     /// # Errors
     /// The first file can't be read, or isn't a file of a data set.
@@ -137,7 +137,7 @@ impl Samples {
         })
     }
 
-    /// The files that `filters`, which are about folders only, leave.
+    /// The files that meet `filters`, which are about the folders' columns only.
     fn selected(&self, state: &dyn Session, filters: Vec<Expr>) -> Result<Vec<&DataFile>> {
         let Some(filter) = conjunction(filters) else {
             return Ok(self.files.iter().collect());
@@ -161,7 +161,7 @@ impl Samples {
     }
 }
 
-/// The columns of a file, and [`LATER`] if it isn't among them: the engine has no value for what a file hasn't got.
+/// The columns of a file, and [`LATER`] if it isn't among them: the engine reads null for a column that a file doesn't have.
 fn with_later(found: &SchemaRef) -> SchemaRef {
     let mut fields: Vec<FieldRef> = found.fields().iter().cloned().collect();
     if found.field_with_name(LATER).is_err() {
@@ -170,17 +170,17 @@ fn with_later(found: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// The folders' columns.
+/// The columns of the folders' names.
 fn partitions() -> impl Iterator<Item = FieldRef> {
     PARTITIONS
         .into_iter()
         .map(|name| Arc::new(Field::new(name, DataType::Utf8View, false)))
 }
 
-/// The file as the engine knows it.
+/// The file in the engine's form.
 fn located(file: &DataFile) -> PartitionedFile {
     let mut located = PartitionedFile::new("", file.length);
-    // Names with % stay as they are.
+    // The path is set here because `new` would encode % in names again.
     located.object_meta.location = file.location.clone();
     located.partition_values = (file.values.iter())
         .map(|value| ScalarValue::Utf8View(Some(value.clone())))
@@ -188,7 +188,7 @@ fn located(file: &DataFile) -> PartitionedFile {
     located
 }
 
-/// Whether a condition is about the folders' columns only.
+/// Whether a condition uses only the folders' columns.
 fn is_of_folders(filter: &Expr) -> bool {
     let columns = filter.column_refs();
     !columns.is_empty()

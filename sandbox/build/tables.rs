@@ -27,6 +27,7 @@ impl Thread {
             Self::VcpuWithBpf => (VCPU, BPF),
             Self::Events => (EVENTS, NAMED_SOCKET),
             Self::Binaries => (BINARIES, &[]),
+            Self::BinariesWithSysroot => (BINARIES, SYSROOT),
             Self::Recorder => (RECORDER, &[]),
             Self::Disk => (DISK, &[]),
             Self::Network => (CONNECTIONS, &[]),
@@ -250,12 +251,11 @@ const NAMED_SOCKET: &[Allowed] = &[
 
 const TICKER: &[Allowed] = &[any(SYS_sched_setaffinity)];
 
-const BINARIES: &[Allowed] = &[
-    any(SYS_openat2),
-    any(SYS_pread64),
-    any(SYS_preadv),
-    any(SYS_getdents64),
-];
+const BINARIES: &[Allowed] = &[any(SYS_pread64), any(SYS_preadv), any(SYS_getdents64)];
+
+/// The thread opens files below the folder so that no link leads out of it (`kvmprof_recording::Sysroot`). The call's flags are in a structure
+/// that a filter can't read: where there is no such folder, no thread has the call.
+const SYSROOT: &[Allowed] = &[any(SYS_openat2)];
 
 const RECORDER: &[Allowed] = &[any(SYS_rename), any(SYS_unlink), any(SYS_fsync)];
 

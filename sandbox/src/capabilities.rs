@@ -25,7 +25,9 @@ impl Thread {
             Self::Main | Self::Recorder => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
             // It removes the name of its socket.
             Self::Vsock => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
-            Self::Binaries | Self::Introspection => CapabilitySet::DAC_READ_SEARCH,
+            Self::Binaries | Self::BinariesWithSysroot | Self::Introspection => {
+                CapabilitySet::DAC_READ_SEARCH
+            }
             Self::Console
             | Self::Disk
             | Self::Network

@@ -15,6 +15,9 @@ const CHILD: &str = "KVMPROF_TEST_ATTEMPT";
 /// The number of a process that there can't be (kernel: PID_MAX_LIMIT).
 const NOBODY: u64 = 0x3fff_ffff;
 
+/// What openat2(2) reads to open a file for writing, and make it (`struct open_how`): flags, mode, and how the path is followed.
+static TO_WRITE: [u64; 3] = [(libc::O_WRONLY | libc::O_CREAT) as u64, 0o600, 0];
+
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
@@ -22,6 +25,7 @@ enum Attempt {
     Nothing,
     OpenToWrite,
     OpenToWriteByPath,
+    OpenToWriteByStructure,
     OpenLock,
     Execute,
     InternetSocket,
@@ -51,10 +55,11 @@ enum Attempt {
 }
 
 impl Attempt {
-    const ALL: [Self; 29] = [
+    const ALL: [Self; 30] = [
         Self::Nothing,
         Self::OpenToWrite,
         Self::OpenToWriteByPath,
+        Self::OpenToWriteByStructure,
         Self::OpenLock,
         Self::Execute,
         Self::InternetSocket,
@@ -88,6 +93,7 @@ impl Attempt {
             Self::Nothing => libc::SYS_getpid,
             Self::OpenToWrite => libc::SYS_openat,
             Self::OpenToWriteByPath | Self::OpenLock => libc::SYS_open,
+            Self::OpenToWriteByStructure => libc::SYS_openat2,
             Self::Execute => libc::SYS_execve,
             Self::InternetSocket | Self::UnixSocket => libc::SYS_socket,
             Self::Connect => libc::SYS_connect,
@@ -122,6 +128,10 @@ impl Attempt {
             Self::OpenToWriteByPath => {
                 let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64;
                 [path, flags, 0o600, 0]
+            }
+            Self::OpenToWriteByStructure => {
+                let how = TO_WRITE.as_ptr() as u64;
+                [0, path, how, size_of_val(&TO_WRITE) as u64]
             }
             Self::OpenLock => {
                 let to_make = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
@@ -177,6 +187,8 @@ impl Attempt {
             Self::Nothing | Self::SignalItself => true,
             // Who removes the name of a socket; Landlock restricts where.
             Self::OpenLock => matches!(thread, Thread::Events | Thread::Vsock),
+            // Filters don't see its flags either; Landlock restricts which files are written to.
+            Self::OpenToWriteByStructure => thread == Thread::BinariesWithSysroot,
             _ => false,
         }
     }

@@ -122,13 +122,25 @@ impl StoppedThread {
     /// # Errors
     /// What the kernel answers.
     pub fn open(&self, path: &CStr) -> Result<(), Errno> {
-        let used = RED_ZONE + path.to_bytes_with_nul().len() as u64;
-        let stack = self.registers().rsp.checked_sub(used);
-        let place = stack.unwrap_or_else(|| panic!("{} has no stack", self.tid));
-        self.write(place, path.to_bytes_with_nul());
+        let place = self.put(path.to_bytes_with_nul());
         let flags = u64::from(OFlags::CLOEXEC.bits());
         // AT_FDCWD matters to a relative path only.
         self.call(libc::SYS_openat, [0, place, flags])
+    }
+
+    /// Has the thread open the file `path` to write to it by openat2(2), in the same way.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn open_to_write(&self, path: &CStr) -> Result<(), Errno> {
+        let arguments = self.put_to_write(path);
+        self.call(libc::SYS_openat2, arguments)
+    }
+
+    /// As [`open_to_write`](Self::open_to_write), but lets the thread go, and doesn't wait for an answer.
+    pub fn let_go_to_open_to_write(self, path: &CStr) {
+        let arguments = self.put_to_write(path);
+        self.prepare(libc::SYS_openat2, arguments);
     }
 
     /// Has the thread make an Internet socket, in the same way.
@@ -218,6 +230,29 @@ impl StoppedThread {
         let first = maps.lines().find(is_it).unwrap();
         let (begin, _) = first.split_once('-').unwrap();
         u64::from_str_radix(begin, 16).unwrap()
+    }
+
+    /// Writes `bytes` below the thread's stack. Returns their address.
+    fn put(&self, bytes: &[u8]) -> u64 {
+        let used = RED_ZONE + bytes.len() as u64;
+        let stack = self.registers().rsp.checked_sub(used);
+        let place = stack.unwrap_or_else(|| panic!("{} has no stack", self.tid));
+        self.write(place, bytes);
+        place
+    }
+
+    /// Writes what openat2(2) reads below the thread's stack, and sets the register of its fourth argument. Returns the other arguments.
+    fn put_to_write(&self, path: &CStr) -> [u64; 3] {
+        // `struct open_how`: flags, mode, and how the path is followed.
+        let how = [u64::from(OFlags::WRONLY.bits()), 0, 0];
+        let how = how.map(u64::to_ne_bytes).concat();
+        let size = how.len() as u64;
+        let place = self.put(&[how.as_slice(), path.to_bytes_with_nul()].concat());
+        self.set_registers(&libc::user_regs_struct {
+            r10: size,
+            ..self.registers()
+        });
+        [0, place + size, place]
     }
 
     fn write(&self, address: u64, bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! Which guests are followed, and when one that couldn't be is tried again.
+//! Decides which guests are followed, and when a guest that couldn't be followed is tried again.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,22 +7,22 @@ use super::{Collector, Failure, Guest, Host, POLL, SECOND};
 use crate::gather::Gather;
 use crate::sockets::{Followed, Socket, Wanted, find, guest_name};
 
-/// How often the patterns are looked at, beside what inotify tells.
+/// The interval between searches for sockets, besides those that inotify causes.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a guest may take until the first bytes of its recording come.
+/// Maximum time until the first bytes of a guest's recording come.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Guests that are begun with at a time, each with some hundred KiB of names.
+/// Maximum number of guests that are followed anew in one step: each begins with some hundred KiB of names.
 const STARTS: usize = 8;
-/// Waits before a guest that can't be followed is tried again.
+/// The wait before a guest that couldn't be followed is tried again, and its maximum: it doubles at each attempt that fails.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Collector<'_> {
-    /// Follows guests that are new, and lets go those whose sockets have been replaced.
+    /// Searches for sockets, and follows guests that are new.
     pub(super) fn look(&mut self, host: &mut dyn Host) {
         self.next_look = Instant::now() + LOOK;
         self.give_up_silent(SILENCE);
-        // Before its sockets are looked for: none comes in between.
+        // Folders are watched before sockets are searched for, so that none is missed.
         if let Some(watcher) = &self.watcher {
             watcher.look();
         }
@@ -66,7 +66,7 @@ impl Collector<'_> {
         host.note_guests(followed.count(), left_out);
     }
 
-    /// Lets go guests of whose recording nothing has come for so long: whoever listens at the socket doesn't answer.
+    /// Drops guests whose recording hasn't begun within `time`: the program at the socket doesn't answer.
     pub(super) fn give_up_silent(&mut self, time: Duration) {
         let mut silent = Vec::new();
         for guest in self.guests.values_mut() {
@@ -110,8 +110,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Follows the guest at `socket` from the next window on: its recording has ended, because it is sampled at another rate now, or ends
-    /// itself. No window has two rates.
+    /// Follows the guest at `socket` again from the next window on: its recording has ended because its rate has changed, or because the guest is
+    /// ending. No window has two rates.
     pub(super) fn rest(&mut self, socket: Socket) {
         let now = self.now();
         let next = now.window().saturating_add(self.config.window.into());
@@ -121,7 +121,7 @@ impl Collector<'_> {
         self.rests.insert(socket, until);
     }
 
-    /// Notes that a guest couldn't be followed, or not any more. It is tried again, later each time.
+    /// Notes that a guest can't be followed, or can't be followed any longer. It is tried again, after a longer time at each failure.
     pub(super) fn failed(&mut self, path: PathBuf, name: &str, message: String) {
         let before = self.failures.get(&path);
         if before.is_none_or(|failure| failure.message != message) {

@@ -7,7 +7,7 @@ use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header
 use super::*;
 use crate::sockets::socket_at;
 
-/// What a collector tells.
+/// The host of a collector, which keeps what the collector reports.
 #[derive(Default)]
 struct Told {
     batches: Vec<Batch>,
@@ -33,15 +33,15 @@ impl Host for Told {
     fn note_counts(&mut self, _: &str, _: &Counters) {}
 }
 
-/// The begin of a window, in s since 1970.
+/// The start of a window, in s since 1970.
 const START: u64 = 1_000_000;
 
-/// Has `test` see a collector with windows of ten seconds, which follows a guest whose recording hasn't begun.
+/// Calls `test` with a collector with windows of ten seconds, which follows a guest whose recording hasn't begun.
 fn with_collector(test: impl FnOnce(&mut Collector<'_>, &mut Told)) {
     with_silent_server(|collector, told, _| test(collector, told));
 }
 
-/// As [`with_collector`]; `test` has the server's socket, too.
+/// As [`with_collector`]. `test` also gets the server's socket.
 fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Told, UnixListener)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.sock");
@@ -55,14 +55,14 @@ fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Told, UnixListe
 }
 
 impl Collector<'_> {
-    /// Takes bytes of the guest's stream, at a time in s since 1970.
+    /// Takes bytes of the guest's recording at a time in s since 1970.
     fn hear(&mut self, bytes: &[u8], seconds: u64) {
         let now = self.now_at(seconds * SECOND, seconds * SECOND);
         self.feed(1, bytes, now);
     }
 }
 
-/// The begin of a stream.
+/// The beginning of a recording.
 fn begin() -> Vec<u8> {
     let info = RecordingInfo {
         hz: 20,
@@ -72,7 +72,7 @@ fn begin() -> Vec<u8> {
     [header().to_vec(), Block::encode(Kind::Info, &info).unwrap()].concat()
 }
 
-/// Ticks that have just been.
+/// Ticks of the present moment.
 fn idle(ticks: u64) -> Vec<u8> {
     let mut encoder = SamplesEncoder::default();
     let ticks = Ticks {
@@ -83,7 +83,7 @@ fn idle(ticks: u64) -> Vec<u8> {
     Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
 }
 
-/// A guest's ticks come after the window's end: until then a killed collector loses them all the same.
+/// A guest's ticks come after the window's end. A collector that is killed before that loses the window, too.
 #[test]
 fn a_window_is_open_before_its_ticks_come() {
     with_collector(|collector, told| {
@@ -94,14 +94,14 @@ fn a_window_is_open_before_its_ticks_come() {
         assert!(collector.is_open_changed);
         collector.close_at(told, false, START + 3);
         assert_eq!(told.open, BTreeMap::from([(START, 1)]));
-        // They are late: still the first window's are on their way.
+        // They are late: ticks of the first window are still to come.
         collector.close_at(told, false, START + 11);
         assert_eq!(told.open, BTreeMap::from([(START, 1)]));
         collector.hear(&idle(5), START + 9);
         collector.close_at(told, false, START + 11);
         assert_eq!(told.open, BTreeMap::from([(START, 1)]));
         assert!(told.batches.is_empty());
-        // At the very moment when its window is closed, the next one is open.
+        // At the moment at which its window is closed, the next one is open.
         collector.close_until(told, START);
         assert_eq!(told.batches.len(), 1);
         assert_eq!(told.open, BTreeMap::from([(START + 10, 1)]));
@@ -133,7 +133,7 @@ fn a_clock_that_is_set_back_far_begins_windows_of_another_boot() {
     });
 }
 
-/// By less, the present window is so much longer, and none is there twice.
+/// If the clock is set back by less, the present window is longer by that, and no window exists twice.
 #[test]
 fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
     with_collector(|collector, told| {

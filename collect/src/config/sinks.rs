@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-/// Most sinks.
+/// Maximum number of sinks.
 const MAX_SINKS: usize = 16;
-/// Seconds in a Parquet file, unless the configuration says how many.
+/// Default time span of a Parquet file, in seconds.
 const PARQUET_SECONDS: u64 = 300;
-/// What the URLs of object stores begin with.
+/// The beginnings of the URLs of object stores.
 const STORES: [&str; 3] = ["s3://", "gs://", "az://"];
 
 /// A sink.
@@ -18,7 +18,7 @@ const STORES: [&str; 3] = ["s3://", "gs://", "az://"];
 pub struct SinkConfig {
     /// Its name, under which its position in the spool is stored.
     pub name: String,
-    /// What it is.
+    /// Its kind and its settings.
     pub kind: SinkKind,
 }
 
@@ -29,34 +29,34 @@ pub enum SinkKind {
     Parquet {
         /// The folder.
         folder: PathBuf,
-        /// Seconds of windows in a file, about.
+        /// The approximate time span of a file, in seconds.
         seconds: u64,
     },
-    /// The same in an object store.
+    /// Parquet files in an object store.
     Objects {
-        /// Which one.
+        /// The place in the store.
         bucket: Bucket,
-        /// Seconds of windows in an object, about.
+        /// The approximate time span of an object, in seconds.
         seconds: u64,
     },
-    /// Pyroscope's `/ingest`, or what takes the same.
+    /// Pyroscope's `/ingest`, or a compatible server.
     Pyroscope(Endpoint),
     /// Parca's `/api/v1/profiles/writeraw`.
     Parca(Endpoint),
-    /// OTLP profiles by HTTP.
+    /// OTLP profiles over HTTP.
     Otlp(Endpoint),
-    /// OTLP profiles by gRPC.
+    /// OTLP profiles over gRPC.
     OtlpGrpc(Endpoint),
 }
 
-/// Where a sink is reached by HTTP or gRPC.
+/// The address of a sink for HTTP or gRPC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The address; with its path for HTTP.
+    /// The URL. For HTTP it has the whole path.
     pub url: String,
-    /// Headers that each request gets.
+    /// Headers of each request.
     pub headers: BTreeMap<String, String>,
-    /// Headers whose values are in files: tokens and passwords.
+    /// Headers of each request whose values are in files, such as tokens and passwords.
     pub header_files: BTreeMap<String, PathBuf>,
     /// Who is trusted there, and what this side shows.
     pub tls: Tls,
@@ -67,9 +67,9 @@ pub struct Endpoint {
 pub struct Bucket {
     /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`.
     pub url: String,
-    /// What the store's client is told besides the environment, such as its region.
+    /// Options of the store's client in addition to the environment, such as its region.
     pub options: BTreeMap<String, String>,
-    /// The same, with values that are in files: keys.
+    /// Options whose values are in files, such as keys.
     pub option_files: BTreeMap<String, PathBuf>,
     /// Who is trusted there, and what this side shows.
     pub tls: Tls,
@@ -78,9 +78,9 @@ pub struct Bucket {
 /// Files for TLS, all in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Certificates of the authorities that are trusted, instead of the system's.
+    /// Certificates of trusted authorities, which replace the system's.
     pub ca_file: Option<PathBuf>,
-    /// The certificate that is shown, with those between it and its authority.
+    /// The client certificate, with the certificates between it and its authority.
     pub certificate_file: Option<PathBuf>,
     /// Its private key.
     pub key_file: Option<PathBuf>,
@@ -178,14 +178,12 @@ impl SinkKeys {
             Some(folder) if bucket == Bucket::default() => {
                 Ok(SinkKind::Parquet { folder, seconds })
             }
-            Some(_) => {
-                Err("folder and url, with what belongs to it, exclude each other".to_owned())
-            }
+            Some(_) => Err("folder excludes url and its options".to_owned()),
         }
     }
 }
 
-/// Checks what the form doesn't.
+/// Checks values that the parser doesn't check.
 pub(super) fn check(sinks: &[SinkConfig]) -> Result<(), String> {
     if sinks.len() > MAX_SINKS {
         return Err(format!("sink: there may be {MAX_SINKS}"));
@@ -215,7 +213,7 @@ pub(super) fn check(sinks: &[SinkConfig]) -> Result<(), String> {
     Ok(())
 }
 
-/// Messages don't repeat what is wrong: it may have a secret.
+/// Checks an address. Messages don't quote it, as it may have a secret.
 fn check_endpoint(endpoint: &Endpoint) -> Result<(), String> {
     let url = endpoint.url.as_str();
     let (https, http) = (url.strip_prefix("https://"), url.strip_prefix("http://"));
@@ -224,10 +222,12 @@ fn check_endpoint(endpoint: &Endpoint) -> Result<(), String> {
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err("url has a user: header_files is for secrets".to_owned());
+        return Err(
+            "url must not have a user or a password: use header_files for secrets".to_owned(),
+        );
     }
     if https.is_none() && endpoint.tls.is_given() {
-        return Err("ca_file, certificate_file and key_file are for https://".to_owned());
+        return Err("ca_file, certificate_file and key_file need an https:// url".to_owned());
     }
     check_tls(&endpoint.tls)
 }
@@ -287,7 +287,7 @@ mod tests {
             ),
             (
                 sink("parca", "url = 'http://x'\nca_file = 'x'"),
-                "are for https://",
+                "need an https:// url",
             ),
             (
                 sink("parca", "url = 'https://x'\nkey_file = 'x'"),

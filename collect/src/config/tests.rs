@@ -16,16 +16,16 @@ fn config(text: &str) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// The example that is installed, and the page shows.
+/// The example that is installed and that the page shows.
 const EXAMPLE: &str = include_str!("../../../packaging/kvmprof-collect/collect.toml");
 
-/// With what is commented out in it.
+/// The example with its commented lines.
 fn whole_example() -> String {
     EXAMPLE.replace("\n#", "\n").replace("\n ", "\n# ")
 }
 
-/// Nothing that can be in the file is more than an error. The fuzz targets can't have it: this crate's dependencies would be built with
-/// them.
+/// Whatever the file contains, it causes an error at most. This isn't a fuzz target because this crate's dependencies would have to be built with
+/// the targets.
 #[test]
 fn damaged_configurations_are_refused_or_read() {
     let inputs = [whole_example(), EXAMPLE.to_owned()];
@@ -51,7 +51,7 @@ fn damaged_configurations_are_refused_or_read() {
 #[test]
 fn the_example_has_all_and_is_sound() {
     let example = EXAMPLE;
-    // What is commented out has to be right, too.
+    // Commented lines have to be right, too.
     let all = config(&whole_example()).unwrap();
     assert_eq!(all.sink.len(), 6);
     assert!(all.host.is_some());
@@ -103,7 +103,7 @@ fn labels_that_are_used_otherwise_are_refused() {
     }
 }
 
-/// Values of headers and options may be secrets, wherever they were put by mistake.
+/// Values of headers and options may be secrets, also if they are in a wrong place.
 #[test]
 fn errors_have_no_values() {
     let sink = "[[sink]]\nname = 'a'\ntype = 'otlp'\nurl = 'http://x/?token=pa55'";

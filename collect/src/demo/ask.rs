@@ -1,4 +1,4 @@
-//! The demonstration's question to the Parquet files.
+//! The query of the demonstration to the Parquet files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,9 +10,9 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde::Deserialize;
 
-/// What is asked.
+/// The query.
 pub const QUERY: &str = "SELECT function, guest, process, mode, sum(ticks) AS ticks FROM samples GROUP BY ALL ORDER BY ticks DESC";
-/// The same for DuckDB: the files are the arguments' folder, the answer is a JSON array.
+/// The Python program that asks DuckDB. Its argument is the folder of the files, its output a JSON array.
 const DUCKDB: &str = "\
 import duckdb, json, sys
 files = sys.argv[1].replace(\"'\", \"''\") + '/*/*/*/*.parquet'
@@ -20,7 +20,7 @@ duckdb.sql(f\"CREATE VIEW samples AS SELECT * FROM read_parquet('{files}', hive_
 names = ['function', 'guest', 'process', 'mode', 'ticks']
 print(json.dumps([dict(zip(names, row[:4] + (int(row[4]),))) for row in duckdb.sql(sys.argv[2]).fetchall()]))
 ";
-/// Folders and files that are read, at most: of two guests there are few.
+/// Maximum number of folders and files that are read. Two guests make a few.
 const MAX_FILES: usize = 10_000;
 
 /// A row of the answer.
@@ -33,7 +33,7 @@ pub struct Row {
     pub ticks: u64,
 }
 
-/// Asks DuckDB, if Python has it; else reads the files as the question says. Returns what was asked, and the answer.
+/// Asks DuckDB if Python has it, or else reads the files itself with the same result. Returns the query and its answer.
 ///
 /// # Errors
 /// The files can't be read, or DuckDB fails.
@@ -83,7 +83,7 @@ fn by_reading(folder: &Path) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Adds the rows of a file, whose guest is the folder's that it is in.
+/// Adds the rows of a file. Its guest is that of its folder.
 fn read(path: &Path, sums: &mut BTreeMap<[String; 4], u64>) -> anyhow::Result<()> {
     let parent = path.parent().and_then(Path::file_name).unwrap_or_default();
     let parent = parent.to_string_lossy();
@@ -107,7 +107,7 @@ fn read(path: &Path, sums: &mut BTreeMap<[String; 4], u64>) -> anyhow::Result<()
     Ok(())
 }
 
-/// Whether anything is in the folder: nothing was collected of guests that didn't tick.
+/// Whether the folder has any entry. It has none if the guests didn't tick.
 pub fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
 }

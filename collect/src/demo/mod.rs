@@ -1,4 +1,4 @@
-//! `kvmprof-collect demo`: two guests, a collector, Prometheus and a folder of Parquet files on this machine, with what came of them.
+//! `kvmprof-collect demo`: runs two guests, a collector, Prometheus and a folder of Parquet files on this machine, and prints the results.
 
 mod ask;
 mod prometheus;
@@ -29,35 +29,35 @@ use tables::Truth;
 
 /// The guests.
 const GUESTS: [&str; 2] = ["one", "two"];
-/// How long a guest's or the collector's start may take.
+/// Maximum time of the start of a guest or the collector.
 const STARTING: Duration = Duration::from_secs(60);
-/// Longest status document, in bytes.
+/// Maximum length of a status document in bytes.
 const MAX_STATUS: usize = 1 << 20;
-/// How often what is waited for is looked at.
+/// The interval at which conditions are checked.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Show all of it on this machine: two demo guests, the collector, Prometheus if it is installed, and Parquet files
+/// Demonstrate the collector on this machine, with two demo guests, Parquet files, and Prometheus if it is installed
 ///
 /// Collects from two guests of kvmprof demo for some seconds. Then it prints the functions in which the guests spent their time, by a query to the
-/// Parquet files, beside what each guest has counted of itself, and their processes by Prometheus.
+/// Parquet files, next to each guest's own counts, and the guests' processes by Prometheus.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when something failed, such as for want of a KVM; 2 for wrong options.\n\n\
     Example: kvmprof-collect demo --seconds 60 --folder /tmp/fleet"
 )]
 pub struct DemoArguments {
-    /// How long to collect, in seconds; Ctrl-C ends it earlier
+    /// Time to collect, in seconds; Ctrl-C ends it earlier
     #[arg(long, value_name = "N", default_value = "20", value_parser = value::seconds_of_a_day)]
     seconds: Duration,
-    /// Ticks a second on each vCPU
+    /// Ticks per second on each vCPU
     #[arg(long, short = 'F', value_name = "HZ", default_value_t = 100, value_parser = value::rate)]
     hz: u32,
-    /// A new folder for the configuration, the Parquet files and what else there is, which then stays [default: one that goes]
+    /// A new folder for the configuration, the Parquet files and all others, which is kept [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
 
-/// Where all of it is: a folder of the user's, or one that goes.
+/// The folder for all files: one that the user has named, or a temporary one.
 enum Place {
     Given(PathBuf),
     Own(tempfile::TempDir),
@@ -71,7 +71,7 @@ impl Place {
         };
         let made = DirBuilder::new().mode(0o700).create(folder);
         made.with_context(|| format!("Cannot make the folder {}", folder.display()))?;
-        // Programs in it are told paths that hold wherever they are.
+        // Other programs get absolute paths.
         Ok(Self::Given(folder.canonicalize()?))
     }
 
@@ -106,7 +106,7 @@ impl Command for DemoArguments {
             Err(_) => Vec::new(),
         };
         end("The collector", collector)?;
-        // What still waited in the spool when the collector ended.
+        // Delivers batches that waited in the spool when the collector ended.
         Prepared::new(Config::read(&config)?)?.hand_over()?;
         let ledgers = GUESTS.map(|name| ledger(&place, name));
         for (name, guest) in GUESTS.into_iter().zip(guests) {
@@ -120,7 +120,7 @@ impl Command for DemoArguments {
     }
 }
 
-/// Asks the Parquet files, and prints the answer beside what the guests have counted.
+/// Queries the Parquet files, and prints the answer next to the guests' own counts.
 fn print(
     place: &Place,
     ledgers: [anyhow::Result<ClockLedger>; GUESTS.len()],
@@ -155,7 +155,7 @@ fn print(
 }
 
 impl DemoArguments {
-    /// Writes the collector's configuration; returns its path.
+    /// Writes the collector's configuration. Returns its path.
     fn configure(&self, place: &Place, metrics: &str) -> anyhow::Result<PathBuf> {
         let shown = |name: &str| toml::Value::String(place.path(name).display().to_string());
         let text = format!(
@@ -203,7 +203,7 @@ fn truth_of(place: &Place, name: &str) -> PathBuf {
 fn start_guest(name: &str, place: &Place) -> anyhow::Result<Child> {
     let socket = place.path(&format!("{name}.sock"));
     let truth = truth_of(place, name);
-    // What the guest does is periodic, and would be in step with a clock that is.
+    // The guest's work is periodic, so that a periodic clock would be in step with it.
     let words = [
         "demo".as_ref(),
         "--jitter".as_ref(),
@@ -226,7 +226,7 @@ fn start_guest(name: &str, place: &Place) -> anyhow::Result<Child> {
     Ok(guest)
 }
 
-/// Where all ticks of a guest went: only the collector has counted them.
+/// The account of all ticks of a guest: the collector has counted only those that it received.
 fn ledger(place: &Place, name: &str) -> anyhow::Result<ClockLedger> {
     let connection = Connection::connect(&place.path(&format!("{name}.sock")))?;
     let document = connection.snapshot(device::STATUS, MAX_STATUS)?;
@@ -234,7 +234,7 @@ fn ledger(place: &Place, name: &str) -> anyhow::Result<ClockLedger> {
     Ok(status.clock.ledger)
 }
 
-/// Has a program end, which is to go well.
+/// Ends a program, and checks that it succeeded.
 fn end(what: &str, child: Child) -> anyhow::Result<()> {
     match child.end() {
         Some((status, _)) if status.success() => Ok(()),
@@ -243,7 +243,7 @@ fn end(what: &str, child: Child) -> anyhow::Result<()> {
     }
 }
 
-/// An address on the loopback interface that nobody has just now.
+/// An address on the loopback interface that isn't in use at the moment.
 fn free_address() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.to_string())

@@ -1,4 +1,4 @@
-//! Prometheus for the demonstration: it scrapes the collector, and is asked once.
+//! Prometheus for the demonstration, which scrapes the collector and is queried once.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,16 +12,16 @@ use serde::Deserialize;
 use super::{POLL, Place, free_address};
 use crate::child::{Child, program};
 
-/// What it is asked: the ticks of each guest's processes in all modes.
+/// The query: the ticks of each guest's processes in all modes.
 pub const QUERY: &str = "sum by (guest, process) (kvmprof_samples_total)";
-/// How long it may take until it knows of a first window.
+/// Maximum time until it has the first window.
 const WAITING: Duration = Duration::from_secs(60);
-/// Longest answer, in bytes.
+/// Maximum length of an answer in bytes.
 const MAX_ANSWER: u64 = 1 << 20;
 
-/// A Prometheus that runs.
+/// A running Prometheus.
 pub struct Prometheus {
-    // Dropped, it ends.
+    // It ends when this is dropped.
     _child: Child,
     address: String,
 }
@@ -47,7 +47,7 @@ struct Data {
 #[derive(Deserialize)]
 struct Series {
     metric: Labels,
-    /// When, and the value as text (<https://prometheus.io/docs/prometheus/latest/querying/api/>).
+    /// The time, and the value as text (<https://prometheus.io/docs/prometheus/latest/querying/api/>).
     value: (f64, String),
 }
 
@@ -58,7 +58,7 @@ struct Labels {
 }
 
 impl Prometheus {
-    /// Has it scrape the page at `metrics`, with all that it keeps in `place`.
+    /// Starts it. It scrapes the page at `metrics`, and keeps its files in `place`.
     ///
     /// # Errors
     /// It isn't installed, or can't be started.
@@ -81,21 +81,23 @@ impl Prometheus {
                 address,
             }),
             Err(error) if error.kind() == ErrorKind::NotFound => Err(anyhow!(
-                "Prometheus isn't installed (apt install prometheus): it goes on without it"
+                "Prometheus isn't installed (apt install prometheus): the demonstration goes on without it"
             )),
-            Err(error) => Err(error).context("Cannot run Prometheus: it goes on without it"),
+            Err(error) => {
+                Err(error).context("Cannot run Prometheus: the demonstration goes on without it")
+            }
         }
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The processes of all guests, the busiest first. Waits until it knows of a window.
+    /// The processes of all guests, those with the most ticks first. Waits until it has a window.
     ///
     /// # Errors
-    /// It doesn't answer, or knows nothing.
+    /// It doesn't answer, or has no data.
     pub fn by_process(&self, interrupt: &Interrupt) -> anyhow::Result<Vec<Process>> {
         let until = Instant::now() + WAITING;
         loop {

@@ -1,4 +1,4 @@
-//! What the demonstration prints.
+//! The tables that the demonstration prints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,10 +12,10 @@ use serde::Deserialize;
 use super::ask::Row;
 use super::prometheus::{Process, QUERY};
 
-/// Functions that are printed, at most.
+/// Maximum number of functions that are printed.
 const FUNCTIONS: usize = 15;
 
-/// What a guest has counted of its own time (`kvmprof demo --truth`).
+/// A guest's own counts of its time (`kvmprof demo --truth`).
 #[derive(Clone, Debug, Deserialize)]
 pub struct Truth {
     rows: Vec<Own>,
@@ -26,7 +26,7 @@ pub struct Truth {
 struct Own {
     mode: String,
     name: String,
-    /// The kernel's functions that it is told by.
+    /// The kernel's functions that belong to it.
     functions: Vec<String>,
     cycles: u64,
 }
@@ -35,14 +35,14 @@ impl Truth {
     /// Reads it from the file at `path`.
     ///
     /// # Errors
-    /// There is none, or it is of another form.
+    /// There is no such file, or it has another format.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let failed = || format!("What a guest has counted: {}", path.display());
+        let failed = || format!("Cannot read a guest's own counts: {}", path.display());
         let document = fs::read(path).with_context(failed)?;
         serde_json::from_slice(&document).with_context(failed)
     }
 
-    /// The part that samples belong to: of programs by their name, of the kernel by its functions, or by none of them.
+    /// The part to which samples belong: of a program by its name, of the kernel by the function, or the kernel's part without functions.
     fn part_of(&self, row: &Row) -> Option<usize> {
         let is = |own: &Own| {
             own.mode == row.mode
@@ -61,7 +61,7 @@ impl Truth {
     }
 }
 
-/// Prints the functions of all guests in which most of the time was spent, but for idle.
+/// Prints the functions of all guests with the most time, without idle.
 pub fn functions(rows: &[Row], output: &mut dyn Write) -> io::Result<()> {
     let mut sums: BTreeMap<&str, (u64, BTreeSet<&str>)> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.mode != "idle") {
@@ -91,7 +91,7 @@ pub fn functions(rows: &[Row], output: &mut dyn Write) -> io::Result<()> {
     write_table(output, &headings, &cells.collect::<Vec<_>>())
 }
 
-/// Prints the parts of a guest's time, as it has counted them and as they were collected.
+/// Prints the parts of a guest's time as the guest has counted them and as they were collected.
 pub fn compare(guest: &str, truth: &Truth, rows: &[Row], output: &mut dyn Write) -> io::Result<()> {
     let mut ticks = vec![0_u64; truth.rows.len()];
     let (mut all, mut others) = (0_u64, 0_u64);
@@ -132,7 +132,7 @@ pub fn compare(guest: &str, truth: &Truth, rows: &[Row], output: &mut dyn Write)
     write_table(output, &headings, &cells)
 }
 
-/// Prints what Prometheus knows.
+/// Prints the answer of Prometheus.
 pub fn processes(processes: &[Process], output: &mut dyn Write) -> io::Result<()> {
     writeln!(
         output,

@@ -1,16 +1,16 @@
-//! Ticks without a sample, which have no time of their own: when they were is known by the clock's rate.
+//! Ticks without a sample. They have no time of their own: it is computed from the clock's rate.
 
 use std::collections::BTreeMap;
 
 use kvmprof_recording::Ticks;
 use kvmprof_recording::file::Account;
 
-/// Those of one block, by vCPU, until the time of the last one is known.
+/// The ticks without a sample of one block, by vCPU, until the time of the last one is known.
 #[derive(Debug, Default)]
 pub struct Gaps(BTreeMap<u16, Account>);
 
 impl Gaps {
-    /// Takes `ticks` but for their sample.
+    /// Adds `ticks` without their sample.
     pub fn enter(&mut self, ticks: &Ticks) {
         let ticks = Ticks {
             sample: None,
@@ -21,19 +21,19 @@ impl Gaps {
         }
     }
 
-    /// Takes out those of this vCPU.
+    /// Removes and returns the ticks of this vCPU.
     pub fn take(&mut self, vcpu: u16) -> Account {
         self.0.remove(&vcpu).unwrap_or_default()
     }
 
-    /// Those of all vCPUs, each by itself.
+    /// The ticks of each vCPU.
     pub fn into_accounts(self) -> impl Iterator<Item = Account> {
         self.0.into_values()
     }
 }
 
-/// Splits the ticks of a vCPU, of which there are `hz` a second: those of the last `time` ns stay in `gap`, those before are the result. `hz` is 0 where
-/// the clock doesn't make them: then all stay.
+/// Splits the ticks of a vCPU, of which there are `hz` per second: those of the last `time` ns stay in `gap`, and earlier ones are returned. If `hz` is 0,
+/// because the clock doesn't make the ticks, all of them stay.
 pub fn split_off_earlier(gap: &mut Account, hz: u32, time: u64) -> Account {
     let late = u128::from(time) * u128::from(hz) / 1_000_000_000;
     let all = u128::from(gap.ticks);
@@ -50,7 +50,7 @@ pub fn split_off_earlier(gap: &mut Account, hz: u32, time: u64) -> Account {
     ];
     gap.ticks = 0;
     for (part, earlier_part) in parts {
-        // In which order they were isn't known: of each kind it is the same share, and the rounded numbers have the right sum.
+        // The order of the ticks isn't known: each kind is split in the same ratio, rounded such that the sum is exact.
         sum += u128::from(*part);
         let next = sum * late / all;
         let stays = u64::try_from(next - late_sum).unwrap_or(*part).min(*part);

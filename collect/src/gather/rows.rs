@@ -1,4 +1,4 @@
-//! The rows of a window: samples by the names that others see.
+//! Makes the rows of a window: samples, by the names that leave the host.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use crate::batch::{IDLE, OTHER, Row, Tables};
 use crate::names::{BatchNames, GuestStacks};
 
 impl Part {
-    /// The rows, the most frequent first.
+    /// The rows, those with the most ticks first.
     pub(super) fn rows(
         &self,
         profile: &Profile,
@@ -58,7 +58,7 @@ impl Part {
         sums.into_rows()
     }
 
-    /// The samples with the names of their processes and threads, as others see them. Those that are dropped are added to `elsewhere`.
+    /// The samples with the names of their processes and threads as they leave the host. Samples of dropped names are added to `elsewhere`.
     fn named(
         &self,
         profile: &Profile,
@@ -93,14 +93,14 @@ impl Part {
     }
 }
 
-/// Samples of one thread's name in one stack.
+/// Samples with the same stack and the same name of the thread.
 struct Named {
     process: String,
     thread: String,
     /// The stack's number.
     stack: u32,
     mode: Mode,
-    /// Whether others see it.
+    /// Whether the stack leaves the host.
     has_stack: bool,
     count: Count,
 }
@@ -149,7 +149,7 @@ impl Sums {
     }
 }
 
-/// A name, or what stands for none.
+/// `name`, or a replacement for an empty one.
 fn known(name: String) -> String {
     if name.is_empty() {
         "[unknown]".to_owned()

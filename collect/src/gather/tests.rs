@@ -11,7 +11,7 @@ use crate::names::Names;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// At `second` of both clocks; windows are of ten seconds, and those before `first` are closed.
+/// The time `second` of both clocks. Windows have ten seconds, and those before `first` are closed.
 fn at(second: u64, first: u64) -> Now {
     Now {
         real: (1_000_000 + second) * SECOND,
@@ -123,7 +123,7 @@ fn a_sample_counts_for_the_window_of_its_time() {
         .map(|(_, frame)| batch.name(frame.function))
         .collect();
     assert_eq!(frames, ["work", "main"]);
-    // What is late counts for the first window that is open, and what comes from the future for the present.
+    // Late samples count for the first open window, and samples of the future for the present one.
     let late = [ticks(4, 7, "late"), ticks(500, 7, "late")];
     gather.feed(&block(&late), at(13, 10)).unwrap();
     let batch = close(&mut gather, 10, &all);
@@ -134,7 +134,7 @@ fn a_sample_counts_for_the_window_of_its_time() {
     assert_eq!(gather.open().count(), 0);
 }
 
-/// A vCPU that idles has its ticks in the windows in which it idled, though their block comes later.
+/// Ticks of an idle vCPU count for the windows in which it was idle, although their block comes later.
 #[test]
 fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
     let idle = |vcpu, idle| Ticks {
@@ -155,7 +155,7 @@ fn ticks_without_a_sample_count_for_the_window_in_which_they_were() {
     assert_eq!(rows(&first), [(IDLE, IDLE, 260)]);
     let second = ticks(&mut gather, 10);
     assert_eq!(rows(&second), [(IDLE, IDLE, 40), ("one", "one", 1)]);
-    // Those of a window that is closed count for the next.
+    // Ticks of a closed window count for the next one.
     gather.feed(&block(&[idle(0, 200)]), at(21, 20)).unwrap();
     assert_eq!(gather.open().collect::<Vec<_>>(), [1_000_020]);
 }
@@ -216,7 +216,7 @@ fn a_guest_without_end_of_names_and_stacks_takes_bounded_room() {
         .map(|row| row.process)
         .collect();
     assert!(processes.len() <= 66, "{}", processes.len());
-    // Symbols without end: from some point on addresses stand for names.
+    // There are too many symbols: from some point on, functions are shown by their addresses.
     let symbols = "ffffffff81000000 T work\n".repeat(1 << 20);
     let symbols = Block::encode(Kind::Symbols, symbols.as_bytes());
     let mut states = Vec::new();
@@ -286,7 +286,7 @@ fn hashed_names_stay_on_the_host() {
             (Mode::Kernel, keeps_stacks)
         );
         assert_eq!(batch.frames(&row).count(), if keeps_stacks { 2 } else { 0 });
-        // Nowhere, not even among names that no row has.
+        // The name isn't in the table of names either.
         let text = serde_json::to_string(&batch).unwrap();
         assert!(!text.contains("secret"), "{text}");
         assert_eq!(text.contains("work"), keeps_stacks, "{text}");
@@ -294,13 +294,13 @@ fn hashed_names_stay_on_the_host() {
     }
 }
 
-/// A rule covers threads by their own names, too: those that a process has had before, and those that its threads give themselves.
+/// A rule also covers threads by their own names: an earlier name of the process, and names that its threads give themselves.
 #[test]
 fn rules_cover_names_of_threads() {
     let of_thread = |pid, comm: &str| {
         let mut ticks = ticks(1, pid, comm);
         if let Some(sample) = &mut ticks.sample {
-            // Not the process's first one, whose name would be the process's.
+            // It isn't the process's first thread, whose name would be that of the process.
             sample.tid = pid + 1000;
         }
         ticks
@@ -335,7 +335,7 @@ fn rules_cover_names_of_threads() {
     }
 }
 
-/// Of each row, and of what is beyond the limits; not where the host's kernel took the samples.
+/// They are counted for each row and for samples beyond the limits, but not if the host's kernel took the samples.
 #[test]
 fn ticks_with_interrupts_off_are_counted() {
     let masked = |second, pid, comm: &str, mode| {
@@ -350,7 +350,7 @@ fn ticks_with_interrupts_off_are_counted() {
         masked(2, 7, "one", Mode::Kernel),
         masked(3, 7, "one", Mode::Kernel),
         masked(4, 8, "secret", Mode::Kernel),
-        // Just behind its HLT.
+        // Right after its HLT.
         masked(5, 0, "swapper", Mode::Idle),
     ];
     for clock in ["thread", "ptrace", KERNEL_CLOCK] {
@@ -401,7 +401,7 @@ fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
     };
     let work = 0xffff_ffff_8100_0020;
     for window in 0..8 {
-        // Each has 200 stacks of its own, and one that all have; the next one is open when it is closed.
+        // Each window has 200 stacks of its own, and one that all windows have. When it is closed, the next one is open.
         let second = 10 * window;
         let own = (0..200).map(|number| 1000 * (window + 1) + number);
         for pc in own.clone().chain([work]) {
@@ -436,7 +436,7 @@ fn stacks_are_remembered_from_window_to_window_but_not_for_ever() {
         assert_eq!(found, expected, "{second}");
         assert_eq!(gather.stacks.get(800), None);
     }
-    // A name that comes later counts for what is still open.
+    // A name that comes later is used for open windows.
     gather.feed(&sample(80, work), at(80, 80)).unwrap();
     let symbols = Block::encode(Kind::Symbols, b"ffffffff81000000 T renamed\n").unwrap();
     gather.feed(&symbols, at(81, 80)).unwrap();

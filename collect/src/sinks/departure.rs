@@ -1,34 +1,34 @@
-//! The moment after which a request may arrive.
+//! The departure of a request: the moment after which it may arrive.
 //!
-//! A receiver takes nothing of a request whose body isn't whole: of HTTP by RFC 9112, section 8, of gRPC by the length before its message. So the last byte
-//! waits until it is noted in the spool that the request leaves. A collector that is killed before, while it connects or sends the rest, has sent nothing.
+//! A receiver ignores a request whose body is incomplete: by RFC 9112, section 8, for HTTP, and by the length before its message for gRPC. So the last byte
+//! is held back until the spool has noted the departure. If the collector is killed before that, while it connects or sends the rest, the request counts as not sent.
 
 use std::io::{self, ErrorKind, Read};
 use std::sync::{Mutex, PoisonError};
 
 use crate::spool::SpoolError;
 
-/// How far a request has come.
+/// The state of a request.
 #[derive(Debug)]
 enum Stage {
-    /// It isn't whole for its receiver.
+    /// Its last byte is held back.
     Held,
-    /// It may be.
+    /// The departure is noted: its last byte may be sent.
     Left,
-    /// It never will be.
+    /// The attempt has ended: its last byte isn't sent any more.
     Over,
-    /// It never will be, since that couldn't be noted.
+    /// The departure couldn't be noted: its last byte isn't sent.
     Failed(SpoolError),
 }
 
-/// Notes that a request leaves. Each attempt has one of its own.
+/// Notes the departure of a request. Each attempt has its own.
 pub struct Departure {
     write: Box<dyn Fn() -> Result<(), SpoolError> + Send + Sync>,
     stage: Mutex<Stage>,
 }
 
 impl Departure {
-    /// One that is noted by `write`, which is called once at most.
+    /// A departure that `write` notes. It is called at most once.
     pub fn new(write: impl Fn() -> Result<(), SpoolError> + Send + Sync + 'static) -> Self {
         Self {
             write: Box::new(write),
@@ -36,10 +36,10 @@ impl Departure {
         }
     }
 
-    /// Notes that the request leaves, right before its last byte does.
+    /// Notes the departure, right before the last byte is sent.
     ///
     /// # Errors
-    /// It can't be noted, or the attempt has ended: the last byte is not to be sent.
+    /// It can't be noted, or the attempt has ended. The caller must not send the last byte.
     pub fn note(&self) -> io::Result<()> {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*stage, Stage::Held) {
@@ -54,7 +54,7 @@ impl Departure {
         }
     }
 
-    /// Ends the attempt: what still holds the request doesn't send its last byte any more. Returns why the departure couldn't be noted, if that was so.
+    /// Ends the attempt: if the last byte is still held back, it isn't sent any more. Returns the error if the departure couldn't be noted.
     pub fn end(&self) -> Option<SpoolError> {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *stage, Stage::Over) {
@@ -64,7 +64,7 @@ impl Departure {
     }
 }
 
-/// A body whose last byte waits for its departure to be noted.
+/// A body whose last byte is held back until its departure is noted.
 pub struct HeldBack<'a> {
     rest: &'a [u8],
     departure: &'a Departure,

@@ -1,6 +1,6 @@
-//! OTLP by gRPC: `opentelemetry.proto.collector.profiles.v1development.ProfilesService`.
+//! OTLP over gRPC: `opentelemetry.proto.collector.profiles.v1development.ProfilesService`.
 //!
-//! <https://opentelemetry.io/docs/specs/otlp/#otlpgrpc> says what is tried again.
+//! <https://opentelemetry.io/docs/specs/otlp/#otlpgrpc> says which requests are repeated.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::otlp::Sender;
 use super::{Failure, tls};
 use crate::config::{Endpoint, Tls};
 
-/// How long a connection may have been idle: nobody answers its pings meanwhile, and what is between the two ends may have forgotten it.
+/// Maximum idle time of a connection that is used again: while it is idle no pings are answered, and devices between the two ends may have forgotten it.
 const MAX_IDLE: Duration = Duration::from_secs(3);
 
 /// A receiver.
@@ -42,12 +42,12 @@ struct Receiver {
     url: String,
     address: Address,
     headers: MetadataMap,
-    /// The connection, and when it was last used.
+    /// The connection, and the time of its last use.
     open: Option<(Channel, Instant)>,
 }
 
 impl Grpc {
-    /// The one at `endpoint`. Files are read now.
+    /// The receiver at `endpoint`. Reads the files of the configuration.
     pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
         let url = shown(&endpoint.url).to_owned();
         let address = Address::from_shared(endpoint.url.clone()).context("url")?;
@@ -60,7 +60,7 @@ impl Grpc {
             let key: MetadataKey<Ascii> = name
                 .to_ascii_lowercase()
                 .parse()
-                .map_err(|_| anyhow!("{name} is no name of a header of gRPC"))?;
+                .map_err(|_| anyhow!("{name} is no valid name of a gRPC header"))?;
             let mut value: MetadataValue<Ascii> = value
                 .parse()
                 .map_err(|_| anyhow!("The value of the header {name} isn't in ASCII"))?;
@@ -128,7 +128,7 @@ impl Sender for Grpc {
     }
 }
 
-/// A connection on which a request's last byte waits for its departure.
+/// A connection on which a request's last byte is held back until its departure is noted.
 struct Holding {
     channel: Channel,
     departure: Arc<Departure>,
@@ -155,10 +155,10 @@ impl Service<http::Request<AnyBody>> for Holding {
     }
 }
 
-/// The body of such a request: the message and its length, which tonic has in one piece.
+/// The body of such a request: the message and its length, which tonic sends as one piece.
 struct HeldBack {
     body: AnyBody,
-    /// The last byte of the piece that was handed on.
+    /// The last byte of the piece whose other bytes were passed on.
     last: Option<Bytes>,
     departure: Arc<Departure>,
 }
@@ -195,7 +195,7 @@ impl Body for HeldBack {
 }
 
 fn client(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
-    // It says what is wrong with the files, or that the system has no authorities.
+    // This checks the files and the system's authorities, with clear errors.
     tls::client(tls, true)?;
     let mut config = ClientTlsConfig::new();
     config = match &tls.ca_file {
@@ -208,11 +208,11 @@ fn client(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
     Ok(config)
 }
 
-/// What becomes of a request that failed with `status`.
+/// The failure of a request that ended with `status`.
 fn failure(url: &str, status: &Status) -> Failure {
     let message = kvmprof_report::text::visible(status.message());
     let mut error = anyhow!("{url} answers {:?}: {message}", status.code());
-    // Not an answer of the other end: the connection has failed.
+    // It isn't an answer of the receiver: the connection has failed.
     if let Some(source) = std::error::Error::source(status) {
         let advice = tls::advice(source);
         error = anyhow!("Cannot send to {url}{advice}: {message}: {source}");
@@ -229,12 +229,12 @@ fn failure(url: &str, status: &Status) -> Failure {
             error,
             after: after.flatten(),
         },
-        // It recovers only if it says when.
+        // By OTLP it can be repeated only if the receiver says when.
         Code::ResourceExhausted if after.is_some() => Failure::Retry {
             error,
             after: after.flatten(),
         },
-        // About who sends, or what is installed there, and not about this batch: that is mended, and until then nothing is to be lost.
+        // These are about the sender or the receiver's software, and not about the batch: nothing is lost until their cause is removed.
         Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => error.into(),
         _ => Failure::Refused(error),
     }
@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether it is tried again, and when.
+    /// Whether the request is repeated, and after which time.
     fn retried(status: &Status) -> Option<Option<Duration>> {
         match failure("http://x", status) {
             Failure::Retry { after, .. } => Some(after),

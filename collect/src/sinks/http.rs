@@ -1,4 +1,4 @@
-//! Requests to sinks.
+//! HTTP requests to sinks.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -15,33 +15,33 @@ use super::{Failure, tls};
 use crate::config::Endpoint;
 use crate::files::read_text_up_to;
 
-/// How long a request may take in all.
+/// Maximum time of a request.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// What this program calls itself.
+/// The header `User-Agent`.
 pub const USER_AGENT: &str = concat!("kvmprof-collect/", env!("CARGO_PKG_VERSION"));
-/// Longest file with the value of a header, longest answer, and longest part of an error that is told, in bytes.
+/// Maximum length of a file with the value of a header, of an answer, and of the part of an error that is logged, in bytes.
 const MAX_VALUE: u64 = 16 << 10;
 pub const MAX_ANSWER: usize = 1 << 20;
 const MAX_ERROR: usize = 200;
 
-/// An address that is posted to.
+/// Posts to one address.
 pub struct Poster {
     agent: Agent,
     url: String,
     headers: BTreeMap<String, String>,
 }
 
-/// A client of HTTP with this `tls`.
+/// An HTTP client with this `tls`.
 pub fn agent(tls: TlsConfig) -> Agent {
     agent_with(tls, TIMEOUT)
 }
 
-/// As [`agent`]; a request may take so much time in all.
+/// As [`agent`], with this maximum time of a request.
 fn agent_with(tls: TlsConfig, time: Duration) -> Agent {
     let config = Agent::config_builder()
         .timeout_global(Some(time))
         .http_status_as_error(false)
-        // Neither what is sent nor its secrets go anywhere else.
+        // Neither data nor secrets may go to another address.
         .max_redirects(0)
         .proxy(None)
         .user_agent(USER_AGENT)
@@ -51,7 +51,7 @@ fn agent_with(tls: TlsConfig, time: Duration) -> Agent {
 }
 
 impl Poster {
-    /// One for `endpoint`. Files with the values of headers are read now.
+    /// A poster for `endpoint`. Reads the files with the values of headers.
     pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
         let tls = tls::client(&endpoint.tls, endpoint.url.starts_with("https://"))?;
         Ok(Self {
@@ -61,7 +61,7 @@ impl Poster {
         })
     }
 
-    /// Posts `body`, with `query` behind the address. Its last byte waits for the `departure`.
+    /// Posts `body` to the address with `query`. The last byte is held back until the `departure` is noted.
     pub fn post(
         &self,
         query: &[(&str, String)],
@@ -73,7 +73,7 @@ impl Poster {
         Ok(())
     }
 
-    /// As [`post`](Self::post), with these headers besides those of the configuration. Returns what is answered, cut at [`MAX_ANSWER`].
+    /// As [`post`](Self::post), with these headers in addition to those of the configuration. Returns the answer, cut at [`MAX_ANSWER`].
     pub fn post_with(
         &self,
         query: &[(&str, String)],
@@ -92,7 +92,7 @@ impl Poster {
             request = request.header(name, value);
         }
         let url = shown(&self.url);
-        // A receiver that knows the length takes nothing that is shorter.
+        // By the length a receiver knows that a shorter body is incomplete.
         let request = request.header("Content-Length", body.len().to_string());
         let mut held = HeldBack::new(body, departure);
         let body = SendBody::from_reader(&mut held);
@@ -109,7 +109,7 @@ impl Poster {
         let text = read_up_to(MAX_ERROR, &mut answer);
         let text = kvmprof_report::text::visible(&String::from_utf8_lossy(&text));
         let error = anyhow!("{url} answers {status}: {text}");
-        // What is wrong with this one batch is wrong for ever; all else may be mended.
+        // These are about the batch itself, which stays as it is. The causes of all others may be removed.
         Err(match status {
             400 | 413 | 415 | 422 => Failure::Refused(error),
             _ => Failure::Retry {
@@ -120,12 +120,12 @@ impl Poster {
     }
 }
 
-/// `url` as it is told: its query may be a secret.
+/// `url` as messages show it: without its query, which may be a secret.
 pub fn shown(url: &str) -> &str {
     url.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// The first bytes of an answer, as far as they come: what the sink says is worth having, but not needed.
+/// The first bytes of an answer, as far as they can be read: the answer is useful, but not necessary.
 fn read_up_to(length: usize, answer: &mut Response<Body>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let reader = answer.body_mut().as_reader();
@@ -133,7 +133,7 @@ fn read_up_to(length: usize, answer: &mut Response<Body>) -> Vec<u8> {
     bytes
 }
 
-/// `plain` values, and those that are in `files`, which are read now.
+/// The values in `plain` and those in `files`, which it reads.
 pub fn with_values(
     plain: &BTreeMap<String, String>,
     files: &BTreeMap<String, PathBuf>,
@@ -183,7 +183,7 @@ mod tests {
         })
     }
 
-    /// Whether somebody has connected to it.
+    /// Whether a client has connected to it.
     fn is_connected(listener: &TcpListener) -> bool {
         listener.set_nonblocking(true).unwrap();
         match listener.accept() {
@@ -207,7 +207,7 @@ mod tests {
         poster.post(&[], "text/plain", b"x", &Departure::new(|| Ok(())))
     }
 
-    /// All that somebody sends until the end.
+    /// Receives all bytes of one client until it closes the connection.
     fn hear(listener: TcpListener) -> JoinHandle<Vec<u8>> {
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -218,7 +218,7 @@ mod tests {
         })
     }
 
-    /// Its departure can't be noted: what the receiver has got is less than a request.
+    /// The departure can't be noted, so that the receiver gets an incomplete request.
     #[test]
     fn a_request_is_whole_only_when_it_is_noted() {
         let (server, address) = listener();
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(body.len(), 99_999);
     }
 
-    /// Nobody is there, so that nothing leaves.
+    /// No server listens, so that no request departs.
     #[test]
     fn a_request_without_a_connection_is_not_noted() {
         let (server, address) = listener();
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(agent.config().timeouts().global, Some(TIMEOUT));
     }
 
-    /// Where the test that runs itself has to post to.
+    /// The address to which the test posts when it runs itself.
     const ADDRESS: &str = "KVMPROF_TEST_ADDRESS";
 
     #[test]

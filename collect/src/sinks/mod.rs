@@ -1,8 +1,8 @@
-//! Hands batches out of the spool to sinks, each in a thread of its own.
+//! Delivers batches of the spool to sinks, each on a thread of its own.
 //!
-//! A batch, or several, are handed over in parts. Before a part may arrive that is noted in the spool, and with the next part's note, or at the
-//! batches' end, that it has. Whatever is in between when the collector is killed isn't sent again. Where sending it twice does nothing, it is, and less is
-//! noted.
+//! One or more batches are sent in parts. The spool notes that a part is being sent before it can arrive, and that it has arrived with the next part's
+//! note or at the end of the batches. A part that was being sent when the collector was killed isn't sent again. If sending a part twice does no harm, it is
+//! sent again, and fewer notes are written.
 
 mod departure;
 #[cfg(feature = "grpc")]
@@ -32,27 +32,27 @@ use crate::batch::Batch;
 use crate::config::{SinkConfig, SinkKind};
 use crate::spool::{Claim, Counts, Progress, Spool, SpoolError};
 
-/// Waits before a sink that has failed is tried again: each twice the one before, all of them by chance up to half as long again.
+/// The wait before a failed attempt is repeated, and its maximum. It doubles at each attempt, and a random part of up to its half is added.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// The longest wait that a sink can ask for.
+/// The maximum wait that a sink can ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(300);
 /// The frames of ticks without a stack: of samples beyond the limits, and of vCPUs that were halted.
 const NO_STACK: [&str; 2] = ["[no stack]", "[halted]"];
 /// The wait when the spool itself can't be used.
 const SPOOL_WAIT: Duration = Duration::from_secs(5);
 
-/// Why a part wasn't taken.
+/// The reason why a part wasn't accepted.
 #[derive(Debug)]
 enum Failure {
-    /// It can be tried again, not before so much time if the sink has said so.
+    /// It can be sent again: not before the time `after`, if the sink has named one.
     Retry {
         error: anyhow::Error,
         after: Option<Duration>,
     },
-    /// It is never going to be taken.
+    /// It will never be accepted.
     Refused(anyhow::Error),
-    /// Some of its windows were taken, and the others never will be. Which ones isn't known.
+    /// Some of its windows were accepted, and the others never will be. It isn't known which ones.
     Partly(anyhow::Error),
 }
 
@@ -64,23 +64,23 @@ impl From<anyhow::Error> for Failure {
 
 /// A sink.
 trait Sink: Send {
-    /// Whether a part may be sent twice: the second one takes the first one's place.
+    /// Whether a part may be sent twice: then the second one replaces the first one.
     fn is_idempotent(&self) -> bool {
         false
     }
 
-    /// How many seconds of batches it takes at a time; 0: each alone.
+    /// The time span, in s, of the batches that it takes at once. 0: one batch at a time.
     fn span(&self) -> u64 {
         0
     }
 
-    /// How many parts the batches have: the same number for the same batches. It is asked first.
+    /// The number of parts of the batches, which is the same for the same batches. It is called before [`send`](Self::send).
     fn parts(&mut self, batches: &[Batch]) -> usize;
 
-    /// Windows and ticks in a part.
+    /// The number of windows and of ticks in a part.
     fn part(&self, batches: &[Batch], part: usize) -> (u64, u64);
 
-    /// Hands a part over. If it may not be sent twice, its `departure` is noted before all of it can have arrived.
+    /// Sends a part. Unless it may be sent twice, its `departure` is noted before all of it can have arrived.
     fn send(
         &mut self,
         batches: &[Batch],
@@ -88,7 +88,7 @@ trait Sink: Send {
         departure: &Arc<Departure>,
     ) -> Result<(), Failure>;
 
-    /// Forgets what it has kept of the batches.
+    /// Forgets data about the batches that it has kept.
     fn forget(&mut self) {}
 }
 
@@ -102,7 +102,7 @@ impl Prepared {
     /// The sink of this configuration. Nothing is sent yet.
     ///
     /// # Errors
-    /// The configuration names files that can't be read, or an object store has no such options.
+    /// A file of the configuration can't be read, or the object store has no such options.
     pub fn new(config: &SinkConfig) -> anyhow::Result<Self> {
         let sink = new_sink(&config.kind).with_context(|| format!("Sink {}", config.name))?;
         Ok(Self {
@@ -111,7 +111,7 @@ impl Prepared {
         })
     }
 
-    /// Starts it on `spool`. It ends when the spool is closed or drained: what it can't hand over then at once stays there. When it has
+    /// Starts it on `spool`. It ends when the spool is closed or drained: batches that it can't deliver then at the first attempt stay there. When it has
     /// ended, it can be started again.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Prepared {
     }
 }
 
-/// Tells of a sink that ends by a fault of the program when that happens: nobody joins it before the end.
+/// Logs and notes that a sink's thread has panicked as soon as it does: it isn't joined before the end.
 struct Watch {
     name: String,
     spool: Arc<Spool>,
@@ -154,13 +154,13 @@ impl Drop for Watch {
     }
 }
 
-/// A sink at work.
+/// A running sink.
 pub struct Running(JoinHandle<()>);
 
 impl Running {
     /// Waits for its end, which comes after [`Spool::close`] or [`Spool::drain`].
     pub fn join(self) {
-        // If it has panicked, that has been told.
+        // A panic has been logged already.
         let _ = self.0.join();
     }
 }
@@ -198,7 +198,7 @@ fn new_sink(kind: &SinkKind) -> anyhow::Result<Box<dyn Sink>> {
     })
 }
 
-/// What has become of a part that isn't sent again.
+/// The count in which a part belongs that isn't sent again.
 type Fate = fn(&mut Progress) -> &mut Counts;
 
 struct Runner<'a> {
@@ -229,12 +229,12 @@ impl Runner<'_> {
         }
     }
 
-    /// False when the spool was closed before all of it was taken: the next start goes on with the part after the last one that was.
+    /// Delivers the claimed batches. False if the spool was closed before that was done: the next start goes on with the first part that wasn't done.
     fn hand_over(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
         let done = self.hand_over_parts(claim);
         self.sink.forget();
         if !done? {
-            // What was noted in memory alone, and that nothing is being sent.
+            // Also writes changes that are in memory only.
             self.spool.change(&self.name, |progress| {
                 if let Some(attempt) = &mut progress.attempt {
                     attempt.is_sent = false;
@@ -250,7 +250,7 @@ impl Runner<'_> {
         let parts = self.sink.parts(batches);
         let mut first = usize::try_from(claim.attempt.part).unwrap_or(usize::MAX);
         if claim.attempt.is_sent && !self.sink.is_idempotent() {
-            // An earlier collector was killed while it was sent.
+            // An earlier collector was killed while it sent this part.
             let (windows, ticks) = self.sink.part(batches, first);
             first = first.saturating_add(1);
             self.note(first, |progress| progress.unsure.add_part(windows, ticks))?;
@@ -268,8 +268,8 @@ impl Runner<'_> {
                 self.spool.finish(&self.name, count)?;
                 return Ok(true);
             }
-            // Written with the note that the next one leaves: one for each part is the most that is written. Where parts may be sent twice it isn't written
-            // each time: those since then are sent again after a kill, and are counted by then.
+            // It is written with the note of the next part's departure, so that there is one note for each part at most. If parts may be sent twice, it is written
+            // less often: after a kill, the parts since then are sent again, and are counted then.
             self.spool.change_later(&self.name, |progress| {
                 count(progress);
                 progress.go_on(part + 1, false);
@@ -279,14 +279,14 @@ impl Runner<'_> {
         Ok(true)
     }
 
-    /// Sends a part, until it isn't sent again. `None` if the spool was closed before that.
+    /// Sends a part, and repeats that until the sink has accepted or refused it. `None` if the spool was closed before that.
     fn send(&mut self, batches: &[Batch], part: usize) -> Result<Option<Fate>, SpoolError> {
         let mut wait = FIRST_WAIT;
         loop {
             let departure = Arc::new(self.departure(part));
             let sent = self.sink.send(batches, part, &departure);
             if let Some(error) = departure.end() {
-                // It hasn't left: a collector that was killed then would have sent it again.
+                // The part hasn't been sent: without the note, it would be sent again after a kill.
                 return Err(error);
             }
             let (error, fate): (_, Fate) = match sent {
@@ -312,13 +312,13 @@ impl Runner<'_> {
         }
     }
 
-    /// Notes that a part leaves, right before it can have arrived.
+    /// The departure of a part, which notes that the part is being sent right before it can have arrived.
     fn departure(&self, part: usize) -> Departure {
         let (spool, name) = (Arc::clone(&self.spool), self.name.clone());
         Departure::new(move || spool.try_change(&name, |progress| progress.go_on(part, true)))
     }
 
-    /// Notes that `part` is the next one and isn't being sent, and what else has changed.
+    /// Notes that `part` is the next one and isn't being sent, and makes `change`.
     fn note(&self, part: usize, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         let change = |progress: &mut Progress| {
             progress.go_on(part, false);
@@ -331,7 +331,7 @@ impl Runner<'_> {
         self.spool.change(&self.name, change)
     }
 
-    /// Tells of an error, once until there is another one.
+    /// Logs an error, unless it is the same as the last one.
     fn tell(&mut self, error: &anyhow::Error, what: &str) {
         let message = format!("{error:#}");
         if message != self.last_error {
@@ -341,20 +341,20 @@ impl Runner<'_> {
     }
 }
 
-/// The wait that follows `wait`.
+/// The wait after an attempt that followed `wait`.
 fn longer(wait: Duration) -> Duration {
     (2 * wait).min(LONGEST_WAIT)
 }
 
-/// `wait`, or up to half as long again, by `chance`.
+/// `wait` and up to half of it in addition, in proportion to `chance`.
 fn jittered(wait: Duration, chance: u8) -> Duration {
     wait + wait * u32::from(chance) / 512
 }
 
-/// A random number.
+/// A random number. 0 if the system gives none.
 fn chance() -> u8 {
     let mut byte = [0];
-    // Without chance, all come at once: that is no failure.
+    // Without random numbers all collectors come at the same time, which does no harm.
     let _ = getrandom(&mut byte, GetRandomFlags::empty());
     byte[0]
 }

@@ -1,6 +1,6 @@
-//! Object stores: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+//! Object stores: S3 and compatible stores, Google Cloud Storage, Azure.
 //!
-//! The crate object_store knows their protocols and credentials; requests go the way of all other sinks.
+//! The crate object_store has their protocols and credentials. Requests use the same HTTP client as other sinks.
 
 use std::io::Read;
 use std::path::Path;
@@ -28,13 +28,13 @@ use super::parquet::{NamedWindow, RefusedFile, Target, write_rows};
 use super::{http, tls};
 use crate::config::Bucket;
 
-/// What a connection carries at least, in bytes a second: a request with a large body has the more time.
+/// The lowest rate that is accepted, in bytes per second: the maximum time of a request depends on its length.
 const SLOWEST: u64 = 64 << 10;
-/// Longest answer, in bytes, and what is told of one that is an error, in characters.
+/// Maximum length of an answer in bytes, and of the part of an error that is logged in characters.
 const MAX_ANSWER: u64 = 1 << 20;
 const MAX_TOLD: usize = 1000;
 
-/// Codes of answers with the status 400 that are about the object. All others may be about who writes it, such as S3's `ExpiredToken`, or about where.
+/// Error codes of answers with the status 400 that are about the object. All others may be about the credentials, such as S3's `ExpiredToken`, or about the bucket.
 const REFUSALS: [&str; 4] = [
     "EntityTooLarge",
     "KeyTooLong",
@@ -48,12 +48,12 @@ pub struct Objects {
     store: Box<dyn ObjectStore>,
     url: String,
     prefix: String,
-    /// Whether the last answer says that the object is never going to be taken.
+    /// Whether the last answer says that the object will never be accepted.
     is_refused: Arc<AtomicBool>,
 }
 
 impl Objects {
-    /// The one that `bucket` names. Files are read now; the environment has what it has for others, such as `AWS_REGION`.
+    /// The place that `bucket` names. Reads the files of the configuration, and the variables of the environment that other programs use, too, such as `AWS_REGION`.
     pub fn new(bucket: &Bucket) -> anyhow::Result<Self> {
         let is_refused = Arc::new(AtomicBool::new(false));
         let connector = Connector {
@@ -73,7 +73,7 @@ impl Objects {
 }
 
 impl Target for Objects {
-    /// A store shows an object when all of it has come.
+    /// Writes an object, which becomes visible when the store has received all of it.
     fn write(&self, folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()> {
         let rows = write_rows(Vec::new(), windows)?;
         let path = Path::new(&self.prefix).join(folder).join(name);
@@ -92,7 +92,7 @@ impl Target for Objects {
     }
 }
 
-/// The store of this URL. What fails is tried again by the sink, which counts it.
+/// The store with this URL. It doesn't repeat failed requests: the sink does, and counts them.
 fn store(bucket: &Bucket, connector: Connector) -> anyhow::Result<Box<dyn ObjectStore>> {
     let options = http::with_values(&bucket.options, &bucket.option_files)?;
     let url = bucket.url.as_str();
@@ -111,7 +111,7 @@ fn store(bucket: &Bucket, connector: Connector) -> anyhow::Result<Box<dyn Object
             Box::new(builder.build().context(failed)?)
         }
         Some("gs") => {
-            // The crate allows it for the machine's own metadata, which are asked with other options.
+            // The crate's default allows it because of the machine's metadata server, whose requests have other options.
             let allow_http = GoogleConfigKey::Client(ClientConfigKey::AllowHttp);
             let allowed = std::env::var("GOOGLE_ALLOW_HTTP").unwrap_or_default() == "true";
             let builder = GoogleCloudStorageBuilder::from_env().with_url(url);
@@ -139,7 +139,7 @@ fn key<K: FromStr>(name: &str) -> anyhow::Result<K> {
     key.map_err(|_| anyhow!("options: this object store has no {name}"))
 }
 
-/// Gives the store a client of HTTP.
+/// Gives the store an HTTP client.
 #[derive(Debug)]
 struct Connector {
     agent: Agent,
@@ -170,13 +170,13 @@ struct PlainHttp;
 
 #[async_trait]
 impl HttpService for Service {
-    /// Waits: there is nothing else in the sink's thread.
+    /// Sends a request, and blocks until its answer: the sink's thread has nothing else to do.
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if request.uri().scheme_str() != Some("https") && !self.is_plain_allowed {
             return Err(HttpError::new(HttpErrorKind::Unknown, PlainHttp));
         }
         self.is_refused.store(false, Ordering::Relaxed);
-        // Not one for a token.
+        // Requests for tokens are none.
         let is_object = request.method() == "PUT" && request.uri().path().ends_with(".parquet");
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
@@ -196,12 +196,12 @@ impl HttpService for Service {
     }
 }
 
-/// How long a request with so many bytes may take in all.
+/// Maximum time of a request with a body of `bytes` bytes.
 fn time_for(bytes: usize) -> Duration {
     http::TIMEOUT + Duration::from_secs(bytes as u64 / SLOWEST)
 }
 
-/// Whether an answer with this status is about the object, and would be the same for ever.
+/// Whether an answer with this status is about the object, so that repeating the request is useless.
 fn is_refusal(status: u16, answer: &[u8]) -> bool {
     let answer = String::from_utf8_lossy(answer);
     let is_named = |code: &&str| answer.contains(&format!("<Code>{code}</Code>"));

@@ -1,4 +1,4 @@
-//! Batches as OTLP profiles: one request each, with a profile for each guest; several where receivers wouldn't take so much.
+//! Batches as OTLP profiles: one request for a batch, with a profile for each guest. A batch that is too large for receivers is split into several requests.
 //!
 //! <https://github.com/open-telemetry/opentelemetry-proto>, `profiles/v1development`; names of attributes are those of the semantic
 //! conventions where they have one.
@@ -25,12 +25,12 @@ use super::{Failure, NO_STACK, Sink};
 use crate::batch::{Batch, Row, Window};
 use crate::config::Endpoint;
 
-/// Rows in a request, unless one window alone has more. Receivers of gRPC take 4 MiB, unless they are told otherwise.
+/// Maximum number of rows in a request, unless a single window has more. By default, receivers of gRPC accept up to 4 MiB.
 const MAX_ROWS: usize = 8192;
 
-/// The way to a receiver.
+/// Sends requests to a receiver.
 pub trait Sender: Send {
-    /// Hands a request over, whose last byte waits for its `departure`, and returns what is answered.
+    /// Sends a request, whose last byte is held back until its `departure` is noted. Returns the answer.
     fn send(
         &mut self,
         request: ExportProfilesServiceRequest,
@@ -42,7 +42,7 @@ pub trait Sender: Send {
 pub struct OtlpSink(Box<dyn Sender>);
 
 impl OtlpSink {
-    /// One that sends by `sender`.
+    /// A sink that sends by `sender`.
     pub fn new(sender: Box<dyn Sender>) -> Self {
         Self(sender)
     }
@@ -77,8 +77,8 @@ impl Sink for OtlpSink {
     }
 }
 
-/// What an answer says of a request with a profile for each of so many `windows`: OTLP has it that the rejected ones aren't sent again, and
-/// doesn't say which these are.
+/// The result of a request with a profile for each of `windows` windows. By OTLP, rejected profiles aren't sent again, and the answer doesn't say
+/// which ones these are.
 fn judge(answer: ExportProfilesServiceResponse, windows: usize) -> Result<(), Failure> {
     let Some(partly) = answer.partial_success else {
         return Ok(());
@@ -98,7 +98,7 @@ fn judge(answer: ExportProfilesServiceResponse, windows: usize) -> Result<(), Fa
     }
 }
 
-/// The windows of a batch in pieces, each for a request: the same batch has the same ones.
+/// Splits the windows of a batch into pieces, one for each request. The same batch is always split in the same way.
 fn pieces(batch: &Batch) -> impl Iterator<Item = &[Window]> {
     let mut rows = batch.windows.first().map_or(0, |first| first.rows.len());
     let is_together = move |_: &Window, next: &Window| {
@@ -119,11 +119,11 @@ fn find(batches: &[Batch], part: usize) -> Option<(&Batch, &[Window])> {
     all.into_iter().nth(part)
 }
 
-/// By HTTP.
+/// Sends over HTTP.
 pub struct Http(Poster);
 
 impl Http {
-    /// One that posts to `endpoint`.
+    /// A sender that posts to `endpoint`.
     pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
         Ok(Self(Poster::new(endpoint)?))
     }
@@ -145,12 +145,12 @@ impl Sender for Http {
             ("Content-Encoding", "gzip"),
         ];
         let answer = self.0.post_with(&[], &headers, &packed, departure)?;
-        // The request was taken, even where the answer is none of OTLP's.
+        // The request was accepted, even if the answer isn't in OTLP's format.
         Ok(ExportProfilesServiceResponse::decode(&answer[..]).unwrap_or_default())
     }
 }
 
-/// The tables that all profiles of a request share. Place 0 of each is empty, as the format has it.
+/// The tables that all profiles of a request share. By the format, element 0 of each is empty.
 #[derive(Default)]
 struct Dictionary {
     strings: IndexSet<String>,
@@ -173,7 +173,7 @@ fn request(batch: &Batch, windows: &[Window]) -> ExportProfilesServiceRequest {
     }
 }
 
-/// A guest's profile, with what is known of the guest.
+/// A guest's profile with the guest's attributes.
 fn resource(batch: &Batch, window: &Window, profile: otlp::Profile) -> otlp::ResourceProfiles {
     let own = [
         ("service.name", &window.guest),
@@ -215,10 +215,10 @@ fn text(value: &str) -> AnyValue {
     }
 }
 
-/// The profile's identity, 16 bytes: the same window has the same, and by the collector's run no other has it.
+/// The profile's id of 16 bytes: always the same for the same window, and, by the collector's run, different for any other.
 fn identity(batch: &Batch, guest: usize) -> Vec<u8> {
     let boot = u64::from_str_radix(&batch.boot, 16).unwrap_or_default();
-    // 2^40 s are 34,000 years, and no host has 2^24 guests.
+    // The start has 40 bits (34,000 years), and the guest's index 24 bits.
     let window = batch.start << 24 | guest as u64 & 0xff_ffff;
     [boot.to_be_bytes(), window.to_be_bytes()].concat()
 }
@@ -282,7 +282,7 @@ impl Dictionary {
         place(number)
     }
 
-    /// A function's location, which has the function's place.
+    /// The index of a function's location, which is that of the function, too.
     fn location(&mut self, function: &str, module: &str, is_kernel: bool) -> i32 {
         let key = (function.to_owned(), module.to_owned(), is_kernel);
         let (number, is_new) = self.locations.insert_full(key);
@@ -350,7 +350,7 @@ impl Dictionary {
             attribute_indices: vec![
                 self.attribute("process.executable.name", batch.name(row.process)),
                 self.attribute("thread.name", batch.name(row.thread)),
-                // The conventions call the modes as we do.
+                // The modes have the same names in the semantic conventions.
                 self.attribute("cpu.mode", row.mode().name()),
             ],
             values: vec![i64::try_from(row.ticks).unwrap_or(i64::MAX)],
@@ -359,7 +359,7 @@ impl Dictionary {
     }
 }
 
-/// A place in a table, in the format's type: the limits of guests are far below.
+/// An index in a table, in the format's type. The limits of guests keep it far below the maximum.
 fn place(number: usize) -> i32 {
     i32::try_from(number).unwrap_or_default()
 }

@@ -23,7 +23,7 @@ use super::departure::Departure;
 use super::{Failure, Sink};
 use crate::batch::{Batch, Row, Window};
 
-/// The columns. Names and stacks are written by dictionaries.
+/// The columns. Names and stacks are encoded by dictionaries.
 pub const SCHEMA: &str = "
 message kvmprof {
     required int64 time (TIMESTAMP(MILLIS, true));
@@ -44,31 +44,31 @@ message kvmprof {
     required group labels (MAP) { repeated group key_value { required binary key (UTF8); required binary value (UTF8); } }
 }";
 
-/// The number of the column that has no value where it isn't known.
+/// The index of the column that has no value if it isn't known.
 const INTERRUPTS_OFF: usize = 10;
-/// Rows that are written at a time.
+/// Maximum number of rows that are written at once.
 const GROUP: usize = 1 << 18;
-/// Folders and files are for their user alone: names of functions and processes are like a core dump's summary.
+/// Only their user can read folders and files, as names of functions and processes may be secret.
 const FOLDER_MODE: u32 = 0o700;
-/// Longest part of a path that stands for a name, in bytes.
+/// Maximum length of a name in a path, in bytes.
 const MAX_PART: usize = 200;
 
-/// Where files go.
+/// The place into which files are written.
 pub trait Target: Send {
-    /// Writes the file of this `name` in `folder`, a path below the target, with the rows of `windows`: whole, or not at all. It takes the
-    /// place of one that has its name.
+    /// Writes the file `name` in `folder`, a path below the target, with the rows of `windows`. It is complete or not there, and replaces a file of the
+    /// same name.
     ///
     /// # Errors
-    /// It can't be written now; or never, if the error is a [`RefusedFile`].
+    /// It can't be written now. If the error is a [`RefusedFile`], it can never be written.
     fn write(&self, folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()>;
 }
 
-/// A file that its target is never going to take, and why.
+/// The error for a file that its target will never accept, with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RefusedFile(pub String);
 
-/// A window, the batch that it is in, and the names of that in the form in which they are written: made once, for all files.
+/// A window, its batch, and the batch's names in the form in which they are written, which are made once for all files.
 #[derive(Clone, Copy)]
 pub struct NamedWindow<'a> {
     batch: &'a Batch,
@@ -83,12 +83,12 @@ pub struct Folder(pub PathBuf);
 pub(super) struct ParquetSink {
     target: Box<dyn Target>,
     span: u64,
-    /// The files of the batches that are being handed over.
+    /// The files of the batches that are being delivered.
     files: Files,
 }
 
 impl ParquetSink {
-    /// One that writes to `target`, about `span` seconds to a file.
+    /// A sink that writes to `target`, with about `span` seconds in each file.
     pub fn new(target: Box<dyn Target>, span: u64) -> Self {
         Self {
             target,
@@ -99,7 +99,7 @@ impl ParquetSink {
 }
 
 impl Sink for ParquetSink {
-    /// The same batches give the same files.
+    /// The same batches make the same files.
     fn is_idempotent(&self) -> bool {
         true
     }
@@ -119,7 +119,7 @@ impl Sink for ParquetSink {
         (windows.len() as u64, ticks.fold(0, u64::saturating_add))
     }
 
-    /// A file isn't there before it is whole: there is no departure to be noted.
+    /// Writes a file. It is visible only when it is complete, so that no departure has to be noted.
     fn send(&mut self, batches: &[Batch], part: usize, _: &Arc<Departure>) -> Result<(), Failure> {
         let written = self.files.write(self.target.as_ref(), batches, part);
         written.map_err(|error| {
@@ -136,19 +136,19 @@ impl Sink for ParquetSink {
     }
 }
 
-/// The files that some batches give.
+/// The files that some batches make.
 #[derive(Default)]
 struct Files {
     files: Vec<PlannedFile>,
-    /// The names of each batch, in the form in which they are written: made once, for all files.
+    /// The names of each batch in the form in which they are written, made once for all files.
     names: Vec<Vec<ByteArray>>,
 }
 
-/// A file: the windows of a guest and a day.
+/// A file: the windows of a guest on a day.
 struct PlannedFile {
     folder: PathBuf,
     name: String,
-    /// The windows' places: of the batch, and of the window in it.
+    /// For each window, the index of its batch, and its index in the batch.
     windows: Vec<(usize, usize)>,
 }
 
@@ -179,7 +179,7 @@ impl Files {
         }
     }
 
-    /// The windows of a file; none if there is no such file.
+    /// The windows of a file. Empty if there is no such file.
     fn windows<'a>(&'a self, batches: &'a [Batch], file: usize) -> Vec<NamedWindow<'a>> {
         let Some(file) = self.files.get(file) else {
             return Vec::new();
@@ -195,7 +195,7 @@ impl Files {
         windows.collect()
     }
 
-    /// Writes a file. Without such a file there is nothing to do.
+    /// Writes a file. Does nothing if there is no such file.
     fn write(&self, target: &dyn Target, batches: &[Batch], file: usize) -> anyhow::Result<()> {
         let windows = self.windows(batches, file);
         match self.files.get(file) {
@@ -205,10 +205,10 @@ impl Files {
     }
 }
 
-/// Writes all windows of `batches` to `target`, those of a guest and a day to a file.
+/// Writes all windows of `batches` to `target`, with one file for a guest and a day.
 ///
 /// # Errors
-/// A file can't be written; those before it are there.
+/// A file can't be written. Those before it have been written.
 pub fn write(target: &dyn Target, batches: &[Batch]) -> anyhow::Result<()> {
     let files = Files::new(batches);
     (0..files.files.len()).try_for_each(|file| files.write(target, batches, file))
@@ -223,14 +223,14 @@ fn folder_of(batch: &Batch, window: &Window) -> PathBuf {
     place
 }
 
-/// A name as a part of a path, by percent-encoding, as readers of such folders decode it.
+/// A name as a part of a path, in percent-encoding, which readers of such folders decode.
 fn part_of_path(name: &str) -> String {
     let mut part = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
             part.push(char::from(byte));
         } else {
-            // Writing to a String cannot fail.
+            // Writing to a String can't fail.
             let _ = write!(part, "%{byte:02X}");
         }
         if part.len() >= MAX_PART {
@@ -258,7 +258,7 @@ fn date(seconds: u64) -> (u64, u64, u64) {
 }
 
 impl Target for Folder {
-    /// Writes it under another name, and renames it: a reader finds it whole, or not at all.
+    /// Writes the file under another name and renames it, so that readers find it complete or not at all.
     fn write(&self, folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow::Result<()> {
         let folder = self.0.join(folder);
         write_file(&folder, name, windows)
@@ -275,7 +275,7 @@ fn write_file(folder: &Path, name: &str, windows: &[NamedWindow<'_>]) -> anyhow:
     let mut file = write_rows(NewFile::create(&path)?, windows)?;
     file.sync_all()?;
     file.keep()?;
-    // A collector that is killed leaves half of a file, which the next one writes anew.
+    // A killed collector leaves an incomplete file, which the next one replaces.
     NewFile::remove_unfinished(&path)?;
     File::open(folder)?.sync_all()?;
     Ok(())
@@ -290,7 +290,7 @@ pub fn write_rows<W: Write + Send>(out: W, windows: &[NamedWindow<'_>]) -> anyho
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(format!("kvmprof-collect {}", env!("CARGO_PKG_VERSION")));
-    // The least and the greatest name in any stack exclude no file from a query, and cost a comparison for each frame.
+    // Minimum and maximum of the names in stacks would exclude no file from a query, and would take a comparison for each frame.
     for list in ["stack", "modules"] {
         let path = ColumnPath::new([list, "list", "element"].map(str::to_owned).to_vec());
         properties = properties.set_column_statistics_enabled(path, EnabledStatistics::None);
@@ -317,7 +317,7 @@ pub fn write_rows<W: Write + Send>(out: W, windows: &[NamedWindow<'_>]) -> anyho
     Ok(writer.into_inner()?)
 }
 
-/// A row, with what it is in.
+/// A row with its window and batch.
 #[derive(Clone, Copy)]
 struct Line<'a> {
     named: NamedWindow<'a>,
@@ -325,13 +325,13 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// A name; empty if there is none at this place.
+    /// The name with this index. Empty if there is none.
     fn name(self, place: u32) -> ByteArray {
         let name = self.named.names.get(place as usize);
         name.cloned().unwrap_or_else(|| "".into())
     }
 
-    /// The functions of its stack, or their modules, innermost first.
+    /// The names of the functions of its stack, or of their modules, innermost first.
     fn stack(self, is_module: bool) -> impl Iterator<Item = ByteArray> + 'a {
         self.named.batch.frames(self.row).map(move |(_, frame)| {
             self.name(if is_module {
@@ -351,7 +351,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Writes the column of this number, in the order of [`SCHEMA`].
+/// Writes the column with this index in [`SCHEMA`].
 fn write_column(
     column: usize,
     rows: &[Line<'_>],
@@ -439,7 +439,7 @@ impl Lists {
             self.present.push(1);
             self.values.push(item);
         }
-        // An empty list has a place, too.
+        // An empty list has levels, too.
         if self.values.len() == before {
             self.repeated.push(0);
             self.present.push(0);

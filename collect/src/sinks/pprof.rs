@@ -1,4 +1,4 @@
-//! Windows as pprof profiles, one request each, to Pyroscope or Parca.
+//! Windows as pprof profiles for Pyroscope or Parca, one request for each window.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::batch::{Batch, Row, Window};
 use crate::config::Endpoint;
 use crate::sinks::NO_STACK;
 
-/// How a server takes profiles.
+/// The protocol by which a server receives profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `POST /ingest?name=…&from=…&until=…` with a form (<https://grafana.com/docs/pyroscope/latest/reference-server-api/>).
     Pyroscope,
-    /// `POST /api/v1/profiles/writeraw` with JSON, the gateway to `WriteRaw` of `parca.profilestore.v1alpha1`.
+    /// `POST /api/v1/profiles/writeraw` with JSON, the HTTP gateway of `WriteRaw` in `parca.profilestore.v1alpha1`.
     Parca,
 }
 
-/// The name of what is measured.
+/// The name of the profiles.
 const NAME: &str = "kvmprof";
 
 /// The sink.
@@ -38,7 +38,7 @@ pub struct PprofSink {
 }
 
 impl PprofSink {
-    /// One that posts to `endpoint`.
+    /// A sink that posts to `endpoint`.
     pub fn new(endpoint: &Endpoint, dialect: Dialect) -> anyhow::Result<Self> {
         Ok(Self {
             poster: Poster::new(endpoint)?,
@@ -128,7 +128,7 @@ impl Sink for PprofSink {
     }
 }
 
-/// The window of this number among those of all batches.
+/// The window with this index among those of all batches.
 fn find(batches: &[Batch], part: usize) -> Option<(&Batch, &Window)> {
     let windows = batches
         .iter()
@@ -151,7 +151,7 @@ fn labels(batch: &Batch, window: &Window) -> Vec<(String, String)> {
     all.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// A value of a label in Pyroscope's `name`, where it has no quotes.
+/// The value of a label in Pyroscope's `name`, where it has no quotes: without the characters that would end it.
 fn plain(value: &str) -> String {
     let shown = |character| match character {
         '{' | '}' | ',' | '=' | '"' => '_',
@@ -160,7 +160,7 @@ fn plain(value: &str) -> String {
     value.chars().map(shown).collect()
 }
 
-/// Makes a profile. Numbers of functions and locations are from 1.
+/// Builds a profile. Functions and locations are numbered from 1.
 #[derive(Default)]
 struct Builder {
     strings: IndexSet<String>,
@@ -171,7 +171,7 @@ struct Builder {
 
 fn profile(batch: &Batch, window: &Window) -> message::Profile {
     let mut builder = Builder::default();
-    // The format has it so.
+    // By the format, string 0 is empty.
     builder.string("");
     let samples = builder.value_type("samples", "count");
     let time = builder.value_type("cpu", "nanoseconds");
@@ -224,7 +224,7 @@ impl Builder {
         });
     }
 
-    /// The number of a function's location, which has the same.
+    /// The number of a function's location, which is that of the function, too.
     fn location(&mut self, function: &str, module: &str) -> u64 {
         let key = (function.to_owned(), module.to_owned());
         let (place, is_new) = self.functions.insert_full(key);

@@ -24,12 +24,12 @@ fn waits_grow_up_to_a_bound_and_are_spread() {
         let all = (0..=u8::MAX).map(|chance| jittered(wait, chance));
         assert!(all.is_sorted_by(|one, other| one < other));
     }
-    // Not the same one for all collectors.
+    // It differs between collectors.
     let chances: std::collections::BTreeSet<u8> = (0..1000).map(|_| chance()).collect();
     assert!(chances.len() > 100, "{chances:?}");
 }
 
-/// Takes a batch in three parts, and has the spool closed while the first one is sent.
+/// Accepts a batch in three parts, and closes the spool while the first one is sent.
 struct Closing(Arc<Spool>);
 
 impl Sink for Closing {
@@ -55,7 +55,7 @@ impl Sink for Closing {
     }
 }
 
-/// Has `sink` take what is in `spool`, and returns how far it has come, and what waits for it.
+/// Delivers the batches in `spool` to `sink`. Returns its progress, and the number of batches that wait for it.
 fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
     let mut runner = Runner {
         name: "a".to_owned(),
@@ -68,7 +68,7 @@ fn run(spool: &Arc<Spool>, sink: &mut dyn Sink) -> (Progress, u64) {
     (progress, waiting)
 }
 
-/// Takes batches in two parts, and counts these.
+/// Accepts batches in two parts, and counts the parts.
 #[derive(Default)]
 struct Counting(u64);
 
@@ -88,7 +88,7 @@ impl Sink for Counting {
     }
 }
 
-/// Takes a batch in three parts, and looks at what is on the disk before and after each one's departure.
+/// Accepts a batch in three parts, and reads the progress on the disk before and after the departure of each part.
 struct Looking {
     spool: PathBuf,
     seen: Vec<Progress>,
@@ -118,7 +118,7 @@ impl Sink for Looking {
     }
 }
 
-/// At any moment, one part at most is unsure after a kill; none before the first has left.
+/// At any moment, one part at most is unsure after a kill, and none before the first departure.
 #[test]
 fn what_is_noted_is_what_may_have_arrived() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn what_is_noted_is_what_may_have_arrived() {
         (attempt.part, attempt.is_sent, progress.delivered.windows)
     });
     let seen: Vec<(u64, bool, u64)> = seen.collect();
-    // Until the next one leaves, the one before it is what was noted last.
+    // Until a part's departure, the last note is that of the part before it.
     let expected = [
         (0, false, 0),
         (0, true, 0),
@@ -151,7 +151,7 @@ fn what_is_noted_is_what_may_have_arrived() {
     assert_eq!(noted, Some(progress));
 }
 
-/// Killed when the second part had left, and the third one hadn't.
+/// The collector is killed after the departure of the second part, and before that of the third one.
 #[test]
 fn a_killed_collector_leaves_one_part_unsure() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn a_sink_that_ends_by_a_fault_is_told_of_before_the_end() {
     spool.push(&batch(10, &["g"], 5)).unwrap();
     running.join();
     assert_eq!(spool.failed().into_iter().collect::<Vec<_>>(), ["a"]);
-    // What waits for it stays.
+    // Batches that wait for it stay.
     assert_eq!(spool.fill().batches, 1);
 }
 
@@ -231,7 +231,7 @@ fn a_sink_that_is_to_end_finishes_the_part_that_it_sends() {
     assert_eq!(progress.unsure.windows, 0);
 }
 
-/// Has a sink of Parquet files, each with a guest's windows of a batch, take what is in `spool`, in a thread, until `is_done`.
+/// Delivers the batches in `spool` to a sink of Parquet files, each with a guest's windows of a batch, on a thread, until `is_done`.
 fn run_files(
     spool: &Arc<Spool>,
     target: impl Target + 'static,
@@ -252,7 +252,7 @@ fn run_files(
     })
 }
 
-/// Files by the folder of their guest, and how often each was tried. The third attempt fails, and each third one after it.
+/// The number of attempts to write each file, by the folder of its guest. Every third attempt fails.
 #[derive(Default)]
 struct Failing {
     attempts: Arc<Mutex<Vec<PathBuf>>>,
@@ -324,7 +324,7 @@ fn a_full_disk_holds_no_sink_up() {
         assert!(in_spool > 2, "{in_spool}");
         fill_up(folder);
         drop(spool);
-        // Nor a collector that starts.
+        // A collector that is started goes on, too.
         let spool = open().unwrap();
         spool.drain();
         let mut sink = Counting::default();
@@ -334,7 +334,7 @@ fn a_full_disk_holds_no_sink_up() {
             (2 * in_spool, 0, 0)
         );
         assert_eq!((sink.0, progress.lost.batches), (2 * in_spool, 1));
-        // Files have gone, and there is room.
+        // Files are removed, so that there is room.
         spool.push(&next(in_spool)).unwrap();
         drop(spool);
         let (_, kept, waiting) = open().unwrap().progress().remove(0);
@@ -351,7 +351,7 @@ fn what_cannot_be_noted_is_not_sent_and_waits() {
             let spool = Arc::new(Spool::open(&path, 1 << 30, &["a"]).unwrap());
             spool.push(&batch(10, &["g", "h"], 5)).unwrap();
             spool.drain();
-            // The room that is kept for notes is somebody else's.
+            // The room that is kept for notes is taken, too.
             take_kept_room(&path);
             let filler = fill_up(folder);
             let mut sink = Counting::default();

@@ -1,7 +1,7 @@
 //! TLS: trusted authorities and client certificates.
 //!
-//! The authorities are the system's, which its administrator changes and its updates renew; a list that is built into the program
-//! would do neither.
+//! The system's authorities are used, which its administrator can change and its updates renew. Neither would be possible with a list that is built into
+//! the program.
 
 use std::error::Error;
 use std::io;
@@ -16,10 +16,10 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 use crate::config::Tls;
 use crate::files::read_up_to;
 
-/// Longest file with certificates or a key, in bytes.
+/// Maximum length of a file with certificates or a key, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
-/// The configuration of TLS for ureq. No authorities are loaded unless it `is_used`.
+/// The TLS configuration for ureq. Authorities are loaded only if TLS `is_used`.
 pub fn client(tls: &Tls, is_used: bool) -> anyhow::Result<TlsConfig> {
     let roots = if is_used { roots(tls)? } else { Vec::new() };
     let shown = match (&tls.certificate_file, &tls.key_file) {
@@ -78,20 +78,20 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     read_up_to(path, MAX_FILE).with_context(|| format!("Cannot read {}", path.display()))
 }
 
-/// What to do about an error of a connection, if it is one of certificates.
+/// Advice for a connection's error that is about certificates, as the end of a message. Empty for other errors.
 pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
     let mut next = Some(error);
     while let Some(error) = next {
         match error.downcast_ref::<rustls::Error>() {
             Some(rustls::Error::InvalidCertificate(_)) => {
-                return ": its certificate isn't trusted (ca_file names whose are)";
+                return ": its certificate isn't trusted (ca_file names the trusted authorities)";
             }
             Some(rustls::Error::AlertReceived(_)) => {
-                return ": it refuses this side (certificate_file names what is shown)";
+                return ": it refuses the TLS handshake (certificate_file names the client's certificate)";
             }
             _ => {}
         }
-        // These two have what they are about, but not as their source.
+        // These errors contain their cause, but don't return it as their source.
         let io = match error.downcast_ref::<ureq::Error>() {
             Some(ureq::Error::Rustls(error)) => Some(error as &(dyn Error + 'static)),
             Some(ureq::Error::Io(error)) => Some(error as &(dyn Error + 'static)),
@@ -123,7 +123,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             assert!(said(&tls).contains("PEM"), "{}", said(&tls));
         }
-        // Whoever speaks no TLS needs none of it.
+        // Without TLS the files aren't needed.
         client(&tls, false).unwrap();
     }
 }

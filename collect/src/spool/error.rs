@@ -1,9 +1,9 @@
-//! What can be wrong with the spool.
+//! Errors of the spool.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What is wrong with the spool.
+/// An error of the spool.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// The folder, or a file in it, can't be used.
@@ -11,27 +11,27 @@ pub enum SpoolError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others can read or change it.
+    /// Other users can read or change the folder, or it isn't this user's.
     #[error("The spool {} isn't a folder of your own with mode 0700", .0.display())]
     NotOwn(PathBuf),
     /// Another collector uses it.
     #[error("Another kvmprof-collect uses the spool {}", .0.display())]
     InUse(PathBuf),
-    /// A file can't be read.
+    /// A file can't be read, or is damaged.
     #[error("Cannot read {}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl SpoolError {
-    /// Whether it is for want of room, which may come again.
+    /// Whether the disk or the quota is full, in which case it may succeed later.
     pub(super) fn is_full(&self) -> bool {
         let Self::Folder { source, .. } = self else {
             return false;

@@ -1,4 +1,4 @@
-//! Files of the spool. Each is written under another name, flushed and renamed, so that it is whole or not there.
+//! The files of the spool. Each is written under another name, flushed and renamed, so that it is either complete or not there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,33 +13,34 @@ use serde::de::DeserializeOwned;
 use super::SpoolError;
 use crate::batch::Batch;
 
-/// Nobody else may read what guests run.
+/// Modes of the folder and its files, and the mode bits of other users: these may not read what guests run.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const OTHERS: u32 = 0o077;
-/// How batches' names end, and those of files that aren't whole.
+/// The extensions of batches, and of incomplete files.
 const BATCH: &str = "batch";
 const UNFINISHED: &str = "tmp";
-/// The file whose room a document takes on a full disk.
+/// The file whose blocks a document takes on a full disk.
 const SPARE: &str = "spare";
-/// Documents have lengths that are multiples of it, filled up with spaces: one has room where another one was.
+/// Documents are filled up with spaces to multiples of this length, so that one fits into the blocks of another.
 const DOCUMENT_UNIT: usize = 4096;
-/// Bytes of a batch, unpacked, at most: far above what the limits of guests allow.
+/// Maximum length of an unpacked batch in bytes, far above what the limits of guests allow.
 const MAX_BATCH: u64 = 1 << 30;
+/// The level of zstd.
 const LEVEL: i32 = 3;
 
-/// A batch in the spool, by its name.
+/// A batch in the spool, as its file's name describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its number.
     pub number: u64,
-    /// When its windows began, in s since 1970.
+    /// The start of its windows, in s since 1970.
     pub start: u64,
-    /// How many windows it has.
+    /// Number of its windows.
     pub windows: u64,
-    /// Ticks in their rows.
+    /// Number of ticks in the windows' rows.
     pub ticks: u64,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub bytes: u64,
 }
 
@@ -82,16 +83,16 @@ impl Entry {
     }
 }
 
-/// A folder of one's own, which no other collector uses.
+/// The spool's folder, which belongs to this user and which no other collector uses.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Locked while this lives.
+    /// Holds the lock of the folder.
     handle: File,
 }
 
 impl Folder {
-    /// Opens the folder at `path`, which is made if there is none.
+    /// Opens the folder at `path`, and makes it if there is none.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let failed = |source| SpoolError::Folder {
             path: path.to_owned(),
@@ -123,7 +124,7 @@ impl Folder {
         }
     }
 
-    /// Makes the file whose room a document takes on a full disk, if there is none.
+    /// Makes the file [`SPARE`] if there is none.
     fn keep_spare(&self) -> Result<(), SpoolError> {
         if self.path.join(SPARE).exists() {
             return Ok(());
@@ -131,7 +132,7 @@ impl Folder {
         self.write(SPARE, &[b' '; DOCUMENT_UNIT])
     }
 
-    /// The batches in it, by number. Files that were being written when a collector was killed are removed.
+    /// The batches in it, ordered by number. Removes files that a killed collector has left incomplete.
     pub fn batches(&self) -> Result<Vec<Entry>, SpoolError> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.path).map_err(|source| self.failed(source))? {
@@ -149,7 +150,7 @@ impl Folder {
         Ok(entries)
     }
 
-    /// Writes a batch, and returns its bytes. There is none without room for the documents that say what becomes of it.
+    /// Writes a batch. Returns the length of its file in bytes. Fails if there is no spare room for the documents that a batch needs later.
     pub fn write_batch(&self, entry: &Entry, batch: &Batch) -> Result<u64, SpoolError> {
         self.keep_spare()?;
         let json = serde_json::to_vec(batch).map_err(|source| self.failed(source.into()))?;
@@ -181,7 +182,7 @@ impl Folder {
         serde_json::from_slice(&json).map_err(|source| damaged(source.into()))
     }
 
-    /// Reads a document; `None` if there is none of that name.
+    /// Reads a document. `None` if there is none of that name.
     pub fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
         let path = self.path.join(name);
         let damaged = |source| SpoolError::Damaged {
@@ -196,7 +197,7 @@ impl Folder {
         document.map(Some).map_err(|source| damaged(source.into()))
     }
 
-    /// Writes a document in place of what had its name. On a full disk it takes the room of the spare file, and what it replaces is the next one.
+    /// Writes a document, which replaces one of the same name. On a full disk it takes the blocks of the spare file, and the replaced file becomes the next spare one.
     pub fn write_json(&self, name: &str, document: &impl Serialize) -> Result<(), SpoolError> {
         let mut json = serde_json::to_vec(document).map_err(|source| self.failed(source.into()))?;
         json.resize(json.len().next_multiple_of(DOCUMENT_UNIT), b' ');
@@ -208,15 +209,15 @@ impl Folder {
 
     fn write_into_spare(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let (spare, path) = (self.path.join(SPARE), self.path.join(name));
-        // Not truncated: its blocks are the room.
+        // It isn't truncated, so that it keeps its blocks.
         let mut file = OpenOptions::new().write(true).open(&spare)?;
         file.write_all(bytes)?;
         file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
         match renameat_with(CWD, &spare, CWD, &path, RenameFlags::EXCHANGE) {
-            // The next one would have no spare file any more.
+            // There is no file to exchange with, so that no spare file would be left.
             Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
-            // A file system that can't exchange files is left without one until there is room.
+            // The file system can't exchange files: there is no spare file until there is room again.
             Err(_) => fs::rename(&spare, &path)?,
             Ok(()) => {}
         }
@@ -228,7 +229,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// Writes a file in place of what had its name.
+    /// Writes a file, which replaces one of the same name.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), SpoolError> {
         let unfinished = self.path.join(format!("{name}.{UNFINISHED}"));
         let write = || {
@@ -244,13 +245,13 @@ impl Folder {
             self.handle.sync_all()
         };
         write().map_err(|source| {
-            // What there is of it takes room that is needed.
+            // The incomplete file would take room.
             let _ = fs::remove_file(&unfinished);
             self.failed(source)
         })
     }
 
-    /// Removes a file. One that has gone is no failure.
+    /// Removes a file. It isn't an error if there is none.
     pub fn remove(&self, name: &str) -> Result<(), SpoolError> {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed(error)),
@@ -258,7 +259,7 @@ impl Folder {
         }
     }
 
-    /// It can't be used, for this reason.
+    /// The error that the folder can't be used, with this cause.
     pub fn failed(&self, source: io::Error) -> SpoolError {
         SpoolError::Folder {
             path: self.path.clone(),

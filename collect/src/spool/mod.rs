@@ -1,9 +1,9 @@
-//! What was collected and waits for the sinks, in a folder.
+//! A folder in which batches wait for the sinks.
 //!
-//! Each batch is a file. A sink has a position, which is in a file, too; a batch is removed when all sinks have it, or when there is no
-//! room: then the oldest goes, and counts as lost for each sink that doesn't have it.
+//! Each batch is a file. The position of each sink is in a file, too. A batch is removed when all sinks have received it. If there is no
+//! room, the oldest batch is removed, and counts as lost for each sink that hasn't received it.
 //!
-//! Nobody waits for the disk while the state is locked. The locks are taken in this order: `writing`, a sink's `notes`, `state`.
+//! No thread waits for the disk while it has locked the state. The locks are taken in this order: `writing`, a sink's `notes`, `state`.
 
 mod error;
 mod files;
@@ -31,38 +31,38 @@ pub use notes::read_progress;
 pub use progress::{Attempt, Counts, Progress};
 use state::{End, State};
 
-/// The file with what is being collected.
+/// The file that has a [`Collected`].
 const STATE: &str = "state.json";
 
-/// What was being collected, by which a later collector counts what a killed one has lost.
+/// The open windows, by which a later collector counts those that a killed one has lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Collected {
     /// The number of the next batch.
     next: u64,
-    /// Open windows: their start, and how many guests have one.
+    /// The number of guests with an open window, by the window's start in s since 1970.
     open: BTreeMap<u64, u64>,
-    /// Windows that were open when a collector was killed.
+    /// Number of windows that were open when a collector was killed.
     killed: u64,
 }
 
-/// How full the spool is.
+/// The contents of the spool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
-    /// Batches.
+    /// Number of batches.
     pub batches: u64,
-    /// Bytes of them.
+    /// Bytes of the batches' files.
     pub bytes: u64,
-    /// Windows that were open when a collector was killed.
+    /// Number of windows that were open when a collector was killed.
     pub killed: u64,
 }
 
-/// A sink's part of the spool: batches that it is to take.
+/// Batches for a sink.
 #[derive(Debug)]
 pub struct Claim {
-    /// Which they are.
+    /// The numbers of the batches.
     pub attempt: Attempt,
-    /// What is in them. Files that can't be read are left out, and count as lost.
+    /// The batches. Those whose files can't be read are left out, and count as lost.
     pub batches: Vec<Batch>,
 }
 
@@ -71,20 +71,20 @@ pub struct Claim {
 pub struct Spool {
     folder: Folder,
     limit: u64,
-    /// Held by who writes batches, and the file with what is being collected.
+    /// Held while a batch or the file [`STATE`] is written.
     writing: Mutex<()>,
     notes: BTreeMap<String, Mutex<Notes>>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// What a lock guards, though whoever had it has panicked: it is written whole, or not at all.
+/// Locks `mutex`, even if a thread has panicked with it: no change is left half done.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Spool {
-    /// Opens the spool in the folder at `path` for these `sinks`, which is to take `limit` bytes at most.
+    /// Opens the spool in the folder at `path` for these `sinks`. Its batches may take up to `limit` bytes.
     ///
     /// # Errors
     /// [`SpoolError`].
@@ -102,11 +102,11 @@ impl Spool {
         for sink in sinks {
             let (found, is_there) = Notes::open(&folder, sink)?;
             if !is_there {
-                // On a full disk it can only take an older one's place.
+                // It is written later: on a full disk there is no room for another file.
                 state.unsaved.insert((*sink).to_owned());
             }
             let progress = found.last();
-            // The sink's file was written, and the state wasn't: a number is given once.
+            // The sink's file may be newer than the state. No number is given twice.
             collected.next = collected.next.max(progress.next);
             state.add_sink(sink, progress);
             notes.insert((*sink).to_owned(), Mutex::new(found));
@@ -126,8 +126,8 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Writes what is known at the start, and removes what all sinks have. On a full disk the oldest batch goes, if nothing else does: no sink
-    /// could take any without a note of it.
+    /// Writes the state and the positions at the start, and removes batches that all sinks have received. If the disk is full even then, the oldest batch is
+    /// removed: without room for its notes, no sink could receive any.
     fn save_first(&self) -> Result<(), SpoolError> {
         let mut saved = self.save_all();
         self.remove_done(0, u64::MAX)?;
@@ -138,7 +138,7 @@ impl Spool {
             }
             let oldest = if is_last { self.take_oldest(0) } else { None };
             if let Some(oldest) = oldest {
-                // What can't be written is written now.
+                // If the count can't be written, it is written below.
                 let _ = self.count_lost(&oldest);
             }
             saved = self.save_all();
@@ -160,13 +160,13 @@ impl Spool {
         locked(&self.state)
     }
 
-    /// Writes what is being collected. Who calls it is alone in that.
+    /// Writes the file [`STATE`]. The caller holds `writing`, or is the only one to use the spool.
     fn save_state(&self) -> Result<(), SpoolError> {
         let collected = self.lock().collected.clone();
         self.folder.write_json(STATE, &collected)
     }
 
-    /// Writes a sink's progress as it is by now. What can't be written is [tried again](Self::save_rest).
+    /// Writes a sink's present progress. If it can't be written, [`save_rest`](Self::save_rest) tries again.
     fn save(&self, sink: &str) -> Result<(), SpoolError> {
         let Some(notes) = self.notes.get(sink) else {
             return Ok(());
@@ -184,7 +184,7 @@ impl Spool {
         written
     }
 
-    /// Writes what couldn't be written before, or was to be written later.
+    /// Writes the progress of sinks that couldn't be written before, or that was to be written later.
     fn save_rest(&self) -> Result<(), SpoolError> {
         let sinks = self.lock().unsaved.clone();
         sinks.iter().try_for_each(|sink| self.save(sink))
@@ -196,10 +196,10 @@ impl Spool {
         place.map(|place| place.progress).unwrap_or_default()
     }
 
-    /// Notes which open windows a killed collector loses: their starts, and of how many guests.
+    /// Notes the windows that are lost if the collector is killed: the number of guests, by the window's start in s since 1970.
     ///
     /// # Errors
-    /// It can't be written: windows that a killed collector loses won't be counted.
+    /// It can't be written. Then windows that a killed collector loses aren't counted.
     pub fn note_open(&self, open: BTreeMap<u64, u64>) -> Result<(), SpoolError> {
         let _alone = locked(&self.writing);
         {
@@ -212,7 +212,7 @@ impl Spool {
         self.save_state()
     }
 
-    /// Adds a batch, whose windows aren't open any more.
+    /// Adds a batch, whose windows aren't open from then on.
     ///
     /// # Errors
     /// As [`push_noting`](Self::push_noting).
@@ -222,11 +222,11 @@ impl Spool {
         self.push_noting(batch, open)
     }
 
-    /// Adds a batch, and notes at the same moment which windows are `open` from then on, as [`note_open`](Self::note_open) does. A collector that is
-    /// killed in between has the former ones open: the guests whose windows the batch has lose their next ones.
+    /// Adds a batch, and notes which windows are `open` from then on, as [`note_open`](Self::note_open) does. If the collector is killed between the two,
+    /// the former windows count as open: the guests whose windows are in the batch lose their next ones.
     ///
     /// # Errors
-    /// It can't be written, and counts as lost. Counts that can't be written either are written with a later batch, or at the end ([`Self::close`]).
+    /// The batch can't be written, and counts as lost. If the counts can't be written either, they are written with a later batch, or by [`Self::close`].
     pub fn push_noting(&self, batch: &Batch, open: BTreeMap<u64, u64>) -> Result<(), SpoolError> {
         let _alone = locked(&self.writing);
         let mut entry = Entry::new(self.lock().collected.next, batch);
@@ -238,11 +238,11 @@ impl Spool {
             state.collected.open = open;
             state.insert(entry);
             if written.is_err() {
-                // No sink ever sees it.
+                // No sink receives it.
                 state.lose(&entry);
             }
         }
-        // Each is done whatever became of those before it.
+        // Each step is done even if one before it has failed.
         let lost = match &written {
             Ok(_) => Ok(()),
             Err(_) => self.count_lost(&entry),
@@ -254,7 +254,7 @@ impl Spool {
         written.map(drop).and(lost).and(saved).and(made).and(rest)
     }
 
-    /// Removes the oldest batches until the others have room. Those that are being handed over stay.
+    /// Removes the oldest batches until the others fit into the limit. Batches that are being delivered stay.
     fn make_room(&self) -> Result<(), SpoolError> {
         while let Some(oldest) = self.take_oldest(self.limit) {
             self.count_lost(&oldest)?;
@@ -262,7 +262,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Takes out the oldest batch that isn't being handed over, if all of them have more than `limit` bytes. It is lost for those who don't have it.
+    /// Takes out the oldest batch that isn't being delivered, if all batches together have more than `limit` bytes. It is lost for the sinks that haven't received it.
     fn take_oldest(&self, limit: u64) -> Option<Entry> {
         let mut state = self.lock();
         let oldest = (state.bytes > limit).then(|| state.oldest_free())??;
@@ -270,23 +270,23 @@ impl Spool {
         Some(oldest)
     }
 
-    /// Removes the file of a batch that was lost. It is counted before it goes, and goes though the count can't be written now: it makes room for that.
+    /// Removes the file of a lost batch, after its count was written. If that fails, the file is removed all the same, which makes room for the count.
     fn count_lost(&self, entry: &Entry) -> Result<(), SpoolError> {
         let saved = self.save_rest();
         self.folder.remove(&entry.name()).and(saved)
     }
 
-    /// Removes those of the batches with the numbers from `first` to `last` that all sinks have. Without sinks they stay until there is no room.
+    /// Removes those of the batches with the numbers from `first` to `last` that all sinks have received. Without sinks they stay until there is no room.
     fn remove_done(&self, first: u64, last: u64) -> Result<(), SpoolError> {
         let done = self.lock().take_done(first, last);
         let removed = done.iter().map(|entry| self.folder.remove(&entry.name()));
-        // Each is removed whatever became of those before it.
+        // Each is removed even if one before it couldn't be.
         removed.fold(Ok(()), Result::and)
     }
 
-    /// Waits for the next batches for `sink`: so many that they are about `span` seconds, at least one; and for no more than
-    /// there are when the spool is drained. Batches that were being handed over come again. `None`: the spool is closed, or it is drained and has
-    /// none, or it wasn't opened for this sink.
+    /// Waits for the next batches for `sink`, at least one, which together cover about `span` seconds. If the spool is being drained, it doesn't wait
+    /// for more than there are. Batches whose delivery hasn't ended are returned again. `None`: the spool is closed, or it is being drained and has
+    /// no more batches, or it wasn't opened for this sink.
     ///
     /// # Errors
     /// The position can't be written.
@@ -319,7 +319,7 @@ impl Spool {
     }
 
     fn read(&self, sink: &str, attempt: Attempt) -> Result<Claim, SpoolError> {
-        // Nobody removes them while they are being handed over.
+        // They aren't removed while they are being delivered.
         let entries: Vec<Entry> = {
             let state = self.lock();
             let claimed = state.entries.range(attempt.first..=attempt.last);
@@ -338,7 +338,7 @@ impl Spool {
         Ok(Claim { attempt, batches })
     }
 
-    /// Changes a sink's progress, unless the change can't be written: it is on the disk before anybody sees it.
+    /// Changes a sink's progress, unless the change can't be written: it is on the disk before it is visible.
     ///
     /// # Errors
     /// It can't be written, and nothing has changed.
@@ -350,7 +350,7 @@ impl Spool {
         let mut next = self.progress_of(sink);
         change(&mut next);
         notes.write(&self.folder, &next)?;
-        // What others have changed in the meantime stays.
+        // Changes that others have made meanwhile stay.
         let mut state = self.lock();
         if let Some(place) = state.sinks.get_mut(sink) {
             change(&mut place.progress);
@@ -362,13 +362,13 @@ impl Spool {
     /// Changes a sink's progress, and writes it.
     ///
     /// # Errors
-    /// It can't be written now: it has changed, and is written later.
+    /// The change is made, but can't be written now. It is written later.
     pub fn change(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         self.change_later(sink, change);
         self.save(sink)
     }
 
-    /// Changes a sink's progress. It is written with the next change, or the next batch.
+    /// Changes a sink's progress, which is written with the next change or the next batch.
     pub fn change_later(&self, sink: &str, change: impl FnOnce(&mut Progress)) {
         let mut state = self.lock();
         if let Some(place) = state.sinks.get_mut(sink) {
@@ -377,10 +377,10 @@ impl Spool {
         }
     }
 
-    /// The sink is through with what it has claimed, and what else has changed.
+    /// Ends the delivery of the batches that the sink has claimed, and changes its progress.
     ///
     /// # Errors
-    /// It can't be written now, or what isn't needed any more can't be removed.
+    /// The progress can't be written now, or batches that aren't needed any more can't be removed.
     pub fn finish(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
         self.change_later(sink, change);
         let attempt = self.lock().finish(sink);
@@ -389,7 +389,7 @@ impl Spool {
         };
         let saved = self.save(sink);
         if saved.is_err() {
-            // It makes room, in which that can be written.
+            // Batches are removed all the same, which makes room for the note.
             let progress = self.progress_of(sink);
             if let Some(place) = self.lock().sinks.get_mut(sink) {
                 place.saved = progress;
@@ -399,14 +399,14 @@ impl Spool {
         saved.or_else(|_| self.save(sink))
     }
 
-    /// The sink has ended by a fault of the program.
+    /// Notes that the sink has ended by a fault of the program.
     pub fn note_failed(&self, sink: &str) {
         if let Some(place) = self.lock().sinks.get_mut(sink) {
             place.has_failed = true;
         }
     }
 
-    /// No more batches will come, and the sinks end: what they haven't claimed stays for the next start.
+    /// Closes the spool: no more batches will come, and the sinks end. Batches that they haven't claimed stay for the next start.
     pub fn close(&self) {
         let _alone = locked(&self.writing);
         self.lock().end = End::Closed;
@@ -417,7 +417,7 @@ impl Spool {
         self.changed.notify_all();
     }
 
-    /// No more batches will come, and the sinks end once they have taken all that is there, however few seconds it is.
+    /// Drains the spool: no more batches will come, and the sinks end once they have received all batches that there are, whatever time these cover.
     pub fn drain(&self) {
         self.lock().end = End::Draining;
         self.changed.notify_all();
@@ -428,7 +428,7 @@ impl Spool {
         self.lock().end == End::Closed
     }
 
-    /// Waits for `time`. True if no more batches will come.
+    /// Waits for `time`, or until no more batches will come. True in the second case.
     pub fn wait_ended(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         let mut state = self.lock();
@@ -442,7 +442,7 @@ impl Spool {
         }
     }
 
-    /// How full it is.
+    /// The present contents.
     pub fn fill(&self) -> Fill {
         let state = self.lock();
         Fill {
@@ -452,7 +452,7 @@ impl Spool {
         }
     }
 
-    /// How far each sink has come, and how many batches wait for it.
+    /// The progress of each sink, and the number of batches that wait for it.
     pub fn progress(&self) -> Vec<(String, Progress, u64)> {
         let state = self.lock();
         let sinks = state.sinks.iter();
@@ -468,10 +468,10 @@ impl Spool {
         failed.map(|(sink, _)| sink.clone()).collect()
     }
 
-    /// Reads all batches that are there, the oldest first.
+    /// Reads all batches, the oldest first.
     ///
     /// # Errors
-    /// One can't be read.
+    /// A batch can't be read.
     pub fn read_all(&self) -> Result<Vec<Batch>, SpoolError> {
         let entries: Vec<Entry> = self.lock().entries.values().copied().collect();
         let batches = entries.iter().map(|entry| self.folder.read_batch(entry));

@@ -1,7 +1,7 @@
-//! A sink's progress on the disk: it is written for each request, so that a note costs one flush and no room that isn't there already.
+//! A sink's progress on the disk. It is written for each request, so that a note takes one flush, and no additional room.
 //!
-//! The file has two slots, which are written in turn. A note that is cut off by a crash leaves the one before it in the other slot, as long as the
-//! disk changes no bytes beside those that are written (which SQLite takes for granted, too: <https://www.sqlite.org/psow.html>).
+//! The file has two slots, which are written in turn. If a crash cuts a note off, the note before it is still in the other slot, as long as the
+//! disk changes no bytes except those that are written (SQLite assumes that, too: <https://www.sqlite.org/psow.html>).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use flate2::Crc;
 use super::files::Folder;
 use super::{Progress, SpoolError};
 
-/// Bytes of a slot: far above what a progress takes, and half of a page, so that the file has one block.
+/// Length of a slot in bytes: far above what a progress needs, and half of a page, so that the file has one block.
 const SLOT: usize = 2048;
 
 /// The name of a sink's file.
@@ -21,7 +21,7 @@ fn file_name(sink: &str) -> String {
     format!("sink-{sink}.notes")
 }
 
-/// The name of the file that an earlier release had.
+/// The name of an earlier release's file.
 fn former_name(sink: &str) -> String {
     format!("sink-{sink}.json")
 }
@@ -31,16 +31,16 @@ fn former_name(sink: &str) -> String {
 pub struct Notes {
     path: PathBuf,
     name: String,
-    /// `None` while there is no room for one.
+    /// `None` until the file has been written.
     file: Option<File>,
-    /// The number of the last note, which says in which slot it is.
+    /// The number of the last note, which determines its slot.
     number: u64,
-    /// What it says.
+    /// The last note.
     last: Option<Progress>,
 }
 
 impl Notes {
-    /// The file for `sink`, and whether there is one. If only an earlier release's is there, that is what it says.
+    /// The file for `sink`, and whether it exists. If only an earlier release's file exists, the progress is taken from that.
     pub fn open(folder: &Folder, sink: &str) -> Result<(Self, bool), SpoolError> {
         let name = file_name(sink);
         let path = folder.file(&name);
@@ -69,7 +69,7 @@ impl Notes {
         }
     }
 
-    /// What the last note says; nothing yet if there is none.
+    /// The last note's progress. The default if there is none.
     pub fn last(&self) -> Progress {
         self.last.unwrap_or_default()
     }
@@ -77,13 +77,13 @@ impl Notes {
     /// Writes `progress`, which is on the disk when this returns.
     ///
     /// # Errors
-    /// It can't be written. The note before it is what is read later, or, where the disk has failed in the middle, this one.
+    /// It can't be written. A later read returns the note before it, or, if only the flush has failed, possibly this one.
     pub fn write(&mut self, folder: &Folder, progress: &Progress) -> Result<(), SpoolError> {
         let number = self.number + 1;
         let slot = encode(number, progress).map_err(|source| folder.failed(source))?;
         let place = place_of(number);
         if let Some(file) = &self.file {
-            // Neither the file's length nor its blocks change: its data alone are flushed.
+            // Neither the file's length nor its blocks change, so that only its data need a flush.
             let written = file.write_all_at(&slot, place);
             let flushed = written.and_then(|()| file.sync_data());
             flushed.map_err(|source| folder.failed(source))?;
@@ -103,12 +103,12 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 
-/// Where the slot of a note is.
+/// The offset of a note's slot in the file, in bytes.
 fn place_of(number: u64) -> u64 {
     number % 2 * SLOT as u64
 }
 
-/// A note as its slot has it: a checksum of the rest, its number, its text, and spaces.
+/// A note in the form of a slot: a checksum of the rest, the note's number, its text, and spaces.
 fn encode(number: u64, progress: &Progress) -> io::Result<Vec<u8>> {
     let text = format!("{number} {}", serde_json::to_string(progress)?);
     let mut slot = format!("{:08x} {text}", checksum(&text)).into_bytes();
@@ -120,7 +120,7 @@ fn encode(number: u64, progress: &Progress) -> io::Result<Vec<u8>> {
     Ok(slot)
 }
 
-/// The note in a slot, if it is whole.
+/// The note in a slot. `None` if it isn't complete.
 fn decode(slot: &[u8]) -> Option<(u64, Progress)> {
     let slot = std::str::from_utf8(slot).ok()?;
     let (sum, text) = slot.trim_end().split_once(' ')?;
@@ -137,13 +137,13 @@ fn checksum(text: &str) -> u32 {
     sum.sum()
 }
 
-/// The last whole note in a file's bytes.
+/// The last complete note in a file's bytes.
 fn last_of(bytes: &[u8]) -> Option<(u64, Progress)> {
     let slots = bytes.chunks(SLOT).take(2).filter_map(decode);
     slots.max_by_key(|(number, _)| *number)
 }
 
-/// The last note in the file at `path`; `None` if there is no file.
+/// The last note in the file at `path`. `None` if there is no file.
 fn read(path: &Path) -> io::Result<Option<(u64, Progress)>> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -156,10 +156,10 @@ fn read(path: &Path) -> io::Result<Option<(u64, Progress)>> {
     })
 }
 
-/// How far the sink of this name has come that a collector at work has in its spool, the folder at `spool`; `None` if that isn't known.
+/// The progress of the sink `sink` of a running collector, whose spool is the folder `spool`. `None` if there is no note of it.
 ///
 /// # Errors
-/// The file can't be read, or was written in the meantime.
+/// The file can't be read, or was written meanwhile.
 pub fn read_progress(spool: &Path, sink: &str) -> io::Result<Option<Progress>> {
     let found = read(&spool.join(file_name(sink)))?;
     Ok(found.map(|(_, progress)| progress))

@@ -1,4 +1,4 @@
-//! How far a sink has come.
+//! The progress of a sink.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use super::files::Entry;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
-    /// Batches.
+    /// Number of batches.
     pub batches: u64,
-    /// Windows in them.
+    /// Number of windows.
     pub windows: u64,
-    /// Ticks in their rows.
+    /// Number of ticks in the windows' rows.
     pub ticks: u64,
 }
 
@@ -31,44 +31,44 @@ impl Counts {
     }
 }
 
-/// Batches that are being handed over.
+/// An attempt to deliver batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// The first of them.
+    /// The number of the first batch.
     pub first: u64,
-    /// The last of them.
+    /// The number of the last batch.
     pub last: u64,
-    /// The part of them that is handed over now, from 0: those before are done.
+    /// The part that is being delivered, from 0. Earlier parts are done.
     pub part: u64,
-    /// Whether it may have arrived: the collector was killed while it was sent.
+    /// Whether the part may have arrived: it is being sent, or was when the collector was killed.
     pub is_sent: bool,
 }
 
 impl Attempt {
-    /// Whether the batch is one of them.
+    /// Whether the batch belongs to the attempt.
     pub fn contains(&self, number: u64) -> bool {
         (self.first..=self.last).contains(&number)
     }
 }
 
-/// What has become of the batches for one sink. Whatever was in the spool is in one of the counts, or waits.
+/// The progress of one sink. Each batch that was in the spool is in one of the counts, or waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// The next batch that is to be handed over.
+    /// The number of the next batch to deliver.
     pub next: u64,
-    /// Those that are being handed over.
+    /// The batches that are being delivered.
     pub attempt: Option<Attempt>,
-    /// What the sink has taken.
+    /// Data that the sink has accepted.
     pub delivered: Counts,
-    /// What was removed because the spool was full, or couldn't be written or read.
+    /// Data that were removed because the spool was full, or that couldn't be written or read.
     pub lost: Counts,
-    /// What the sink has refused for good.
+    /// Data that the sink has refused and that aren't sent again.
     pub refused: Counts,
-    /// What was being sent when the collector was killed: it isn't sent again, since the sink may have it. Also requests that the sink has
-    /// taken in part, without saying which part.
+    /// Data that were being sent when the collector was killed: they aren't sent again, since the sink may have received them. Also requests that the sink
+    /// has accepted in part, without saying which part.
     pub unsure: Counts,
-    /// Attempts that have failed and were made again.
+    /// Number of attempts that failed and were repeated.
     pub retries: u64,
 }
 
@@ -78,14 +78,14 @@ impl Progress {
         number >= self.next || self.is_in_flight(number)
     }
 
-    /// The attempt has come to `part`, which may be on its way.
+    /// Notes that the attempt has come to `part`, and whether that is being sent.
     pub fn go_on(&mut self, part: usize, is_sent: bool) {
         if let Some(attempt) = &mut self.attempt {
             (attempt.part, attempt.is_sent) = (part as u64, is_sent);
         }
     }
 
-    /// Whether the batch is being handed over.
+    /// Whether the batch is being delivered.
     pub fn is_in_flight(&self, number: u64) -> bool {
         self.attempt.is_some_and(|attempt| attempt.contains(number))
     }

@@ -1,52 +1,52 @@
-//! What is in the spool, and which batches are next.
+//! The batches in the spool, and the positions of the sinks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Attempt, Collected, Entry, Progress};
 
-/// Batches, and packed bytes of them, that are handed over at a time, at most.
+/// Maximum number of batches, and of their packed bytes, that a sink gets at a time.
 const MAX_CLAIM: usize = 720;
 const MAX_CLAIM_BYTES: u64 = 16 << 20;
 
-/// What is to come of the spool.
+/// Whether the spool is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum End {
     /// More batches come.
     #[default]
     Open,
-    /// None come; the sinks take those that are there.
+    /// No more batches come. The sinks take those that there are.
     Draining,
-    /// What is there stays.
+    /// No more batches come, and those that there are stay.
     Closed,
 }
 
 /// A sink in the spool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
-    /// How far it has come.
+    /// Its progress.
     pub(super) progress: Progress,
-    /// What is on the disk of that: a batch stays until no sink needs it by that, too.
+    /// The progress that is on the disk. A batch stays until no sink needs it by this, too.
     pub(super) saved: Progress,
-    /// How many batches it still needs.
+    /// Number of batches that it still needs.
     pub(super) waiting: u64,
     /// Whether it has ended by a fault of the program.
     pub(super) has_failed: bool,
 }
 
-/// All of it.
+/// The state of the spool.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) entries: BTreeMap<u64, Entry>,
     pub(super) bytes: u64,
     pub(super) collected: Collected,
     pub(super) sinks: BTreeMap<String, Place>,
-    /// Sinks whose progress isn't written yet, or couldn't be, as on a full disk.
+    /// Sinks whose progress isn't written yet, or couldn't be written.
     pub(super) unsaved: BTreeSet<String>,
     pub(super) end: End,
 }
 
 impl State {
-    /// Adds a sink that has come so far, by what is on the disk. All batches are there already.
+    /// Adds a sink with the progress that is on the disk. All batches have been added before.
     pub(super) fn add_sink(&mut self, sink: &str, progress: Progress) {
         let needed = self
             .entries
@@ -61,7 +61,7 @@ impl State {
         self.sinks.insert(sink.to_owned(), place);
     }
 
-    /// Adds a batch, whose number is above all that sinks have had.
+    /// Adds a batch, whose number is above those of all batches that sinks have received.
     pub(super) fn insert(&mut self, entry: Entry) {
         self.bytes += entry.bytes;
         self.entries.insert(entry.number, entry);
@@ -70,7 +70,7 @@ impl State {
         }
     }
 
-    /// Takes out a batch that nobody is handing over. It is lost for the sinks that need it.
+    /// Takes out a batch that isn't being delivered. It is lost for the sinks that need it.
     pub(super) fn lose(&mut self, entry: &Entry) {
         for (sink, place) in &mut self.sinks {
             let progress = &mut place.progress;
@@ -78,7 +78,7 @@ impl State {
                 continue;
             }
             progress.lost.add(entry);
-            // Those before it that the sink hasn't claimed stay its next ones: this one may be the newest, or others' may be in flight.
+            // Earlier batches that the sink hasn't claimed are still its next ones: this may be the newest, or other sinks may be receiving them.
             let mut before = self.entries.range(progress.next..entry.number);
             if before.next().is_none() {
                 progress.next = entry.number + 1;
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    /// The sink has claimed these batches.
+    /// Notes that the sink has claimed these batches.
     pub(super) fn claim(&mut self, sink: &str, attempt: Attempt) {
         if let Some(place) = self.sinks.get_mut(sink) {
             place.progress.attempt = Some(attempt);
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// The sink is through with what it has claimed, which is returned.
+    /// Ends the sink's attempt, which is returned.
     pub(super) fn finish(&mut self, sink: &str) -> Option<Attempt> {
         let place = self.sinks.get_mut(sink)?;
         let attempt = place.progress.attempt.take()?;
@@ -112,7 +112,7 @@ impl State {
         Some(attempt)
     }
 
-    /// Takes out those of the batches with the numbers from `first` to `last` that no sink needs, neither by what is on the disk. Without sinks all stay.
+    /// Takes out those of the batches with the numbers from `first` to `last` that no sink needs, also by the progress on the disk. Without sinks all stay.
     pub(super) fn take_done(&mut self, first: u64, last: u64) -> Vec<Entry> {
         if self.sinks.is_empty() || first > last {
             return Vec::new();
@@ -129,7 +129,7 @@ impl State {
         done
     }
 
-    /// Takes note of what is on the disk of a sink's progress, and of whether that is all.
+    /// Notes the progress of a sink that is on the disk.
     pub(super) fn note_saved(&mut self, sink: &str, saved: Progress) {
         if let Some(place) = self.sinks.get_mut(sink) {
             place.saved = saved;
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// The oldest batch that isn't being handed over.
+    /// The oldest batch that isn't being delivered.
     pub(super) fn oldest_free(&self) -> Option<Entry> {
         let is_free = |entry: &&Entry| {
             let mut sinks = self.sinks.values();
@@ -148,7 +148,7 @@ impl State {
         self.entries.values().find(is_free).copied()
     }
 
-    /// The batches from `next` on that are about `span` seconds; fewer if the spool is drained. `None` if there aren't so many.
+    /// The batches from `next` on that cover about `span` seconds, or fewer if the spool is being drained. `None` if there aren't enough.
     pub(super) fn enough(&self, next: u64, span: u64) -> Option<Attempt> {
         let mut entries = self.entries.range(next..).map(|(_, entry)| entry);
         let first = entries.next()?;
@@ -158,7 +158,7 @@ impl State {
             for entry in entries {
                 bytes += entry.bytes;
                 count += 1;
-                // The one that completes the time begins the next file.
+                // The batch at which the span is reached begins the next file.
                 is_enough = entry.start.abs_diff(first.start) >= span
                     || count > MAX_CLAIM
                     || bytes > MAX_CLAIM_BYTES;
@@ -190,7 +190,7 @@ mod tests {
         Push,
         Lose,
         Claim(usize, u64),
-        /// Of a sink; and whether that gets to the disk.
+        /// The sink's index, and whether its progress is written to the disk.
         Finish(usize, bool),
     }
 
@@ -208,7 +208,7 @@ mod tests {
         state.note_saved(sink, progress);
     }
 
-    /// Does it, and returns the batches that have gone.
+    /// Performs a step. Returns the batches that it removed.
     fn take(state: &mut State, step: &Step) -> Vec<Entry> {
         match step {
             Step::Push => {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is counted as things change is what a walk over all batches counts.
+        /// The counts that each step updates are those of a walk over all batches.
         #[test]
         fn counts_are_those_of_a_walk(steps in prop::collection::vec(step(), 0..80)) {
             let mut state = State::default();
@@ -277,7 +277,7 @@ mod tests {
                     prop_assert_eq!(place.waiting, needed.count() as u64);
                 }
             }
-            // Once all is on the disk, what nobody needs has gone, and nothing else.
+            // Once all progress is on the disk, exactly the batches that no sink needs are removed.
             for sink in SINKS {
                 save(&mut state, sink);
             }

@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Where a test that runs itself finds the small file system.
+/// Names the small file system for a test that runs itself.
 const SMALL: &str = "KVMPROF_TEST_SMALL_FOLDER";
 
-/// Runs `test`, which is the one of this `name`, by running this program again in a mount namespace, with a folder that is a file system of 256 KiB.
-/// On a host that gives no namespace it isn't run.
+/// Runs `test`, the test with this `name`, in another process of this program in a mount namespace, with a folder that is a file system of 256 KiB.
+/// It isn't run on a host that refuses namespaces.
 pub fn on_small_disk(name: &str, test: impl FnOnce(&Path)) {
     if let Some(folder) = env::var_os(SMALL) {
         return test(Path::new(&folder));
@@ -34,7 +34,7 @@ pub fn on_small_disk(name: &str, test: impl FnOnce(&Path)) {
     assert!(said.contains("1 passed"), "{said}");
 }
 
-/// Takes the room that the spool in `folder` keeps for its documents and for the sinks' notes.
+/// Takes the room that the spool in `folder` reserves for its documents and for the sinks' notes.
 pub fn take_kept_room(folder: &Path) {
     std::fs::remove_file(folder.join("spare")).unwrap();
     for file in std::fs::read_dir(folder).unwrap() {
@@ -46,7 +46,7 @@ pub fn take_kept_room(folder: &Path) {
     }
 }
 
-/// Fills the file system of `folder` by a file, whose path is returned.
+/// Fills the file system of `folder` with a file. Returns the file's path.
 pub fn fill_up(folder: &Path) -> PathBuf {
     let filler = folder.join("filler");
     let mut file = File::options()

@@ -54,7 +54,7 @@ fn each_sink_gets_each_batch_once() {
     spool.finish("b", |_| ()).unwrap();
     assert_eq!(spool.fill(), Fill::default());
     drop(spool);
-    // Numbers go on when all files have gone.
+    // Numbers go on after all files have been removed.
     let spool = place.open(LARGE, &["a", "b"]);
     spool.push(&batch(30, &["g"], 5)).unwrap();
     assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
@@ -94,7 +94,7 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
     let each = spool.fill().bytes;
     drop(spool);
     let spool = place.open(4 * each + each / 2, &["a"]);
-    // In flight: it stays.
+    // It is being delivered, so that it stays.
     assert_eq!(starts(&claim(&spool, "a", 0)), [0]);
     for start in (10..100).step_by(10) {
         spool.push(&batch(start, &["g", "h"], 5)).unwrap();
@@ -109,7 +109,7 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
         (lost.windows, lost.ticks),
         (2 * lost.batches, 16 * lost.batches)
     );
-    // The newest are there, and the count survives.
+    // The newest batches are there, and the count is kept.
     drop(spool);
     let spool = place.open(LARGE, &["a"]);
     assert_eq!(spool.progress()[0].1.lost, lost);
@@ -121,7 +121,7 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
     assert_eq!(starts(&claim(&spool, "a", 0)), [kept[0]]);
 }
 
-/// What one sink has in flight stays, and what goes in its place is not the next one of another sink.
+/// A batch that is being delivered to one sink stays, and the batch that is removed instead isn't the next one of another sink.
 #[test]
 fn a_sink_that_has_claimed_nothing_loses_only_what_goes() {
     let place = Place::new();
@@ -157,7 +157,7 @@ fn windows_of_a_killed_collector_are_counted_once() {
     for _ in 0..2 {
         assert_eq!(place.open(LARGE, &[]).fill().killed, 3);
     }
-    // It was killed when the batch was there, and the state not written yet: two guests lose their next window.
+    // It was killed after the batch was written and before the state was: two guests lose their next window.
     let state = std::fs::read(place.path().join(STATE)).unwrap();
     let mut state: Collected = serde_json::from_slice(&state).unwrap();
     state.open = BTreeMap::from([(20, 2), (30, 1)]);
@@ -172,7 +172,7 @@ fn windows_of_a_killed_collector_are_counted_once() {
     assert_eq!(place.open(LARGE, &[]).fill().killed, 3 + 3);
 }
 
-/// A sink that is behind holds nobody up who ends: what waits for it is there at the next start.
+/// The end doesn't wait for a sink that is behind: batches that wait for it are there at the next start.
 #[test]
 fn a_closed_spool_keeps_what_waits() {
     let place = Place::new();
@@ -242,7 +242,7 @@ fn the_folder_is_ones_own_and_used_once() {
     assert!(matches!(others, Err(SpoolError::NotOwn(_))), "{others:?}");
 }
 
-/// What it has taken can't be noted without room: the oldest batch makes it.
+/// Without room, the progress can't be written: the oldest batch is removed for it.
 #[test]
 fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
     on_small_disk(
@@ -264,7 +264,7 @@ fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
                 }
             }
             let lost = |sink: usize| spool.progress()[sink].1.lost.batches;
-            // The first sink has also lost the one that found no room.
+            // The first sink has also lost the batch for which there was no room.
             assert_eq!((lost(0), lost(1)), (2, 1));
         },
     );
@@ -296,13 +296,13 @@ fn fill_the_disk(folder: &Path) {
             "{refused:?}"
         );
     }
-    // There is no room for batches, but for counts.
+    // There is no room for batches, but there is for counts.
     assert_eq!(lost(&spool), [(4, 8, 64); 2]);
     assert_eq!(spool.fill().batches, 1);
     drop(spool);
     let spool = open();
     assert_eq!(lost(&spool), [(4, 8, 64); 2]);
-    // Counts can't be written either, until there is another batch.
+    // Counts can't be written either until there is another batch.
     take_kept_room(&folder.join("spool"));
     fill_up(folder);
     spool.push(&batch(60, &["g"], 5)).unwrap_err();
@@ -321,7 +321,7 @@ fn fill_the_disk(folder: &Path) {
     drop(spool);
     let spool = open();
     assert_eq!(lost(&spool), [(6, 10, 80); 2]);
-    // What came after that has a number of its own, and everything that isn't lost is handed over.
+    // Later batches have other numbers, and every batch that isn't lost is delivered.
     spool.push(&batch(90, &["g"], 5)).unwrap();
     for start in [10, 70, 90] {
         assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
@@ -332,7 +332,7 @@ fn fill_the_disk(folder: &Path) {
     assert_eq!(lost(&spool), [(6, 10, 80); 2]);
 }
 
-/// Whoever collects, or asks for the metrics, doesn't wait for a sink's note that is being written.
+/// The collector and requests for metrics don't wait while a sink's note is written.
 #[test]
 fn a_note_that_takes_its_time_holds_nobody_up() {
     let place = Place::new();
@@ -346,7 +346,7 @@ fn a_note_that_takes_its_time_holds_nobody_up() {
     assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
 }
 
-/// A crash may come between one sink's note and another's: a batch is there until both say that they have it.
+/// There may be a crash between the notes of two sinks: a batch stays until both notes say that it was received.
 #[test]
 fn a_batch_stays_until_it_is_noted_that_all_have_it() {
     let place = Place::new();
@@ -356,7 +356,7 @@ fn a_batch_stays_until_it_is_noted_that_all_have_it() {
     }
     spool.drain();
     assert_eq!(starts(&claim(&spool, "b", 100)), [10, 20, 30]);
-    // It has them, and that isn't on the disk yet.
+    // It has received them, but its note isn't on the disk yet.
     let attempt = spool.lock().finish("b").unwrap();
     assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
     spool.finish("a", |_| ()).unwrap();
@@ -368,7 +368,7 @@ fn a_batch_stays_until_it_is_noted_that_all_have_it() {
     assert_eq!(spool.folder.batches().unwrap().len(), 2);
 }
 
-/// A batch isn't found again by a walk over all of them, so that each is removed in its turn.
+/// Counts are updated at each step, and not by a walk over all batches.
 #[test]
 fn what_waits_is_known_after_each_step() {
     let place = Place::new();

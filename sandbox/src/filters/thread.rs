@@ -18,6 +18,8 @@ pub enum Thread {
     Introspection,
     /// The thread that reads the guest's programs.
     Binaries,
+    /// The same thread where a folder of the host has the guest's files (`--sysroot`, `--root`).
+    BinariesWithSysroot,
     /// The thread that writes a recording.
     Recorder,
     /// The thread that writes the console's output.
@@ -42,13 +44,14 @@ pub enum Thread {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Main,
         Self::Vcpu,
         Self::VcpuWithBpf,
         Self::Events,
         Self::Introspection,
         Self::Binaries,
+        Self::BinariesWithSysroot,
         Self::Recorder,
         Self::Console,
         Self::Disk,

@@ -179,6 +179,40 @@ fn a_thread_that_makes_another_call_ends_kvmprof() {
     });
 }
 
+/// A guest with these options, once the thread that reads the guest's programs has its filter.
+fn start_reading(options: &[&Path]) -> Guest {
+    let guest = Guest::start(Boot::Demo, options);
+    until("the thread has its filter", || {
+        let all = threads(guest.pid());
+        let fields = all.get("binaries")?;
+        (fields["Seccomp"] == "2").then_some(())
+    });
+    guest
+}
+
+/// Filters don't see the flags of openat2(2), so that a thread could open any file for writing by it where there is no Landlock.
+#[test]
+fn a_thread_opens_files_by_a_structure_only_where_there_is_a_folder_with_the_guests_files() {
+    on_kvm(|| {
+        // Nothing is there, so that the answer isn't Landlock's.
+        let nothing = c"/tmp/kvmprof-test-no-folder/file";
+        let mut guest = start_reading(&[]);
+        StoppedThread::stop(guest.pid(), "binaries").let_go_to_open_to_write(nothing);
+        let ran = guest.wait();
+        ran.assert_refused(
+            STATUS,
+            &["thread binaries", "437 (openat2,", "doesn't allow"],
+        );
+
+        let folder = tempfile::tempdir().unwrap();
+        let guest = start_reading(&[Path::new("--sysroot"), folder.path()]);
+        let thread = StoppedThread::stop(guest.pid(), "binaries");
+        assert_eq!(thread.open_to_write(nothing), Err(Errno::NOENT));
+        // It is not to go on from where it is.
+        guest.signal(Signal::KILL);
+    });
+}
+
 /// Nothing is refused there, and what would be is said.
 #[test]
 fn calls_are_reported_and_made_when_that_is_asked_for() {

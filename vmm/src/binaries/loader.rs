@@ -82,7 +82,11 @@ impl BinaryLoader {
                 if let Err(error) = block_signals() {
                     log::warn!("Cannot block signals in the thread binaries: {error}");
                 }
-                kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Binaries);
+                kvmprof_sandbox::enter(if sources.has_sysroot() {
+                    kvmprof_sandbox::Thread::BinariesWithSysroot
+                } else {
+                    kvmprof_sandbox::Thread::Binaries
+                });
                 let thread = Thread {
                     sources,
                     disks: DiskFiles::default(),

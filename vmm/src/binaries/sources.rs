@@ -66,6 +66,11 @@ impl BinarySources {
         self
     }
 
+    /// Whether there is a folder on the host with files of the guest.
+    pub(super) fn has_sysroot(&self) -> bool {
+        self.sysroot.is_some()
+    }
+
     /// The contents of `file`, if they are found anywhere.
     pub(super) fn file(&self, file: &MappedFile, disks: &DiskFiles) -> Option<Found> {
         let linux = self.knowledge.linux()?;

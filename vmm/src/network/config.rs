@@ -1,4 +1,4 @@
-//! The value of `--net`: what a network device of the guest is connected to, and its address.
+//! The value of `--net`: what a network device of the guest is connected to, and its MAC address.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 
 use super::mac::{BadMac, MacAddress};
 
-/// Bytes of a network interface's name (kernel: `IFNAMSIZ`, with the NUL).
+/// Maximum length of a network interface's name in bytes (kernel: `IFNAMSIZ`, without the NUL).
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// A network device that a guest is to have, as `tap=NAME[,mac=M]` or `socket=PATH[,mac=M]`.
+/// A network device of a guest, as `tap=NAME[,mac=M]` or `socket=PATH[,mac=M]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
-    /// Its other end.
+    /// The other end of its link.
     pub peer: PeerPlace,
-    /// Its address; `None`: an address that is computed from the other end's place.
+    /// Its MAC address. `None`: an address that is computed from `peer`.
     pub mac: Option<MacAddress>,
 }
 
@@ -30,11 +30,13 @@ pub enum PeerPlace {
 /// A value of `--net` that can't be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadNetwork {
-    /// Neither of the two ends is named, or both are.
+    /// It has neither `tap=` nor `socket=`, or more than one of them.
     #[error("a network is tap=NAME or socket=PATH, and either can have ,mac=ADDRESS after it")]
     Peer,
-    /// A word has no meaning here.
-    #[error("'{0}' means nothing to a network: it is tap=NAME or socket=PATH, and mac=ADDRESS")]
+    /// A word is unknown.
+    #[error(
+        "'{0}' is no option of a network: the options are tap=NAME or socket=PATH, and mac=ADDRESS"
+    )]
     Unknown(String),
     /// A word is given twice.
     #[error("{0}= is given twice")]
@@ -42,12 +44,12 @@ pub enum BadNetwork {
     /// A word has no value.
     #[error("{0}= has no value")]
     Empty(&'static str),
-    /// No interface can have this name.
+    /// A network interface can't have this name.
     #[error(
         "'{0}' is no name of a network interface: it has 1 to {INTERFACE_NAME_MAX} bytes, none of them '/', ':' or a space"
     )]
     Name(String),
-    /// The address isn't valid.
+    /// The MAC address isn't valid.
     #[error(transparent)]
     Mac(#[from] BadMac),
 }
@@ -100,7 +102,7 @@ fn given<'a>(name: &'static str, value: &'a str) -> Result<&'a str, BadNetwork> 
     Ok(value)
 }
 
-/// An interface's name, by the kernel's `dev_valid_name`.
+/// Checks an interface's name as the kernel's `dev_valid_name` does.
 fn interface_name(value: &str) -> Result<String, BadNetwork> {
     let name = given("tap", value)?;
     let impossible = |c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace();
@@ -108,7 +110,7 @@ fn interface_name(value: &str) -> Result<String, BadNetwork> {
         || name == "."
         || name == ".."
         || name.contains(impossible)
-        // The kernel would put a number into such a name.
+        // The kernel would replace `%d` by a number.
         || name.contains('%');
     if wrong {
         return Err(BadNetwork::Name(name.to_owned()));

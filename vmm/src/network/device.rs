@@ -22,34 +22,34 @@ use crate::virtio::{
     Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts, borrowed,
 };
 
-/// The time between a peer's end and the first attempt to reach it again, and the longest such time: it
-/// doubles while the peer stays away, or goes before it has sent a frame.
+/// The time between the loss of the peer and the first attempt to connect again, and the maximum of that time: it
+/// doubles at each attempt that fails, and when the peer is lost again before it has sent a frame.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// What has happened on a network device until now.
+/// State and counts of a network device.
 #[derive(Clone, Debug)]
 pub struct NetworkRecord {
-    /// Where its other end is, as `--net` names it.
+    /// The other end of its link, as `--net` names it.
     pub peer: String,
-    /// Its address.
+    /// Its MAC address.
     pub mac: MacAddress,
     /// Whether the guest sees the link as up.
     pub up: bool,
-    /// Frames, and what was wrong with them.
+    /// Counts of frames, and of errors in the queues and frames.
     pub counts: NetCounts,
-    /// What the guest's driver has done with the device as a whole.
+    /// Resets of the device by the guest's driver, and queues with invalid addresses.
     pub transport: TransportCounts,
-    /// How often the other end broke the protocol.
+    /// Number of errors of the other end, such as frames that break the protocol.
     pub peer_faults: u64,
 }
 
-/// What has happened on a device until it was served last, for other threads.
+/// State and counts of a device for other threads, as of its last turn.
 #[derive(Clone, Debug)]
 pub struct NetworkMonitor(Arc<Mutex<NetworkRecord>>);
 
 impl NetworkMonitor {
-    /// What has happened until now.
+    /// The state and the counts.
     #[must_use]
     pub fn record(&self) -> NetworkRecord {
         lock(&self.0).clone()
@@ -64,8 +64,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Connects to the other end. It is no error if nobody listens on a socket: the link is down until somebody
-    /// does. `opener` opens a tap that goes and comes again, and `connector` connects to a socket; without them this process does.
+    /// Connects to the other end. It isn't an error if no program listens on a socket: the link is down until one
+    /// does. `opener` opens a tap again that was removed and made anew, and `connector` connects to a socket. Without them this process does so.
     ///
     /// # Errors
     /// The tap can't be opened.
@@ -91,7 +91,7 @@ impl Network {
         Ok(Self { peer, mac, monitor })
     }
 
-    /// Its monitor, for other threads while the guest runs.
+    /// The device's monitor, for use while the guest runs.
     #[must_use]
     pub fn monitor(&self) -> NetworkMonitor {
         self.monitor.clone()
@@ -124,11 +124,11 @@ impl VirtioParts for Network {
     }
 }
 
-/// Decides when to look again for a peer that has gone.
+/// Decides when to connect to a lost peer again.
 struct Retry {
     delay: Duration,
     due: Option<Instant>,
-    /// Frames received when the peer came.
+    /// The number of frames that had been received when the peer was connected.
     frames: u64,
 }
 
@@ -141,7 +141,7 @@ impl Retry {
         }
     }
 
-    /// Notes the peer's state, and the number of frames that it has sent until now. True if it is time to look for it
+    /// Notes whether the peer is connected, and the number of frames that have been received. True if it is time to connect
     /// again.
     fn is_due(&mut self, up: bool, frames: u64, now: Instant) -> bool {
         if up {
@@ -167,7 +167,7 @@ impl Retry {
         }
     }
 
-    /// How long it is from `now` to the next look.
+    /// The time from `now` to the next attempt. `None` if the peer is connected.
     fn left(&self, now: Instant) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(now))
     }
@@ -186,7 +186,7 @@ struct Server {
 enum Woken {
     /// The thread has to end.
     Ending,
-    /// There may be something to do; `gone`: the other end is gone.
+    /// There may be something to do. `gone`: the other end has closed the connection or the tap was removed.
     Work { gone: bool },
 }
 
@@ -197,7 +197,7 @@ impl Server {
             self.peer.flush();
             let mut wants = self.serve();
             if gone && !wants.turn && self.peer.is_up() {
-                // All that it had sent before has been read, as far as the guest has room for it.
+                // All frames that it had sent have been read, as far as the guest has room for them.
                 self.peer.hang_up();
                 wants = self.serve();
             }
@@ -243,7 +243,7 @@ impl Server {
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
-                // Without a wait the thread would spin.
+                // Without a working poll(2) the thread would spin.
                 log::error!("A network device isn't served any more: {error}");
                 return Woken::Ending;
             }
@@ -303,7 +303,7 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         retry.is_due(false, 5, start);
         assert!(retry.is_due(false, 5, at(100)));
-        // It comes, and goes without a frame.
+        // It is connected, and lost without a frame.
         assert!(!retry.is_due(true, 5, at(101)));
         assert!(!retry.is_due(false, 5, at(102)));
         assert_eq!(retry.left(at(102)), Some(2 * RETRY_FIRST));

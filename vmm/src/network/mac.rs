@@ -6,24 +6,26 @@ use std::str::FromStr;
 
 use super::config::PeerPlace;
 
-/// The first byte of addresses that the owner of a network assigns: "locally administered", and not a group's.
+/// The first byte of the addresses that kvmprof makes: a locally administered address, and not that of a group.
 const LOCAL: u8 = 0x02;
 const GROUP_BIT: u8 = 0x01;
 
-/// The address of one network device.
+/// The MAC address of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacAddress(pub [u8; 6]);
 
-/// Why a word isn't the address of a device.
+/// A MAC address that can't be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMac {
-    /// It isn't written as an address.
+    /// It doesn't have the form of a MAC address.
     #[error(
         "'{0}' is no MAC address: it must be six pairs of hexadecimal digits with colons between them, such as 02:00:00:00:00:01"
     )]
     Form(String),
-    /// It is a group's, to which broadcasts belong.
-    #[error("The MAC address {0} is that of a group: the first byte of a device's is even")]
+    /// It is the address of a group, such as the broadcast address.
+    #[error(
+        "The MAC address {0} is that of a group: the first byte of a device's address must be even"
+    )]
     Group(MacAddress),
     /// It is zero.
     #[error("The MAC address 00:00:00:00:00:00 is invalid")]
@@ -62,7 +64,7 @@ impl fmt::Display for MacAddress {
 }
 
 impl MacAddress {
-    /// The default address of a device that is connected to `peer`: always the same for the same place on the
+    /// The default address of a device that is connected to `peer`: always the same for the same peer on the
     /// same host, and most probably different for any other.
     #[must_use]
     pub fn of_peer(peer: &PeerPlace) -> Self {
@@ -88,7 +90,7 @@ impl MacAddress {
     }
 }
 
-/// This host's id (machine-id(5)), or else its name; empty if it has neither.
+/// This host's id (machine-id(5)), or its name if it has no id. Empty if it has neither.
 fn host_id() -> String {
     let read = |path| fs::read_to_string(path).ok();
     read("/etc/machine-id")

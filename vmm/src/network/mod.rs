@@ -1,4 +1,4 @@
-//! The guest's network devices: what they are connected to on the host, and the thread that serves each.
+//! The guest's network devices: their options, the other ends of their links on the host, and the thread that serves each device.
 
 mod config;
 mod device;

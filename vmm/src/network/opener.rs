@@ -1,5 +1,5 @@
-//! A process that opens taps again which have been removed and made anew. A contained kvmprof may not do so: a process that may open one tap
-//! may open, or make, any.
+//! A process that opens taps again which were removed and made anew. A contained kvmprof may not do so: a process that may open one tap
+//! may open, or make, any other.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,13 +10,13 @@ use super::config::{NetworkConfig, PeerPlace};
 use super::tap;
 use crate::helper::Helper;
 
-/// The connection to that process, which ends when this is dropped.
+/// The connection to that process. The process ends when this is dropped.
 #[derive(Debug)]
 pub struct TapOpener(Helper);
 
 impl TapOpener {
-    /// Forks the process for the taps among these networks; `None` if there are none. It opens these taps and no others, and keeps no
-    /// rights of a superuser but those over networks.
+    /// Forks the process for the taps among these networks. `None` if there are none. It opens these taps and no others, and keeps no
+    /// capability except CAP_NET_ADMIN.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -42,7 +42,7 @@ impl TapOpener {
         Ok(Some(Self(helper?)))
     }
 
-    /// Opens the tap with this name, which is one of those from the start.
+    /// Opens the tap with this name, which has to be one of those given to [`fork`](Self::fork).
     ///
     /// # Errors
     /// It isn't there, or can't be opened.

@@ -1,38 +1,38 @@
-//! The other end of a network device, as the thread that serves the device sees it.
+//! The interface of the other end of a network device, for the thread that serves the device.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use kvmprof_devices::virtio::net::{Link, Offloads};
 
-/// Maximum number of messages of a device about its other end. A peer that comes and goes must not fill the log.
+/// Maximum number of messages about a device's other end. A peer that connects again and again must not fill the log.
 const MESSAGES: u32 = 16;
 
 /// A [`Link`] whose frames can be waited for, and that can be connected again.
 pub trait Peer: Link + Send {
-    /// The work that it can do for a guest.
+    /// The offloads that it can do for a guest.
     fn offloads(&self) -> Offloads;
 
-    /// The descriptor that becomes readable when a frame comes, and writable when there is room; `None` while it is down.
+    /// The descriptor that becomes readable when a frame has come, and writable when there is room. `None` while the link is down.
     fn source(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether something is left to be written when there is room.
+    /// Whether bytes of a frame are left that have to be written when there is room.
     fn has_output(&self) -> bool;
 
-    /// Writes what is left, as far as there is room.
+    /// Writes the bytes that are left, as far as there is room.
     fn flush(&mut self);
 
-    /// Gives up the connection, whose other end is gone. Frames of it that haven't been read are lost.
+    /// Closes the connection, whose other end is gone. Frames that haven't been read are lost.
     fn hang_up(&mut self);
 
     /// Tries to connect again, without waiting.
     fn reconnect(&mut self);
 
-    /// How often something was wrong with it until now.
+    /// Number of errors since the start.
     fn faults(&self) -> u64;
 }
 
-/// Whether reading or writing failed only because there is nothing, or no room, at this moment.
+/// Whether reading or writing failed only because there is no data, or no room, at this moment.
 pub fn is_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -40,7 +40,7 @@ pub fn is_later(error: &io::Error) -> bool {
     )
 }
 
-/// Writes into the log what is wrong with the other end, a bounded number of times.
+/// Writes messages about the other end into the log, a bounded number of them.
 #[derive(Debug)]
 pub struct Complaints {
     title: String,
@@ -48,20 +48,20 @@ pub struct Complaints {
 }
 
 impl Complaints {
-    /// Complaints about the device with this title.
+    /// Messages about the device whose `--net` has this value.
     pub fn new(title: String) -> Self {
         let left = MESSAGES;
         Self { title, left }
     }
 
-    /// Writes one line into the log.
+    /// Writes one line into the log, unless there were [`MESSAGES`] already.
     pub fn say(&mut self, what: impl std::fmt::Display) {
         if self.left == 0 {
             return;
         }
         self.left -= 1;
         let end = if self.left == 0 {
-            "; nothing more is said of it"
+            "; there will be no more messages about it"
         } else {
             ""
         };

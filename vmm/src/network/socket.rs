@@ -1,5 +1,5 @@
-//! A program at the other end of a Unix stream socket, with the protocol of QEMU's `-netdev stream`: each frame has its
-//! length in front. passt(1) is such a program, and gives a guest the host's network without a privilege.
+//! A program at the other end of a Unix stream socket, with the protocol of QEMU's `-netdev stream`: each frame follows its
+//! length. passt(1) is such a program, and gives a guest access to the host's network without privileges.
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,10 +15,10 @@ use rustix::net::SendFlags;
 use super::peer::{Complaints, Peer, is_later};
 use crate::connector::{SocketConnector, connect};
 
-/// Maximum number of reads for one frame in a turn.
+/// Maximum number of reads for one frame.
 const READS: usize = 8;
 
-/// A connection that is made again when it is lost. Neither side leaves work to the other one: headers are empty.
+/// A connection to a program, which is made again when it is lost. There are no offloads: virtio headers are zero.
 pub struct SocketPeer {
     path: PathBuf,
     stream: Option<UnixStream>,
@@ -26,19 +26,19 @@ pub struct SocketPeer {
     writer: FrameWriter,
     faults: u64,
     complaints: Complaints,
-    /// Who connects, if this process may not.
+    /// The process that connects, if this one may not.
     connector: Option<Arc<SocketConnector>>,
 }
 
 impl SocketPeer {
-    /// Connects to `path`, by `connector` if there is one. While nobody listens there, and when the connection is lost, [`Peer::reconnect`] tries again.
+    /// Connects to `path`, by `connector` if there is one. If no program listens there, or the connection is lost, [`Peer::reconnect`] tries again.
     pub fn new(path: PathBuf, connector: Option<Arc<SocketConnector>>) -> Self {
         let mut complaints = Complaints::new(format!("socket={}", path.display()));
         let stream = match connect(connector.as_deref(), &path) {
             Ok(stream) => Some(stream),
             Err(error) => {
                 complaints.say(format_args!(
-                    "nobody is there yet ({error}); the guest's link is down until somebody is"
+                    "no program listens there yet ({error}); the guest's link is down until one does"
                 ));
                 None
             }
@@ -68,13 +68,13 @@ impl SocketPeer {
         self.close();
     }
 
-    /// The peer has broken the protocol: where its next frame begins is unknown.
+    /// Closes the connection to a peer that has broken the protocol: the beginning of its next frame is unknown.
     fn blame(&mut self, error: StreamError) {
         self.faults += 1;
         self.lose(format_args!("the peer has sent {error}"));
     }
 
-    /// Reads what there is in the stream; false if it is empty.
+    /// Reads the data that the stream has now. False if there are none.
     fn fill(&mut self) -> bool {
         let Some(mut stream) = self.stream.as_ref() else {
             return false;
@@ -302,7 +302,7 @@ mod tests {
         bench.peer.reconnect();
         assert!(bench.peer.is_up());
         let mut other = bench.accept();
-        // In mid-frame, with a frame before it that is whole.
+        // It closes the connection in the middle of its second frame.
         other.write_all(&framed(60, 1)).unwrap();
         other.write_all(&framed(60, 2)[..20]).unwrap();
         drop(other);

@@ -1,5 +1,5 @@
-//! A tap interface of the host (kernel: Documentation/networking/tuntap.rst) that exists already. Frames have their
-//! virtio header in the file too, so that checksums and segmentation can be left to the host's kernel and to the guest.
+//! An existing tap interface of the host (kernel: Documentation/networking/tuntap.rst). Frames in the tap's file have a
+//! virtio header, so that checksums and segmentation can be left to the host's kernel and to the guest.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -34,46 +34,46 @@ pub enum TapError {
         /// The system's answer.
         source: io::Error,
     },
-    /// It belongs to another user.
+    /// The interface belongs to another user.
     #[error(
-        "The tap {name} is another user's; `ip tuntap add dev {name} mode tap user $USER` as root makes one for you"
+        "The tap {name} belongs to another user; `ip tuntap add dev {name} mode tap user $USER` as root makes one for you"
     )]
     Permission {
         /// Its name.
         name: String,
     },
-    /// Another program has it open.
+    /// Another program has opened it.
     #[error("The tap {name} is in use by another program")]
     Busy {
         /// Its name.
         name: String,
     },
-    /// It is an interface of another kind.
-    #[error("The network interface {name} is no tap, or one of another mode")]
+    /// The interface isn't a tap, or was made with other flags.
+    #[error("The network interface {name} is no tap, or was made with other flags")]
     Kind {
         /// Its name.
         name: String,
     },
-    /// The kernel refused something else.
+    /// The kernel refused another operation.
     #[error("The host refused the tap {name} ({operation})")]
     Refused {
         /// Its name.
         name: String,
-        /// What was asked for.
+        /// The operation.
         operation: &'static str,
         /// The system's answer.
         source: io::Error,
     },
 }
 
-/// An open tap, which is opened again if somebody removes it and makes it anew.
+/// An open tap, which is opened again if it is removed and made anew.
 pub struct TapPeer {
     name: String,
     file: Option<File>,
     received: Offloads,
     faults: u64,
     complaints: Complaints,
-    /// The process that opens it again, if this one may not.
+    /// The process that opens the tap again, if this one may not.
     opener: Option<Arc<TapOpener>>,
 }
 
@@ -81,7 +81,7 @@ impl TapPeer {
     /// Opens the tap with this name. `opener` opens it again if it is removed and made anew.
     ///
     /// # Errors
-    /// It isn't there, or isn't this user's.
+    /// There is no such tap, it belongs to another user, or the host refuses it.
     pub fn open(name: &str, opener: Option<Arc<TapOpener>>) -> Result<Self, TapError> {
         let file = open(name)?;
         let mut tap = Self {
@@ -96,8 +96,8 @@ impl TapPeer {
         Ok(tap)
     }
 
-    /// Tells the kernel what work a received frame may leave to the guest. The kernel needn't be told what work sent frames may leave to it:
-    /// the header of each frame says that.
+    /// Tells the kernel which offloads received frames may use. It need not be told those of frames that the guest sends:
+    /// the header of each frame has them.
     fn tell_offloads(&mut self) {
         let Some(file) = &self.file else { return };
         let Offloads {
@@ -156,7 +156,7 @@ impl Link for TapPeer {
                 self.lose("the tap is gone");
                 Sent::Refused
             }
-            // The interface is down (EIO), or the kernel finds something wrong with the frame (EINVAL).
+            // The interface is down (EIO), or the frame is invalid (EINVAL).
             Err(_) => Sent::Refused,
         }
     }
@@ -208,12 +208,12 @@ impl Peer for TapPeer {
     }
 }
 
-/// The file has no interface any more.
+/// Whether the error says that the interface was removed.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
 }
 
-/// Opens the tap with this name. It is never made here, as the kernel would do for root.
+/// Opens the tap with this name, which has to exist: for root, the kernel would make one.
 pub(super) fn open(name: &str) -> Result<File, TapError> {
     if !exists(name).map_err(refused(name, "a socket"))? {
         return Err(TapError::Missing {
@@ -232,7 +232,7 @@ pub(super) fn open(name: &str) -> Result<File, TapError> {
     let one_queue = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     attach(&file, name, one_queue)
         .or_else(|error| match error.raw_os_error() {
-            // A tap that was made for several queues is used with one.
+            // The tap was made for several queues, of which one is used.
             Some(libc::EINVAL) => attach(&file, name, one_queue | libc::IFF_MULTI_QUEUE),
             _ => Err(error),
         })
@@ -251,7 +251,7 @@ fn exists(name: &str) -> io::Result<bool> {
     Ok(rustix::net::netdevice::name_to_index(&socket, name).is_ok())
 }
 
-/// Connects the open file with the interface of this name (TUNSETIFF).
+/// Connects the open file to the interface with this name (TUNSETIFF).
 fn attach(file: &File, name: &str, flags: libc::c_int) -> io::Result<()> {
     let mut request = libc::ifreq {
         ifr_name: [0; libc::IFNAMSIZ],
@@ -272,7 +272,7 @@ fn attach(file: &File, name: &str, flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// What the kernel's answer to TUNSETIFF means.
+/// The error for the kernel's answer to TUNSETIFF.
 fn refusal(name: &str, error: io::Error) -> TapError {
     let owned = name.to_owned();
     match error.raw_os_error() {
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn the_kernels_refusals_have_reasons() {
         let refusal = |errno| refusal("tap0", io::Error::from_raw_os_error(errno)).to_string();
-        assert!(refusal(libc::EPERM).contains("another user's"));
+        assert!(refusal(libc::EPERM).contains("another user"));
         assert!(refusal(libc::EBUSY).contains("in use"));
         assert!(refusal(libc::EINVAL).contains("no tap"));
         assert!(refusal(libc::ENOMEM).contains("TUNSETIFF"));

@@ -27,7 +27,7 @@ use crate::virtio::{
     borrowed,
 };
 
-/// How many lines of a program's output are shown while the guest runs.
+/// Maximum number of lines of a program's standard error that are shown while the guest runs.
 const LINES_MAX: u32 = 20;
 
 /// A shared folder that is to become a device. The program that serves it runs.
@@ -60,7 +60,7 @@ impl Share {
         })
     }
 
-    /// The folder's monitor, for those who look at it later.
+    /// The folder's monitor, for use while the guest runs.
     #[must_use]
     pub fn monitor(&self) -> ShareMonitor {
         self.monitor.clone()
@@ -130,8 +130,8 @@ impl MmioRegisters for SharedFolder {
         self.mmio.read(offset, data);
     }
 
-    /// Returns when the program has done its part: after a reset it doesn't touch memory any more. That takes until it has finished the
-    /// requests that it performs.
+    /// Returns when the program has followed the change: after a reset it doesn't access guest memory any more. That takes until it has finished the
+    /// requests that it is performing.
     fn write(&self, offset: u64, data: &[u8]) {
         self.mmio.write(offset, data);
         // Other registers don't need this, and an interrupt handler, which uses them, waits for nobody.
@@ -146,9 +146,9 @@ impl MmioRegisters for SharedFolder {
 }
 
 impl SharedFolder {
-    /// The program is to serve the queues that the driver has set up, if it doesn't already.
+    /// Has the program serve the queues that the driver has set up, if it doesn't do so already.
     fn follow(&self) {
-        // This lock comes first: of two vCPUs, the one that looks at the device last acts last.
+        // This lock is taken first: of two vCPUs, the one that reads the device's state last acts last.
         let mut state = lock(&self.state);
         let wanted = self.mmio.with(|transport, _| transport.running_queues());
         if state.running == wanted {
@@ -164,7 +164,7 @@ impl SharedFolder {
             return;
         };
         if !is_new {
-            // Another program can't go on with queues in the middle: their driver has to begin anew.
+            // Another program can't take over queues that are in use: the driver has to reset the device.
             self.monitor
                 .note(|history| history.state = ShareState::Failed);
             self.begin_to_refuse();
@@ -198,8 +198,8 @@ impl SharedFolder {
         session.start(queues, self.mmio.memory(), &events)
     }
 
-    /// A program of this folder's own is ended with each run of the driver: it would take the next one's requests for a
-    /// continuation.
+    /// Has the program stop. A program that was started for this folder is ended at each reset: it would treat the requests after the reset as
+    /// a continuation of those before.
     fn stop(&self, state: &mut State) {
         // Without queues the session goes on, and waits for them.
         let Some(queues) = state.running.take() else {
@@ -220,7 +220,7 @@ impl SharedFolder {
         self.wake_watch();
     }
 
-    /// Gives up the program, which can't be used any more.
+    /// Ends the session with a program that can't be used any more.
     fn lose(&self, state: &mut State, error: &ShareError) {
         if let Some(session) = state.session.take() {
             session.close();
@@ -240,7 +240,7 @@ impl SharedFolder {
             transport.need_reset();
             transport.begin_to_refuse(memory);
         });
-        // The program may have answered requests or taken notifications, and ended before it could do the rest.
+        // The program may have answered requests without an interrupt, or taken notifications without serving them, before it ended.
         let _ = self.mmio.interrupt().write(1);
         self.mmio.ask_for_service();
         self.wake_watch();
@@ -378,11 +378,11 @@ impl SharedFolder {
     }
 }
 
-/// What has happened.
+/// The reasons why a wait has ended.
 struct Came {
     hangup: bool,
     words: bool,
-    /// A guest whose folder nobody serves has made requests.
+    /// The guest has made requests while no program serves the folder.
     requests: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A folder whose program is connected once, serves the queues, and goes.
+//! A folder whose program accepts one connection, serves the queues, and ends.
 
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -83,7 +83,7 @@ fn connected_once(tag: &str) -> Once {
     let program = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         sender.send(stream.try_clone().unwrap()).unwrap();
-        // There is nobody for a second one.
+        // A second connection isn't accepted.
         drop(listener);
         answer(stream, 0, Lie::None);
     });
@@ -157,7 +157,7 @@ impl log::Log for Lines {
     fn flush(&self) {}
 }
 
-/// The guest's driver begins anew as often as it likes, and each time nobody is there who would serve it.
+/// The guest's driver resets the device many times, and no program serves the folder.
 #[test]
 fn a_guest_cannot_flood_the_log() {
     const STARTS: u64 = 500;

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::options::SHARES_MAX;
+use super::session::ANSWER_LIMIT;
 
-/// Why a folder can't be shared with the guest.
+/// The reason why a folder can't be shared with the guest.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ShareError {
     /// The guest would have too many folders.
     #[error("{asked} shared folders are too many: at most {SHARES_MAX} are possible")]
     TooMany {
-        /// How many were asked for.
+        /// The number of folders on the command line.
         asked: usize,
     },
     /// Two folders have the same name.
@@ -29,10 +30,10 @@ pub enum ShareError {
         #[source]
         source: io::Error,
     },
-    /// There is no virtiofsd.
+    /// virtiofsd isn't installed where it is searched for.
     #[error("Shared folders need virtiofsd, which isn't at {}: install it (Debian: virtiofsd, before Debian 13 qemu-system-common), or say where it is by --virtiofsd PATH", .0.join(" or "))]
     NoProgram(Vec<String>),
-    /// The program isn't virtiofsd, or can't be run.
+    /// The program isn't virtiofsd, or can't be executed.
     #[error("{} is no virtiofsd that can be used: {why}", path.display())]
     Program {
         /// The program.
@@ -40,7 +41,7 @@ pub enum ShareError {
         /// What is wrong.
         why: String,
     },
-    /// The daemon can't be started.
+    /// virtiofsd can't be started.
     #[error("Cannot start {}", path.display())]
     Start {
         /// The program.
@@ -50,12 +51,12 @@ pub enum ShareError {
         source: io::Error,
     },
     /// A folder can't be shared read-only.
-    #[error("{} has no --readonly, and only root can share a folder read-only without: use a newer virtiofsd (1.11 or later)", .0.display())]
+    #[error("{} has no option --readonly, without which only root can share a folder read-only: use virtiofsd 1.11 or later", .0.display())]
     ReadOnly(PathBuf),
     /// The program is QEMU's version, and this user isn't root.
-    #[error("{} is that of QEMU, which only root can use: use the one in Rust (package virtiofsd, or cargo install virtiofsd), which --virtiofsd PATH names", .0.display())]
+    #[error("{} is QEMU's virtiofsd, which only root can use: install the one in Rust (package virtiofsd, or cargo install virtiofsd), and give its path by --virtiofsd PATH", .0.display())]
     NeedsRoot(PathBuf),
-    /// The daemon's socket can't be used.
+    /// The socket of the program that serves the folder can't be used.
     #[error("Cannot connect to the socket {}", path.display())]
     Connect {
         /// The socket.
@@ -64,16 +65,16 @@ pub enum ShareError {
         #[source]
         source: io::Error,
     },
-    /// The daemon has ended. The text is the last that it has said.
-    #[error("what serves it has ended{}", said(.0))]
+    /// The program that serves the folder has ended. The text is the last line of its standard error.
+    #[error("the program that serves the folder has ended{}", said(.0))]
     Gone(String),
-    /// The daemon doesn't answer.
-    #[error("what serves it doesn't answer")]
+    /// The program that serves the folder doesn't answer in time.
+    #[error("the program that serves the folder hasn't answered within {} s", ANSWER_LIMIT.as_secs())]
     Silent,
-    /// The daemon doesn't do what a vhost-user back end has to.
-    #[error("what serves it breaks the protocol (vhost-user): {0}")]
+    /// The program that serves the folder isn't a proper vhost-user back end.
+    #[error("the program that serves the folder breaks the protocol (vhost-user): {0}")]
     Protocol(String),
-    /// The host lacks something.
+    /// The host refuses a resource.
     #[error("the host refuses {what}")]
     Host {
         /// What the host refuses.
@@ -82,7 +83,7 @@ pub enum ShareError {
         #[source]
         source: io::Error,
     },
-    /// A folder whose daemon doesn't work.
+    /// The program that serves a folder can't be started or used.
     #[error("The folder {tag} can't be shared")]
     Share {
         /// Its tag.
@@ -94,7 +95,7 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// The error with the folder that it is about.
+    /// The error, with the folder that it concerns.
     pub(super) fn of(self, tag: &str) -> Self {
         Self::Share {
             tag: tag.to_owned(),
@@ -103,6 +104,7 @@ impl ShareError {
     }
 }
 
+/// The last line of the program's standard error, if there is one, as the end of a message.
 fn said(last: &str) -> String {
     match last {
         "" => String::new(),

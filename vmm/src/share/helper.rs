@@ -16,15 +16,15 @@ use super::options::{ShareOptions, ShareSource};
 use super::program::{Daemon, Program};
 use crate::helper::{Answer, Helper};
 
-/// Requests: the first byte of a message.
+/// The kinds of request, in a message's first byte.
 mod request {
-    /// Names the program, by the rest of the message. Only the first one counts.
+    /// Tells the helper which program to start: the rest of the message. Only the first such request has an effect.
     pub const PROGRAM: u8 = 1;
-    /// Starts the program for the folder with the number that follows.
+    /// Starts the program for a folder, whose number is the second byte.
     pub const START: u8 = 2;
-    /// Ends the program of the folder with that number.
+    /// Ends the program of the folder with this number.
     pub const END: u8 = 3;
-    /// Waits until the program of the folder with that number has ended, for a second at most.
+    /// Waits until the program of the folder with this number has ended, for 1 s at most.
     pub const WAIT: u8 = 4;
 }
 
@@ -32,12 +32,12 @@ mod request {
 #[derive(Debug)]
 pub struct ShareHelper {
     process: Helper,
-    /// Whether folders and program are where this process can't see them, and the helper knows both.
+    /// Whether this process is in a jail, outside of which the helper, the folders and the program are.
     is_outside: bool,
 }
 
 impl ShareHelper {
-    /// Forks the helper for these folders; `None` if there are none that virtiofsd is started for.
+    /// Forks the helper for these folders. `None` if virtiofsd is needed for none of them.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -62,9 +62,9 @@ impl ShareHelper {
         })
     }
 
-    /// Forks the helper for these folders and for a program that is to be executed in a jail, from where it can't see them. `virtiofsd`
-    /// is the path of the program that serves them; without it, that is searched for. `confine` runs in the helper; if it fails nothing is
-    /// served. `None` if there are no folders.
+    /// Forks the helper for these folders and for a kvmprof that is to be executed in a jail, in which it can't see the folders. `virtiofsd`
+    /// is the path of the program that serves them; without it, the program is searched for. `confine` runs in the helper; if it fails, the helper
+    /// refuses all requests. `None` if virtiofsd is needed for none of the folders.
     ///
     /// # Errors
     /// There is no such folder or program, or the host gives no socket or process.
@@ -110,7 +110,7 @@ impl ShareHelper {
     /// # Safety
     /// Nothing else in this process owns the descriptor.
     pub unsafe fn inherited(number: i32) -> io::Result<Self> {
-        // SAFETY: the call takes numbers. Other programs that are executed don't get it.
+        // SAFETY: the call takes numbers. Programs that this process executes later don't inherit the descriptor.
         match unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } {
             0.. => {}
             _ => return Err(io::Error::last_os_error()),
@@ -141,7 +141,7 @@ impl ShareHelper {
         self.is_outside
     }
 
-    /// Names the program. Call it before the guest runs: only the first call counts.
+    /// Tells the helper which program to start. Call it before the guest runs: only the first call has an effect.
     pub(super) fn use_program(&self, program: &Program) -> io::Result<()> {
         let mut message = vec![request::PROGRAM];
         message.extend(program.encode());
@@ -159,25 +159,25 @@ impl ShareHelper {
 
     /// Ends virtiofsd for the folder with this number.
     pub(super) fn end(&self, folder: u8) {
-        // If the helper is gone, so is what it has started.
+        // If the helper has ended, so have the programs that it started.
         let _ = self.process.ask(&[request::END, folder]);
     }
 
-    /// Waits until virtiofsd for the folder with this number has ended, for a second at most.
+    /// Waits until virtiofsd for the folder with this number has ended, for 1 s at most.
     pub(super) fn wait(&self, folder: u8) {
         // As above.
         let _ = self.process.ask(&[request::WAIT, folder]);
     }
 }
 
-/// Whether the folder needs a virtiofsd.
+/// Whether virtiofsd is needed for the folder.
 fn is_folder(share: &ShareOptions) -> bool {
     matches!(share.source, ShareSource::Folder { .. })
 }
 
-/// The helper's process.
+/// The state of the helper's process.
 struct Server {
-    /// By number: each folder, and whether it is only to be read.
+    /// By number: the path of each folder that virtiofsd is needed for, and whether it is shared read-only.
     folders: Vec<Option<(PathBuf, bool)>>,
     program: Option<Program>,
     running: BTreeMap<u8, Daemon>,

@@ -1,5 +1,5 @@
-//! Limits how long a conversation may take. A separate thread enforces that. It is started before the filters of `kvmprof_sandbox`, under which
-//! the threads that talk can't start another one.
+//! Limits how long a conversation with a program may take. A separate thread enforces the limit. It is started before the filters of
+//! `kvmprof_sandbox` are installed, under which no thread can start another one.
 
 use std::io;
 use std::net::Shutdown;
@@ -16,13 +16,13 @@ const TALKING: u8 = 0;
 const DONE: u8 = 1;
 const LATE: u8 = 2;
 
-/// The way to the thread, once it has been started.
+/// Sends conversations to the thread, once it has been started.
 static TALKS: Mutex<Option<Sender<Talk>>> = Mutex::new(None);
 
 /// A conversation that has to be over in time.
 struct Talk {
     deadline: Instant,
-    /// Empty once the conversation is over: the connection has to end when its owner drops it.
+    /// Weak, so that the connection ends when its owner drops it.
     stream: Weak<UnixStream>,
     state: Arc<AtomicU8>,
 }

@@ -1,4 +1,4 @@
-//! Folders of the host that the guest has as file systems: virtio-fs, served by virtiofsd over vhost-user.
+//! Folders of the host that the guest can mount as file systems: virtio-fs, served by virtiofsd over vhost-user.
 
 mod device;
 mod error;
@@ -23,8 +23,8 @@ use crate::connector::SocketConnector;
 use program::{Program, Starter};
 use session::Openers;
 
-/// Starts the programs that serve these folders. `virtiofsd` is that program's path; without it, it is searched for. `helper` and `connector`
-/// were made for the same folders.
+/// Starts the programs that serve these folders, or connects to them. `virtiofsd` is the path of the program; without it, the program is searched for.
+/// `helper` and `connector` were made for the same folders.
 ///
 /// # Errors
 /// One of them can't be shared.

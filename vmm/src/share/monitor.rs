@@ -9,15 +9,15 @@ use super::options::{ShareOptions, ShareSource};
 use crate::lock::lock;
 use crate::virtio::VirtioMmio;
 
-/// Whether a folder works.
+/// The state of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShareState {
-    /// The guest's driver doesn't use it now.
+    /// The guest's driver doesn't use the device.
     #[default]
     Waiting,
-    /// A program serves it.
+    /// A program serves the folder.
     Serving,
-    /// No program serves it until the guest's driver resets the device.
+    /// No program serves the folder until the guest's driver resets the device.
     Failed,
 }
 
@@ -32,7 +32,7 @@ impl ShareState {
     }
 }
 
-/// What has become of the programs that serve a folder.
+/// The state of the programs that serve a folder, and the number of times that they failed or were started again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub state: ShareState,
@@ -44,17 +44,17 @@ pub(super) struct History {
 /// The state and the counts of a folder.
 #[derive(Clone, Debug, Default)]
 pub struct ShareRecord {
-    /// Whether it works.
+    /// Its state.
     pub state: ShareState,
-    /// Why it failed last.
+    /// The reason for the last failure. `None` if there was none.
     pub failure: Option<String>,
-    /// How often it has failed.
+    /// Number of failures.
     pub failures: u64,
-    /// How often another program was started for it after the first.
+    /// Number of programs that were started for it after the first one.
     pub restarts: u64,
-    /// What became of requests while no program served it.
+    /// Requests that were refused while no program served the folder.
     pub refusals: RefusalCounts,
-    /// What the guest's driver has done with the device as a whole.
+    /// Resets of the device by the guest's driver, and what was wrong with its queues.
     pub transport: TransportCounts,
 }
 
@@ -78,7 +78,7 @@ impl ShareMonitor {
     }
 
     pub(super) fn show(&self, device: &Arc<VirtioMmio<FileSystem>>) {
-        // There is one.
+        // It is called once.
         let _ = self.0.device.set(Arc::clone(device));
     }
 
@@ -99,7 +99,7 @@ impl ShareMonitor {
         }
     }
 
-    /// Whether the guest can't change it.
+    /// Whether the guest can't change the folder.
     pub fn is_readonly(&self) -> bool {
         matches!(
             self.0.options.source,
@@ -107,7 +107,7 @@ impl ShareMonitor {
         )
     }
 
-    /// The state and the counts until now.
+    /// The present state and counts.
     pub fn record(&self) -> ShareRecord {
         let history = lock(&self.0.history).clone();
         let device = self.0.device.get();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use kvmprof_devices::virtio::fs::TAG_MAX;
 use thiserror::Error;
 
-/// Most shared folders of a guest.
+/// Maximum number of shared folders of a guest.
 pub const SHARES_MAX: usize = 16;
 
 /// Where the files come from.
@@ -28,22 +28,22 @@ pub enum ShareSource {
 pub struct ShareOptions {
     /// Where its files come from.
     pub source: ShareSource,
-    /// Its name in the guest: 1 to 36 bytes.
+    /// Its name in the guest (the device's tag): 1 to 36 bytes.
     pub tag: String,
 }
 
 /// Why a value of `--share` can't be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum InvalidShare {
-    /// There is no folder or no tag.
+    /// The folder or the tag is missing.
     #[error(
         "'{0}' has to be a folder and its name in the guest: DIR=TAG, DIR=TAG,readonly or socket=PATH,tag=TAG"
     )]
     Form(String),
     /// An option is unknown.
-    #[error("'{0}' is no option of a shared folder: there is readonly")]
+    #[error("'{0}' is no option of a shared folder: the only option is readonly")]
     UnknownOption(String),
-    /// A guest couldn't use the tag.
+    /// The tag has characters that it may not have, or is too long.
     #[error(
         "'{0}' is no tag: it must have 1 to {TAG_MAX} characters, which are letters, digits, '.', '_' and '-'"
     )]
@@ -82,7 +82,7 @@ impl FromStr for ShareOptions {
     }
 }
 
-/// Tags are arguments of mount(8), and files in the guest's /sys: they have no characters with a meaning there.
+/// Checks a tag. Tags are arguments of mount(8) and in files of the guest's /sys, so that characters with a special meaning there aren't allowed.
 fn checked_tag(tag: &str) -> Result<String, InvalidShare> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if tag.bytes().all(plain) && (1..=TAG_MAX).contains(&tag.len()) {

@@ -1,7 +1,7 @@
 //! virtiofsd: where it is, which of its two versions it is, and how it is started.
 //!
-//! There is a version in C, of QEMU before 8.0 (Debian 12: package qemu-system-common), and one in Rust, which goes on
-//! (package virtiofsd). Both serve one client on a socket that they inherit, and end when that closes it.
+//! There is a version in C, part of QEMU before 8.0 (Debian 12: package qemu-system-common), and a newer one in Rust
+//! (package virtiofsd). Both serve one client on a socket that they inherit, and end when that client closes the connection.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -18,21 +18,21 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::{ShareError, ShareHelper};
 
-/// Where distributions put it, beside `PATH`.
+/// Paths at which distributions install it. `PATH` is searched first.
 const PLACES: [&str; 3] = [
     "/usr/libexec/virtiofsd",
     "/usr/lib/virtiofsd",
     "/usr/lib/qemu/virtiofsd",
 ];
-/// Where the root is mounted for a process that shares it: a folder that all systems have. Only that process sees it there.
+/// The folder at which the root is mounted for a process that shares the root. All systems have it, and only that process sees the mount.
 const ROOT_PLACE: &str = "/tmp";
 const NAME: &str = "virtiofsd";
 /// Maximum number of bytes of the program's output that are looked at.
 const TEXT_MAX: u64 = 64 << 10;
-/// Maximum number of bytes of a line of it that are shown.
+/// Maximum number of characters of a line of that output that are shown.
 const LINE_MAX: usize = 200;
 
-/// The version of a virtiofsd, which says what options it takes.
+/// The version of a virtiofsd, which determines its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     /// QEMU's version.
@@ -49,7 +49,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// The program at `path`, or else the first that is found.
+    /// The program at `path`. Without a path, the first that is found in `PATH` and [`PLACES`].
     pub fn find(path: Option<&Path>) -> Result<Self, ShareError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -59,8 +59,8 @@ impl Program {
         Ok(Self { path, version })
     }
 
-    /// Starts it for `folder`. Returns the connection to it, too. It ends when the connection is closed, when [`Daemon`] is dropped, and when the
-    /// calling thread ends, which therefore has to live as long.
+    /// Starts it for `folder`. Also returns the connection to it. It ends when the connection is closed, when [`Daemon`] is dropped, and when the
+    /// calling thread ends, which therefore has to live as long as the folder is used.
     pub fn start(&self, folder: &Path, readonly: bool) -> Result<(Daemon, UnixStream), ShareError> {
         let failed = |source| ShareError::Start {
             path: self.path.clone(),
@@ -91,7 +91,7 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // A Ctrl-C of the terminal is the guest's or kvmprof's.
+            // Ctrl-C in the terminal is for kvmprof or the guest, not for virtiofsd.
             .process_group(0);
         // SAFETY: `prepare` only makes system calls that are allowed after fork(2): it takes no lock and allocates nothing.
         unsafe { command.pre_exec(move || prepare(socket, mounts)) };
@@ -178,7 +178,7 @@ impl Version {
             .map_err(|error| wrong(error.to_string()))?;
         let mut text = Vec::new();
         if let Some(output) = child.stdout.take() {
-            // What it has said before a failure is enough, or names no version.
+            // If the read fails, the text up to there is used, which may name no version.
             let _ = output.take(TEXT_MAX).read_to_end(&mut text);
         }
         let _ = child.kill();
@@ -225,19 +225,19 @@ pub(super) struct Daemon {
     output: Option<ChildStderr>,
 }
 
-/// The process, by whose child it is.
+/// virtiofsd's process: a child of this process, or of the helper.
 enum Process {
     Child(Child),
     OfHelper(Arc<ShareHelper>, u8),
 }
 
 impl Daemon {
-    /// Its standard error, which becomes readable when it says something.
+    /// Its standard error, which becomes readable when it writes something.
     pub fn output(&self) -> Option<&ChildStderr> {
         self.output.as_ref()
     }
 
-    /// Hands its standard error over.
+    /// Gives its standard error to the caller.
     pub fn take_output(&mut self) -> Option<ChildStderr> {
         self.output.take()
     }
@@ -246,7 +246,7 @@ impl Daemon {
     pub fn last_words(&mut self) -> String {
         let mut text = Vec::new();
         if let Some(output) = &mut self.output {
-            // The read ends where nothing more has come.
+            // The read doesn't wait: it ends where there is no more text.
             let _ = output.take(TEXT_MAX).read_to_end(&mut text);
         }
         let text = String::from_utf8_lossy(&text);
@@ -258,7 +258,7 @@ impl Daemon {
             .collect()
     }
 
-    /// Waits until it has ended, for a second at most: it may say why before it ends.
+    /// Waits until it has ended, for 1 s at most: it may write the reason to standard error before it ends.
     pub fn ends_soon(&mut self) {
         let child = match &mut self.process {
             Process::Child(child) => child,
@@ -306,8 +306,8 @@ fn search() -> Result<PathBuf, ShareError> {
         })
 }
 
-/// A listening socket, and its only client, which is connected already. No other program can reach it: its name was in a folder that only
-/// this user can enter, and has been removed.
+/// A listening socket, and the client's end of a connection to it. No other program can connect: the socket was in a folder that only
+/// this user can enter, and the folder has been removed.
 fn connected_pair() -> io::Result<(UnixListener, UnixStream)> {
     let folder = tempfile::Builder::new().prefix("kvmprof-").tempdir()?;
     let path = folder.path().join("socket");
@@ -319,14 +319,14 @@ fn connected_pair() -> io::Result<(UnixListener, UnixStream)> {
 /// The mounts of the new process, in its own mount namespace.
 #[derive(Clone, Copy, Debug)]
 struct Mounts {
-    /// It can't write to any file.
+    /// All mounts become read-only.
     protect: bool,
-    /// The root is at [`ROOT_PLACE`], too.
+    /// The root is also mounted at [`ROOT_PLACE`].
     move_root: bool,
 }
 
-/// Runs in the new process before its program: leaves it only the socket of the open files, and has it end with the thread that
-/// has started it.
+/// Runs in the new process before it executes its program: closes all open files except the socket, makes the process end with the thread that
+/// started it, and makes its mounts.
 fn prepare(socket: i32, mounts: Mounts) -> io::Result<()> {
     let check = |result: libc::c_long| match result {
         0.. => Ok(()),
@@ -334,7 +334,7 @@ fn prepare(socket: i32, mounts: Mounts) -> io::Result<()> {
     };
     // SAFETY: system calls on numbers; no memory is involved but a constant string and a structure on this stack.
     unsafe {
-        // A kernel before 5.11 doesn't know this flag; what was opened well is closed there, too.
+        // A kernel before 5.11 doesn't have this flag; all files of this program are close-on-exec anyway.
         libc::syscall(
             libc::SYS_close_range,
             3,

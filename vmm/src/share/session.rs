@@ -24,8 +24,8 @@ use super::program::{Daemon, Starter};
 use crate::connector::SocketConnector;
 use crate::machine::GuestMemory;
 
-/// How long an answer may take: far longer than usual. A vCPU that resets or starts the device waits for it.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// Maximum time of a conversation, far longer than usual. A vCPU that resets or starts the device waits for its end.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Feature VIRTIO_F_VERSION_1 of virtio (section 6).
 const VERSION_1: u64 = 1 << 32;
 
@@ -37,7 +37,7 @@ pub struct Session {
     features: u64,
 }
 
-/// The ways to find or start the program, the first time and each time that the device is reset.
+/// Starts the program or connects to it, at the start and at each reset of the device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Openers {
     /// Starts the program for a folder.
@@ -49,9 +49,9 @@ pub(super) struct Openers {
 /// The events by which the guest wakes the program, and the program wakes the guest.
 #[derive(Debug)]
 pub struct Events<'a> {
-    /// The guest's, by queue.
+    /// For each queue, the event by which the guest wakes the program.
     pub notifications: [&'a EventFd; QUEUES],
-    /// The program's, for all queues.
+    /// The event by which the program interrupts the guest, for all queues.
     pub interrupt: &'a EventFd,
 }
 
@@ -105,7 +105,7 @@ impl Session {
         Ok(session)
     }
 
-    /// The bits of [`QUEUE_FEATURES`] that the program has.
+    /// The features of [`QUEUE_FEATURES`] that the program has.
     pub fn queue_features(&self) -> u64 {
         self.features & QUEUE_FEATURES
     }
@@ -113,7 +113,7 @@ impl Session {
     /// Tells the program to serve these queues.
     ///
     /// # Errors
-    /// It is gone, or refuses.
+    /// The program has ended, or refuses the queues.
     pub fn start(
         &mut self,
         queues: &RunningQueues,
@@ -150,10 +150,10 @@ impl Session {
         })
     }
 
-    /// Tells the program to stop. When this succeeds, the program doesn't touch the queues' memory any more.
+    /// Tells the program to stop. When this succeeds, the program doesn't access the queues' memory any more.
     ///
     /// # Errors
-    /// It is gone, or doesn't answer.
+    /// The program has ended, or doesn't answer.
     pub fn stop(&mut self, queues: &RunningQueues) -> Result<(), ShareError> {
         self.converse(|frontend| {
             for (index, layout) in queues.queues.iter().enumerate() {
@@ -165,13 +165,13 @@ impl Session {
         })
     }
 
-    /// Hangs up, and ends the program if it is this session's.
+    /// Closes the connection, and ends the program if it was started for this session.
     pub fn close(self) {
-        // The connection's end ends the program, too, and with it all processes of its sandbox.
+        // The program ends with the connection, and with it all processes of its sandbox.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Whether the program belongs to this session alone, so that there can be another.
+    /// Whether the program was started for this session, so that another one can be started.
     pub fn is_own(&self) -> bool {
         self.daemon.is_some()
     }
@@ -181,7 +181,7 @@ impl Session {
         &self.stream
     }
 
-    /// The program's standard error, which becomes readable when it says something.
+    /// The program's standard error, which becomes readable when it writes something.
     pub fn output(&self) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         let output = self.daemon.as_ref().and_then(Daemon::output);
@@ -194,7 +194,7 @@ impl Session {
         words.unwrap_or_default()
     }
 
-    /// As [`Self::last_words`], of a program that has hung up.
+    /// As [`Self::last_words`], for a program that has closed the connection: waits a short time for its end.
     pub fn final_words(&mut self) -> String {
         if let Some(daemon) = &mut self.daemon {
             daemon.ends_soon();
@@ -202,7 +202,7 @@ impl Session {
         self.last_words()
     }
 
-    /// Talks with the program, which has to be done within [`ANSWER_LIMIT`].
+    /// Runs a conversation with the program, which is cut off after [`ANSWER_LIMIT`].
     fn converse<T>(
         &mut self,
         talk: impl FnOnce(&mut Frontend) -> Result<T, vhost::Error>,
@@ -241,7 +241,7 @@ fn negotiate(frontend: &mut Frontend) -> Result<u64, vhost::Error> {
     Ok(features)
 }
 
-/// The queue with this process's addresses, which the protocol takes.
+/// The queue's layout with addresses of this process, as the protocol wants them. `None` if it isn't in guest memory.
 fn ring(layout: &QueueLayout, memory: &GuestMemory) -> Option<VringConfigData> {
     let address = |guest| {
         let address = memory.get_host_address(GuestAddress(guest)).ok()?;

@@ -27,32 +27,32 @@ const REPLY_ACK: u64 = 1 << 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::share) enum Lie {
     None,
-    /// There is none, and the connection ends.
+    /// There is no answer, and the connection ends.
     HangsUp,
-    /// It is one to another request.
+    /// It answers another request.
     OtherRequest,
     /// It has the version of another protocol.
     OtherVersion,
     /// It isn't marked as an answer.
     NoReply,
-    /// It says that it has more bytes than any message may have.
+    /// Its header has a size that no message may have.
     TooLong,
-    /// It has fewer bytes than it must have, and the connection ends.
+    /// It has fewer bytes than the answer needs, and the connection ends.
     TooShort,
-    /// It ends in the middle.
+    /// The connection ends in the middle of it.
     HalfAMessage,
-    /// It is a refusal, or offers nothing.
+    /// It has this value, such as a refusal or no features.
     Value(u64),
     /// It is no message at all.
     Garbage,
 }
 
-/// A back end that is honest but for its answer to one request. Ends when its client does.
+/// A back end whose answers are right except for the answer to one request. Ends when its client does.
 fn serve(listener: &UnixListener, wrong: u32, lie: Lie) {
     answer(listener.accept().unwrap().0, wrong, lie);
 }
 
-/// The same for a client that is there.
+/// As [`serve`], for a client that is connected already.
 pub(in crate::share) fn answer(mut stream: UnixStream, wrong: u32, lie: Lie) {
     let mut header = [0; 12];
     while stream.read_exact(&mut header).is_ok() {
@@ -103,7 +103,7 @@ fn message(request: u32, answer: u64, lie: Lie) -> Vec<u8> {
     message
 }
 
-/// What becomes of a session with such a back end: opened, started, stopped.
+/// The result of a session with such a back end, which is opened, started and stopped.
 fn outcome(wrong: u32, lie: Lie) -> Result<(), ShareError> {
     let folder = tempfile::tempdir().unwrap();
     let path: PathBuf = folder.path().join("socket");

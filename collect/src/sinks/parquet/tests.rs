@@ -96,7 +96,7 @@ fn files_are_for_their_user_alone_and_follow_no_link() {
     symlink(&precious, &path).unwrap();
     assert!(send().is_err());
     fs::remove_file(&path).unwrap();
-    // The name of a temporary file is taken, by a link or by what a killed collector left.
+    // The name of a temporary file is taken by a link, or by a file of a killed collector.
     let names = [
         ".1709251190-b007.tmp".to_owned(),
         temporary_name("1709251190-b007.parquet"),
@@ -109,7 +109,7 @@ fn files_are_for_their_user_alone_and_follow_no_link() {
     assert!(fs::symlink_metadata(folder.join(&names[1])).is_err());
 }
 
-/// The first temporary name of this process's for the file called `name`.
+/// The first temporary name of this process for the file `name`.
 fn temporary_name(name: &str) -> String {
     format!(".{name}.{}-0", std::process::id())
 }
@@ -122,7 +122,7 @@ fn read(folder: &Path, batch: &Batch) -> SerializedFileReader<File> {
     SerializedFileReader::new(File::open(file.path()).unwrap()).unwrap()
 }
 
-/// Each name is in a column once, and its values are numbers of places.
+/// Each name is in a column's dictionary once, and the column's values are indexes.
 #[test]
 fn texts_are_written_by_dictionaries() {
     let folder = tempfile::tempdir().unwrap();

@@ -90,7 +90,10 @@ fn a_guest_goes_on_when_what_serves_its_folder_is_gone() {
     assert!(run.console("folder").has("goes on"));
     let said = run.text("folder.stderr");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("what serves it has ended"), "{said}");
+    assert!(
+        said.contains("the program that serves the folder has ended"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -128,7 +131,7 @@ fn requests_fail_that_nobody_answers_until_the_driver_begins_anew() {
         "{text}"
     );
     assert!(
-        text.contains("failed last because what serves it has ended"),
+        text.contains("failed last because the program that serves the folder has ended"),
         "{text}"
     );
 }
