@@ -26,8 +26,9 @@ use crate::names::{BatchNames, GuestStacks, MAX_STACKS};
 const MAX_PIDS: usize = 8192;
 /// Maximum number of open windows of a guest: the present one, and earlier ones whose last samples haven't come yet.
 const MAX_OPEN: usize = 8;
-/// Maximum number of resolved names that are kept from one window to the next.
-const MAX_FOUND: usize = 1 << 14;
+/// Maximum number of resolved names that are kept from one window to the next. Few, for they would be most of what a guest takes in memory, and
+/// only stacks that are new to a guest are named.
+const MAX_FOUND: usize = 256;
 /// Maximum number of bytes of symbols, mappings and files of one guest that are kept.
 const MAX_NAMES: usize = 64 << 20;
 

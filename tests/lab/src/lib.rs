@@ -4,8 +4,8 @@
 //! to a small initramfs, loads its KVM modules and runs one command. What the
 //! command prints comes back byte for byte on virtio-serial ports of its own,
 //! so the kernel's messages never mix with it. Nothing is installed and nothing
-//! is left behind: kernels, busybox and passt are fetched once as Debian packages into
-//! a cache folder (see [`cache_folder`]).
+//! is left behind: kernels, busybox, passt and, where the host's is too old, QEMU are fetched once
+//! as Debian packages into a cache folder (see [`cache_folder`]).
 //!
 //! ```no_run
 //! use kvmprof_lab::Lab;
@@ -28,6 +28,7 @@ mod network;
 mod outfolder;
 mod probe;
 mod program;
+mod qemu;
 mod quiet;
 mod streams;
 mod tsc;

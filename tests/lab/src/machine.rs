@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -15,11 +15,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::error::Traces;
+use crate::qemu::Qemu;
 use crate::quiet::{OwnTime, Quiet};
 use crate::streams::{self, Counted, Progress};
 use crate::{LabError, outfolder, tsc};
-
-const QEMU: &str = "qemu-system-x86_64";
 
 /// All that QEMU can emulate, but for XSAVE and what needs it: KVM in the
 /// machine isn't told of its guest's XSETBV, so that the guest finds a CPUID
@@ -118,7 +117,8 @@ fn stream_pairs() -> Result<(Streams, Streams), LabError> {
 fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
     let mut inherited: Vec<RawFd> = streams.iter().map(AsRawFd::as_raw_fd).collect();
     let initramfs = machine.initramfs.as_raw_fd();
-    let mut qemu = Command::new(QEMU);
+    let found = Qemu::find()?;
+    let mut qemu = found.command();
     // Not microvm, though it boots quicker: one boot in ten hangs there.
     qemu.args(["-machine", "q35,sata=off,smm=off,smbus=off,vmport=off"])
         .args(["-accel", "tcg,thread=multi", "-cpu", CPU])
@@ -153,13 +153,7 @@ fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
     // calls, which are async-signal-safe; it allocates nothing. The descriptors
     // are those of `streams` and `initramfs`, which outlive the spawn.
     unsafe { qemu.pre_exec(move || prepare_child(&inherited)) };
-    qemu.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => LabError::ProgramMissing {
-            program: QEMU,
-            package: "qemu-system-x86",
-        },
-        _ => LabError::file("run", QEMU)(error),
-    })
+    qemu.spawn().map_err(LabError::file("run", found.program()))
 }
 
 /// Lets the child inherit its streams, and die with the thread that started it
@@ -246,7 +240,7 @@ fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finis
             // It may just have ended by itself.
             let _ = child.kill();
         }
-        let ended = child.wait().map_err(LabError::file("wait for", QEMU))?;
+        let ended = child.wait().map_err(LabError::file("wait for", "QEMU"))?;
 
         let mut tail = joined(console)?;
         let said = joined(messages)?;

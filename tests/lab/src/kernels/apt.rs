@@ -8,9 +8,14 @@ use crate::LabError;
 
 /// Debian 12 has both kernel series that the lab wants. Other releases, and
 /// Ubuntu, do not: for them its archive is asked beside the machine's own.
-const SOURCES: &str = "\
+pub(super) const DEBIAN_12: &str = "\
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main
+";
+
+/// Newer versions of some of Debian 12's packages.
+pub(super) const BACKPORTS: &str = "\
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main
 ";
 
 /// One set of package lists.
@@ -25,27 +30,27 @@ impl Apt {
         Self::with(["APT::Sandbox::User=root".to_owned()])
     }
 
-    /// Lists of Debian 12 in a folder of ours, brought up to date.
-    pub(super) fn of_debian_12(folder: &Path) -> Result<Self, LabError> {
+    /// The lists of `sources` in a folder of ours, brought up to date.
+    pub(super) fn of_debian(folder: &Path, sources: &str) -> Result<Self, LabError> {
         let lists = folder.join("lists");
         let cache = folder.join("cache");
         for needed in [lists.join("partial"), cache.join("archives/partial")] {
             fs::create_dir_all(&needed).map_err(LabError::file("create", &needed))?;
         }
-        let sources = folder.join("sources.list");
-        fs::write(&sources, SOURCES).map_err(LabError::file("write", &sources))?;
+        let list = folder.join("sources.list");
+        fs::write(&list, sources).map_err(LabError::file("write", &list))?;
         let place = |name: &str, path: &Path| format!("Dir::{name}={}", path.display());
         let apt = Self::with([
             "APT::Sandbox::User=root".to_owned(),
             // On another release or architecture than the machine's.
             "APT::Architecture=amd64".to_owned(),
             "APT::Architectures=amd64".to_owned(),
-            place("Etc::SourceList", &sources),
+            place("Etc::SourceList", &list),
             place("Etc::SourceParts", Path::new("/dev/null")),
             place("State::Lists", &lists),
             place("Cache", &cache),
         ]);
-        eprintln!("lab: fetching Debian 12's package lists");
+        eprintln!("lab: fetching package lists of Debian 12");
         run(apt.command("apt-get").arg("update"))?;
         Ok(apt)
     }

@@ -6,11 +6,13 @@ mod packages;
 use std::path::Path;
 
 pub use kvmprof_initramfs::Kernel;
+pub(crate) use packages::backport;
 pub use packages::{busybox, cache_folder, passt};
 
 use kvmprof_initramfs::InitramfsError;
 
 use crate::LabError;
+use crate::qemu::Qemu;
 
 /// Names a kernel for the lab machine instead of Debian's: a path to a vmlinuz.
 const KERNEL_VARIABLE: &str = "KVMPROF_LAB_KERNEL";
@@ -43,6 +45,7 @@ pub fn kernels() -> Result<Vec<Kernel>, LabError> {
 pub fn fetch() -> Result<Vec<Kernel>, LabError> {
     busybox()?;
     passt()?;
+    Qemu::find()?;
     kernels()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::apt::{self, Apt};
+use super::apt::{self, Apt, BACKPORTS, DEBIAN_12};
 use crate::LabError;
 
 /// A package that the lab needs.
@@ -17,6 +17,8 @@ pub(super) enum Wanted<'a> {
     Busybox,
     /// passt, which gives guests a network.
     Passt,
+    /// The package of this name of Debian 12's backports, and no other.
+    Backport(&'static str),
 }
 
 impl Wanted<'_> {
@@ -31,6 +33,7 @@ impl Wanted<'_> {
                 .is_some_and(|rest| rest.starts_with('.')),
             Self::Busybox => package == "busybox-static",
             Self::Passt => package == "passt",
+            Self::Backport(name) => package == *name,
         }
     }
 
@@ -45,6 +48,7 @@ impl Wanted<'_> {
             }
             Self::Busybox => "^busybox-static$".to_owned(),
             Self::Passt => "^passt$".to_owned(),
+            Self::Backport(name) => format!("^{name}$"),
         }
     }
 }
@@ -95,6 +99,14 @@ pub fn passt() -> Result<PathBuf, LabError> {
     })
 }
 
+/// The folder into which a package of Debian 12's backports is unpacked. Fetched on first use.
+///
+/// # Errors
+/// A package that cannot be fetched.
+pub(crate) fn backport(package: &'static str) -> Result<PathBuf, LabError> {
+    unpacked(&Wanted::Backport(package))
+}
+
 /// The folder into which the newest such package is unpacked.
 pub(super) fn unpacked(wanted: &Wanted) -> Result<PathBuf, LabError> {
     let packages = cache_folder()?.join("packages");
@@ -124,12 +136,16 @@ fn newest_cached(packages: &Path, wanted: &Wanted) -> Option<PathBuf> {
 
 /// Fetches from where the machine takes its packages, or else from Debian 12.
 fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
+    if let Wanted::Backport(_) = wanted {
+        let backports = Apt::of_debian(&packages.join(".apt-backports"), BACKPORTS)?;
+        return fetch_by(&backports, packages, wanted);
+    }
     let failure = match fetch_by(&Apt::of_machine(), packages, wanted) {
         Ok(place) => return Ok(place),
         Err(failure) => failure,
     };
     eprintln!("lab: {failure}");
-    let debian = Apt::of_debian_12(&packages.join(".apt"))?;
+    let debian = Apt::of_debian(&packages.join(".apt"), DEBIAN_12)?;
     fetch_by(&debian, packages, wanted)
 }
 
