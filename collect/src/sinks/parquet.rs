@@ -1,7 +1,7 @@
 //! Parquet files, in a folder or an object store: `date=YYYY-MM-DD/host=NAME/guest=NAME/START-BOOT.parquet`, one row for each window, process, thread, mode
 //! and stack. docs/fleet.md has the schema.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File};
 use std::io::Write;
@@ -169,9 +169,12 @@ impl Files {
                 windows,
             })
         });
+        // Most names are in each of the batches: their bytes are there once.
+        let mut known: HashMap<&str, ByteArray> = HashMap::new();
         let names = batches.iter().map(|batch| {
-            let names = batch.names.iter();
-            names.map(|name| name.as_str().into()).collect()
+            let names = batch.names.iter().map(String::as_str);
+            let shared = names.map(|name| known.entry(name).or_insert_with(|| name.into()).clone());
+            shared.collect()
         });
         Self {
             files: files.collect(),

@@ -44,6 +44,7 @@ pub struct Lab {
     kernel: Option<Kernel>,
     cpus: u32,
     memory: u64,
+    has_five_levels: bool,
     host_files: Vec<(PathBuf, Option<String>)>,
     contents: Vec<(String, u32, Vec<u8>)>,
     modules: Vec<String>,
@@ -79,6 +80,7 @@ impl Default for Lab {
             kernel: None,
             cpus: 2,
             memory: 2048,
+            has_five_levels: false,
             host_files: Vec::new(),
             contents: Vec::new(),
             modules: Vec::new(),
@@ -118,6 +120,13 @@ impl Lab {
     #[must_use]
     pub fn memory(mut self, mebibytes: u64) -> Self {
         self.memory = mebibytes;
+        self
+    }
+
+    /// Gives its processors page tables with five levels (LA57), which are slower in emulation.
+    #[must_use]
+    pub fn five_levels(mut self) -> Self {
+        self.has_five_levels = true;
         self
     }
 
@@ -239,6 +248,7 @@ impl Lab {
             initramfs,
             cpus: self.cpus,
             memory: self.memory,
+            has_five_levels: self.has_five_levels,
         };
         let options = RunOptions {
             forward: self.forward,

@@ -74,6 +74,13 @@ impl Scenario {
         self
     }
 
+    /// Gives the lab machine's processors page tables with five levels.
+    #[must_use]
+    pub fn five_levels(mut self) -> Self {
+        self.lab = self.lab.five_levels();
+        self
+    }
+
     /// Puts a kernel's image at `/lab/NAME`.
     #[must_use]
     pub fn kernel(mut self, name: &str, kernel: &Kernel) -> Self {

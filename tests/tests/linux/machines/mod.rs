@@ -57,6 +57,7 @@ fn run(name: &str) -> Finished {
         let kernel = debian("6.12");
         let init = guest_init(include_str!("init.sh"), &[("hog", &hog())]);
         Scenario::new()
+            .five_levels()
             // The largest guest has to fit in.
             .memory(7168)
             .kernel("vmlinuz", &kernel)
@@ -150,7 +151,7 @@ fn check_samples(run: &Finished, name: &str) {
     );
 }
 
-/// With five levels where the processor has them, and without where the kernel is told so.
+/// With five levels, since the processor has them, and without where the kernel is told so.
 #[test]
 fn page_tables_are_as_deep_as_ordered() {
     let run = run("shallow");
@@ -160,5 +161,6 @@ fn page_tables_are_as_deep_as_ordered() {
         "page tables in the lab: {}, in guests: {levels} and {shallow}",
         host.trim()
     );
+    assert_eq!((host.trim(), levels), ("5", 5));
     assert_eq!(shallow, 4, "no5lvl");
 }

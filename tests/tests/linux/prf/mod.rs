@@ -19,7 +19,6 @@ use kvmprof_tests::{Prf, PrfAccount, until};
 
 pub use modules::functions as functions_of_modules;
 
-const RELEASES: [&str; 2] = ["6.1", "6.12"];
 /// A kernel's symbols are some MB.
 const MAX_SYMBOLS: usize = 64 << 20;
 /// Ticks that the client counts.
@@ -69,21 +68,20 @@ fn client() {
     fs::write(out, text).unwrap();
 }
 
-/// Both guests, one after the other.
-fn run() -> Finished {
-    once("prf", || {
-        let mut scenario = Scenario::new().program("client", &env::current_exe().unwrap());
-        for release in RELEASES {
-            let kernel = debian(release);
-            let guest = guest_builder(include_str!("init.sh"), &[])
-                .modules(&kernel, &modules::MODULES)
-                .build()
-                .unwrap();
-            scenario = scenario
-                .kernel(release, &kernel)
-                .file(&format!("{release}.cpio"), guest);
-        }
-        scenario.run(include_str!("driver.sh"))
+/// A guest of that series of kernels.
+fn run(release: &str) -> Finished {
+    once(&format!("prf-{release}"), || {
+        let kernel = debian(release);
+        let guest = guest_builder(include_str!("init.sh"), &[])
+            .modules(&kernel, &modules::MODULES)
+            .build()
+            .unwrap();
+        Scenario::new()
+            .program("client", &env::current_exe().unwrap())
+            .file("release", release.into())
+            .kernel("vmlinuz", &kernel)
+            .file("guest.cpio", guest)
+            .run(include_str!("driver.sh"))
     })
 }
 
@@ -93,12 +91,12 @@ macro_rules! tests {
         $(mod $check {
             #[test]
             fn in_linux_6_1() {
-                super::$check(&super::run(), "6.1");
+                super::$check(&super::run("6.1"), "6.1");
             }
 
             #[test]
             fn in_linux_6_12() {
-                super::$check(&super::run(), "6.12");
+                super::$check(&super::run("6.12"), "6.12");
             }
         })*
     };
