@@ -52,10 +52,13 @@ stdout=$!
 cat </run/stderr >/dev/vport0p2 4>&- &
 stderr=$!
 
-# end_all ID...: ends every process but the first one, these, and the kernel's own.
+# end_all ID...: ends every process but the first one, these, and the kernel's own, and those that can't be ended, such as one that waits for a disk.
 end_all() {
     left=yes
-    while [ "$left" ]; do
+    rounds=0
+    while [ "$left" ] && [ "$rounds" -lt 500 ]; do
+        rounds=$((rounds + 1))
+        [ "$rounds" -eq 1 ] || usleep 10000
         left=
         for process in /proc/[0-9]*; do
             id=${process#/proc/}

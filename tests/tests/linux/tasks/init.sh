@@ -1,5 +1,9 @@
 for module in /modules/*.ko; do insmod "$module"; done
-waits >/waiters &
+# What waits for long here is meant to: that the kernel has something to say of it every two minutes isn't progress.
+echo 0 >/proc/sys/kernel/hung_task_timeout_secs
+# Each of them appends: two programs that write to it at places of their own would write over each other's lines.
+: >/waiters
+waits >>/waiters &
 dd if=/dev/zero of=/dev/null bs=4k 2>/dev/null &
 # The host holds the disk up, and says when.
 echo the disk is next
