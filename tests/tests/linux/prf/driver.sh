@@ -8,7 +8,7 @@ SOCKET=$socket OUT=$LAB_OUT/$release /lab/client --ignored --exact prf::client -
 tell modules
 says 'modules come and go'
 record "$release.kvmprof" --stacks kernel
-sampled 800
+sampled 2000
 stop_recording
 tell off
 ended

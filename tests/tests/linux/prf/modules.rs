@@ -92,7 +92,7 @@ fn check_stacks(release: &str, seen: &[Seen], module: &str, percent: usize) {
     for seen in cut.iter().take(8) {
         println!("  {:?} {:?}", seen.sample.stack, seen.frames);
     }
-    assert!(all.len() >= 20, "{release}: {module}");
+    assert!(all.len() >= 50, "{release}: {module}");
     assert!(
         whole.len() * 100 >= all.len() * percent,
         "{release}: {module}"
