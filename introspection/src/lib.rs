@@ -41,7 +41,7 @@ pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_ar
 pub use knowledge::GuestKnowledge;
 pub use linux::{
     Area, Backing, FileIdentity, KernelPulse, KernelWatch, LinuxKnowledge, MappedFile, Modules,
-    NewFunctions, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, TaskReader,
+    NewFunctions, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope,
     UnwinderSlot,
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};

@@ -110,7 +110,7 @@ impl Machine {
                 user: true,
             },
             event,
-            tasks: None,
+            looks: None,
             file: FileOptions::default(),
         };
         Self::launch(boot, vcpus, clock, |config| VmConfig {

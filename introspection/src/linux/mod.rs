@@ -44,7 +44,7 @@ pub use processes::{
     ProcessOrigin, UnwinderSlot,
 };
 pub use stacks::StackPlace;
-pub use tasks::TaskReader;
+pub use tasks::{TaskReader, TaskScope};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;

@@ -135,7 +135,7 @@ impl Command for AttachArguments {
                 path,
                 stacks: self.stacks,
                 event: None,
-                tasks: None,
+                looks: None,
                 file: self.limit.file(&failure),
             }),
             sysroot: self.sysroot.clone(),

@@ -17,7 +17,7 @@ use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::console::ESCAPE_HELP;
-use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 
 /// Options of `kvmprof run`.
@@ -102,7 +102,7 @@ impl RunArguments {
             path,
             stacks: self.stacks,
             event: self.event,
-            tasks: self.tasks,
+            looks: self.tasks.map(LookPlan::all),
             file: self.limit.file(failure),
         });
         Ok(VmConfig {

@@ -27,14 +27,14 @@ pub struct Call {
     pub began_ns: u64,
     /// How long it took, in ns, as far as samples tell: from halfway between the last sample before it and its first one, to halfway between
     /// its last one and the next. What the vCPU did meanwhile that wasn't of this thread, if it was halted for instance, counts too: the
-    /// thread waits.
+    /// thread waits, and looks at tasks say where.
     pub time_ns: u64,
     /// What it took at least, in ns: from its first sample to its last one.
     pub at_least_ns: u64,
     /// What it took at most, in ns: from the last sample of its thread before it to the next one after it that is surely not in what it jumped
     /// to, its last call. Where ticks were lost or stolen these are far apart.
     pub at_most_ns: u64,
-    /// How many samples were in it.
+    /// How many samples were in it, and looks at tasks that saw its thread wait in it.
     pub samples: u64,
 }
 
@@ -97,7 +97,7 @@ struct Others(BTreeMap<u16, Vec<(u64, u64, i32)>>);
 impl Others {
     fn of(seen: &[Seen], tick: u64) -> Self {
         let mut others: BTreeMap<u16, Vec<(u64, u64, i32)>> = BTreeMap::new();
-        for sample in seen {
+        for sample in seen.iter().filter(|sample| !sample.is_waiting) {
             let (until, tid) = match sample.place {
                 Place::Idle => {
                     let more = sample.ticks.saturating_sub(1).saturating_mul(tick);
@@ -118,7 +118,10 @@ impl Others {
         let stretches = stretches.unwrap_or_default();
         let end = stretches.partition_point(|(begin, ..)| *begin < next);
         let last = stretches[..end].iter().rev();
-        let mut last = last.take_while(|(begin, ..)| *begin > sample.time);
+        // A thread that waits has been seen in the middle of what its vCPU does meanwhile.
+        let mut last = last.take_while(|(begin, until, _)| {
+            *begin > sample.time || sample.is_waiting && *until > sample.time
+        });
         let other = last.find(|(.., tid)| *tid != sample.tid);
         other.map_or(sample.time, |(_, until, _)| (*until).min(next))
     }
@@ -132,9 +135,13 @@ fn add_thread<'a>(
     (tick, end): (u64, u64),
     calls: &mut BTreeMap<Key<'a>, Call>,
 ) {
-    let halfway = |one: &Seen, next: u64| {
-        let known = others.until(one, next);
-        known + (next - known) / 2
+    let halfway = |one: &Seen, next: &Seen| {
+        // Where the next one waits, it is known that it waited in another call.
+        let known = match next.is_waiting {
+            true => one.time,
+            false => others.until(one, next.time),
+        };
+        known + (next.time - known) / 2
     };
     let known = next_known(samples, levels);
     let (mut before, mut done): (Option<&Seen>, usize) = (None, 0);
@@ -148,11 +155,11 @@ fn add_thread<'a>(
             continue;
         };
         let begins = match before {
-            Some(before) => halfway(before, first.time),
+            Some(before) => halfway(before, first),
             None => first.time.saturating_sub(tick / 2),
         };
         let ends = match samples.get(done) {
-            Some(next) => halfway(last, next.time),
+            Some(next) => halfway(last, next),
             // A thread that isn't seen any more has ended, most probably.
             None => last.time.saturating_add(tick / 2),
         };
@@ -224,6 +231,7 @@ mod tests {
             vcpu: 0,
             ticks: 1,
             place,
+            is_waiting: false,
         }
     }
 
@@ -344,6 +352,35 @@ mod tests {
             ..at(2000, 7, "")
         };
         assert_eq!(times(&seen(thread)), expected(1955, 55));
+    }
+
+    /// The second call has slept all the time, and its vCPU was halted, or ran another thread, but for its first and last instructions.
+    #[test]
+    fn waiting_counts_to_the_call_that_a_look_has_seen() {
+        let waiting = |time: u64, name: &str| Seen {
+            is_waiting: true,
+            ..at(time, 1, name)
+        };
+        let idle = Seen {
+            ticks: 80,
+            place: Place::Idle,
+            ..at(1110, 0, "")
+        };
+        let seen = [
+            at(1090, 1, "one"),
+            at(1100, 1, "one"),
+            idle,
+            waiting(1112, "two"),
+            at(1910, 7, ""),
+            waiting(1912, "two"),
+            at(1920, 1, "one"),
+        ];
+        let calls = times(&seen);
+        // From halfway between 1100 and 1112, to halfway between 1912 and 1920.
+        assert_eq!(calls[1], named("two", 810, (800, 820)));
+        // It waits on another vCPU's account: that has run its own thread.
+        let others = Others::of(&seen, 10);
+        assert_eq!(others.until(&at(1910, 7, ""), 1920), 1910);
     }
 
     /// Who writes the recording says what its times are.

@@ -74,6 +74,7 @@ mod tests {
             vcpu: 0,
             ticks: 1,
             place,
+            is_waiting: false,
         }
     }
 

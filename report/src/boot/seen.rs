@@ -1,10 +1,11 @@
 //! What a sample tells about a boot.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::export::{Event, ExportError, Frame, Source};
 use kvmprof_recording::Mode;
+use kvmprof_recording::tasks::{Task, TaskLook};
 
 /// The function that calls each initcall, and each module's init function (init/main.c).
 const CALLER: &str = "do_one_initcall";
@@ -57,6 +58,8 @@ pub(super) struct Seen {
     /// How many ticks it stands for: one, but where the vCPU was halted.
     pub ticks: u64,
     pub place: Place,
+    /// Whether the thread wasn't on a vCPU, but waited there, by a look at the guest's tasks.
+    pub is_waiting: bool,
 }
 
 /// What a stack tells.
@@ -73,6 +76,8 @@ pub(super) struct Places<'a> {
     source: &'a Source,
     /// By the stack's number in the profile.
     told: Vec<Option<Told>>,
+    /// By the stack in which a task waits.
+    waits: HashMap<Box<[u64]>, Told>,
     names: Names<'a>,
 }
 
@@ -107,6 +112,7 @@ impl<'a> Places<'a> {
         Self {
             source,
             told: vec![None; source.profile().stacks.len()],
+            waits: HashMap::new(),
             names,
         }
     }
@@ -130,7 +136,57 @@ impl<'a> Places<'a> {
             vcpu: event.vcpu,
             ticks: event.ticks,
             place,
+            is_waiting: false,
         })
+    }
+
+    /// What a `task` of a `look` tells, if it waits in an initcall, or makes them and waits in between; `began` as for [`Self::seen`].
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn waiting(
+        &mut self,
+        task: &Task,
+        look: &TaskLook,
+        began: u64,
+    ) -> Result<Option<Seen>, ExportError> {
+        let frames = look.frames_of(task.stack);
+        if task.is_on_vcpu || frames.is_empty() {
+            return Ok(None);
+        }
+        let room = self.source.room();
+        let told = match self.waits.get(frames) {
+            Some(told) => told.clone(),
+            None => {
+                room.take(size_of_val(frames) + size_of::<Told>())?;
+                let named = self.source.frames_of_task(frames);
+                let told = told(Mode::Kernel, &named, &mut self.names)?;
+                self.waits.insert(frames.into(), told.clone());
+                told
+            }
+        };
+        let makes_calls = matches!(
+            told.place,
+            Place::Between | Place::Initcall(_) | Place::Module { .. }
+        );
+        if !makes_calls && !told.is_first {
+            return Ok(None);
+        }
+        room.take(SEEN)?;
+        let (pid, tid) = if told.is_first {
+            (1, 1)
+        } else {
+            (task.pid, task.tid)
+        };
+        Ok(Some(Seen {
+            time: look.time.saturating_sub(began),
+            pid,
+            tid,
+            vcpu: task.vcpu,
+            ticks: 1,
+            place: told.place,
+            is_waiting: true,
+        }))
     }
 
     fn told(&mut self, event: &Event) -> Result<Told, ExportError> {

@@ -80,7 +80,13 @@ impl Boot {
             seen.push(places.seen(event, began)?);
             Ok(())
         })?;
-        if unread > 0 || source.profile().contents.unread > 0 {
+        let unlooked = source.looks(observer, |look| {
+            for task in &look.tasks {
+                seen.extend(places.waiting(task, look, began)?);
+            }
+            Ok(())
+        })?;
+        if unread > 0 || unlooked > 0 || source.profile().contents.unread > 0 {
             return Err(BootError::Interrupted);
         }
         // Those of different vCPUs are only roughly in order.

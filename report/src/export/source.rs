@@ -12,8 +12,9 @@ use crate::profile::{
     Weight, outermost_of_guest, task_name,
 };
 use crate::room::Room;
-use crate::symbolize::MappingSet;
+use crate::symbolize::{Asked, MappingSet};
 use kvmprof_recording::file::{BlockTimes, FileError, Observer, Recording, Unobserved};
+use kvmprof_recording::tasks::TaskLook;
 
 /// Bytes that an event takes in an export's tables, beside those of its stack, and bytes that a frame takes. Formats differ.
 const EVENT: usize = 64;
@@ -254,6 +255,50 @@ impl Source {
             });
         let unread = read?.unread;
         result.map(|()| unread)
+    }
+
+    /// Calls `each` for all looks at the guest's tasks, whatever is selected, while `observer` gets the progress. Returns how many bytes of the
+    /// recording weren't read, because it was interrupted.
+    ///
+    /// # Errors
+    /// As [`Recording::looks`], and the first error of `each`.
+    pub fn looks(
+        &self,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&TaskLook) -> Result<(), ExportError>,
+    ) -> Result<usize, ExportError> {
+        let mut result = Ok(());
+        let contents = self.recording.looks(observer, |look| {
+            if result.is_ok() {
+                result = each(look);
+            }
+        })?;
+        result.map(|()| contents.unread)
+    }
+
+    /// The frames of the stack in which a task waits, innermost first. `addresses` are those of a look.
+    pub(crate) fn frames_of_task(&self, addresses: &[u64]) -> Vec<Frame<'static>> {
+        let frames = addresses.iter().flat_map(|address| {
+            let resolved = self.profile.resolver.resolve(Asked {
+                pid: IDLE_PID,
+                mappings: MappingSet::default(),
+                address: *address,
+                is_kernel: true,
+            });
+            let (frames, offset) = (resolved.frames, resolved.offset);
+            let named = frames.iter().map(|frame| Frame {
+                name: frame.function.as_ref().to_owned().into(),
+                address: *address,
+                offset,
+                file_address: resolved.file_address,
+                is_kernel: true,
+                module: frame.module.as_ref().to_owned().into(),
+                source: None,
+                is_inlined: frame.is_inlined,
+            });
+            named.collect::<Vec<_>>()
+        });
+        frames.collect()
     }
 
     /// The frames of `event`, innermost first. A stack that is cut short has a frame that says so behind the guest's.

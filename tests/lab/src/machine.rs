@@ -28,6 +28,11 @@ const CPU: &str = "max,-xsave,-avx,-avx2,-f16c,-fma,-pku,-vaes,-vpclmulqdq,-fsrm
 /// A fifth level makes each walk of the machine's and its guests' page tables longer by nearly half, and all of a guest slower by a tenth.
 const FOUR_LEVELS: &str = ",-la57";
 
+/// An instruction takes 2^0 ns, and time in which nothing is to be executed passes at once.
+const INSTRUCTION_CLOCK: &str = "shift=0,sleep=off";
+/// How fast such a machine's time-stamp counter counts, in kHz.
+const INSTRUCTIONS_KHZ: u64 = 1_000_000;
+
 /// How long a machine may be silent until it is up. It takes 2 s, and one that hangs never comes up.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a machine may be silent once its command was stopped, until it has sent the output folder.
@@ -58,6 +63,8 @@ const CONTROL: usize = 4;
 
 /// A machine to start.
 pub(crate) struct Machine<'a> {
+    /// What emulates it.
+    pub qemu: &'a Qemu,
     /// The bzImage.
     pub kernel: &'a Path,
     /// The whole initramfs, in a file that needs no name.
@@ -68,6 +75,8 @@ pub(crate) struct Machine<'a> {
     pub memory: u64,
     /// Whether its processors have page tables with five levels.
     pub has_five_levels: bool,
+    /// Whether its clocks count the instructions that it executes.
+    pub counts_instructions: bool,
 }
 
 /// How long the machine runs, and what to do with what comes back.
@@ -106,11 +115,11 @@ pub(crate) fn run(machine: &Machine, options: &RunOptions) -> Result<Finished, L
     follow(child, ours, options)
 }
 
-/// [`COMMAND_LINE`] with the rate of the time-stamp counter. On a busy host a kernel that measures that itself, by devices that QEMU
+/// [`COMMAND_LINE`] with the rate of the time-stamp counter, in kHz. On a busy host a kernel that measures that itself, by devices that QEMU
 /// emulates, has been seen to be wrong by a factor of 40: all guests of such a machine have clocks that run too fast by as much,
 /// and get nowhere for timers.
-fn command_line() -> String {
-    format!("{COMMAND_LINE} tsc_early_khz={}", tsc::rate_khz())
+fn command_line(tsc_khz: u64) -> String {
+    format!("{COMMAND_LINE} tsc_early_khz={tsc_khz}")
 }
 
 fn stream_pairs() -> Result<(Streams, Streams), LabError> {
@@ -128,11 +137,17 @@ fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
         FOUR_LEVELS
     };
     let cpu = format!("{CPU}{levels}");
-    let found = Qemu::find()?;
-    let mut qemu = found.command();
+    let mut qemu = machine.qemu.command();
+    let (threads, tsc_khz) = match machine.counts_instructions {
+        true => ("single", INSTRUCTIONS_KHZ),
+        false => ("multi", tsc::rate_khz()),
+    };
+    if machine.counts_instructions {
+        qemu.args(["-icount", INSTRUCTION_CLOCK]);
+    }
     // Not microvm, though it boots quicker: one boot in ten hangs there.
     qemu.args(["-machine", "q35,sata=off,smm=off,smbus=off,vmport=off"])
-        .args(["-accel", "tcg,thread=multi", "-cpu", &cpu])
+        .args(["-accel", &format!("tcg,thread={threads}"), "-cpu", &cpu])
         .args(["-smp", &machine.cpus.to_string()])
         .args(["-m", &format!("{}M", machine.memory)])
         .args([
@@ -142,7 +157,7 @@ fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
             "none",
             "-no-reboot",
         ])
-        .args(["-monitor", "none", "-append", &command_line()])
+        .args(["-monitor", "none", "-append", &command_line(tsc_khz)])
         .arg("-kernel")
         .arg(machine.kernel)
         .args(["-initrd", &format!("/proc/self/fd/{initramfs}")])
@@ -164,7 +179,8 @@ fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
     // calls, which are async-signal-safe; it allocates nothing. The descriptors
     // are those of `streams` and `initramfs`, which outlive the spawn.
     unsafe { qemu.pre_exec(move || prepare_child(&inherited)) };
-    qemu.spawn().map_err(LabError::file("run", found.program()))
+    let spawned = qemu.spawn();
+    spawned.map_err(LabError::file("run", machine.qemu.program()))
 }
 
 /// Lets the child inherit its streams, and die with the thread that started it

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use kvmprof_introspection::unpack_kernel;
 use kvmprof_lab::{InitramfsBuilder, JAIL, Kernel, Lab};
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
@@ -81,11 +82,30 @@ impl Scenario {
         self
     }
 
+    /// Has the lab machine's clocks count its instructions ([`Lab::instruction_clock`]). It has one processor.
+    #[must_use]
+    pub fn instruction_clock(mut self) -> Self {
+        self.lab = self.lab.instruction_clock().cpus(1);
+        self
+    }
+
     /// Puts a kernel's image at `/lab/NAME`.
     #[must_use]
     pub fn kernel(mut self, name: &str, kernel: &Kernel) -> Self {
         self.lab = self.lab.add(&kernel.image, &format!("/lab/{name}"));
         self
+    }
+
+    /// Puts what is packed in a kernel's bzImage at `/lab/NAME`: an ELF file, whose guests needn't unpack it, which takes half of the time that
+    /// they need to boot in emulation. It is always at its link-time addresses.
+    ///
+    /// # Panics
+    /// When it can't be unpacked.
+    #[must_use]
+    pub fn unpacked_kernel(self, name: &str, kernel: &Kernel) -> Self {
+        let packed = fs::read(&kernel.image).expect("kernel");
+        let unpacked = unpack_kernel(&packed).expect("bzImage");
+        self.file(name, unpacked.into_owned())
     }
 
     /// Puts a program at `/lab/NAME`.

@@ -34,7 +34,7 @@ use crate::host_socket::MAX_WAITING;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use crate::vm::GuestControl;
 use clocks::{Clocks, Flush};
-use consumers::{AllNeeds, Client, Consumer, Consumers, Context, Device, SymbolSources};
+use consumers::{AllNeeds, Client, Consumer, Consumers, Context, Device, LookNeeds, SymbolSources};
 use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
@@ -42,7 +42,7 @@ use server::Handles;
 use task_looks::TaskLooks;
 
 pub use clocks::ClockPlan;
-pub use consumers::{FileRecorder, OnVcpus, RecordPlan, recording_info};
+pub use consumers::{FileRecorder, LookPlan, OnVcpus, RecordPlan, recording_info};
 pub use guest_devices::GuestDevices;
 pub use status::{DeviceMonitors, MachineInfo};
 
@@ -163,7 +163,7 @@ impl Profiler {
             consumer.advance(&mut sources);
         }
         let needs = self.consumers.needs();
-        self.look_at_tasks(needs.look_period());
+        self.look_at_tasks(needs.looks());
         if self.is_ticking() && needs.source().is_none() {
             // The last consumer has ended by itself, as a full array of pcsample does.
             let _ = self.stop_clocks();
@@ -176,11 +176,11 @@ impl Profiler {
         self.task_looks.wait()
     }
 
-    /// Has the guest's tasks looked at every `period`, and hands looks on.
-    fn look_at_tasks(&mut self, period: Option<Duration>) {
+    /// Has the guest's tasks looked at as consumers need it, and hands looks on.
+    fn look_at_tasks(&mut self, needs: Option<LookNeeds>) {
         let consumers = &mut self.consumers;
-        let period = period.filter(|_| !self.has_ended);
-        self.task_looks.advance(&self.clocks, period, |look| {
+        let needs = needs.filter(|_| !self.has_ended);
+        self.task_looks.advance(&self.clocks, needs, |look| {
             consumers.iter_mut().for_each(|one| one.take_look(look));
         });
     }

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use kvmprof_introspection::TaskReader;
+use kvmprof_introspection::{TaskReader, TaskScope};
 use kvmprof_recording::tasks::TaskLook;
 
 use super::clocks::Clocks;
+use super::consumers::LookNeeds;
 
 /// Within what time a vCPU usually answers, and how often it is looked meanwhile whether it has.
 const USUAL_ANSWER: Duration = Duration::from_millis(20);
@@ -26,15 +27,15 @@ pub struct TaskLooks {
 }
 
 impl TaskLooks {
-    /// Asks for a look if one is due: there is to be one every `period`, or none. Hands the look that has arrived to `take`.
+    /// Asks for a look if one is due, as these `needs` say; `None`: there is to be none. Hands the look that has arrived to `take`.
     pub fn advance(
         &mut self,
         clocks: &Clocks,
-        period: Option<Duration>,
+        needs: Option<LookNeeds>,
         take: impl FnOnce(&TaskLook),
     ) {
         self.collect(clocks, take);
-        let Some(period) = period else {
+        let Some(LookNeeds { period, scope }) = needs else {
             self.due = None;
             self.reader = None;
             return;
@@ -47,7 +48,7 @@ impl TaskLooks {
         // A look that took too long is left out, and the others stay in time.
         let next = due + period;
         self.due = Some(if next < now { now + period } else { next });
-        self.ask(clocks);
+        self.ask(clocks, scope);
     }
 
     /// How long it is until the next look is due, or may have arrived; `None` if there is none, or its vCPU takes long to answer.
@@ -81,7 +82,7 @@ impl TaskLooks {
         self.asked = None;
     }
 
-    fn ask(&mut self, clocks: &Clocks) {
+    fn ask(&mut self, clocks: &Clocks, scope: TaskScope) {
         let index = self.turn;
         let Some(vcpu) = clocks.vcpu(index) else {
             self.turn = 0;
@@ -95,6 +96,7 @@ impl TaskLooks {
         if std::mem::take(&mut self.is_stale) {
             reader.forget();
         }
+        reader.set_scope(scope);
         vcpu.tasks.ask(reader);
         vcpu.kicker.kick();
         self.asked = Some((index, Instant::now()));

@@ -116,7 +116,7 @@ mod tests {
         config.record = Some(RecordPlan {
             path: folder.path().join("recording"),
             stacks: StackParts::default(),
-            tasks: None,
+            looks: None,
             event: None,
             file: FileOptions::default(),
         });

@@ -40,7 +40,7 @@ use crate::vcpu::{
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_attach::HostStacks;
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_recording::Sysroot;
 
 /// A guest that runs. Its threads go on until the guest ends or [`Vm::stop`] is called.
@@ -277,7 +277,8 @@ pub(crate) fn start_recorder(
         let (kind, event) = (event.kind(), event.kind().name());
         kernel_events::missing(kind).map_or(Ok(()), |why| Err(VmError::Event { event, why }))?;
     }
-    if record.tasks.is_some() && !machine.knowledge.may_list_tasks() {
+    let looks = record.looks.filter(|looks| looks.scope == TaskScope::All);
+    if looks.is_some() && !machine.knowledge.may_list_tasks() {
         return Err(VmError::Tasks);
     }
     let source = record.source(clock.hz);
@@ -288,7 +289,7 @@ pub(crate) fn start_recorder(
         vcpus,
         record.stacks,
         &[],
-        record.tasks,
+        looks.map(|looks| looks.ticks),
     );
     let path = record.path.clone();
     FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })

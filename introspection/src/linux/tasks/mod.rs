@@ -34,9 +34,20 @@ struct Key {
     switches: u64,
 }
 
+/// Which tasks are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TaskScope {
+    /// The main thread of the first process alone, which makes the kernel's initcalls and then is init. Few words are read for it.
+    FirstThread,
+    /// All.
+    #[default]
+    All,
+}
+
 /// Looks at the tasks of one guest, and remembers the last look.
 #[derive(Debug)]
 pub struct TaskReader {
+    scope: TaskScope,
     look: TaskLook,
     keys: Vec<Key>,
     before: TaskLook,
@@ -55,6 +66,7 @@ impl Default for TaskReader {
             ..TaskLook::default()
         };
         Self {
+            scope: TaskScope::All,
             look: look(),
             keys: Vec::with_capacity(MAX_TASKS),
             before: look(),
@@ -74,6 +86,11 @@ impl TaskReader {
     /// The same, for what only its maker knows: the time and the vCPU.
     pub fn look_mut(&mut self) -> &mut TaskLook {
         &mut self.look
+    }
+
+    /// Has the next looks take these tasks.
+    pub fn set_scope(&mut self, scope: TaskScope) {
+        self.scope = scope;
     }
 
     /// Forgets all that was seen: the guest starts anew.
@@ -131,7 +148,7 @@ impl LinuxKnowledge {
 }
 
 impl<M: PhysicalMemory> Moment<'_, M> {
-    /// Adds all tasks to the look. `None` if there are more than are read, or a list leads nowhere.
+    /// Adds the tasks to the look. `None` if these aren't all: not all are wanted, there are more than are read, or a list leads nowhere.
     fn read_lists(&self, reader: &mut TaskReader) -> Option<()> {
         let layout = self.layout;
         let first = self.view.linked(layout.first);
@@ -144,6 +161,9 @@ impl<M: PhysicalMemory> Moment<'_, M> {
                 return Some(());
             }
             self.read_task(process, reader)?;
+            if reader.scope == TaskScope::FirstThread {
+                return None;
+            }
             let signal = kernel_pointer(self.view.u64(process.wrapping_add(layout.signal))?)?;
             let head = signal.wrapping_add(layout.threads);
             let mut link = kernel_pointer(self.view.u64(head)?)?;

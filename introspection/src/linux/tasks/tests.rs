@@ -135,6 +135,23 @@ fn all_threads_of_all_processes_are_seen_where_they_wait() {
 }
 
 #[test]
+fn only_the_first_thread_is_read_where_no_other_is_wanted() {
+    let mut guest = Guest::new(HOT, &[3, 2]);
+    guest.reader.set_scope(TaskScope::FirstThread);
+    assert!(guest.look());
+    let look = guest.reader.look();
+    assert!(!look.is_complete);
+    let [first] = look.tasks.as_slice() else {
+        panic!("{:?}", look.tasks);
+    };
+    assert_eq!((first.pid, first.tid), (101, 101));
+    assert_eq!(look.frames_of(first.stack).len(), 3);
+    guest.reader.set_scope(TaskScope::All);
+    assert!(guest.look());
+    assert_eq!((guest.tasks().len(), guest.known()), (5, 5));
+}
+
+#[test]
 fn a_stack_is_read_again_only_when_its_task_has_run() {
     let mut guest = Guest::new(HOT, &[2, 1]);
     guest.look();

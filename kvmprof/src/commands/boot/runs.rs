@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use kvmprof_introspection::TaskScope;
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::Recording;
 use kvmprof_tools::command_line::{Console, ExitStatus, WithStatus};
+use kvmprof_vmm::profiler::LookPlan;
 use tempfile::TempDir;
 
 use super::BootArguments;
@@ -145,7 +147,11 @@ impl<'a> Runs<'a> {
                 user: true,
             },
             event: None,
-            tasks: None,
+            // What the thread that makes the initcalls waits for while it isn't on a vCPU.
+            looks: Some(LookPlan {
+                ticks: 1,
+                scope: TaskScope::FirstThread,
+            }),
             limit: None,
             time: self.options.seconds,
             until: self.options.until.as_deref(),

@@ -14,6 +14,7 @@ use clap::{Arg, Args};
 use kvmprof_recording::file::Recording;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_vmm::clock::DEFAULT_HZ;
+use kvmprof_vmm::profiler::LookPlan;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
@@ -116,7 +117,7 @@ impl RecordArguments {
             output: &self.output,
             stacks: self.recording.stacks,
             event: self.recording.event,
-            tasks: self.recording.tasks,
+            looks: self.recording.tasks.map(LookPlan::all),
             limit: self.recording.record_limit,
             time: self.recording.seconds,
             until: self.until.as_deref(),

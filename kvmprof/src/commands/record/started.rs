@@ -9,7 +9,7 @@ use anyhow::Context;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::ExitStatus;
-use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -25,8 +25,8 @@ pub struct Started<'a> {
     pub output: &'a Path,
     pub stacks: StackParts,
     pub event: Option<SamplingEvent>,
-    /// Ticks between two looks at the guest's tasks.
-    pub tasks: Option<u32>,
+    /// The looks at the guest's tasks.
+    pub looks: Option<LookPlan>,
     /// Bytes of the recording at most.
     pub limit: Option<u64>,
     /// How long the guest runs at most.
@@ -70,7 +70,7 @@ impl Started<'_> {
             path: self.output.to_owned(),
             stacks: self.stacks,
             event: self.event,
-            tasks: self.tasks,
+            looks: self.looks,
             file: file_options(self.limit, &failure),
         };
         let config = VmConfig {

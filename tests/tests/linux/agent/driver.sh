@@ -1,7 +1,7 @@
 cp /lab/series "$LAB_OUT"
 # One guest, which has pcs open while the host gathers, and the other way round.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M \
-    --cmdline 'console=ttyS0 quiet panic=-1'
+    --cmdline "console=ttyS0 $quick"
 says 'in use by the guest'
 kvmprof getpc --socket "$socket" 1 2>"$LAB_OUT/beside" >"$LAB_OUT/beside.samples"
 echo "status $?" >>"$LAB_OUT/beside"
@@ -17,7 +17,7 @@ ended
 # Another, that may use prf only, with one series of kernels: it takes a minute.
 [ "$(cat /lab/series)" = 6.1 ] || exit 0
 start limited --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --guest-access prf \
-    --cmdline 'console=ttyS0 quiet panic=-1 limited'
+    --cmdline "console=ttyS0 $quick limited"
 says ready
 tell off
 ended

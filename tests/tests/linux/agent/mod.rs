@@ -34,7 +34,7 @@ fn run(series: &str) -> Finished {
             .build()
             .unwrap();
         Scenario::new()
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .file("series", series.into())
             .file("guest.cpio", guest)
             .run(include_str!("driver.sh"))

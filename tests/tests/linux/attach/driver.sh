@@ -54,7 +54,7 @@ for guest in $(cat /lab/guests); do
     case $guest in
     own)
         start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 50 \
-            --cmdline 'console=ttyS0 quiet panic=-1'
+            --cmdline "console=ttyS0 $quick"
         profile_it own "$machine"
         ;;
     qemu)

@@ -1,5 +1,5 @@
 start ports --kernel /lab/vmlinuz --initrd /lab/ports.cpio \
-    --cmdline "console=ttyS0 quiet panic=-1"
+    --cmdline "console=ttyS0 $quick"
 says ready
 kvmprof status --socket "$socket" --json >"$LAB_OUT/ports.status.json"
 tell off
@@ -8,7 +8,7 @@ ended
 # allowed ACCESS: what a guest with this access gets.
 allowed() {
     start "$1" --kernel /lab/vmlinuz --initrd /lab/access.cpio --guest-access "$1" \
-        --cmdline "console=ttyS0 quiet panic=-1"
+        --cmdline "console=ttyS0 $quick"
     says ready
     tell off
     ended
@@ -26,7 +26,7 @@ cat >/run/on-terminal <<'END'
 tty >/run/terminal
 stty -g >/run/before
 kvmprof run --kernel /lab/vmlinuz --initrd /lab/terminal.cpio --console hvc \
-    --cmdline "console=hvc0 quiet panic=-1" 2>$LAB_OUT/terminal.stderr
+    --cmdline "console=hvc0 $quick" 2>$LAB_OUT/terminal.stderr
 echo $? >$LAB_OUT/terminal.status
 stty -g | cmp - /run/before && echo "terminal restored"
 END

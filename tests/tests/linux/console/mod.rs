@@ -29,7 +29,7 @@ fn run() -> Finished {
         let with_common = |script| init(&kernel, &format!("{COMMON}\n{script}"));
         let terminal = guest_program("terminal.c", 0x40_0000, &[]);
         Scenario::new()
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .file("ports.cpio", with_common(include_str!("ports.sh")))
             .file("access.cpio", with_common(include_str!("access.sh")))
             .file("terminal.cpio", init(&kernel, include_str!("terminal.sh")))

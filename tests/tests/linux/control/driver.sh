@@ -4,7 +4,7 @@ boot() {
     words=$2
     shift 2
     start "$name" --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 160M \
-        --cmdline "console=ttyS0 quiet panic=-1 $words" "$@"
+        --cmdline "console=ttyS0 $quick $words" "$@"
     starts 1
 }
 

@@ -11,7 +11,7 @@ fn run() -> Finished {
         let kernel = debian("6.12");
         let guest = guest_builder(include_str!("init.sh"), &[]).modules(&kernel, &MODULES);
         Scenario::new()
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .file("guest.cpio", guest.build().unwrap())
             .run(include_str!("driver.sh"))
     })

@@ -19,7 +19,7 @@ until_balloon() {
 sockets listen unix:/run/vsock_1234 </run/file >/run/taken 2>/dev/null &
 taking=$!
 until [ -S /run/vsock_1234 ]; do usleep 20000; done
-start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cmdline "console=ttyS0 quiet panic=-1" \
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cmdline "console=ttyS0 $quick" \
     --vsock 3,socket=/run/vsock --balloon
 says "in "
 date +%s >"$LAB_OUT/now"

@@ -19,7 +19,7 @@ fn run() -> Finished {
         let sockets = guest_program("sockets.c", PROGRAM, &[]);
         let guest = guest_builder(include_str!("init.sh"), &[("sockets", &sockets)]);
         Scenario::new()
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .program_contents("sockets", &sockets.file)
             .file(
                 "guest.cpio",

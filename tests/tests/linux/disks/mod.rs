@@ -50,7 +50,7 @@ fn boot(series: &str) -> Finished {
         .modules(&kernel, &MODULES)
         .build();
     Scenario::new()
-        .kernel("vmlinuz", &kernel)
+        .unpacked_kernel("vmlinuz", &kernel)
         .file("guest.cpio", guest.unwrap())
         .file("raw.img", content)
         .file("disk.qcow2", fs::read(&qcow2.path).unwrap())

@@ -2,7 +2,7 @@ boot() {
     name=$1 kernel=$2
     shift 2
     start "$name" --kernel "/lab/$kernel" --initrd /lab/guest.cpio --memory 128M \
-        --cmdline 'console=ttyS0 quiet panic=-1' --on-reset exit "$@"
+        --cmdline "console=ttyS0 $quick" --on-reset exit "$@"
     says ready
 }
 

@@ -1,6 +1,6 @@
 # A guest whose exits are recorded from its first instruction on.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M \
-    --cmdline "console=ttyS0 quiet panic=-1 printk.devkmsg=on" \
+    --cmdline "console=ttyS0 $quick printk.devkmsg=on" \
     --record "$LAB_OUT/guest.kvmprof" --event exits:3
 says 'workload running'
 gathered_before=$(count)
@@ -12,7 +12,7 @@ ended
 kvmprof report "$LAB_OUT/guest.kvmprof" --sort total --top 25 >"$LAB_OUT/guest.report"
 # The same guest by the clock: while a client records, and by port reads alone.
 start again --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M \
-    --cmdline "console=ttyS0 quiet panic=-1 printk.devkmsg=on"
+    --cmdline "console=ttyS0 $quick printk.devkmsg=on"
 says 'workload running'
 record clock.kvmprof
 sampled 200

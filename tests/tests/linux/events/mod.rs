@@ -45,7 +45,7 @@ impl Seen {
 fn run() -> Finished {
     once("events", || {
         Scenario::new()
-            .kernel("vmlinuz", &debian("6.12"))
+            .unpacked_kernel("vmlinuz", &debian("6.12"))
             .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
             .run(include_str!("driver.sh"))
     })

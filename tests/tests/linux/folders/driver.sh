@@ -17,7 +17,7 @@ daemons() {
 list() { (cd "$1" && find . -exec stat -c '%n %s %Y %Z' {} + | sort); }
 
 start folder --kernel /lab/vmlinuz-6.12 --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
-    --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd \
+    --cmdline "console=ttyS0 $quick nowatchdog" --virtiofsd /run/jailed-virtiofsd \
     --share /run/work=work --share /run/other=other,readonly
 says "calls runs"
 record folder.kvmprof
@@ -48,7 +48,7 @@ kvmprof report --json "$LAB_OUT/folder.kvmprof" >"$LAB_OUT/folder.json"
 # A root: nothing of it may change on the host.
 list /run/root >/run/before
 start root --kernel /lab/vmlinuz-6.1 --memory "$(cat /lab/memory)" --cpus 2 --jitter --modules /lab/modules \
-    --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --sysroot /run/empty \
+    --cmdline "console=ttyS0 $quick nowatchdog" --virtiofsd /run/jailed-virtiofsd --sysroot /run/empty \
     --root /run/root --exec '
         tty; nproc
         free -m | while read -r name total _; do [ "$name" = Mem: ] && echo "memory $total"; done
@@ -74,7 +74,7 @@ kvmprof report --json "$LAB_OUT/root.kvmprof" >"$LAB_OUT/root.json"
 # A shell on the console, whose driver is a module, and whose terminal it finds in /dev if the folder has that. Its Ctrl-C is its own, and so is its status. What it runs has names by the folder.
 mkdir /run/root/dev
 start shell --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules --console hvc \
-    --cmdline "console=hvc0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
+    --cmdline "console=hvc0 $quick nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
     --record "$LAB_OUT/shell.kvmprof" --jitter
 tell 'calls & echo "shell on $(tty)"; echo by the guest >/by-guest; sleep 100000; echo not here'
 says "shell on /dev/hvc0"
@@ -89,7 +89,7 @@ cp /run/root/by-guest "$LAB_OUT/"
 
 # What serves the folder ends with kvmprof, however that does.
 start killed --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules \
-    --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root
+    --cmdline "console=ttyS0 $quick nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root
 until daemons /run/root >"$LAB_OUT/daemons"; [ -s "$LAB_OUT/daemons" ]; do
     is_over && fail 88 "over before anybody served /run/root"
     usleep 100000

@@ -1,6 +1,6 @@
 # What the host allows.
 for access in none pcs prf all; do
     start "$access" --kernel /lab/vmlinuz --initrd /lab/guest.cpio --guest-access "$access" \
-        --cmdline "console=ttyS0 quiet panic=-1"
+        --cmdline "console=ttyS0 $quick"
     ended
 done

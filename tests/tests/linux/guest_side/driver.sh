@@ -1,6 +1,6 @@
 # The same workload, seen from within and from the host.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cpus 2 \
-    --cmdline "console=ttyS0 quiet panic=-1"
+    --cmdline "console=ttyS0 $quick"
 
 # until_sampled COUNT: lets the guest look at itself until so many samples were taken.
 until_sampled() {

@@ -35,7 +35,7 @@ fn boot(series: &str, init: &str, driver: &str, programs: &[(&str, &Program)]) -
         .build()
         .unwrap();
     Scenario::new()
-        .kernel("vmlinuz", &kernel)
+        .unpacked_kernel("vmlinuz", &kernel)
         .file("guest.cpio", guest)
         .run(driver)
 }

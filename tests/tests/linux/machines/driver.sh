@@ -2,7 +2,7 @@ boot() {
     name=$1 kernel=$2 cmdline=$3
     shift 3
     start "$name" --kernel "/lab/$kernel" --initrd /lab/guest.cpio \
-        --cmdline "console=ttyS0 quiet panic=-1 $cmdline" "$@"
+        --cmdline "console=ttyS0 $quick $cmdline" "$@"
     says ready
     gather s --all --hz 80
     sampled 150

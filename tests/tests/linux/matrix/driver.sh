@@ -1,7 +1,7 @@
 # One guest from its first instruction to its end. The rates are low: in the lab a kick costs
 # milliseconds, on a busy host many of them.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus "$cpus" --wait \
-    --cmdline "console=ttyS0 quiet panic=-1 $cmdline" $options
+    --cmdline "console=ttyS0 $quick $cmdline" $options
 gather boot --all --hz 40
 says ready
 stop_gathering

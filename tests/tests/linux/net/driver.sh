@@ -31,7 +31,7 @@ moved() {
     done
 }
 
-boot="console=ttyS0 quiet panic=-1"
+boot="console=ttyS0 $quick"
 
 take passt
 start_passt

@@ -26,7 +26,7 @@ fn run() -> Finished {
     once("net", || {
         let kernel = debian("6.12");
         Scenario::new()
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .guest_network()
             .file("passt.cpio", init(&kernel, include_str!("passt.sh")))
             .file("tap.cpio", init(&kernel, include_str!("tap.sh")))

@@ -58,7 +58,7 @@ fn check(series: &str) {
         guest = guest.add(library, &place);
     }
     let run = Scenario::new()
-        .kernel("vmlinuz", &debian(series))
+        .unpacked_kernel("vmlinuz", &debian(series))
         .file("guest.cpio", guest.build().unwrap())
         .run(include_str!("driver.sh"));
     let (inside, outside) = (by_perf(&run), by_kvmprof(&run));

@@ -67,7 +67,7 @@ fn run(series: &str) -> Finished {
             guest = guest.add(library, place);
         }
         Scenario::new()
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .file("series", series.into())
             .file("guest.cpio", guest.build().unwrap())
             .run(include_str!("driver.sh"))

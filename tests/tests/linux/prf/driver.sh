@@ -1,7 +1,7 @@
 release=$(cat /lab/release)
 # No clock has run when the client comes: nothing was sampled, nobody knows where the kernel is.
 start "$release" --kernel /lab/vmlinuz --initrd /lab/guest.cpio \
-    --cmdline 'console=ttyS0 quiet panic=-1' --memory 256M --cpus 2
+    --cmdline "console=ttyS0 $quick" --memory 256M --cpus 2
 status early && cp /run/early "$LAB_OUT/$release.early"
 says ready
 SOCKET=$socket OUT=$LAB_OUT/$release /lab/client --ignored --exact prf::client --nocapture >&2 || fail 93 "the client failed"

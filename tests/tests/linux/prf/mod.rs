@@ -79,7 +79,7 @@ fn run(release: &str) -> Finished {
         Scenario::new()
             .program("client", &env::current_exe().unwrap())
             .file("release", release.into())
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .file("guest.cpio", guest)
             .run(include_str!("driver.sh"))
     })

@@ -40,7 +40,7 @@ found() {
 }
 
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 200 \
-    --cmdline 'console=ttyS0 quiet panic=-1'
+    --cmdline "console=ttyS0 $quick"
 says 'workload running'
 fixed=$(pid fixed) pie=$(pid pie)
 

@@ -3,7 +3,7 @@ cp /lab/plain /run/guest/bin/plain
 cp /lab/plain /run/guest/bin/calls
 # A guest that is recorded from its first instruction on, until so many samples were taken of all that it does.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --jitter \
-    --cmdline "console=ttyS0 quiet panic=-1 $(cat /lab/words)" --record "$LAB_OUT/guest.kvmprof" \
+    --cmdline "console=ttyS0 $quick $(cat /lab/words)" --record "$LAB_OUT/guest.kvmprof" \
     --sysroot /run/guest
 says 'workload running'
 says 'another file is executed'

@@ -38,7 +38,7 @@ for guest in kvmprof microvm pc; do
     case $guest in
     kvmprof)
         start kvmprof --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M \
-            --cmdline 'console=ttyS0 quiet panic=-1 nowatchdog' --disk /run/disk.img
+            --cmdline "console=ttyS0 $quick nowatchdog" --disk /run/disk.img
         ;;
     microvm) of_qemu microvm -M microvm -device virtio-blk-device,drive=disk ;;
     pc) of_qemu pc -M q35 -device virtio-blk-pci,drive=disk ;;

@@ -1,6 +1,6 @@
 # A guest with two vCPUs.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
-    --cmdline "console=ttyS0 quiet panic=-1 printk.devkmsg=on"
+    --cmdline "console=ttyS0 $quick printk.devkmsg=on"
 says 'fight running'
 record spin.kvmprof
 sampled 800

@@ -18,7 +18,7 @@ pub fn run() -> Finished {
         let spin = guest_program("spin_lock.c", SPIN_LOCK, &[]);
         let guest = guest_init(include_str!("init.sh"), &[("spin_lock", &spin)]);
         Scenario::new()
-            .kernel("vmlinuz", &debian("6.12"))
+            .unpacked_kernel("vmlinuz", &debian("6.12"))
             .file("guest.cpio", guest)
             .run(include_str!("driver.sh"))
     })

@@ -35,7 +35,7 @@ fn run(series: &str) -> Finished {
         // Page tables of their own for user mode are one more thing that is changed.
         let words = if series == "6.12" { "pti=on" } else { "" };
         Scenario::new()
-            .kernel("vmlinuz", &debian(series))
+            .unpacked_kernel("vmlinuz", &debian(series))
             .file("words", words.as_bytes().to_vec())
             .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
             .run(include_str!("driver.sh"))

@@ -6,7 +6,7 @@ losetup /dev/loop0 /lab/backing.img && mount -t ext4 /dev/loop0 /run/backing || 
 dd if=/dev/zero of=/run/backing/disk.img bs=4k count=64 2>/dev/null
 # All looks from the first instruction on, and then more of them, for a client.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus 2 \
-    --cmdline "console=ttyS0 quiet panic=-1 $(cat /lab/words)" --record "$LAB_OUT/guest.kvmprof" --tasks=20 \
+    --cmdline "console=ttyS0 $quick $(cat /lab/words)" --record "$LAB_OUT/guest.kvmprof" --tasks=20 \
     --disk /run/backing/disk.img,format=raw
 says 'the disk is next'
 fsfreeze --freeze /run/backing || fail 92 "the file system can't be frozen"

@@ -51,7 +51,7 @@ fn run(series: &str) -> Finished {
         Scenario::new()
             .module("loop")
             .module("crc32c_generic")
-            .kernel("vmlinuz", &kernel)
+            .unpacked_kernel("vmlinuz", &kernel)
             .file("words", words.as_bytes().to_vec())
             .file("guest.cpio", guest.unwrap())
             .file("backing.img", file_system())

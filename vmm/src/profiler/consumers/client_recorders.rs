@@ -16,9 +16,10 @@ use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, Room, SamplingEvent, StackParts, Ticks};
 
-use super::recording::{LookPace, SymbolSources, add_symbols, recording_info};
+use super::recording::{LookPace, LookPlan, SymbolSources, add_symbols, recording_info};
 use super::{
-    ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore, check_event,
+    ClockNeeds, Consumer, Context, Device, LookNeeds, Preparation, Reply, Request, TicksBefore,
+    check_event,
 };
 use crate::clock::TickSource;
 
@@ -218,7 +219,8 @@ impl ClientRecorders {
             interval,
             ..
         } = choice;
-        let looks = tasks.map(|ticks| LookPace::new(ticks, source).ok_or(Errno::EINVAL));
+        let looks =
+            tasks.map(|ticks| LookPace::new(LookPlan::all(ticks), source).ok_or(Errno::EINVAL));
         let looks = looks.transpose()?;
         // Each takes work at every tick, and has up to 32 MiB waiting for its client.
         if self.started.len() >= MAX_RECORDINGS {
@@ -275,8 +277,8 @@ impl Consumer for ClientRecorders {
             needs.processes = true;
             needs.stacks.kernel |= recorder.stacks.kernel;
             needs.stacks.user |= recorder.stacks.user;
-            let period = recorder.looks.as_ref().map(LookPace::period);
-            needs.looks = needs.looks.into_iter().chain(period).min();
+            let looks = recorder.looks.as_ref().map(LookPace::needs);
+            needs.looks = needs.looks.into_iter().chain(looks).reduce(LookNeeds::with);
         }
         needs
     }

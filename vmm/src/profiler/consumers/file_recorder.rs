@@ -10,7 +10,7 @@ use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
 use kvmprof_sandbox::{Thread, enter};
 
-use super::recording::{LookPace, SymbolSources, add_symbols};
+use super::recording::{LookPace, LookPlan, SymbolSources, add_symbols};
 use super::{ClockNeeds, Consumer};
 use crate::clock::TickSource;
 
@@ -21,8 +21,8 @@ pub struct RecordPlan {
     pub path: PathBuf,
     /// The parts of the stacks that are taken.
     pub stacks: StackParts,
-    /// Look at the guest's tasks every so many ticks of the clock; `None`: never.
-    pub tasks: Option<u32>,
+    /// The looks at the guest's tasks; `None`: none.
+    pub looks: Option<LookPlan>,
     /// The event that makes the ticks; `None`: the clock does.
     pub event: Option<SamplingEvent>,
     /// How long the file may become, and who learns that it isn't whole.
@@ -61,10 +61,10 @@ impl FileRecorder {
         };
         let sink = FileSink::create(&plan.path, info, options)?;
         let source = plan.source(info.hz);
-        let looks = plan.tasks.zip(source);
+        let looks = plan.looks.zip(source);
         Ok(Self {
             encoder: Encoder::new(sink, &[]),
-            looks: looks.and_then(|(ticks, source)| LookPace::new(ticks, source)),
+            looks: looks.and_then(|(plan, source)| LookPace::new(plan, source)),
             source,
             plan,
         })
@@ -88,7 +88,7 @@ impl Consumer for FileRecorder {
                 .looks
                 .as_ref()
                 .filter(|_| is_recording)
-                .map(LookPace::period),
+                .map(LookPace::needs),
         }
     }
 

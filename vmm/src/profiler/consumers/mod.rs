@@ -34,8 +34,8 @@ use prf::PrfConsumer;
 use profil::ProfilConsumer;
 
 pub use file_recorder::{FileRecorder, RecordPlan};
-pub use needs::{AllNeeds, ClockNeeds};
-pub use recording::{SymbolSources, recording_info};
+pub use needs::{AllNeeds, ClockNeeds, LookNeeds};
+pub use recording::{LookPlan, SymbolSources, recording_info};
 
 /// Who opens a device. What the guest opens never stands in the way of the host's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,30 @@
 
 use std::time::Duration;
 
+use kvmprof_introspection::TaskScope;
 use kvmprof_recording::StackParts;
 
 use super::Client;
 use crate::clock::{ClockSetting, TickSource};
+
+/// What looks at the guest's tasks a consumer needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookNeeds {
+    /// The time between two of them.
+    pub period: Duration,
+    /// Which tasks each has at least.
+    pub scope: TaskScope,
+}
+
+impl LookNeeds {
+    /// Looks that serve both.
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            period: self.period.min(other.period),
+            scope: self.scope.max(other.scope),
+        }
+    }
+}
 
 /// What a consumer needs of the clocks at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,8 +46,8 @@ pub struct ClockNeeds {
     pub processes: bool,
     /// Whether something is done on the vCPU's thread at each tick.
     pub exits: bool,
-    /// How often the guest's tasks are to be looked at; `None`: never.
-    pub looks: Option<Duration>,
+    /// The looks at the guest's tasks; `None`: none.
+    pub looks: Option<LookNeeds>,
 }
 
 /// What all consumers need at one moment, so that each has to look only once.
@@ -82,9 +102,10 @@ impl AllNeeds {
         all.any(|(other, needs)| other != index && is_it(needs))
     }
 
-    /// How often the guest's tasks are to be looked at: as often as any of them needs it.
-    pub fn look_period(&self) -> Option<Duration> {
-        self.each.iter().filter_map(|needs| needs.looks).min()
+    /// The looks at the guest's tasks that serve all of them.
+    pub fn looks(&self) -> Option<LookNeeds> {
+        let looks = self.each.iter().filter_map(|needs| needs.looks);
+        looks.reduce(LookNeeds::with)
     }
 
     /// Whether a guest that is held may start.

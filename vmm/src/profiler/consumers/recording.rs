@@ -4,37 +4,62 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvmprof_attach::HostStacks;
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::{Encoder, KernelInfo, RecordingInfo, Sink};
 
+use super::LookNeeds;
 use crate::clock::{TickSource, monotonic_ns};
 use crate::profiler::kernel_text::KernelText;
 use crate::profiler::{ClockPlan, MachineInfo};
+
+/// The looks at the guest's tasks that a recording has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookPlan {
+    /// Ticks of the clock between two of them.
+    pub ticks: u32,
+    /// Which tasks they have.
+    pub scope: TaskScope,
+}
+
+impl LookPlan {
+    /// One at all tasks every so many `ticks`.
+    pub fn all(ticks: u32) -> Self {
+        Self {
+            ticks,
+            scope: TaskScope::All,
+        }
+    }
+}
 
 /// Chooses the looks at the guest's tasks that one recording takes: others may want more of them.
 #[derive(Debug)]
 pub struct LookPace {
     /// In ns.
     period: u64,
+    scope: TaskScope,
     /// When the next one is due, in ns of CLOCK_MONOTONIC.
     due: u64,
 }
 
 impl LookPace {
-    /// One look every so many ticks of `source`. `None` if that isn't the clock.
-    pub fn new(ticks: u32, source: TickSource) -> Option<Self> {
+    /// The looks of `plan`, with ticks of `source`. `None` if that isn't the clock.
+    pub fn new(plan: LookPlan, source: TickSource) -> Option<Self> {
         let hz = u64::from(source.hz());
-        let period = u64::from(ticks).saturating_mul(1_000_000_000);
+        let period = u64::from(plan.ticks).saturating_mul(1_000_000_000);
         Some(Self {
             period: period.checked_div(hz)?.max(1),
+            scope: plan.scope,
             due: 0,
         })
     }
 
-    /// The time between two looks.
-    pub fn period(&self) -> Duration {
-        Duration::from_nanos(self.period)
+    /// The looks that there must be for it.
+    pub fn needs(&self) -> LookNeeds {
+        LookNeeds {
+            period: Duration::from_nanos(self.period),
+            scope: self.scope,
+        }
     }
 
     /// Whether the look at `time` is one of those. One that comes a little early is.
