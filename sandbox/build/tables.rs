@@ -4,15 +4,15 @@ use libc::{
     SYS_accept4, SYS_bpf, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close,
     SYS_epoll_ctl, SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate,
     SYS_fcntl, SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex,
-    SYS_getcwd, SYS_getdents64, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid,
-    SYS_ioctl, SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect,
-    SYS_mremap, SYS_munmap, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open,
-    SYS_poll, SYS_ppoll, SYS_pread64, SYS_preadv, SYS_pwrite64, SYS_pwritev, SYS_read,
-    SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq,
-    SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_sched_getaffinity,
-    SYS_sched_setaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown,
-    SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_settime,
-    SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write, SYS_writev,
+    SYS_getcwd, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl,
+    SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap,
+    SYS_munmap, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll,
+    SYS_ppoll, SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom,
+    SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_rt_sigtimedwait, SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_yield,
+    SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill,
+    SYS_timer_create, SYS_timer_delete, SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4,
+    SYS_write, SYS_writev,
 };
 
 use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
@@ -58,7 +58,6 @@ const A_LOCK: &[Condition] = &[is_but_for(
 const KVM: u8 = 0xae;
 const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
-const BLOCK: u8 = 0x12;
 
 /// Signals go to this process only.
 const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
@@ -251,7 +250,13 @@ const NAMED_SOCKET: &[Allowed] = &[
 
 const TICKER: &[Allowed] = &[any(SYS_sched_setaffinity)];
 
-const BINARIES: &[Allowed] = &[any(SYS_pread64), any(SYS_preadv), any(SYS_getdents64)];
+const BINARIES: &[Allowed] = &[
+    any(SYS_pread64),
+    // A read of a qcow2 image that the guest writes to may need room in the image's cache: a changed table is written then, by whoever reads. And whoever
+    // has the image last, at the guest's end, flushes it.
+    any(SYS_pwrite64),
+    any(SYS_fdatasync),
+];
 
 /// The thread opens files below the folder so that no link leads out of it (`kvmprof_recording::Sysroot`). The call's flags are in a structure
 /// that a filter can't read: where there is no such folder, no thread has the call.
@@ -259,24 +264,12 @@ const SYSROOT: &[Allowed] = &[any(SYS_openat2)];
 
 const RECORDER: &[Allowed] = &[any(SYS_rename), any(SYS_unlink), any(SYS_fsync)];
 
+/// Images are read and written by `kvmprof_vmm::disk` alone, whatever their format.
 const DISK: &[Allowed] = &[
     any(SYS_pread64),
     any(SYS_pwrite64),
-    any(SYS_preadv),
-    any(SYS_pwritev),
     any(SYS_fallocate),
     any(SYS_fdatasync),
-    any(SYS_fsync),
-    any(SYS_ftruncate),
-    only(
-        SYS_ioctl,
-        // BLKGETSIZE64, BLKDISCARD, BLKZEROOUT
-        &[
-            request(BLOCK, 114),
-            request(BLOCK, 119),
-            request(BLOCK, 127),
-        ],
-    ),
 ];
 
 const CONNECTIONS: &[Allowed] = &[

@@ -25,10 +25,11 @@ impl Thread {
             Self::Main | Self::Recorder => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
             // It removes the name of its socket.
             Self::Vsock => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
-            Self::Binaries | Self::BinariesWithSysroot | Self::Introspection => {
-                CapabilitySet::DAC_READ_SEARCH
-            }
-            Self::Console
+            // The others that read of the guest's kernel and programs have their files open.
+            Self::BinariesWithSysroot => CapabilitySet::DAC_READ_SEARCH,
+            Self::Introspection
+            | Self::Binaries
+            | Self::Console
             | Self::Disk
             | Self::Network
             | Self::Balloon

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::time::{Duration, Instant};
 
 /// `PERF_TYPE_HARDWARE`, `PERF_TYPE_SOFTWARE` and `PERF_TYPE_TRACEPOINT` (`include/uapi/linux/perf_event.h`).
 pub const HARDWARE: u32 = 0;
@@ -144,8 +145,74 @@ pub fn signal_this_thread(event: &File, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// How long a refusal holds that may be over later: the host's administrator can lift it, or there was something too little at that moment.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+/// Why an event can't be had.
+#[derive(Debug)]
+pub struct Refusal {
+    /// In words.
+    pub why: String,
+    /// Whether it will be so later, too.
+    pub is_for_good: bool,
+}
+
+impl Refusal {
+    /// One that may be over later.
+    pub fn for_now(why: String) -> Self {
+        Self {
+            why,
+            is_for_good: false,
+        }
+    }
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self {
+            why: why_not(&error),
+            is_for_good: is_missing(&error),
+        }
+    }
+}
+
+/// What the host has said when an event was tried, for as long as that holds. A try costs the host's kernel an event that is made and taken away again,
+/// for which it may have to wait.
+#[derive(Debug)]
+pub struct Answer {
+    /// Why it can't be had, in words.
+    said: Result<(), String>,
+    /// When it is to be tried again; `None`: never.
+    again: Option<Instant>,
+}
+
+impl Answer {
+    /// The answer in `kept`, if it holds at `now`; else that of `attempt`, which is kept.
+    ///
+    /// # Errors
+    /// Why the event can't be had, in words.
+    pub fn ask(
+        kept: &mut Option<Self>,
+        now: Instant,
+        attempt: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<(), String> {
+        let holds = |known: &&Self| known.again.is_none_or(|again| now < again);
+        if let Some(known) = kept.as_ref().filter(holds) {
+            return known.said.clone();
+        }
+        let tried = attempt();
+        let may_be_over = tried.as_ref().is_err_and(|refusal| !refusal.is_for_good);
+        let said = tried.map_err(|refusal| refusal.why);
+        *kept = Some(Self {
+            said: said.clone(),
+            again: may_be_over.then_some(now + REFUSAL),
+        });
+        said
+    }
+}
+
 /// Whether the host didn't open an event because it hasn't got it. It won't have it later either.
-pub fn is_missing(error: &io::Error) -> bool {
+fn is_missing(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     matches!(number, Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV))
 }

@@ -179,13 +179,25 @@ pub fn rubbish(answers: usize) -> Times {
 
 /// The largest documents that there are.
 pub fn symbols(answers: usize) -> Times {
+    documents(
+        answers,
+        &[device::KALLSYMS, device::PROCESSES, device::STATUS],
+    )
+}
+
+/// What there is to count, which the guest may ask for, too: the host's kernel is asked which events it has.
+pub fn counters(answers: usize) -> Times {
+    documents(answers, &[device::PMC])
+}
+
+fn documents(answers: usize, asked_for: &[u16]) -> Times {
     let guest = guest();
     let times = beside(&guest, answers, |guest| {
         let Ok(connection) = Connection::connect(&guest.socket()) else {
             return;
         };
-        for document in [device::KALLSYMS, device::PROCESSES, device::STATUS] {
-            connection.snapshot(document, MAX_STATUS).ok();
+        for document in asked_for {
+            connection.snapshot(*document, MAX_STATUS).ok();
         }
     });
     guest.stop();

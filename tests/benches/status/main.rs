@@ -35,7 +35,7 @@ const MAX_STATUS: usize = 8 << 20;
 /// A case: what it is, and what has the answers measured meanwhile.
 type Case = (&'static str, fn(usize) -> Times);
 
-const CASES: [Case; 21] = [
+const CASES: [Case; 22] = [
     ("nobody disturbs", guests::at_rest),
     ("guest: hostile memory, recorded", guests::hostile_memory),
     ("guest: floods its port", guests::port_flood),
@@ -65,6 +65,7 @@ const CASES: [Case; 21] = [
     ("clients: ask and don't read", clients::unread_answers),
     ("clients: connect and send rubbish", clients::rubbish),
     ("clients: ask for all symbols", clients::symbols),
+    ("clients: ask for all counters", clients::counters),
     ("attach: to a VMM that lies", attached::lying_vmm),
 ];
 

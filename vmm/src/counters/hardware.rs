@@ -3,13 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::lock::lock;
-use crate::perf_event::{self, Attributes, HardwareEvent};
-
-/// How long a refusal holds that may be over later: the host's administrator can lift it, or there was something too little at that moment.
-const REFUSAL: Duration = Duration::from_secs(1);
+use crate::perf_event::{self, Answer, Attributes, HardwareEvent, Refusal};
 
 /// A counter of one vCPU. It counts while the vCPU's thread runs the guest.
 #[derive(Debug)]
@@ -32,17 +29,7 @@ impl HardwareCounter {
     }
 }
 
-/// What the host has said when a counter was tried.
-#[derive(Debug)]
-struct Answer {
-    /// Why it can't be had, in words.
-    said: Result<(), String>,
-    /// When it is to be tried again; `None`: never.
-    again: Option<Instant>,
-}
-
-/// Whether the host has counters, and lets kvmprof have them, which is the same for all of its threads. A try costs the host's kernel a counter
-/// that is made and taken away again, so answers are kept.
+/// Whether the host has counters, and lets kvmprof have them, which is the same for all of its threads.
 #[derive(Debug, Default)]
 pub struct HardwareProbes([Mutex<Option<Answer>>; HardwareEvent::COUNT]);
 
@@ -58,24 +45,14 @@ impl HardwareProbes {
         open: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), String> {
         let mut answer = lock(&self.0[event as usize]);
-        let holds = |known: &&Answer| known.again.is_none_or(|again| now < again);
-        if let Some(known) = answer.as_ref().filter(holds) {
-            return known.said.clone();
-        }
-        let opened = open();
-        let may_be_over = |error: &io::Error| !perf_event::is_missing(error);
-        let is_short = opened.as_ref().is_err_and(may_be_over);
-        let said = opened.map_err(|error| perf_event::why_not(&error));
-        *answer = Some(Answer {
-            said: said.clone(),
-            again: is_short.then_some(now + REFUSAL),
-        });
-        said
+        Answer::ask(&mut answer, now, || open().map_err(Refusal::from))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// What it says at these times after the begin, and how often it has tried, where the host says so each time.

@@ -1,16 +1,22 @@
+use std::env;
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
 
 use imago::FormatCreateBuilder;
-use imago::qcow2::Qcow2;
+use imago::qcow2::{Qcow2, Qcow2CreateBuilder};
 use kvmprof_devices::virtio::block::Extent;
+use kvmprof_sandbox::Mode;
 use tempfile::TempDir;
 
 use super::*;
 
 const BYTES: u64 = 1 << 20;
+
+type Builder = Qcow2CreateBuilder<imago::file::File>;
 
 struct Images {
     folder: TempDir,
@@ -33,6 +39,13 @@ impl Images {
 
     /// An image on top of `backing`, a name and a format.
     fn qcow2(&self, name: &str, backing: Option<(&str, &str)>) -> PathBuf {
+        self.qcow2_with(name, |builder| match backing {
+            Some((name, format)) => builder.backing(name.to_owned(), format.to_owned()),
+            None => builder,
+        })
+    }
+
+    fn qcow2_with(&self, name: &str, options: impl FnOnce(Builder) -> Builder) -> PathBuf {
         fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
         let path = self.path(name);
         let file = fs::File::options()
@@ -41,11 +54,8 @@ impl Images {
             .create_new(true)
             .open(&path);
         let storage = imago::file::File::try_from(file.unwrap()).unwrap();
-        let mut builder = Qcow2::<imago::file::File>::create_builder(storage).size(BYTES);
-        if let Some((name, format)) = backing {
-            builder = builder.backing(name.to_owned(), format.to_owned());
-        }
-        builder.create().unwrap();
+        let builder = Qcow2::<imago::file::File>::create_builder(storage).size(BYTES);
+        options(builder).create().unwrap();
         path
     }
 
@@ -354,4 +364,48 @@ fn what_a_truncated_image_lacks_is_not_made_up() {
         }
     }
     assert!(errors > 0);
+}
+
+/// Names the image, in a process of its own.
+const CHILD: &str = "KVMPROF_TEST_READ_DISK";
+
+/// The thread that reads the guest's programs writes, too: where imago's cache of tables is full, one that the guest has changed has to go; and at the end all that are
+/// left, if the thread has the image last.
+#[test]
+fn the_filter_of_who_reads_programs_allows_what_images_need() {
+    const CLUSTER: usize = 512;
+    /// Bytes of the disk that a table has the places of.
+    const OF_A_TABLE: u64 = 64 * 512;
+    /// More than imago (0.2.6) keeps, which is 128.
+    const TABLES: u64 = 300;
+    if let Ok(path) = env::var(CHILD) {
+        let disk = Disk::open(&format!("{path},format=qcow2").parse().unwrap()).unwrap();
+        for table in 0..TABLES {
+            let written = disk.image.write(&[7; CLUSTER], table * OF_A_TABLE);
+            written.unwrap();
+        }
+        kvmprof_sandbox::filters::prepare(Mode::On, || {}).unwrap();
+        let reading = thread::spawn(move || {
+            kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Binaries);
+            assert_eq!(read(&disk, 0, CLUSTER), [7; CLUSTER]);
+            drop(disk);
+        });
+        reading.join().unwrap();
+        return;
+    }
+    let images = Images::new();
+    let path = images.qcow2_with("image", |builder| {
+        builder.cluster_size(CLUSTER).size(TABLES * OF_A_TABLE)
+    });
+    let ran = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "--nocapture"])
+        .arg("disk::tests::the_filter_of_who_reads_programs_allows_what_images_need")
+        .env(CHILD, path)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    let disk = images.open("image,format=qcow2,readonly").unwrap();
+    for table in 0..TABLES {
+        assert_eq!(read(&disk, table * OF_A_TABLE, CLUSTER), [7; CLUSTER]);
+    }
 }

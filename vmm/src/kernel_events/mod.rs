@@ -6,15 +6,18 @@
 
 mod probe;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::time::Instant;
 
 use kvmprof_abi::recorder::MAX_PERIOD;
 use kvmprof_recording::{EventKind, SamplingEvent};
 
 use crate::clock::RunTimeAlarm;
-use crate::perf_event::{self, Attributes, HardwareEvent};
+use crate::perf_event::{self, Answer, Attributes, HardwareEvent, Refusal};
 use crate::vcpu::signals;
 
 /// Where tracefs is (Linux `Documentation/trace/ftrace.rst`): the second one is its place in debugfs.
@@ -57,26 +60,42 @@ impl Counted {
     }
 
     /// Whether KVM passes the tracepoint at all; else why not.
-    fn try_out(self) -> Result<(), String> {
+    fn try_out(self) -> Result<(), Refusal> {
         let Self::Tracepoint(name @ ("kvm_exit" | "kvm_page_fault")) = self else {
             // The others are the same code in every KVM.
             return Ok(());
         };
-        match probe::passes(name, tracepoint_id(name)?)? {
-            true => Ok(()),
-            false => Err(format!(
-                "the host's KVM is a variety that doesn't pass its tracepoint kvm:{name}"
-            )),
+        let passes = tracepoint_id(name).and_then(|id| probe::passes(name, id));
+        if passes.map_err(Refusal::for_now)? {
+            return Ok(());
         }
+        Err(Refusal {
+            why: format!("the host's KVM is a variety that doesn't pass its tracepoint kvm:{name}"),
+            is_for_good: true,
+        })
     }
+}
+
+thread_local! {
+    /// What [`missing`] has found out for this thread, whose rights may be less than another one's.
+    static ANSWERS: RefCell<BTreeMap<EventKind, Option<Answer>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// Why this host can't take samples by events of `kind`, and what to do, in words; `None` if it can. Finds out by opening
 /// one for the calling thread, and for some of them by running a guest of a few instructions, once.
+///
+/// What a thread has found out holds for it from then on, or for a second if it may change: guests and clients can ask as often as they like, and the
+/// host's kernel takes some ms to take a tracepoint's event away.
 pub fn missing(kind: EventKind) -> Option<String> {
     let counted = Counted::of(kind)?;
-    let opened = Meter::open(counted, MAX_PERIOD);
-    opened.and_then(|_| counted.try_out()).err()
+    let attempt = || {
+        Meter::open(counted, MAX_PERIOD).map_err(Refusal::for_now)?;
+        counted.try_out()
+    };
+    ANSWERS.with_borrow_mut(|answers| {
+        let kept = answers.entry(kind).or_default();
+        Answer::ask(kept, Instant::now(), attempt).err()
+    })
 }
 
 /// Finds out by a guest of its own what [`missing`] has to know of KVM, for threads that may run none later (`kvmprof_sandbox`).
@@ -253,6 +272,12 @@ fn next_alarm(rest: i64, period: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::process::Command;
+    use std::thread;
+
+    use kvmprof_sandbox::{Mode, Thread, enter, filters};
+
     use super::*;
 
     #[test]
@@ -307,6 +332,33 @@ mod tests {
                 "{kind:?}"
             );
         }
+    }
+
+    /// Set in a process of its own, in which a thread asks twice.
+    const CHILD: &str = "KVMPROF_TEST_ASKS_TWICE";
+
+    #[test]
+    fn what_the_host_counts_is_tried_once() {
+        if env::var_os(CHILD).is_some() {
+            let asking = thread::spawn(|| {
+                let kinds = EventKind::ALL.into_iter();
+                let counted: Vec<_> = kinds.filter(|kind| missing(*kind).is_none()).collect();
+                assert!(counted.contains(&EventKind::GuestTime), "{counted:?}");
+                filters::prepare(Mode::On, || {}).unwrap();
+                // Its filter lets it open no event.
+                enter(Thread::Introspection);
+                assert!(counted.into_iter().all(|kind| missing(kind).is_none()));
+            });
+            asking.join().unwrap();
+            return;
+        }
+        let ran = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "--nocapture"])
+            .arg("kernel_events::tests::what_the_host_counts_is_tried_once")
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{ran:?}");
     }
 
     /// This thread runs on until its own time has made the ticks.

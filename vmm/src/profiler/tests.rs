@@ -13,6 +13,7 @@ use super::*;
 use crate::clock::TickSource;
 use crate::console::{ConsoleOutput, SerialConsole};
 use crate::machine::MachineDevices;
+use crate::profiler::consumers::documents::MAX_DOCUMENT_BYTES;
 use crate::profiler::testing::profiler_without_threads;
 use crate::profiler::texts::MAX_TEXT_BYTES;
 
@@ -173,4 +174,32 @@ fn a_closed_text_leaves_its_room() {
         now(profiler.close(handle));
         assert_eq!(profiler.handles.text_bytes(), 0);
     }
+}
+
+/// Each handle has its own from the first byte on that is read of it, until there is too much of that.
+#[test]
+fn documents_that_are_begun_are_bounded_all_together() {
+    // None is shorter.
+    const LEAST: usize = 1000;
+    let mut profiler = profiler();
+    let mut begun = Vec::new();
+    let refused = (0..=MAX_DOCUMENT_BYTES / LEAST).find_map(|_| {
+        let handle = profiler.opened_for(Client::Host, device::PMC);
+        let read = now(profiler.read(handle, 1));
+        begun.push(handle);
+        read.err()
+    });
+    assert_eq!(refused, Some(Errno::ENOMEM));
+    let last = begun.pop().unwrap();
+    // Two for one: none need be exactly as long as another.
+    for handle in &begun[..2] {
+        let rest = now(profiler.read(*handle, MAX_DOCUMENT_BYTES)).unwrap();
+        assert!(rest.len() >= LEAST, "{}", rest.len());
+    }
+    assert_eq!(now(profiler.read(last, 1)).unwrap().len(), 1);
+    for handle in &begun[2..4] {
+        now(profiler.close(*handle));
+    }
+    let more = profiler.opened_for(Client::Host, device::PMC);
+    assert_eq!(now(profiler.read(more, 1)).unwrap().len(), 1);
 }

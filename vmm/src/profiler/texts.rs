@@ -148,6 +148,7 @@ mod tests {
         let turn = kvmprof_devices::endpoint::REQUESTS_PER_TURN;
         let turn_time = kvmprof_devices::endpoint::TURN_TIME.as_millis();
         let texts = MAX_TEXT_BYTES >> 20;
+        let documents = super::super::consumers::documents::MAX_DOCUMENT_BYTES >> 20;
         let places = clients + crate::host_socket::MAX_STATUS_CONNECTIONS;
         let own = places * Endpoint::OWN_BYTES + recordings * ClientSink::OWN_BYTES;
         let together = (crate::host_socket::MAX_WAITING + own) >> 20;
@@ -166,6 +167,7 @@ mod tests {
             format!(
                 "| texts of `status` and `processes` that are open, all together | {texts} MiB |"
             ),
+            format!("| documents of `pmc` that are being read, all together | {documents} MiB |"),
             format!(
                 "| requests of a client that are served before others have their turn | {turn} |"
             ),

@@ -2,6 +2,7 @@
 //! it), and a line in [`Consumers::new`].
 
 mod client_recorders;
+pub(super) mod documents;
 mod file_recorder;
 mod kept_profile;
 mod needs;

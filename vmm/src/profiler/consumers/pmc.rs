@@ -1,6 +1,5 @@
 //! pmc: calls of clients, and what the vCPUs' threads have counted for processes (`crate::counters`).
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use kvmprof_recording::counters::ProcessCounters;
 use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
 use kvmprof_recording::{EventKind, SamplingEvent, Ticks};
 
+use super::documents::Documents;
 use super::{
     Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources,
     TicksBefore, check_event,
@@ -38,8 +38,7 @@ pub struct PmcConsumer {
     open: BTreeSet<Handle>,
     /// Those that have all processes counted, [`MAX_ACCOUNTS`] at most.
     accounts: BTreeMap<Handle, Account>,
-    /// The documents that are being read, and how much of each has been.
-    documents: BTreeMap<Handle, (Vec<u8>, usize)>,
+    documents: Documents,
     /// The bits of the counters that count for processes which have counters themselves, and of all that count for any.
     processes_wanted: u32,
     wanted: u32,
@@ -63,7 +62,7 @@ impl PmcConsumer {
             counts,
             open: BTreeSet::new(),
             accounts: BTreeMap::new(),
-            documents: BTreeMap::new(),
+            documents: Documents::default(),
             processes_wanted: 0,
             wanted: 0,
             instances: BTreeMap::new(),
@@ -235,22 +234,13 @@ impl PmcConsumer {
         if !self.open.contains(&handle) {
             return Err(Errno::EBADF);
         }
-        let (document, read) = match self.documents.entry(handle) {
-            Entry::Occupied(document) => document.into_mut(),
-            Entry::Vacant(place) => {
-                let mut counters = context.machine.counters.read(&context.clocks.ticks());
-                counters.processes = self.accounts.get(&handle).map(processes);
-                let text = serde_json::to_vec(&counters).map_err(|_| Errno::EIO)?;
-                place.insert((text, 0))
-            }
-        };
-        let rest = document.get(*read..).unwrap_or_default();
-        let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
-        *read += bytes.len();
-        if bytes.is_empty() && limit > 0 {
-            self.documents.remove(&handle);
+        if !self.documents.has(handle) {
+            let mut counters = context.machine.counters.read(&context.clocks.ticks());
+            counters.processes = self.accounts.get(&handle).map(processes);
+            let text = serde_json::to_vec(&counters).map_err(|_| Errno::EIO)?;
+            self.documents.begin(handle, text)?;
         }
-        Ok(bytes)
+        Ok(self.documents.read(handle, limit))
     }
 }
 
@@ -400,7 +390,7 @@ impl Device for PmcConsumer {
             Request::Open { minor } if minor != 0 => return Err(Errno::ENXIO),
             Request::Open { .. } | Request::Close => TicksBefore::Any,
             // The rest of what was made then.
-            Request::Read { .. } if self.documents.contains_key(&handle) => TicksBefore::Any,
+            Request::Read { .. } if self.documents.has(handle) => TicksBefore::Any,
             Request::Read { .. } => TicksBefore::All,
             // Counts of a process that has just ended are its parent's.
             Request::Ioctl {
@@ -439,7 +429,7 @@ impl Device for PmcConsumer {
             }
             Request::Close => {
                 self.open.remove(&handle);
-                self.documents.remove(&handle);
+                self.documents.forget(handle);
                 if self.accounts.remove(&handle).is_some() {
                     self.follow();
                 }

@@ -1,0 +1,121 @@
+//! Documents that clients read piece by piece, and the memory that they take meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_devices::endpoint::Handle;
+use kvmprof_recording::{Room, Share};
+
+/// The bytes of all documents of pmc at most that have been begun and aren't read to their last byte. The guest alone, with its handles of two ports, can't
+/// have so many.
+pub const MAX_DOCUMENT_BYTES: usize = 32 << 20;
+
+/// The documents that are being read, by their handles.
+#[derive(Debug)]
+pub struct Documents {
+    begun: BTreeMap<Handle, Document>,
+    room: Arc<Room>,
+}
+
+#[derive(Debug)]
+struct Document {
+    bytes: Vec<u8>,
+    /// How much of them has been read.
+    read: usize,
+    share: Share,
+}
+
+impl Default for Documents {
+    fn default() -> Self {
+        Self {
+            begun: BTreeMap::new(),
+            room: Arc::new(Room::new(MAX_DOCUMENT_BYTES)),
+        }
+    }
+}
+
+impl Documents {
+    /// Whether `handle` has begun one, of which at least the end of file is left.
+    pub fn has(&self, handle: Handle) -> bool {
+        self.begun.contains_key(&handle)
+    }
+
+    /// Begins with one for `handle`.
+    ///
+    /// # Errors
+    /// ENOMEM if all would be more than [`MAX_DOCUMENT_BYTES`].
+    pub fn begin(&mut self, handle: Handle, bytes: Vec<u8>) -> Result<(), Errno> {
+        let mut share = Share::new(&self.room, 0);
+        if !share.resize(bytes.len()) {
+            return Err(Errno::ENOMEM);
+        }
+        let document = Document {
+            bytes,
+            read: 0,
+            share,
+        };
+        self.begun.insert(handle, document);
+        Ok(())
+    }
+
+    /// The next bytes of that of `handle`, `limit` at most; none at its end, and then no more of it.
+    pub fn read(&mut self, handle: Handle, limit: usize) -> Vec<u8> {
+        let Some(document) = self.begun.get_mut(&handle) else {
+            return Vec::new();
+        };
+        let rest = document.bytes.get(document.read..).unwrap_or_default();
+        let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
+        document.read += bytes.len();
+        if document.read == document.bytes.len() {
+            // Only its end is left.
+            (document.bytes, document.read) = (Vec::new(), 0);
+            let _ = document.share.resize(0);
+        }
+        if bytes.is_empty() && limit > 0 {
+            self.begun.remove(&handle);
+        }
+        bytes
+    }
+
+    /// Nobody reads on that of `handle`.
+    pub fn forget(&mut self, handle: Handle) {
+        self.begun.remove(&handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_comes_piece_by_piece_then_its_end_then_another_one() {
+        let mut documents = Documents::default();
+        let handle = Handle(7);
+        documents.begin(handle, b"abcde".to_vec()).unwrap();
+        assert_eq!(documents.room.left(), MAX_DOCUMENT_BYTES - 5);
+        assert_eq!(documents.read(handle, 0), b"");
+        assert_eq!(documents.read(handle, 3), b"abc");
+        assert_eq!(documents.read(handle, 3), b"de");
+        // What has been read takes no room, though its end hasn't been.
+        assert_eq!(documents.room.left(), MAX_DOCUMENT_BYTES);
+        assert!(documents.has(handle));
+        assert_eq!(documents.read(handle, 0), b"");
+        assert!(documents.has(handle));
+        assert_eq!(documents.read(handle, 3), b"");
+        assert!(!documents.has(handle));
+    }
+
+    #[test]
+    fn all_together_have_room_up_to_the_limit() {
+        let mut documents = Documents::default();
+        let half = vec![0; MAX_DOCUMENT_BYTES / 2];
+        for number in [1, 2] {
+            documents.begin(Handle(number), half.clone()).unwrap();
+        }
+        assert_eq!(documents.begin(Handle(3), vec![0]), Err(Errno::ENOMEM));
+        assert!(!documents.has(Handle(3)));
+        documents.forget(Handle(1));
+        documents.begin(Handle(3), half).unwrap();
+    }
+}
