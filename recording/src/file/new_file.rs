@@ -332,8 +332,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Whether there is a recording at `path`.
-fn is_recording(path: &Path) -> bool {
+/// Whether there is a recording at `path`, which isn't packed and isn't reached by a link.
+pub fn is_recording(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
     // It may have become a pipe.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
