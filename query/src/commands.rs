@@ -4,10 +4,10 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use kvmprof_recording::file::NewFile;
+use kvmprof_recording::file::{NewFile, is_recording};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::profile::{Layout, Look, Section, SortBy, document, print};
 use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage};
@@ -338,11 +338,17 @@ fn is_page(path: &Path) -> bool {
     path.extension().is_some_and(|kind| kind == "html")
 }
 
-/// Writes a picture to standard output, or to a file that is complete or not there.
+/// Writes a picture to standard output, or to a file that is complete or not there, and that takes the place of no recording.
 fn write_to(path: &Path, picture: &[u8], console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     if path == Path::new("-") {
         console.output.write_all(picture)?;
         return Ok(ExitStatus::SUCCESS);
+    }
+    if is_recording(path) {
+        bail!(
+            "{} is a recording: name another file with --output",
+            path.display()
+        );
     }
     let mut file =
         NewFile::create(path).with_context(|| format!("Cannot write {}", path.display()))?;

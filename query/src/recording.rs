@@ -37,7 +37,8 @@ pub fn write<W: Write>(
     Ok(writer.finish()?)
 }
 
-/// As [`write()`], to the file at `path`, which the recording replaces when it is complete.
+/// As [`write()`], to the file at `path`, which the recording replaces when it is complete. An older recording has
+/// [another name](NewFile::create_recording) then.
 ///
 /// # Errors
 /// As for [`write()`].
@@ -47,7 +48,7 @@ pub fn write_file(
     path: &Path,
 ) -> anyhow::Result<Account> {
     let refused = || format!("Cannot write {}", path.display());
-    let file = NewFile::create(path).with_context(refused)?;
+    let file = NewFile::create_recording(path).with_context(refused)?;
     let out = std::io::BufWriter::new(file);
     let (out, account) = write(engine, condition, out)?;
     let file = out

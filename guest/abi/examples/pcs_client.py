@@ -251,7 +251,7 @@ def summarise(stream, final):
         faults.append("the ledger doesn't balance")
     if ledger["pending"]:
         faults.append(f"{ledger['pending']} ticks are pending after the end of file")
-    if lost > ledger["lost"]:
+    if lost != ledger["lost"]:
         faults.append(f"{lost} samples lost by the headers, {ledger['lost']} ticks by the ledger")
     return {
         **final,

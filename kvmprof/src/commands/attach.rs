@@ -47,7 +47,8 @@ pub struct AttachArguments {
     /// Listen at this path for clients, such as getpc, record, top and status
     #[arg(long, short, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Record every tick to this file, until the guest or kvmprof ends; see kvmprof report
+    /// Record every tick to this file, until the guest or kvmprof ends; see kvmprof report. An older file is replaced when the first
+    /// samples come; an older recording is kept, with .old at the end of its name
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(flatten)]

@@ -49,7 +49,7 @@ pub struct RunArguments {
     #[arg(long)]
     wait: bool,
     /// Record every tick to this file, from the guest's first instruction to its end; see kvmprof report. An older file
-    /// is replaced when the first samples come
+    /// is replaced when the first samples come; an older recording is kept, with .old at the end of its name
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(flatten)]

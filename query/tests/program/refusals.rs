@@ -9,7 +9,7 @@ use datafusion::arrow::compute::cast;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use super::{fleet, program, run};
+use super::{fleet, program, run, said};
 
 /// The message of what has to fail with this status.
 fn refused(arguments: &[&str], status: i32) -> String {
@@ -64,6 +64,38 @@ fn wrong_questions_are_told_what_is_wrong() {
     assert!(top("guest = 'none'").contains("nothing where guest = 'none'"));
     refused(&["--as", "out.kvmprof", "SELECT 1"], 2);
     refused(&["--where", "true", "SELECT 1"], 2);
+}
+
+#[test]
+fn no_recording_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.kvmprof");
+    let name = path.to_str().unwrap();
+    let write = |date: &str| {
+        let condition = format!("host = 'host-2' AND date = '{date}' AND seconds > 0");
+        said(&["--where", &condition, "--as", name]);
+        fs::read(&path).unwrap()
+    };
+    let first = write("2026-03-02");
+    for picture in [
+        &["flamegraph", "--output", name][..],
+        &[
+            "diff",
+            "--where",
+            "kernel = '6.12.1'",
+            "--where",
+            "kernel = '6.12.2'",
+            "--output",
+            name,
+        ],
+    ] {
+        assert!(refused(picture, 1).contains("out.kvmprof is a recording"));
+        assert!(fs::read(&path).unwrap() == first);
+    }
+    // Another recording doesn't take its place either.
+    let second = write("2026-03-01");
+    let older = fs::read(folder.path().join("out.kvmprof.old")).unwrap();
+    assert!(older == first && second != first);
 }
 
 /// The message for a data set that isn't one.

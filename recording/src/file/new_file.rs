@@ -3,13 +3,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+
+use super::MAGIC;
 
 /// How many names are tried for a temporary file.
 const ATTEMPTS: u32 = 100;
@@ -18,6 +20,8 @@ const ATTEMPTS: u32 = 100;
 const MODE: u32 = 0o600;
 /// The mode of new folders.
 const FOLDER_MODE: u32 = 0o700;
+/// What the name of a recording ends in when a newer one has taken its own.
+const OLDER: &str = ".old";
 
 /// Why a result isn't written to a file that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +38,11 @@ pub enum RefusedOutput {
     /// A folder is wanted where something else is.
     #[error("it is no folder: remove it, or choose another name")]
     NoFolder,
+    /// An older recording has no place.
+    #[error(
+        "the recording that is there can't be kept, as a folder is called so with .old: remove it, or choose another name"
+    )]
+    NoPlaceForOlder,
 }
 
 impl From<RefusedOutput> for io::Error {
@@ -182,6 +191,8 @@ pub struct NewFile {
 struct Pending {
     temporary: PathBuf,
     path: PathBuf,
+    /// What a recording at `path` is called from then on; `None` where what is there isn't kept.
+    older: Option<PathBuf>,
 }
 
 impl NewFile {
@@ -210,16 +221,55 @@ impl NewFile {
         let (file, temporary) = create_beside(&path)?;
         Ok(Self {
             file,
-            pending: Some(Pending { temporary, path }),
+            pending: Some(Pending {
+                temporary,
+                path,
+                older: None,
+            }),
         })
     }
 
-    /// Gives the file its name; what was there before is gone. Does nothing a second time.
+    /// As [`create`](Self::create), for a recording: when it gets its name, an older recording isn't gone, but has `.old` at the end of its name,
+    /// in the place of what was called so before. What is at `path` now and is no recording isn't kept.
     ///
     /// # Errors
-    /// The system doesn't rename it; the older file is still there then.
+    /// As for [`create`](Self::create), and [`RefusedOutput::NoPlaceForOlder`].
+    pub fn create_recording(path: &Path) -> io::Result<Self> {
+        let mut file = Self::create(path)?;
+        let Some(pending) = &mut file.pending else {
+            return Ok(file);
+        };
+        let mut older = path.as_os_str().to_owned();
+        older.push(OLDER);
+        let older = PathBuf::from(older);
+        let is_taken = fs::symlink_metadata(&older).is_ok_and(|found| found.is_dir());
+        if is_recording(path) {
+            if is_taken {
+                return Err(RefusedOutput::NoPlaceForOlder.into());
+            }
+            pending.older = Some(older);
+        } else if !path.exists() && !is_taken {
+            // One may come until this one gets its name.
+            pending.older = Some(older);
+        }
+        Ok(file)
+    }
+
+    /// Gives the file its name; what was there before is gone, unless it is a recording that is to be [kept](Self::create_recording). Does nothing
+    /// a second time.
+    ///
+    /// # Errors
+    /// The system doesn't rename it; the older file is still there then, under one name or the other.
     pub fn keep(&mut self) -> io::Result<()> {
         if let Some(pending) = &self.pending {
+            if let Some(older) = &pending.older
+                && fs::symlink_metadata(&pending.path).is_ok_and(|found| found.is_file())
+            {
+                match fs::rename(&pending.path, older) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
             fs::rename(&pending.temporary, &pending.path)?;
             self.pending = None;
         }
@@ -282,6 +332,19 @@ impl Drop for NewFile {
     }
 }
 
+/// Whether there is a recording at `path`, which isn't packed and isn't reached by a link.
+pub fn is_recording(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    // It may have become a pipe.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits().cast_signed());
+    let read = options
+        .open(path)
+        .and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == MAGIC
+}
+
 /// How the temporary names of a file called `name` begin. Those that look for results pass over names that begin with a dot.
 fn temporary_start(name: &OsStr) -> OsString {
     let mut start = OsString::from(".");
@@ -315,181 +378,4 @@ fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    fn names(folder: &Path) -> Vec<OsString> {
-        let entries = fs::read_dir(folder).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn the_older_file_is_there_until_the_new_one_is_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out");
-        fs::write(&path, "old").unwrap();
-        let mut file = NewFile::create(&path).unwrap();
-        file.write_all(b"ne").unwrap();
-        assert!(file.would_replace());
-        assert_eq!(fs::read(&path).unwrap(), b"old");
-        file.keep().unwrap();
-        file.write_all(b"w").unwrap();
-        file.keep().unwrap();
-        drop(file);
-        assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(names(folder.path()), ["out"]);
-    }
-
-    #[test]
-    fn a_file_that_is_not_kept_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out");
-        let mut file = NewFile::create(&path).unwrap();
-        file.write_all(b"new").unwrap();
-        // Two at a time don't get into each other's way.
-        let second = NewFile::create(&path).unwrap();
-        assert!(!file.would_replace());
-        drop((file, second));
-        assert!(names(folder.path()).is_empty());
-    }
-
-    fn refused<T: std::fmt::Debug>(result: io::Result<T>) -> RefusedOutput {
-        let error = result.unwrap_err();
-        *error.get_ref().unwrap().downcast_ref().unwrap()
-    }
-
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().mode() & 0o7777
-    }
-
-    #[test]
-    fn files_are_for_their_user_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let (new, in_place) = (folder.path().join("new"), folder.path().join("in place"));
-        NewFile::create(&new).unwrap().keep().unwrap();
-        create_in_place(&in_place).unwrap();
-        assert_eq!((mode(&new), mode(&in_place)), (0o600, 0o600));
-        let (outer, inner) = (
-            folder.path().join("outer"),
-            folder.path().join("outer/inner"),
-        );
-        for _ in 0..2 {
-            create_folder(&inner).unwrap();
-            assert_eq!((mode(&outer), mode(&inner)), (0o700, 0o700));
-        }
-    }
-
-    #[test]
-    fn what_a_killed_program_left_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out");
-        for name in [".out.1-0", ".out.77-3", ".other.1-0", "out.1", ".out"] {
-            fs::write(folder.path().join(name), "half").unwrap();
-        }
-        write_new_file(&path, b"whole").unwrap();
-        NewFile::remove_unfinished(&path).unwrap();
-        assert_eq!(names(folder.path()), [".other.1-0", ".out", "out", "out.1"]);
-        assert_eq!(fs::read(&path).unwrap(), b"whole");
-    }
-
-    #[test]
-    fn links_are_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name| folder.path().join(name);
-        fs::write(path("precious"), "old").unwrap();
-        symlink(path("precious"), path("link")).unwrap();
-        symlink(path("none"), path("loose")).unwrap();
-        for link in ["link", "loose"] {
-            assert_eq!(refused(NewFile::create(&path(link))), RefusedOutput::Link);
-            assert_eq!(refused(create_in_place(&path(link))), RefusedOutput::Link);
-            assert_eq!(
-                refused(open_to_append(&path(link), false)),
-                RefusedOutput::Link
-            );
-        }
-        assert_eq!(fs::read(path("precious")).unwrap(), b"old");
-        symlink(folder.path(), path("folder")).unwrap();
-        for link in ["folder", "loose"] {
-            assert_eq!(refused(create_folder(&path(link))), RefusedOutput::Link);
-        }
-        let file = create_folder(&path("precious"));
-        assert_eq!(refused(file), RefusedOutput::NoFolder);
-        assert_eq!(
-            names(folder.path()),
-            ["folder", "link", "loose", "precious"]
-        );
-    }
-
-    #[test]
-    fn what_was_named_on_purpose_is_written_to() {
-        let folder = tempfile::tempdir().unwrap();
-        let link = folder.path().join("nothing");
-        symlink("/dev/null", &link).unwrap();
-        create_in_place(&link).unwrap().write_all(b"lost").unwrap();
-        // Standard output of tests is a pipe or a file.
-        NewFile::create(Path::new("/dev/stdout")).unwrap();
-        let pipe = folder.path().join("pipe");
-        let owner = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, owner).unwrap();
-        let reader = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-            .open(&pipe);
-        let mut reader = reader.unwrap();
-        NewFile::create(&pipe)
-            .unwrap()
-            .write_all(b"through")
-            .unwrap();
-        let mut text = String::new();
-        io::Read::read_to_string(&mut reader, &mut text).unwrap();
-        assert_eq!(text, "through");
-        let socket = folder.path().join("socket");
-        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert!(create_in_place(&socket).is_err());
-    }
-
-    #[test]
-    fn files_and_pipes_of_others_are_not_written_into() {
-        if !rustix::process::geteuid().is_root() {
-            return crate::not_run::not_run("only root can give files away");
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("theirs");
-        fs::write(&path, "theirs").unwrap();
-        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
-        let other = RefusedOutput::OtherOwner(65534);
-        assert_eq!(refused(create_in_place(&path)), other);
-        assert_eq!(refused(open_to_append(&path, false)), other);
-        assert_eq!(fs::read(&path).unwrap(), b"theirs");
-        let their_folder = folder.path().join("their folder");
-        fs::create_dir(&their_folder).unwrap();
-        std::os::unix::fs::chown(&their_folder, Some(65534), None).unwrap();
-        assert_eq!(refused(create_folder(&their_folder)), other);
-        // A new file takes the place of theirs, and is the user's own.
-        let mut file = NewFile::create(&path).unwrap();
-        file.write_all(b"ours").unwrap();
-        file.keep().unwrap();
-        let found = fs::metadata(&path).unwrap();
-        assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o600));
-    }
-
-    #[test]
-    fn what_is_no_file_is_written_to_at_once() {
-        let mut file = NewFile::create(Path::new("/dev/null")).unwrap();
-        file.write_all(b"nothing").unwrap();
-        file.keep().unwrap();
-        assert!(fs::metadata("/dev/null").is_ok_and(|found| !found.is_file()));
-    }
-
-    #[test]
-    fn a_folder_that_is_missing_or_stands_there_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(NewFile::create(&folder.path().join("none/out")).is_err());
-        assert!(NewFile::create(folder.path()).is_err());
-        assert!(names(folder.path()).is_empty());
-    }
-}
+mod tests;

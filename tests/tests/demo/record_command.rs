@@ -186,6 +186,25 @@ fn a_recording_that_cannot_start_leaves_the_older_one() {
     });
 }
 
+/// After that it has another name.
+#[test]
+fn an_older_recording_is_kept_under_another_name() {
+    on_kvm(|| {
+        let guest = guest();
+        let path = guest.folder().join("out");
+        let record = || {
+            let output = path.to_str().unwrap();
+            let ran = guest.command("record", &["--seconds", "1", "--output", output]);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+            fs::read(&path).unwrap()
+        };
+        let (first, second) = (record(), record());
+        let older = fs::read(guest.folder().join("out.old")).unwrap();
+        assert!(older == first && second != first);
+        guest.stop();
+    });
+}
+
 /// A recording on standard output is one, and what is said of it goes elsewhere.
 #[test]
 fn a_recording_goes_through_a_pipe() {

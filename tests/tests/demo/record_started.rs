@@ -90,6 +90,25 @@ fn a_guest_is_started_recorded_and_shown() {
     });
 }
 
+/// A second recording of the same name doesn't take the first one's content, also where the process that writes it is contained.
+#[test]
+fn an_older_recording_is_kept_under_another_name() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Demo);
+        let record = || {
+            let ran = place.record(["--console", "none", "--seconds", "1"]);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            whole(&place.path("out.kvmprof"));
+            fs::read(place.path("out.kvmprof")).unwrap()
+        };
+        let first = record();
+        assert!(!place.path("out.kvmprof.old").exists());
+        let second = record();
+        let older = fs::read(place.path("out.kvmprof.old")).unwrap();
+        assert!(older == first && second != first);
+    });
+}
+
 /// The opener of pages lasts as long as the browser where there is no desktop environment.
 #[test]
 fn the_page_is_opened_and_nobody_waits_for_the_browser() {

@@ -56,7 +56,8 @@ fn with_every_guest(option: Arg) -> Arg {
 pub struct RecordArguments {
     #[command(flatten)]
     recording: RecordingOptions,
-    /// The file; - is standard output. An older file is replaced when the first samples come
+    /// The file; - is standard output. An older file is replaced when the first samples come; an older recording is kept, with .old
+    /// at the end of its name
     #[arg(short, long, value_name = "FILE", default_value = "out.kvmprof")]
     output: PathBuf,
     /// Then show the recording as a page, too, which is written to this file (see kvmprof html)

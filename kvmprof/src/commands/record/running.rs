@@ -68,7 +68,7 @@ impl RecordingOptions {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;
         let recorder = connection.open(device::RECORDER, 0)?;
-        let file = (!to_output).then(|| NewFile::create(output));
+        let file = (!to_output).then(|| NewFile::create_recording(output));
         let file = file.transpose().with_context(|| writing(output))?;
         recorder::choose(&recorder, &self.pid)?;
         if let Some(ticks) = self.tasks {

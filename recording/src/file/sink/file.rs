@@ -47,12 +47,13 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Makes the file at `path`, which begins with `info`. An older file is replaced when the first samples are written.
+    /// Makes the file at `path`, which begins with `info`. An older file is replaced when the first samples are written; an older recording has
+    /// [another name](NewFile::create_recording) then.
     ///
     /// # Errors
     /// The file can't be made or written to, or there is no thread.
     pub fn create(path: &Path, info: &RecordingInfo, options: FileOptions) -> io::Result<Self> {
-        Self::to(NewFile::create(path)?, path, info, options)
+        Self::to(NewFile::create_recording(path)?, path, info, options)
     }
 
     /// Writes to `file`; `path` is for messages.

@@ -192,7 +192,7 @@ fn the_file_has_what_the_ledger_says() {
 }
 
 #[test]
-fn an_older_recording_is_kept_until_there_are_ticks() {
+fn an_older_recording_has_its_name_until_there_are_ticks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let record = |ticks: u64| {
@@ -210,7 +210,10 @@ fn an_older_recording_is_kept_until_there_are_ticks() {
     assert_eq!(samples(), 3);
     record(2);
     assert_eq!(samples(), 2);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    // And after that it has another name.
+    let older = read(&folder.path().join("recording.old"));
+    assert_eq!(older.closed.unwrap().samples, 3);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }
 
 #[test]

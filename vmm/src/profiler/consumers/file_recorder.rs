@@ -50,7 +50,8 @@ pub struct FileRecorder {
 }
 
 impl FileRecorder {
-    /// Makes the file of `plan`, which begins with `info`. An older file is replaced when the first samples are written.
+    /// Makes the file of `plan`, which begins with `info`. An older file is replaced when the first samples are written; an older
+    /// recording is kept under [another name](kvmprof_recording::file::NewFile::create_recording).
     ///
     /// # Errors
     /// The file can't be made or written to, or there is no thread that writes it.

@@ -1,0 +1,238 @@
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+fn names(folder: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_older_file_is_there_until_the_new_one_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    fs::write(&path, "old").unwrap();
+    let mut file = NewFile::create(&path).unwrap();
+    file.write_all(b"ne").unwrap();
+    assert!(file.would_replace());
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    file.keep().unwrap();
+    file.write_all(b"w").unwrap();
+    file.keep().unwrap();
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_eq!(names(folder.path()), ["out"]);
+}
+
+/// Writes a recording with these `words` to `path`, by as many names as it may have on its way.
+fn record(path: &Path, words: &[u8]) -> io::Result<()> {
+    let mut file = NewFile::create_recording(path)?;
+    file.write_all(&MAGIC)?;
+    file.write_all(words)?;
+    file.keep()?;
+    // A second time it is where it belongs already.
+    file.keep()
+}
+
+#[test]
+fn an_older_recording_keeps_its_content_under_another_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name);
+    let words = |name| fs::read(path(name)).unwrap()[MAGIC.len()..].to_vec();
+    record(&path("out"), b"first").unwrap();
+    assert_eq!(names(folder.path()), ["out"]);
+    record(&path("out"), b"second").unwrap();
+    record(&path("out"), b"third").unwrap();
+    assert_eq!(names(folder.path()), ["out", "out.old"]);
+    assert_eq!(
+        (words("out"), words("out.old")),
+        (b"third".to_vec(), b"second".to_vec())
+    );
+    // Nothing is called otherwise for a recording that isn't kept.
+    drop(NewFile::create_recording(&path("out")).unwrap());
+    assert_eq!(
+        (words("out"), words("out.old")),
+        (b"third".to_vec(), b"second".to_vec())
+    );
+    // One that has come meanwhile isn't lost either.
+    let mut slow = NewFile::create_recording(&path("two")).unwrap();
+    record(&path("two"), b"quick").unwrap();
+    slow.keep().unwrap();
+    assert_eq!(words("two.old"), b"quick");
+    // What is no recording is replaced, and other results keep nothing.
+    fs::write(path("text"), "kvmprof").unwrap();
+    record(&path("text"), b"new").unwrap();
+    write_new_file(&path("text"), b"newer").unwrap();
+    assert_eq!(
+        names(folder.path()),
+        ["out", "out.old", "text", "two", "two.old"]
+    );
+}
+
+#[test]
+fn an_older_recording_without_a_place_stays_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    record(&path, b"first").unwrap();
+    fs::create_dir(folder.path().join("out.old")).unwrap();
+    let found = refused(NewFile::create_recording(&path));
+    assert_eq!(found, RefusedOutput::NoPlaceForOlder);
+    assert_eq!(names(folder.path()), ["out", "out.old"]);
+    assert_eq!(fs::read(&path).unwrap()[MAGIC.len()..], *b"first");
+    // Where there is none, none needs a place.
+    let other = folder.path().join("other");
+    fs::create_dir(folder.path().join("other.old")).unwrap();
+    record(&other, b"new").unwrap();
+    assert_eq!(fs::read(&other).unwrap()[MAGIC.len()..], *b"new");
+}
+
+#[test]
+fn a_file_that_is_not_kept_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let mut file = NewFile::create(&path).unwrap();
+    file.write_all(b"new").unwrap();
+    // Two at a time don't get into each other's way.
+    let second = NewFile::create(&path).unwrap();
+    assert!(!file.would_replace());
+    drop((file, second));
+    assert!(names(folder.path()).is_empty());
+}
+
+fn refused<T: std::fmt::Debug>(result: io::Result<T>) -> RefusedOutput {
+    let error = result.unwrap_err();
+    *error.get_ref().unwrap().downcast_ref().unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn files_are_for_their_user_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (new, in_place) = (folder.path().join("new"), folder.path().join("in place"));
+    NewFile::create(&new).unwrap().keep().unwrap();
+    create_in_place(&in_place).unwrap();
+    assert_eq!((mode(&new), mode(&in_place)), (0o600, 0o600));
+    let (outer, inner) = (
+        folder.path().join("outer"),
+        folder.path().join("outer/inner"),
+    );
+    for _ in 0..2 {
+        create_folder(&inner).unwrap();
+        assert_eq!((mode(&outer), mode(&inner)), (0o700, 0o700));
+    }
+}
+
+#[test]
+fn what_a_killed_program_left_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    for name in [".out.1-0", ".out.77-3", ".other.1-0", "out.1", ".out"] {
+        fs::write(folder.path().join(name), "half").unwrap();
+    }
+    write_new_file(&path, b"whole").unwrap();
+    NewFile::remove_unfinished(&path).unwrap();
+    assert_eq!(names(folder.path()), [".other.1-0", ".out", "out", "out.1"]);
+    assert_eq!(fs::read(&path).unwrap(), b"whole");
+}
+
+#[test]
+fn links_are_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name);
+    fs::write(path("precious"), "old").unwrap();
+    symlink(path("precious"), path("link")).unwrap();
+    symlink(path("none"), path("loose")).unwrap();
+    for link in ["link", "loose"] {
+        assert_eq!(refused(NewFile::create(&path(link))), RefusedOutput::Link);
+        assert_eq!(refused(create_in_place(&path(link))), RefusedOutput::Link);
+        assert_eq!(
+            refused(open_to_append(&path(link), false)),
+            RefusedOutput::Link
+        );
+    }
+    assert_eq!(fs::read(path("precious")).unwrap(), b"old");
+    symlink(folder.path(), path("folder")).unwrap();
+    for link in ["folder", "loose"] {
+        assert_eq!(refused(create_folder(&path(link))), RefusedOutput::Link);
+    }
+    let file = create_folder(&path("precious"));
+    assert_eq!(refused(file), RefusedOutput::NoFolder);
+    assert_eq!(
+        names(folder.path()),
+        ["folder", "link", "loose", "precious"]
+    );
+}
+
+#[test]
+fn what_was_named_on_purpose_is_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("nothing");
+    symlink("/dev/null", &link).unwrap();
+    create_in_place(&link).unwrap().write_all(b"lost").unwrap();
+    // Standard output of tests is a pipe or a file.
+    NewFile::create(Path::new("/dev/stdout")).unwrap();
+    let pipe = folder.path().join("pipe");
+    let owner = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, owner).unwrap();
+    let reader = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(&pipe);
+    let mut reader = reader.unwrap();
+    NewFile::create(&pipe)
+        .unwrap()
+        .write_all(b"through")
+        .unwrap();
+    let mut text = String::new();
+    io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert_eq!(text, "through");
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    assert!(create_in_place(&socket).is_err());
+}
+
+#[test]
+fn files_and_pipes_of_others_are_not_written_into() {
+    if !rustix::process::geteuid().is_root() {
+        return crate::not_run::not_run("only root can give files away");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("theirs");
+    fs::write(&path, "theirs").unwrap();
+    std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    let other = RefusedOutput::OtherOwner(65534);
+    assert_eq!(refused(create_in_place(&path)), other);
+    assert_eq!(refused(open_to_append(&path, false)), other);
+    assert_eq!(fs::read(&path).unwrap(), b"theirs");
+    let their_folder = folder.path().join("their folder");
+    fs::create_dir(&their_folder).unwrap();
+    std::os::unix::fs::chown(&their_folder, Some(65534), None).unwrap();
+    assert_eq!(refused(create_folder(&their_folder)), other);
+    // A new file takes the place of theirs, and is the user's own.
+    let mut file = NewFile::create(&path).unwrap();
+    file.write_all(b"ours").unwrap();
+    file.keep().unwrap();
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o600));
+}
+
+#[test]
+fn what_is_no_file_is_written_to_at_once() {
+    let mut file = NewFile::create(Path::new("/dev/null")).unwrap();
+    file.write_all(b"nothing").unwrap();
+    file.keep().unwrap();
+    assert!(fs::metadata("/dev/null").is_ok_and(|found| !found.is_file()));
+}
+
+#[test]
+fn a_folder_that_is_missing_or_stands_there_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(NewFile::create(&folder.path().join("none/out")).is_err());
+    assert!(NewFile::create(folder.path()).is_err());
+    assert!(names(folder.path()).is_empty());
+}
