@@ -11,6 +11,12 @@ use std::io::{self, Write};
 const ALWAYS: u64 = 128 << 20;
 const FOR_EACH_BYTE: u64 = 1024;
 
+/// Bytes that a row of a table takes, and each copy of one of its names beside its text.
+const ROW: usize = 1024;
+const NAME: usize = 48;
+/// Bytes that a frame takes in a picture or in an export's tables, beside its name.
+const FRAME: usize = 128;
+
 /// More would be made of a recording than there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -59,6 +65,29 @@ impl Room {
         self.left.set(left.ok_or(TooMuch(self.all))?);
         Ok(())
     }
+
+    /// Takes the bytes of a table's row with these names, of each of which there will be so many `copies`. It is called before they are
+    /// copied: a name may be as long as the recording's symbols.
+    ///
+    /// # Errors
+    /// Less is left.
+    pub fn take_row<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        copies: usize,
+    ) -> Result<(), TooMuch> {
+        let names = names.into_iter();
+        let names = names.map(|name| copies.saturating_mul(NAME.saturating_add(name.len())));
+        self.take(names.fold(ROW, usize::saturating_add))
+    }
+
+    /// Takes the bytes of a frame with this name in a picture or in a table. It is called before the name is copied.
+    ///
+    /// # Errors
+    /// Less is left.
+    pub fn take_frame(&self, name: &str) -> Result<(), TooMuch> {
+        self.take(FRAME.saturating_add(name.len()))
+    }
 }
 
 /// Writes to `out` as long as there is room.
@@ -98,6 +127,16 @@ mod tests {
         assert_eq!(room.take(4), Err(TooMuch(10)));
         assert_eq!(room.take(3), Ok(()));
         assert_eq!(room.take(1), Err(TooMuch(10)));
+    }
+
+    #[test]
+    fn rows_and_frames_take_room_by_their_names() {
+        let room = Room::new(ROW as u64 + 2 * (2 * NAME as u64 + 7) + FRAME as u64 + 3);
+        assert_eq!(room.take_row(["four", "two"], 2), Ok(()));
+        assert_eq!(room.take_frame("two!"), Err(TooMuch(room.all)));
+        assert_eq!(room.take_frame("two"), Ok(()));
+        assert_eq!(room.take_row([], 1), Err(TooMuch(room.all)));
+        assert_eq!(room.left.get(), 0);
     }
 
     #[test]

@@ -15,9 +15,8 @@ use crate::room::Room;
 use crate::symbolize::MappingSet;
 use kvmprof_recording::file::{BlockTimes, FileError, Observer, Recording, Unobserved};
 
-/// Bytes that an event takes in an export's tables, beside those of its stack, and bytes that a frame takes. Formats differ.
+/// Bytes that an event takes in an export's tables, beside those of its stack. Formats differ.
 const EVENT: usize = 64;
-const FRAME: usize = 128;
 /// The name of a thread without a known name.
 const UNKNOWN: &str = "[unknown]";
 
@@ -297,7 +296,7 @@ impl Source {
     pub fn frames_to_keep<'a>(&'a self, event: &Event) -> Result<Vec<Frame<'a>>, ExportError> {
         let frames = self.frames(event);
         for frame in &frames {
-            self.room.take(FRAME + frame.name.len())?;
+            self.room.take_frame(&frame.name)?;
         }
         Ok(frames)
     }

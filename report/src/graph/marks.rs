@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use kvmprof_recording::Mode;
 
 use crate::profile::{
-    CUT_SHORT, FRAME, HALTED, Profile, mark, outermost_of_guest, plain, root, without_mark,
+    CUT_SHORT, HALTED, Profile, mark, outermost_of_guest, plain, root, without_mark,
 };
 use crate::room::{Room, TooMuch};
 
@@ -128,7 +128,7 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
             for (index, frame) in frames.iter().enumerate().rev() {
                 let name = (plain(&frame.frame.function), mark(frame));
-                room.take(FRAME.saturating_add(name.0.len()))?;
+                room.take_frame(&name.0)?;
                 at = tree.child(at, name);
                 if outermost == Some(index) {
                     let cut_short = &mut tree.nodes[at].cut_short;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use kvmprof_recording::{LockOwner, Sample};
 use serde::{Serialize, Serializer};
 
-use super::running::take_row;
+use super::running::COPIES;
 use super::stolen::StolenTicks;
 use super::waits::WaitKind;
 use crate::room::{Room, TooMuch};
@@ -148,7 +148,7 @@ impl Locks {
         for row in &mut rows {
             let variable = kernel.variable(row.address);
             let owner = row.owner.as_ref().map(|owner| owner.name.as_str());
-            take_row(room, variable.into_iter().chain(owner))?;
+            room.take_row(variable.into_iter().chain(owner), COPIES)?;
             row.variable = variable.map(visible);
         }
         Ok(rows)

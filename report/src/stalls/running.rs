@@ -5,24 +5,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::profile::{HALTED, HALTED_MODULE, Profile, Stack, StackFrame};
-use crate::room::{Room, TooMuch};
 
-/// Bytes that a row takes in memory, in its table and in a document, and one of its names beside its text, which is there twice.
-const ROW: usize = 1024;
-const NAME: usize = 96;
-
-/// Takes the room of a row that has these names. To be called before they are copied.
-///
-/// # Errors
-/// There is no `room` for it.
-pub(super) fn take_row<'a>(
-    room: &Room,
-    names: impl IntoIterator<Item = &'a str>,
-) -> Result<(), TooMuch> {
-    let names = names.into_iter();
-    let names = names.map(|name| name.len().saturating_mul(2).saturating_add(NAME));
-    room.take(names.fold(ROW, usize::saturating_add))
-}
+/// How often the names of a row are in memory: in their table and in a document.
+pub(super) const COPIES: usize = 2;
 
 /// What ran on a vCPU when a sample was taken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -67,7 +52,7 @@ impl SharedRunning<'_> {
         [self.process, &self.function, &self.module]
     }
 
-    /// It for a row, whose room is [taken](take_row).
+    /// The same with names of its own, for a row. [`Room::take_row`](crate::room::Room::take_row) comes first.
     pub fn to_row(&self) -> Running {
         let [process, function, module] = self.names().map(str::to_owned);
         Running {

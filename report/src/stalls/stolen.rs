@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use kvmprof_recording::Mode;
 use serde::Serialize;
 
-use super::running::{Names, Running, SharedRunning, take_row};
+use super::running::{COPIES, Names, Running, SharedRunning};
 use crate::profile::Selected;
 use crate::room::{Room, TooMuch};
 
@@ -164,7 +164,7 @@ impl StolenTicks {
             others.cmp(ticks).then_with(|| one.cmp(other))
         });
         let rows = sums.iter().take(top).map(|(last_seen, ticks)| {
-            take_row(room, last_seen.names())?;
+            room.take_row(last_seen.names(), COPIES)?;
             Ok(StolenRow {
                 ticks: *ticks,
                 last_seen: last_seen.to_row(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvmprof_recording::Sample;
 use serde::Serialize;
 
-use super::running::{Names, Running, take_row};
+use super::running::{COPIES, Names, Running};
 use crate::profile::StackFrame;
 use crate::room::{Room, TooMuch};
 
@@ -104,7 +104,7 @@ impl Stretch {
         let common = common(&self.stacks, names);
         let all = running.names().into_iter();
         let all = all.chain(functions.iter().map(|name| &**name));
-        take_row(room, all.chain(common.as_deref()))?;
+        room.take_row(all.chain(common.as_deref()), COPIES)?;
         let owned = |name: &Arc<str>| name.as_ref().to_owned();
         Ok(StretchRow {
             vcpu: self.vcpu,

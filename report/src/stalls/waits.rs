@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvmprof_recording::{Mode, Sample};
 use serde::Serialize;
 
-use super::running::{Names, Running, SharedRunning, take_row};
+use super::running::{COPIES, Names, Running, SharedRunning};
 use super::stolen::{LastSeen, StolenTicks};
 use crate::profile::StackFrame;
 use crate::room::{Room, TooMuch};
@@ -241,7 +241,7 @@ fn row(
         .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
     let most = most.map(|(running, _)| running);
     let from = most.iter().flat_map(SharedRunning::names);
-    take_row(room, [&**function, &**module].into_iter().chain(from))?;
+    room.take_row([&**function, &**module].into_iter().chain(from), COPIES)?;
     Ok(WaitRow {
         kind: *kind,
         function: function.as_ref().to_owned(),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use kvmprof_recording::tasks::TaskState;
 
 use crate::graph::{CUT, GROUP, MARKS};
-use crate::profile::{FRAME, KERNEL_MARK, plain};
+use crate::profile::{KERNEL_MARK, plain};
 use crate::room::{Room, TooMuch};
 use crate::symbolize::{Asked, MappingSet, Resolver};
 
@@ -125,11 +125,11 @@ pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<S
     for (key, wait) in waits() {
         let name = plain(&sums.name(key.thread)).replace(MARKS, "");
         let mut line = format!("{name}-{};{}{GROUP}", key.thread.pid, state_name(key.state));
-        room.take(FRAME.saturating_add(line.len()))?;
+        room.take_frame(&line)?;
         let is_torn = outermost(key).is_some_and(|outermost| torn.contains(&outermost));
         for (number, function) in functions(resolver, key).iter().rev().enumerate() {
             // Before it becomes a part of the line: a name may be as long as the recording's symbols.
-            room.take(FRAME.saturating_add(function.len()))?;
+            room.take_frame(function)?;
             line.push(';');
             line.push_str(&plain(function).replace(MARKS, ""));
             if number == 0 && is_torn {
