@@ -174,6 +174,7 @@ impl<'a, H: Header> Elf<'a, H> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// `bytes` in hexadecimal, two digits each, as build ids are written.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -15,6 +15,7 @@ use object::elf::{FileHeader32, FileHeader64};
 use crate::file::{BinaryFunction, Segment};
 pub use error::BinaryError;
 use file::Elf;
+pub use file::hex;
 use symbols::Collected;
 pub use symbols::{MAX_NAMES_BYTES, bounded_name};
 

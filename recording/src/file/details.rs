@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{COMM_LENGTH, LockOwner, LockWait, Preemption, Sample};
+use crate::{LockOwner, LockWait, Preemption, Sample};
 
-use super::varint::{Numbers, push, push_signed};
+use super::varint::{Numbers, push, push_comm, push_signed};
 
 /// The records of a block, by their first byte. Each begins with the distance of its sample from that of the record before.
 mod record {
@@ -69,10 +69,7 @@ fn push_lock(bytes: &mut Vec<u8>, lock: &LockWait) {
     if let Some(owner) = &lock.owner {
         push_signed(bytes, owner.pid.into());
         push_signed(bytes, owner.tid.into());
-        let name = owner.comm.split(|byte| *byte == 0).next();
-        let name = name.unwrap_or_default();
-        push(bytes, name.len() as u64);
-        bytes.extend(name);
+        push_comm(bytes, &owner.comm);
     }
     if let Some(vcpu) = vcpu {
         push(bytes, vcpu.into());
@@ -154,12 +151,8 @@ fn decode_lock(numbers: &mut Numbers<'_>) -> Option<LockWait> {
         owner: None,
     };
     if flags & HAS_OWNER != 0 {
-        let pid = i32::try_from(numbers.next_signed()?).ok()?;
-        let tid = i32::try_from(numbers.next_signed()?).ok()?;
-        let length = numbers.next_as()?;
-        let name = numbers.bytes(length)?;
-        let mut comm = [0; COMM_LENGTH];
-        comm.get_mut(..length)?.copy_from_slice(name);
+        let (pid, tid) = (numbers.pid()?, numbers.pid()?);
+        let comm = numbers.comm()?;
         let vcpu = match flags & OWNER_RUNS {
             0 => None,
             _ => Some(numbers.next_as()?),
@@ -179,6 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::COMM_LENGTH;
 
     fn samples() -> impl Strategy<Value = Vec<Sample>> {
         let owner = (any::<(i32, i32)>(), 0..9_u8, any::<Option<u16>>());

@@ -80,17 +80,14 @@ pub struct Account {
 impl Account {
     /// Adds `ticks`. Counts that are absurd stay where they are rather than start anew.
     pub fn enter(&mut self, ticks: &Ticks) {
-        let parts = [
-            (&mut self.samples, u64::from(ticks.sample.is_some())),
-            (&mut self.idle, ticks.idle),
-            (&mut self.stolen, ticks.stolen),
-            (&mut self.lost, ticks.lost),
-            (&mut self.ungathered, ticks.ungathered),
-        ];
-        for (part, count) in parts {
-            *part = part.saturating_add(count);
-            self.ticks = self.ticks.saturating_add(count);
-        }
+        self.add(&SampleBlock {
+            samples: ticks.sample.is_some().into(),
+            idle: ticks.idle,
+            stolen: ticks.stolen,
+            lost: ticks.lost,
+            ungathered: ticks.ungathered,
+            ..SampleBlock::default()
+        });
     }
 
     /// Adds the ticks of a block.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::tasks::{Task, TaskLook, TaskStack, TaskState};
 use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, StackEnd};
 
-use super::varint::{Numbers, push, push_signed};
+use super::varint::{Numbers, push, push_comm, push_frames, push_signed};
 
 /// A block is handed over when it has so many bytes.
 const FULL: usize = 64 << 10;
@@ -100,9 +100,7 @@ impl TasksEncoder {
             bytes.push(record::THREAD);
             push_signed(bytes, pid.into());
             push_signed(bytes, tid.into());
-            let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
-            push(bytes, name.len() as u64);
-            bytes.extend(name);
+            push_comm(bytes, &comm);
             next
         })
     }
@@ -119,11 +117,7 @@ impl TasksEncoder {
         let bytes = &mut self.bytes;
         bytes.push(record::STACK);
         bytes.extend(head);
-        let mut last = 0_u64;
-        for frame in frames {
-            push_signed(bytes, frame.wrapping_sub(last).cast_signed());
-            last = *frame;
-        }
+        push_frames(bytes, frames);
         let index = self.stacks.len() as u64;
         self.stacks.insert(key, index);
         index
@@ -189,13 +183,7 @@ pub fn decode(bytes: &[u8], mut each: impl FnMut(&TaskLook)) -> Option<()> {
 }
 
 fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
-    let pid = i32::try_from(numbers.next_signed()?).ok()?;
-    let tid = i32::try_from(numbers.next_signed()?).ok()?;
-    let length = numbers.next_as()?;
-    let name = numbers.bytes(length)?;
-    let mut comm = [0; COMM_LENGTH];
-    comm.get_mut(..length)?.copy_from_slice(name);
-    Some((pid, tid, comm))
+    Some((numbers.pid()?, numbers.pid()?, numbers.comm()?))
 }
 
 fn decode_stack(numbers: &mut Numbers<'_>) -> Option<Stack> {
@@ -204,16 +192,10 @@ fn decode_stack(numbers: &mut Numbers<'_>) -> Option<Stack> {
     if usize::from(count) > DEFAULT_STACK_FRAMES || scheduler > count {
         return None;
     }
-    let mut last = 0_u64;
-    let frames = (0..count).map(|_| {
-        last = last.wrapping_add_signed(numbers.next_signed()?);
-        Some(last)
-    });
-    let frames = frames.collect::<Option<_>>()?;
     Some(Stack {
         scheduler,
         end,
-        frames,
+        frames: numbers.frames(count.into())?,
     })
 }
 

@@ -10,7 +10,7 @@ use object::read::elf::ElfFile64;
 use object::read::{CompressedData, CompressedFileRange, ReadCache};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use kvmprof_recording::elf::MAX_NAMES_BYTES;
+use kvmprof_recording::elf::{MAX_NAMES_BYTES, hex};
 
 use super::demangle::demangle;
 use super::functions::FunctionTable;
@@ -193,10 +193,6 @@ fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, SectionKind};
 
-use super::debug::hex;
+use kvmprof_recording::elf::hex;
 
 /// Maximum number of sections with code.
 const MAX_SECTIONS: usize = 1 << 16;

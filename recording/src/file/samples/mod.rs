@@ -8,7 +8,7 @@ use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, Sample, StackSummary, Ticks};
 
 use super::details::DetailsEncoder;
 use super::times::TimesEncoder;
-use super::varint::{push, push_signed};
+use super::varint::{push, push_comm, push_frames, push_signed};
 
 pub use read::{decode, decode_with};
 
@@ -141,10 +141,7 @@ impl SamplesEncoder {
             push_signed(bytes, thread.pid.into());
             push_signed(bytes, thread.tid.into());
             push(bytes, thread.address_space);
-            let name = thread.comm.split(|byte| *byte == 0).next();
-            let name = name.unwrap_or_default();
-            push(bytes, name.len() as u64);
-            bytes.extend(name);
+            push_comm(bytes, &thread.comm);
             next
         })
     }
@@ -180,11 +177,7 @@ impl SamplesEncoder {
                 bytes.extend(ends);
             }
         }
-        let mut last = 0_u64;
-        for frame in frames {
-            push_signed(bytes, frame.wrapping_sub(last).cast_signed());
-            last = *frame;
-        }
+        push_frames(bytes, frames);
         let index = self.stacks.len() as u64;
         self.stacks.insert(self.key.clone(), index);
         index
