@@ -12,7 +12,7 @@ use super::CommandError;
 use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
-use kvmprof_recording::file::Recording;
+use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_report::graph::title_of;
 use kvmprof_report::profile::{Profile, Selection, SelectionArguments, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
@@ -147,12 +147,7 @@ impl InputArguments {
         let selection = self.selection()?;
         let progress = Progress::for_terminal();
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
-        let sources = Sources {
-            vmlinux: self.vmlinux.clone(),
-            sysroot: self.sysroot.clone(),
-        };
-        let contents = recording.contents().map_err(CommandError::from)?;
-        let resolver = Resolver::new(&contents, &sources).map_err(CommandError::from)?;
+        let (_, resolver) = self.resolver(&recording)?;
         let reading = progress.of("Reading");
         let profile = Profile::read_with(&recording, selection, resolver, &reading, watcher)
             .map_err(CommandError::from)?;
@@ -197,27 +192,21 @@ impl InputArguments {
         };
         let progress = Progress::for_terminal();
         let OpenRecording { recording, .. } = source::open(path, progress.interrupt())?;
-        let sources = Sources {
-            vmlinux: self.vmlinux.clone(),
-            sysroot: self.sysroot.clone(),
-        };
-        let contents = recording.contents().map_err(CommandError::from)?;
-        let resolver = Resolver::new(&contents, &sources).map_err(CommandError::from)?;
+        let (contents, resolver) = self.resolver(&recording)?;
         let reading = progress.of("Reading");
         let pids = if comms.is_empty() {
             pids
         } else {
             let named =
                 TaskSums::pids_by_name(&recording, &comms, &reading).map_err(CommandError::from)?;
-            let named = named.into_iter();
-            let both: Vec<i32> = named
+            named
+                .into_iter()
                 .filter(|pid| pids.is_empty() || pids.contains(pid))
-                .collect();
-            if both.is_empty() {
-                return Err(self.nothing_matched(&[path]).into());
-            }
-            both
+                .collect()
         };
+        if pids.is_empty() && !comms.is_empty() {
+            return Err(self.nothing_matched(&[path]).into());
+        }
         let selection = Selection {
             pids,
             time,
@@ -241,6 +230,17 @@ impl InputArguments {
             title: title_of(&contents),
             length: recording.length(),
         })
+    }
+
+    /// What a recording has beside its samples, and what names its functions.
+    fn resolver(&self, recording: &Recording) -> Result<(Contents, Resolver), CommandError> {
+        let sources = Sources {
+            vmlinux: self.vmlinux.clone(),
+            sysroot: self.sysroot.clone(),
+        };
+        let contents = recording.contents()?;
+        let resolver = Resolver::new(&contents, &sources)?;
+        Ok((contents, resolver))
     }
 
     /// The folder with the guest's files.
