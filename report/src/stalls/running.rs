@@ -1,4 +1,4 @@
-//! What ran on a vCPU, by name.
+//! Names of what ran on a vCPU.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Running {
     pub module: String,
 }
 
-/// The same with names that others share: there may be as many of these as different stacks, with names as long as a recording's symbols.
+/// A [`Running`] with shared names: there may be one for each different stack, with names as long as a recording's symbols.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SharedRunning<'a> {
     process: &'a str,
@@ -29,7 +29,7 @@ pub(super) struct SharedRunning<'a> {
 }
 
 impl SharedRunning<'_> {
-    /// Nothing: the vCPU was halted.
+    /// The vCPU was halted.
     pub fn halted() -> Self {
         Self {
             process: "[idle]",
@@ -38,7 +38,7 @@ impl SharedRunning<'_> {
         }
     }
 
-    /// Not known: there was no sample before, or its stack is beyond the limits.
+    /// Nothing is known: there was no sample before, or its stack is beyond the limits.
     pub fn unknown() -> Self {
         Self {
             process: "[unknown]",
@@ -47,12 +47,12 @@ impl SharedRunning<'_> {
         }
     }
 
-    /// Its names.
+    /// The names of the process, the function and the module.
     pub fn names(&self) -> [&str; 3] {
         [self.process, &self.function, &self.module]
     }
 
-    /// The same with names of its own, for a row. [`Room::take_row`](crate::room::Room::take_row) comes first.
+    /// A copy for a row. The caller takes its room first, by [`Room::take_row`](crate::room::Room::take_row).
     pub fn to_row(&self) -> Running {
         let [process, function, module] = self.names().map(str::to_owned);
         Running {
@@ -63,7 +63,7 @@ impl SharedRunning<'_> {
     }
 }
 
-/// Names what samples were of.
+/// Finds the names of what samples ran.
 pub(super) struct Names<'a> {
     profile: &'a Profile,
     stacks: Vec<&'a (i32, Stack)>,
@@ -77,7 +77,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The functions of stack number `stack`, innermost first; none if it isn't known.
+    /// The functions of stack number `stack`, innermost first; empty if the stack isn't known.
     pub fn frames(&self, stack: Option<u32>) -> Vec<StackFrame> {
         self.find(stack)
             .map_or_else(Vec::new, |(pid, stack)| self.profile.frames(*pid, stack))

@@ -6,10 +6,10 @@ use super::{TaskSums, state_name, wait_rows};
 use crate::room::{Room, TooMuch};
 use crate::symbolize::Resolver;
 
-/// All of `sums`, of what tasks wait in the first `top` rows.
+/// The document of `sums`, with the first `top` rows of waits.
 ///
 /// # Errors
-/// There is no `room` for it.
+/// It doesn't fit into `room`.
 pub fn document(
     sums: &TaskSums,
     resolver: &Resolver,
