@@ -1,4 +1,4 @@
-//! What a sample tells about a boot.
+//! What the samples of a boot are in.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -8,27 +8,27 @@ use kvmprof_recording::Mode;
 
 /// The function that calls each initcall, and each module's init function (init/main.c).
 const CALLER: &str = "do_one_initcall";
-/// How the functions begin that trace it, which are no initcalls (init/main.c).
+/// The prefix of the functions that trace its calls, which are no initcalls (init/main.c).
 const TRACING: &str = "trace_initcall_";
-/// What calls it for a module (kernel/module/main.c).
+/// The function that calls it for a module (kernel/module/main.c).
 const MODULE_LOADER: &str = "do_init_module";
 /// The first function of the kernel's own first process, whose thread makes the initcalls.
 const FIRST_THREAD: &str = "kernel_init";
 /// The module of the kernel itself in frames.
 const KERNEL: &str = "[kernel]";
-/// Bytes that a sample takes, with what is made of it to sort samples by time, by thread and by vCPU.
+/// Bytes that a sample takes, with its copies that are sorted by time, by thread and by vCPU.
 const SEEN: usize = 3 * size_of::<Seen>();
 
-/// Where a sample was.
+/// What a sample was in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Before the kernel: in what unpacks it.
+    /// In the code that unpacks the kernel.
     Loader,
     /// In the kernel, in no initcall.
     Kernel,
     /// Between two initcalls.
     Between,
-    /// In an initcall, or in what it has called.
+    /// In an initcall, or in a function that it has called.
     Initcall(Rc<str>),
     /// In the init function of a module.
     Module {
@@ -46,37 +46,37 @@ pub(super) enum Place {
 /// A sample of a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// From the recording's begin, in ns.
+    /// Its time, in ns from the recording's begin.
     pub time: u64,
-    /// The process; 1 for the first one also where the guest can't tell yet.
+    /// The process; 1 for the first one, also while the guest doesn't say so yet.
     pub pid: i32,
     /// The thread.
     pub tid: i32,
     /// The vCPU.
     pub vcpu: u16,
-    /// How many ticks it stands for: one, but where the vCPU was halted.
+    /// The number of ticks that it stands for: 1, or more if the vCPU was halted.
     pub ticks: u64,
     pub place: Place,
 }
 
-/// What a stack tells.
+/// What is known from a stack.
 #[derive(Clone, Debug)]
 struct Told {
     place: Place,
-    /// Whether it is one of the kernel's own first process.
+    /// Whether it is a stack of the kernel's own first process.
     is_first: bool,
 }
 
-/// Says where the events of a recording were. A stack is looked at once.
+/// Finds what the events of a recording were in. Each stack is looked at once.
 #[derive(Debug)]
 pub(super) struct Places<'a> {
     source: &'a Source,
-    /// By the stack's number in the profile.
+    /// The results by the stack's number in the profile.
     told: Vec<Option<Told>>,
     names: Names<'a>,
 }
 
-/// The names of functions and modules, each of which is in memory once.
+/// The names of functions and modules. Each is in memory once.
 #[derive(Debug)]
 struct Names<'a> {
     source: &'a Source,
@@ -85,7 +85,7 @@ struct Names<'a> {
 
 impl Names<'_> {
     /// # Errors
-    /// There is no room for one more.
+    /// The name doesn't fit into the room.
     fn get(&mut self, name: &str) -> Result<Rc<str>, ExportError> {
         if let Some(known) = self.names.get(name) {
             return Ok(Rc::clone(known));
@@ -98,7 +98,7 @@ impl Names<'_> {
 }
 
 impl<'a> Places<'a> {
-    /// Those of `source`.
+    /// A reader of the events of `source`.
     pub fn of(source: &'a Source) -> Self {
         let names = Names {
             source,
@@ -111,7 +111,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// What this event tells; `began` is the recording's begin on the event's clock.
+    /// The sample of this event; `began` is the recording's begin on the event's clock.
     ///
     /// # Errors
     /// There is no room for it.
@@ -151,7 +151,7 @@ impl<'a> Places<'a> {
                 *place = Some(told.clone());
                 Ok(told)
             }
-            // One beyond the profile's limits. It has to be looked at each time, which the room keeps within bounds.
+            // A stack beyond the profile's limits has no number. It has to be looked at each time; the room limits how often.
             None => {
                 let frames = self.source.frames_to_keep(event)?;
                 told(event.mode, &frames, &mut self.names)
@@ -160,7 +160,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// What the `frames` of a stack tell, which was taken in this mode.
+/// What is known from the `frames` of a stack that was taken in this mode.
 fn told(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Told, ExportError> {
     let is_first = (frames.iter()).any(|frame| frame.is_kernel && frame.name == FIRST_THREAD);
     let place = place(mode, frames, names)?;
@@ -186,7 +186,7 @@ fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Plac
         });
     };
     let (callees, callers) = kernel.split_at(caller);
-    // What is inlined into the caller is a part of it.
+    // Functions that are inlined into the caller are part of it.
     let Some(called) = callees.iter().rfind(|frame| !frame.is_inlined) else {
         return Ok(Place::Between);
     };
@@ -203,7 +203,7 @@ fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Plac
     })
 }
 
-/// The function as the source has it: without what a compiler appends to a part of one (`.cold`, `.isra.0`).
+/// The function's name in the source: without the suffixes that a compiler appends (`.cold`, `.isra.0`).
 fn plain(name: &str) -> &str {
     name.split_once('.').map_or(name, |(name, _)| name)
 }

@@ -19,7 +19,7 @@ pub const CUT_SHORT: &str = "[cut short]";
 /// is of several recordings, processes have the numbers of theirs: `dd-130 (2)`.
 ///
 /// # Errors
-/// There is no `room` for them, or for a picture of them.
+/// They, or a picture of them, don't fit into `room`.
 pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (number, recording) in profile.recordings().enumerate() {
@@ -67,7 +67,7 @@ fn name(frame: &StackFrame) -> String {
     plain(&frame.frame.function) + mark(frame)
 }
 
-/// The suffix that says what kind of function it is.
+/// The suffix for the kind of the frame's function.
 pub fn mark(
     StackFrame {
         frame, is_kernel, ..

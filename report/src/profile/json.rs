@@ -8,8 +8,8 @@ use super::sums::task_name;
 use super::{Profile, Relatives, Row, Selection, Share, SortBy, functions, lines, modules};
 
 /// All of `profile`: the recording's properties, the account, and all tables; those of modules, functions and lines
-/// have the first `top` rows by `sort`. Of several recordings there are the sums; what is known of each is in `recordings`, and
-/// processes have the number of theirs there, from 0.
+/// have the first `top` rows by `sort`. Tables of several recordings have their sums; `recordings` has the properties of each, and
+/// processes have the number of their recording, from 0.
 pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
     if profile.merged.is_empty() {
         return with(facts(profile), tables(profile, sort, top));
@@ -27,7 +27,7 @@ pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
     with(facts, tables(profile, sort, top))
 }
 
-/// What is known of one recording.
+/// The properties and the account of one recording.
 fn facts(recording: &Profile) -> Value {
     let contents = &recording.contents;
     json!({
@@ -140,7 +140,7 @@ fn threads(profile: &Profile) -> Vec<Value> {
         .collect()
 }
 
-/// What was selected besides the time; what is empty or null selects all.
+/// The selection without the time. Members that are empty or null select all.
 pub fn selection_document(selection: &Selection) -> Value {
     json!({
         "pids": selection.pids,
