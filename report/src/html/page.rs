@@ -9,7 +9,7 @@ use crate::symbolize::{Resolver, SourceTexts};
 use crate::text::escape;
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
 
-/// The views, which the script fills.
+/// The views, which the script fills in.
 const VIEWS: &str = include_str!("script/views.html");
 
 const STYLES: [&str; 3] = [
@@ -18,7 +18,7 @@ const STYLES: [&str; 3] = [
     include_str!("script/palette.css"),
 ];
 
-/// The script's files, in the order in which they need each other.
+/// The script's files. Each comes after those that it needs.
 const SCRIPTS: [&str; 13] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
@@ -98,7 +98,7 @@ pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<Strin
     Ok(page(&profile, vec![counts], title, &texts))
 }
 
-/// The sums of `recording`, or of the processes `pids` if there are any, and what a page counts of it. Names are the recording's own.
+/// The sums of `recording`, or of the processes `pids` if there are any, and its counts for a page. Names are the recording's own.
 ///
 /// # Errors
 /// As [`Recording::read`].
@@ -136,7 +136,7 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> String {
     )
 }
 
-/// Warnings that a reader must see first.
+/// Warnings, which come first on the page.
 fn warnings(profile: &Profile, is_comparison: bool) -> String {
     let account = profile.account();
     let Account {

@@ -343,7 +343,7 @@ impl Profile {
 }
 
 impl Stack {
-    /// The functions of `stack` of process `pid`, innermost first, inlined ones too.
+    /// The frames of the stack to resolve, as frames of process `pid`, innermost first.
     pub(super) fn asked_all(&self, pid: i32) -> impl Iterator<Item = Asked> {
         let frames = self.frames.iter().enumerate();
         frames.map(move |(index, address)| self.asked(pid, index, *address))

@@ -157,7 +157,7 @@ impl<W: Write> RowsWriter<W> {
         self.put(Block::encode(Kind::Samples, &block.bytes))
     }
 
-    /// Writes the last samples, the names and the account. Returns the sink, and the account.
+    /// Writes the last samples, the names and the account. Returns the output, and the account.
     ///
     /// # Errors
     /// It can't be written.
