@@ -7,7 +7,7 @@ use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, StackEnd};
 
 use super::varint::{Numbers, push, push_comm, push_frames, push_signed};
 
-/// A block is handed over when it has so many bytes.
+/// The size at which a block is full, in bytes.
 const FULL: usize = 64 << 10;
 /// Maximum number of tasks in a look, and of all frames of their stacks.
 pub const MAX_TASKS: usize = 4096;
@@ -28,7 +28,7 @@ mod record {
 const ON_VCPU: u8 = 1;
 /// In a task's flags: its run delay follows.
 const HAS_DELAY: u8 = 2;
-/// The numbers of tasks' stacks that are none of the block's.
+/// The numbers of stacks that tasks have if their stack isn't in the block.
 const UNREAD: u64 = 0;
 const ABSENT: u64 = 1;
 const CHANGED: u64 = 2;
@@ -46,7 +46,7 @@ pub struct TasksEncoder {
 }
 
 impl TasksEncoder {
-    /// Adds `look`, of it only the tasks of processes that are `wanted`.
+    /// Adds the tasks of `look` whose processes are `wanted`.
     pub fn push(&mut self, look: &TaskLook, wanted: impl Fn(i32) -> bool) {
         let mut body = Vec::new();
         let mut count = 0;
@@ -133,7 +133,7 @@ impl TasksEncoder {
         self.bytes.is_empty()
     }
 
-    /// The block, still unpacked; what follows goes into the next one.
+    /// Takes the block, still unpacked. Later looks go into the next one.
     pub fn take(&mut self) -> Vec<u8> {
         self.threads.clear();
         self.stacks.clear();
@@ -148,7 +148,7 @@ struct Stack {
     frames: Vec<u64>,
 }
 
-/// Reads a block: hands each look to `each`. `None` when the block makes no sense; what came before that has been handed over.
+/// Reads a block: hands each look to `each`. `None` when the block is invalid. What came before the fault has been handed over.
 pub fn decode(bytes: &[u8], mut each: impl FnMut(&TaskLook)) -> Option<()> {
     let mut numbers = Numbers(bytes);
     let mut threads: Vec<Thread> = Vec::new();

@@ -1,9 +1,9 @@
 //! Numbers of as many bytes as they need: 7 bits a byte, the lowest first, the highest bit set in all but the last
-//! (LEB128); signed ones zigzag. And what blocks have of such numbers in common: names, and addresses of stacks.
+//! (LEB128); signed ones zigzag. Names and addresses of stacks, which several blocks have, consist of such numbers.
 
 use crate::COMM_LENGTH;
 
-/// Bytes of the longest number.
+/// Maximum length of a number, in bytes.
 const MAX_LENGTH: u32 = 10;
 
 /// Appends `value`.
@@ -36,7 +36,7 @@ pub fn push_frames(bytes: &mut Vec<u8>, frames: &[u64]) {
     }
 }
 
-/// Takes numbers off the front of bytes.
+/// Reads numbers from the begin of bytes.
 #[derive(Clone, Debug)]
 pub struct Numbers<'a>(pub &'a [u8]);
 

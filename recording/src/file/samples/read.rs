@@ -6,7 +6,7 @@ use crate::file::varint::Numbers;
 use crate::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 /// Reads a block, without details: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
-/// block makes no sense; what came before that has been handed over.
+/// block is invalid. What came before the fault has been handed over.
 pub fn decode(bytes: &[u8], each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
     decode_with(bytes, &[], each)
 }
@@ -111,7 +111,7 @@ fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Ve
     Some((summary, frames))
 }
 
-/// A sample, whose time and program counter are still distances, and the numbers of its thread and stack.
+/// A sample and the numbers of its thread and stack. Its time and program counter are still differences.
 fn decode_sample(numbers: &mut Numbers<'_>) -> Option<(Sample, usize, usize)> {
     let vcpu = numbers.next_as()?;
     let time = numbers.next_signed()?.cast_unsigned();
