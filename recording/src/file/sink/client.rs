@@ -26,7 +26,7 @@ pub struct ClientSink {
     /// The queue's share of the room.
     share: Share,
     delivered: Delivered,
-    /// The size of the last part that didn't fit, and its limit. Until there is room for it, no other part is packed: for a client that
+    /// For each limit, the size of the last part that didn't fit. Until there is room for it, no other part is packed: for a client that
     /// doesn't read, that would be wasted work.
     refused: BTreeMap<usize, usize>,
     is_finished: bool,
