@@ -168,6 +168,9 @@ fn a_server_that_never_answers_is_told_of_and_let_go() {
         assert!(collector.guests.is_empty());
         // The connection ends, and with it the threads that wait for an answer.
         stream.read_to_end(&mut Vec::new()).unwrap();
-        assert!(matches!(collector.news.recv().unwrap(), News::Gone(1, _)));
+        assert!(matches!(
+            collector.messages.recv().unwrap(),
+            Message::Gone(1, _)
+        ));
     });
 }

@@ -8,10 +8,10 @@ mod calls;
 mod code;
 mod counts;
 mod data;
-mod facts;
 mod merged;
 mod pack;
 mod page;
+mod properties;
 mod runners;
 mod timeline;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::counts::Counts;
-use super::{data, facts};
+use super::{data, properties};
 use crate::profile::{Profile, Selection, loss};
 use crate::symbolize::{Resolver, SourceTexts};
 use crate::text::escape;
@@ -117,11 +117,11 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> String {
         sides
             .map(|(side, recording)| {
                 let account = recording.contents.account;
-                format!("<h3>{side}</h3>\n{}", facts::account(&account))
+                format!("<h3>{side}</h3>\n{}", properties::account(&account))
             })
             .collect()
     } else {
-        facts::account(&profile.account())
+        properties::account(&profile.account())
     };
     format!(
         "<header><h1>{title}</h1>\n{}</header>\n<main>\n\
@@ -131,7 +131,7 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> String {
          <section class=columns aria-label=\"About the recording\"><div><h2>Recording</h2>\n{}</div>\n\
          <div><h2>Ticks</h2>\n{}</div></section>\n</main>\n",
         warnings(profile, is_comparison),
-        facts::info(profile),
+        properties::info(profile),
         accounts,
     )
 }

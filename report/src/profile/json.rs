@@ -12,23 +12,23 @@ use super::{Profile, Relatives, Row, Selection, Share, SortBy, functions, lines,
 /// processes have the number of their recording, from 0.
 pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
     if profile.merged.is_empty() {
-        return with(facts(profile), tables(profile, sort, top));
+        return with(properties(profile), tables(profile, sort, top));
     }
     let recordings = profile.recordings().map(|recording| {
         let file = json!({ "file": recording.file });
-        with(file, facts(recording))
+        with(file, properties(recording))
     });
-    let facts = json!({
+    let sums = json!({
         "recordings": recordings.collect::<Vec<_>>(),
         "account": profile.account(),
         "complete": profile.recordings().all(|one| one.contents.closed.is_some()),
         "interrupted": profile.recordings().any(|one| one.contents.unread > 0),
     });
-    with(facts, tables(profile, sort, top))
+    with(sums, tables(profile, sort, top))
 }
 
 /// The properties and the account of one recording.
-fn facts(recording: &Profile) -> Value {
+fn properties(recording: &Profile) -> Value {
     let contents = &recording.contents;
     json!({
         "facts": contents.info,
