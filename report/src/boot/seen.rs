@@ -61,7 +61,7 @@ pub(super) struct Seen {
 
 /// What is known from a stack.
 #[derive(Clone, Debug)]
-struct Told {
+struct Found {
     place: Place,
     /// Whether it is a stack of the kernel's own first process.
     is_first: bool,
@@ -72,7 +72,7 @@ struct Told {
 pub(super) struct Places<'a> {
     source: &'a Source,
     /// The results by the stack's number in the profile.
-    told: Vec<Option<Told>>,
+    found: Vec<Option<Found>>,
     names: Names<'a>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Places<'a> {
         };
         Self {
             source,
-            told: vec![None; source.profile().stacks.len()],
+            found: vec![None; source.profile().stacks.len()],
             names,
         }
     }
@@ -117,7 +117,7 @@ impl<'a> Places<'a> {
     /// There is no room for it.
     pub fn seen(&mut self, event: &Event, began: u64) -> Result<Seen, ExportError> {
         self.source.room().take(SEEN)?;
-        let Told { place, is_first } = self.told(event)?;
+        let Found { place, is_first } = self.found(event)?;
         let (pid, tid) = if is_first {
             (1, 1)
         } else {
@@ -133,38 +133,38 @@ impl<'a> Places<'a> {
         })
     }
 
-    fn told(&mut self, event: &Event) -> Result<Told, ExportError> {
+    fn found(&mut self, event: &Event) -> Result<Found, ExportError> {
         let Some(stack) = event.stack.as_ref().filter(|_| event.mode != Mode::Idle) else {
-            return Ok(Told {
+            return Ok(Found {
                 place: Place::Idle,
                 is_first: false,
             });
         };
         let stacks = &self.source.profile().stacks;
         let known = stacks.find(event.pid, stack.into());
-        let known = known.and_then(|number| self.told.get_mut(number as usize));
+        let known = known.and_then(|number| self.found.get_mut(number as usize));
         match known {
-            Some(Some(told)) => Ok(told.clone()),
+            Some(Some(found)) => Ok(found.clone()),
             Some(place) => {
                 let frames = self.source.frames(event);
-                let told = told(event.mode, &frames, &mut self.names)?;
-                *place = Some(told.clone());
-                Ok(told)
+                let found = found(event.mode, &frames, &mut self.names)?;
+                *place = Some(found.clone());
+                Ok(found)
             }
             // A stack beyond the profile's limits has no number. It has to be looked at each time; the room limits how often.
             None => {
                 let frames = self.source.frames_to_keep(event)?;
-                told(event.mode, &frames, &mut self.names)
+                found(event.mode, &frames, &mut self.names)
             }
         }
     }
 }
 
 /// What is known from the `frames` of a stack that was taken in this mode.
-fn told(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Told, ExportError> {
+fn found(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Found, ExportError> {
     let is_first = (frames.iter()).any(|frame| frame.is_kernel && frame.name == FIRST_THREAD);
     let place = place(mode, frames, names)?;
-    Ok(Told { place, is_first })
+    Ok(Found { place, is_first })
 }
 
 fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Place, ExportError> {
