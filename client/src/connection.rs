@@ -1,4 +1,4 @@
-//! Requests out, replies in, sorted by tag.
+//! A connection to kvmprof: it sends requests, and hands each reply to the request with its tag.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -13,16 +13,16 @@ use kvmprof_abi::wire::{HelloReply, Kind, Reply, ReplyFrame, Request, RequestFra
 
 use super::{ClientError, RemoteDevice, stranger};
 
-/// Bytes received at a time.
+/// Maximum number of bytes that are received at a time.
 const CHUNK: usize = 64 << 10;
-/// Bytes of room for replies that stay when all have been taken.
+/// Capacity of the receive buffer, in bytes, that is kept when it is empty.
 const KEPT: usize = 16 << 10;
 
 /// A reply that owns its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Hello(HelloReply),
-    /// A handle, a count or events, whichever the request gives.
+    /// A handle, a count or events, depending on the request.
     Number(u32),
     Data(Vec<u8>),
     Ioctl {
@@ -51,7 +51,7 @@ impl From<Reply<'_>> for Answer {
 
 type Outcome = Result<Answer, Errno>;
 
-/// Who waits for which reply.
+/// The receivers of replies, by tag.
 struct Expected {
     kind: Kind,
     sender: SyncSender<Outcome>,
@@ -62,20 +62,20 @@ pub(super) struct Shared {
     stream: UnixStream,
     /// Held while a frame is written, so that frames don't mix.
     sending: Mutex<()>,
-    /// `None` once nothing can be received any more.
+    /// `None` when nothing can be received any more.
     expected: Mutex<Option<HashMap<u32, Expected>>>,
-    /// Why nothing can be received any more, when it isn't that the server closed.
+    /// The error that ended receiving; `None` if the server closed the connection.
     failure: Mutex<Option<ClientError>>,
     last_tag: Mutex<u32>,
 }
 
-/// The data behind a mutex, whatever became of a thread that held it: no holder leaves it half
+/// The data behind a mutex, also if a thread that held it has panicked: no holder leaves it half
 /// changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request on its way. Dropping it leaves the request to itself: its reply is thrown away.
+/// A request without a reply yet. When it is dropped, the server still carries out the request, and the reply is discarded.
 pub(super) struct PendingReply {
     shared: Arc<Shared>,
     tag: u32,
@@ -83,12 +83,12 @@ pub(super) struct PendingReply {
 }
 
 impl PendingReply {
-    /// The request's tag, by which [`Connection::cancel`] knows it.
+    /// The request's tag, for [`Connection::cancel`].
     pub fn tag(&self) -> u32 {
         self.tag
     }
 
-    /// Waits for the reply; the inner result is the server's.
+    /// Waits for the reply. The inner result is the server's.
     pub(super) fn wait(self) -> Result<Outcome, ClientError> {
         self.receiver.recv().map_err(|_| self.shared.why_closed())
     }
@@ -156,12 +156,12 @@ impl Shared {
         lock(&self.failure).take().unwrap_or(ClientError::Closed)
     }
 
-    /// The receiving thread: hands out replies until there can't be any more.
+    /// The receiving thread: hands out replies until the connection ends.
     fn receive(&self) {
         if let Err(error) = self.receive_frames() {
             *lock(&self.failure) = Some(error);
         }
-        // Whoever waits learns of it because the senders go.
+        // Dropping the senders wakes all threads that wait for a reply.
         *lock(&self.expected) = None;
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -199,7 +199,7 @@ impl Shared {
             .and_then(|all| all.remove(&frame.tag));
         match expected {
             Some(expected) if expected.kind == frame.kind => {
-                // Nobody waits any more if the PendingReply was dropped.
+                // It fails if the PendingReply was dropped.
                 let _ = expected.sender.send(frame.result.map(Answer::from));
                 Ok(())
             }
@@ -241,7 +241,7 @@ impl Connection {
         Self::connect_noting(path, owner, |_| Ok(()))
     }
 
-    /// As [`connect_to`](Self::connect_to). `note` gets the stream before the server is asked anything: whoever keeps a copy of it can end the
+    /// As [`connect_to`](Self::connect_to). `note` gets the stream before the first request: a caller that keeps a copy of it can end the
     /// wait for a server that doesn't answer, by [`UnixStream::shutdown`].
     ///
     /// # Errors
@@ -291,7 +291,7 @@ impl Connection {
         }
     }
 
-    /// What the server said of itself: limits, vCPUs, the clock's rate.
+    /// The server's properties: limits, vCPUs, the clock's rate.
     pub fn hello(&self) -> &HelloReply {
         &self.hello
     }
@@ -340,8 +340,8 @@ impl Connection {
     }
 }
 
-/// Checks that the program that made the socket at `path` is root's, of this program's user or of `owner`, as the server checks
-/// its clients: in a folder that all can write to, anybody can listen in kvmprof's place.
+/// Checks that root, this program's user or `owner` runs the program that made the socket at `path`; the server checks its clients
+/// in the same way. In a folder that all can write to, any user can listen instead of kvmprof.
 fn check_server(stream: &UnixStream, path: &Path, owner: Option<u32>) -> Result<(), ClientError> {
     let stranger = stranger(stream).map_err(|error| ClientError::connect(path, error))?;
     match stranger.filter(|user| owner != Some(*user)) {

@@ -36,16 +36,16 @@ pub struct RemoteDevice {
     open: AtomicBool,
 }
 
-/// A read on its way.
+/// A read that hasn't been answered yet.
 pub struct PendingRead(PendingReply);
 
 impl PendingRead {
-    /// For [`Connection::cancel`].
+    /// The request's tag, for [`Connection::cancel`].
     pub fn tag(&self) -> u32 {
         self.0.tag()
     }
 
-    /// Waits for what was read; nothing is the end of file.
+    /// Waits for the bytes that were read. An empty result is the end of file.
     ///
     /// # Errors
     /// As [`RemoteDevice::read`], and [`ClientError::Refused`] with EINTR when it was cancelled.
@@ -68,7 +68,7 @@ impl RemoteDevice {
         }
     }
 
-    /// Reads at most `limit` bytes, waiting until there is something; nothing is the end of file.
+    /// Reads at most `limit` bytes, and waits until there are any. An empty result is the end of file.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with the device's errno; or what ended the connection.
@@ -76,7 +76,7 @@ impl RemoteDevice {
         self.start_read(limit)?.wait()
     }
 
-    /// Reads what is there; [`ClientError::Refused`] with EAGAIN when nothing is.
+    /// Reads without waiting; [`ClientError::Refused`] with EAGAIN when there is nothing to read.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -84,7 +84,7 @@ impl RemoteDevice {
         self.start(limit, NONBLOCKING)?.wait()
     }
 
-    /// Asks for at most `limit` bytes and doesn't wait for them.
+    /// Requests at most `limit` bytes, and doesn't wait for them.
     ///
     /// # Errors
     /// What ended the connection.
@@ -178,7 +178,7 @@ impl RemoteDevice {
         self.poll_with(wanted, 0)
     }
 
-    /// What of `wanted` the device is ready for now.
+    /// Which part of `wanted` the device is ready for now.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -221,7 +221,7 @@ impl RemoteDevice {
 impl Drop for RemoteDevice {
     fn drop(&mut self) {
         if self.open.load(Ordering::Relaxed) {
-            // Nothing can be done about it here, and the end of the connection closes it too.
+            // The error can be ignored: the end of the connection closes the device, too.
             let _ = self.close();
         }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and kvmprof.
+//! The errors of connections to kvmprof.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ pub enum ClientError {
         /// The path.
         path: PathBuf,
     },
-    /// There is a socket, or another file, and no program behind it.
+    /// There is a socket or another file, and no program listens on it.
     #[error("Nobody listens on {}: the kvmprof that made it has ended", path.display())]
     NobodyListens {
         /// The path.
         path: PathBuf,
     },
-    /// The file's mode forbids it, or kvmprof does.
+    /// The file's mode or kvmprof forbids the connection.
     #[error("No permission for {}: only root and the user who runs kvmprof may connect", path.display())]
     Permission {
         /// The path.
         path: PathBuf,
     },
-    /// The program that listens is of a user whom this one has no reason to trust.
+    /// The program that listens belongs to another user than root and this one.
     #[error(
         "{} is served by user {user}, who is neither root nor you: if that is the guest's user, give --allow-owner {user}",
         path.display()
@@ -64,22 +64,22 @@ pub enum ClientError {
         /// The version of this program.
         ours: u16,
     },
-    /// The server answered something that isn't of the protocol.
+    /// The server's answer isn't part of the protocol.
     #[error("Server sent a frame that isn't of the protocol")]
     Malformed(#[source] WireError),
-    /// The server answered something else than what was asked.
+    /// The server's answer doesn't fit the request.
     #[error("Server's reply doesn't belong to the request")]
     WrongReply,
     /// The request is too large for a frame.
     #[error("Request doesn't fit into a frame")]
     TooLarge(#[source] WireError),
-    /// A device gave more than the caller has use for.
+    /// A device has more data than the caller allows.
     #[error("Device gives more than {limit} bytes")]
     TooMuch {
-        /// The most that was expected, in bytes.
+        /// The maximum that was allowed, in bytes.
         limit: usize,
     },
-    /// The connection ended: kvmprof has gone, or dropped this client.
+    /// The connection ended: kvmprof has ended, or has disconnected this client.
     #[error("Connection to kvmprof is closed")]
     Closed,
     /// Sending or receiving failed.
@@ -91,7 +91,7 @@ pub enum ClientError {
     /// The server refused the request.
     #[error("Cannot {operation}: {errno}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         operation: &'static str,
         /// Why it was refused.
         errno: Errno,
@@ -99,7 +99,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The errno with which the server refused the request, if that is what happened.
+    /// The errno with which the server refused the request; `None` for other errors.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Refused { errno, .. } => Some(*errno),

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! The user of the program at the other end of a Unix socket.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,12 +6,11 @@ use std::os::fd::AsFd;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
-/// The user of the program at the other end of a connected Unix socket, if that is neither root nor this program's own user: whom this
-/// program has no reason to trust. Of a server it is the user of its call of listen(2), of a client that of its call of connect(2)
-/// (`SO_PEERCRED`, unix(7)).
+/// The user of the program at the other end of a connected Unix socket; `None` if that is root or this program's own user, which are
+/// trusted. For a server it is the user at its call of listen(2), for a client that at its call of connect(2) (`SO_PEERCRED`, unix(7)).
 ///
 /// # Errors
-/// The system doesn't tell, as of what isn't a connected Unix socket.
+/// The system doesn't know the user, for example because it isn't a connected Unix socket.
 pub fn stranger(socket: &impl AsFd) -> io::Result<Option<u32>> {
     // rustix has no answer for a process of another PID namespace, which has no pid in this one.
     let peer = getsockopt(socket, PeerCredentials)?.uid();

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Longest name of a guest, in bytes.
+/// Maximum length of a guest's name, in bytes.
 const MAX_NAME: usize = 64;
-/// How the names of sockets end.
+/// The extension of sockets.
 const END: &str = "sock";
-/// The mode of the folder: what others may not enter, others can't put a socket into.
+/// The mode of the folder: other users must not be able to put a socket into it.
 const MODE: u32 = 0o700;
 const OTHERS: u32 = 0o077;
 
-/// Why there is no place for a socket with a name.
+/// Why a socket can't have a name.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeFolderError {
     /// The environment names no folder.
@@ -26,7 +26,7 @@ pub enum RuntimeFolderError {
         "XDG_RUNTIME_DIR names no folder for sockets: log in by a session that sets it, or give --socket PATH"
     )]
     Unset,
-    /// The name can't be one.
+    /// The name isn't allowed.
     #[error("'{}' is no name of a guest: it may have letters, digits, '-', '_' and '.', 64 at most, and begins with none of the last three", .0.escape_default())]
     Name(String),
     /// The folder can't be made.
@@ -37,7 +37,7 @@ pub enum RuntimeFolderError {
         /// What the system said.
         source: io::Error,
     },
-    /// Somebody else can change what is in the folder.
+    /// Another user can change the contents of the folder.
     #[error("{} isn't a folder of your own with mode 0700: remove it, or give --socket PATH", .0.display())]
     NotOwn(PathBuf),
 }
@@ -51,7 +51,7 @@ pub fn runtime_folder() -> Option<PathBuf> {
     parent.is_absolute().then(|| parent.join("kvmprof"))
 }
 
-/// The path of the socket called `name`, whose folder is made if there is none.
+/// The path of the socket called `name`. Its folder is made if it doesn't exist.
 ///
 /// # Errors
 /// [`RuntimeFolderError`].
@@ -76,7 +76,7 @@ fn named_socket_in(folder: &Path, name: &str) -> Result<PathBuf, RuntimeFolderEr
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
-    // Neither a link, nor what a stranger has made there before.
+    // It must not be a link, nor made by another user before.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let opened = OpenOptions::new()
         .read(true)
@@ -92,7 +92,7 @@ fn named_socket_in(folder: &Path, name: &str) -> Result<PathBuf, RuntimeFolderEr
     Ok(folder.join(format!("{name}.{END}")))
 }
 
-/// The sockets in this user's folder that somebody listens on, by name.
+/// The sockets in this user's folder on which a program listens, by name.
 pub fn live_sockets() -> Vec<PathBuf> {
     runtime_folder().map_or_else(Vec::new, |folder| live_sockets_in(&folder))
 }

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Maximum number of messages about guests in the log. Further ones are left out.
-const MAX_TOLD: usize = 4096;
+const MAX_LOGGED: usize = 4096;
 
 /// A VMM's process: its pid and its start time, which together are never used again.
 type Process = (i32, u64);
@@ -73,7 +73,7 @@ pub struct Attached {
     next_look: Instant,
     left_out: usize,
     /// The messages that have been logged, with their processes.
-    told: BTreeSet<(Process, String)>,
+    logged: BTreeSet<(Process, String)>,
 }
 
 impl Attached {
@@ -104,7 +104,7 @@ impl Attached {
             ending: Vec::new(),
             next_look: Instant::now(),
             left_out: 0,
-            told: BTreeSet::new(),
+            logged: BTreeSet::new(),
         }))
     }
 
@@ -146,7 +146,7 @@ impl Attached {
             match HostKernel::open() {
                 Ok(kernel) => self.kernel = Some(kernel),
                 Err(error) => {
-                    self.tell((0, 0), &format!("Cannot attach to guests: {error}"));
+                    self.log_once((0, 0), &format!("Cannot attach to guests: {error}"));
                     return BTreeMap::new();
                 }
             }
@@ -168,7 +168,7 @@ impl Attached {
                 single.insert(process, machine);
             } else {
                 let pid = process.0;
-                self.tell(
+                self.log_once(
                     process,
                     &format!(
                         "Process {pid} has {count} guests: kvmprof attaches to processes with one"
@@ -198,7 +198,7 @@ impl Attached {
             if let Some(obstacle) = &machine.obstacle {
                 let pid = process.0;
                 let message = format!("Cannot attach to the guest of process {pid}: {obstacle}");
-                self.tell(process, &message);
+                self.log_once(process, &message);
             } else if self.guests.len() >= self.config.limit {
                 self.left_out += 1;
             } else {
@@ -248,8 +248,8 @@ impl Attached {
     }
 
     /// Logs why the guest of `process` can't be attached to, once.
-    fn tell(&mut self, process: Process, message: &str) {
-        if self.told.len() < MAX_TOLD && self.told.insert((process, message.to_owned())) {
+    fn log_once(&mut self, process: Process, message: &str) {
+        if self.logged.len() < MAX_LOGGED && self.logged.insert((process, message.to_owned())) {
             log::warn!("{message}");
         }
     }
@@ -384,11 +384,11 @@ mod tests {
             guests.map(|guest| guest.name.clone()).collect()
         };
         assert_eq!(names(&attached), ["db", "qemu-6", "a\u{fffd}b-7"]);
-        assert_eq!((attached.left_out(), attached.told.len()), (1, 1));
+        assert_eq!((attached.left_out(), attached.logged.len()), (1, 1));
         // One that goes makes room; the others stay as they are.
         attached.choose(by_process(all[1..].to_vec()));
         assert_eq!(names(&attached), ["qemu-6", "a\u{fffd}b-7", "qemu-8"]);
-        assert_eq!((attached.left_out(), attached.told.len()), (0, 1));
+        assert_eq!((attached.left_out(), attached.logged.len()), (0, 1));
     }
 
     /// What attaches to it takes its time to end, or never does.

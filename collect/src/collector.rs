@@ -21,7 +21,7 @@ use crate::batch::{Batch, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Now, Policy, State};
 use crate::names::{BatchNames, Names};
-use crate::sockets::{Followed, News, Socket};
+use crate::sockets::{Followed, Message, Socket};
 use crate::watcher::Watcher;
 
 /// A second in ns.
@@ -77,8 +77,8 @@ pub struct Collector<'a> {
     host_name: String,
     boot: String,
     watcher: Option<Watcher>,
-    sender: SyncSender<News>,
-    news: Receiver<News>,
+    sender: SyncSender<Message>,
+    messages: Receiver<Message>,
     guests: BTreeMap<u64, Guest>,
     names: Names,
     failures: HashMap<PathBuf, Failure>,
@@ -102,7 +102,7 @@ pub struct Collector<'a> {
 impl<'a> Collector<'a> {
     /// A collector with `config` on the host of this name. `boot` identifies its run.
     pub fn new(config: &'a Config, host_name: String, boot: String) -> Self {
-        let (sender, news) = sync_channel(QUEUE);
+        let (sender, messages) = sync_channel(QUEUE);
         let watcher = Watcher::start(&config.sockets, sender.clone());
         if let Err(error) = &watcher {
             log::warn!(
@@ -122,7 +122,7 @@ impl<'a> Collector<'a> {
             boot,
             watcher: watcher.ok(),
             sender,
-            news,
+            messages,
             guests: BTreeMap::new(),
             names: Names::default(),
             failures: HashMap::new(),
@@ -146,8 +146,8 @@ impl<'a> Collector<'a> {
             if Instant::now() >= self.next_look {
                 self.look(host);
             }
-            self.take_news(POLL);
-            // With hundreds of guests there is news hundreds of times a second. A new open window is noted at once, since this process may be killed.
+            self.take_messages(POLL);
+            // With hundreds of guests there are hundreds of messages a second. A new open window is noted at once, since this process may be killed.
             if self.is_open_changed || Instant::now() >= self.next_close {
                 self.next_close = Instant::now() + POLL;
                 self.close(host, false);
@@ -160,7 +160,7 @@ impl<'a> Collector<'a> {
         }
         let end = Instant::now() + STOPPING;
         while Instant::now() < end && self.guests.values().any(|guest| guest.followed.is_some()) {
-            self.take_news(POLL);
+            self.take_messages(POLL);
             self.close(host, false);
         }
         self.let_go(host);
@@ -195,33 +195,33 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn take_news(&mut self, timeout: Duration) {
-        match self.news.recv_timeout(timeout) {
-            Ok(news) => self.take(news),
+    fn take_messages(&mut self, timeout: Duration) {
+        match self.messages.recv_timeout(timeout) {
+            Ok(message) => self.take(message),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
         }
         // The number is bounded, so that windows are closed in between.
         for _ in 0..QUEUE {
-            let Ok(news) = self.news.try_recv() else {
+            let Ok(message) = self.messages.try_recv() else {
                 return;
             };
-            self.take(news);
+            self.take(message);
         }
     }
 
-    fn take(&mut self, news: News) {
-        match news {
-            News::Changed => self.next_look = Instant::now(),
-            News::Bytes(number, bytes) => {
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Changed => self.next_look = Instant::now(),
+            Message::Bytes(number, bytes) => {
                 let now = self.now();
                 self.feed(number, &bytes, now);
             }
-            News::Counts(number, counts) => {
+            Message::Counts(number, counts) => {
                 if let Some(guest) = self.guests.get(&number) {
                     self.counts.push((guest.name.clone(), counts));
                 }
             }
-            News::Gone(number, error) => {
+            Message::Gone(number, error) => {
                 let guest = self.guests.get_mut(&number);
                 // A guest that was dropped already needs nothing.
                 let Some(guest) = guest.filter(|guest| guest.followed.is_some()) else {
@@ -265,7 +265,7 @@ impl<'a> Collector<'a> {
                 // An earlier failure is over.
                 self.failures.remove(&guest.socket.path);
             }
-            // `News::Gone` follows.
+            // `Message::Gone` follows.
             Ok(State::Ended) => {}
             Ok(State::Stale) => {
                 if guest.since.elapsed() >= RENEWAL || guest.gather.was_reset() {

@@ -64,7 +64,10 @@ impl Command for ExportArguments {
         }
         let batches = self.batches(&source)?;
         if batches.is_empty() {
-            bail!("{} has nothing of what was chosen", self.file.display());
+            bail!(
+                "{} has nothing that the options select",
+                self.file.display()
+            );
         }
         let folder = parquet::Folder(self.output.clone());
         parquet::write(&folder, &batches)?;

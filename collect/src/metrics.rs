@@ -427,7 +427,7 @@ mod tests {
                 ..GuestCounts::default()
             }
         };
-        let told = |metrics: &Metrics| -> Vec<String> {
+        let lines_of = |metrics: &Metrics| -> Vec<String> {
             let text = metrics.text().unwrap();
             let lines = text.lines();
             lines
@@ -437,17 +437,17 @@ mod tests {
         };
         // A guest that has no window yet isn't known.
         metrics.note_counts("a", &counts(5));
-        assert!(told(&metrics).is_empty());
+        assert!(lines_of(&metrics).is_empty());
         metrics.add(&batch(100, &["a"], 1));
         for (exits, total) in [(5, 6), (9, 10), (9, 10), (2, 13), (3, 14)] {
             metrics.note_counts("a", &counts(exits));
             let line = format!(
                 r#"kvmprof_guest_events_total{{host="host \"1\"",guest="a",event="exits"}} {total}"#
             );
-            assert_eq!(told(&metrics), [line]);
+            assert_eq!(lines_of(&metrics), [line]);
         }
         metrics.add(&batch(100 + FORGET + 10, &["other"], 1));
-        assert!(told(&metrics).is_empty());
+        assert!(lines_of(&metrics).is_empty());
     }
 
     #[test]

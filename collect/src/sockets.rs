@@ -36,7 +36,7 @@ const MAX_NAME: usize = 128;
 
 /// A message of a thread to the collector.
 #[derive(Debug)]
-pub enum News {
+pub enum Message {
     /// Bytes of the recording of the guest with this number.
     Bytes(u64, Vec<u8>),
     /// Counters of the guest with this number since its start: exits and other events.
@@ -195,14 +195,14 @@ impl Followed {
         path: PathBuf,
         number: u64,
         wanted: Wanted,
-        sender: SyncSender<News>,
+        sender: SyncSender<Message>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         Builder::new().name("guest".into()).spawn(move || {
             let result = follow(&path, number, &wanted, &own, &sender);
             // The collector may have ended.
-            let _ = sender.send(News::Gone(number, result.err()));
+            let _ = sender.send(Message::Gone(number, result.err()));
         })?;
         Ok(Self {
             shared,
@@ -245,7 +245,7 @@ fn follow(
     number: u64,
     wanted: &Wanted,
     shared: &Shared,
-    sender: &SyncSender<News>,
+    sender: &SyncSender<Message>,
 ) -> anyhow::Result<()> {
     let connection = connect(path, &wanted.owners, shared)?;
     let recorder = start(&connection, wanted)?;
@@ -264,7 +264,7 @@ fn follow(
             let window = Duration::from_secs(wanted.window.into());
             next_counts = counts.as_ref().map(|_| Instant::now() + window);
             if let Some(counts) = counts
-                && sender.send(News::Counts(number, counts)).is_err()
+                && sender.send(Message::Counts(number, counts)).is_err()
             {
                 return Ok(());
             }
@@ -272,7 +272,7 @@ fn follow(
         let bytes = recording.recorder.read(PIECE)?;
         shared.is_heard.store(true, Ordering::Relaxed);
         let is_end = bytes.is_empty();
-        if is_end || sender.send(News::Bytes(number, bytes)).is_err() {
+        if is_end || sender.send(Message::Bytes(number, bytes)).is_err() {
             return Ok(());
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
 
-use crate::sockets::News;
+use crate::sockets::Message;
 
 /// Reports changes in folders, on a thread that ends when this is dropped. Folders with wildcards in their names aren't watched: the collector
 /// searches them at intervals.
@@ -26,7 +26,7 @@ impl Watcher {
     ///
     /// # Errors
     /// The host gives no inotify, or no thread.
-    pub fn start(patterns: &[String], sender: SyncSender<News>) -> io::Result<Self> {
+    pub fn start(patterns: &[String], sender: SyncSender<Message>) -> io::Result<Self> {
         let folders = patterns
             .iter()
             .filter_map(|pattern| Path::new(pattern).parent());
@@ -40,7 +40,7 @@ impl Watcher {
         let (inotify, end) = (Arc::clone(&watcher.inotify), Arc::clone(&watcher.end));
         Builder::new()
             .name("watch".into())
-            .spawn(move || tell_of_changes(&inotify, &end, &sender))?;
+            .spawn(move || report_changes(&inotify, &end, &sender))?;
         Ok(watcher)
     }
 
@@ -61,8 +61,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Sends [`News::Changed`] when `inotify` reports a change, until `end` is readable or the receiver is gone.
-fn tell_of_changes(inotify: &OwnedFd, end: &OwnedFd, sender: &SyncSender<News>) {
+/// Sends [`Message::Changed`] when `inotify` reports a change, until `end` is readable or the receiver is gone.
+fn report_changes(inotify: &OwnedFd, end: &OwnedFd, sender: &SyncSender<Message>) {
     let mut buffer = [0; 4096];
     loop {
         let mut ready = [inotify, end].map(|file| PollFd::new(file, PollFlags::IN));
@@ -77,7 +77,7 @@ fn tell_of_changes(inotify: &OwnedFd, end: &OwnedFd, sender: &SyncSender<News>) 
         // The file doesn't matter: the collector searches for all sockets.
         if changed
             && (rustix::io::read(inotify, &mut buffer).is_err()
-                || sender.send(News::Changed).is_err())
+                || sender.send(Message::Changed).is_err())
         {
             return;
         }
@@ -97,36 +97,36 @@ mod tests {
     #[test]
     fn new_sockets_are_told_of() {
         let folder = tempfile::tempdir().unwrap();
-        let (sender, news) = sync_channel(8);
+        let (sender, messages) = sync_channel(8);
         let pattern = folder.path().join("*.sock").display().to_string();
         let _watcher = Watcher::start(&[pattern], sender).unwrap();
         let _listener = UnixListener::bind(folder.path().join("a.sock")).unwrap();
-        assert!(matches!(news.recv().unwrap(), News::Changed));
+        assert!(matches!(messages.recv().unwrap(), Message::Changed));
     }
 
     #[test]
     fn a_folder_that_comes_later_is_watched() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("later");
-        let (sender, news) = sync_channel(8);
+        let (sender, messages) = sync_channel(8);
         let pattern = folder.join("*.sock").display().to_string();
         let watcher = Watcher::start(&[pattern], sender).unwrap();
         fs::create_dir(&folder).unwrap();
         watcher.look();
         let _listener = UnixListener::bind(folder.join("a.sock")).unwrap();
-        assert!(matches!(news.recv().unwrap(), News::Changed));
+        assert!(matches!(messages.recv().unwrap(), Message::Changed));
     }
 
     /// Without any change, the thread ends with the watcher, and the sender with the thread.
     #[test]
     fn a_watcher_that_is_dropped_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let (sender, news) = sync_channel(8);
+        let (sender, messages) = sync_channel(8);
         let pattern = folder.path().join("*.sock").display().to_string();
         let watcher = Watcher::start(&[pattern], sender).unwrap();
         let inotify = Arc::downgrade(&watcher.inotify);
         drop(watcher);
-        assert!(news.recv().is_err());
+        assert!(messages.recv().is_err());
         while inotify.upgrade().is_some() {
             thread::yield_now();
         }

@@ -1,6 +1,6 @@
-//! The counters of a running guest, as the host socket's device `pmc` gives them.
+//! The counters of a running guest, which the host socket's device `pmc` returns.
 //!
-//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add counters and members, which a reader ignores.
+//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add counters and members, which readers ignore.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,29 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// When they were read, in ns of the host's CLOCK_MONOTONIC.
+    /// The time at which they were read, in ns of the host's CLOCK_MONOTONIC.
     pub time: u64,
     /// The counters, by their numbers.
     pub counters: Vec<Counter>,
     /// The events that samples can be taken by.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
-    /// The processes, if they were asked for, by their pids.
+    /// The requested processes, by their pids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<ProcessCounters>>,
 }
 
-/// What was counted of one process since it was asked for.
+/// The counts of one process since it was first requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessCounters {
-    /// Its id; -1: all that belongs to no process that can be told, or to too many of them.
+    /// Its pid; -1 for all counts whose process is unknown, or of processes beyond the maximum.
     pub pid: i32,
     /// Its last name.
     pub comm: String,
-    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
+    /// The time at which it was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
     pub started: u64,
-    /// By the numbers of the counters; `None` for those that weren't asked for.
+    /// The counts by the numbers of the counters; `None` for counters that weren't requested.
     pub counts: Vec<Option<u64>>,
 }
 
@@ -44,7 +44,7 @@ pub struct Event {
     pub name: String,
     /// What is counted, in words.
     pub description: String,
-    /// Why this host hasn't got it, and what to do.
+    /// Why this host doesn't have it, and what to do.
     pub missing: Option<String>,
 }
 
@@ -58,16 +58,16 @@ pub struct Counter {
     pub description: String,
     /// `ns`, or empty for a number of events.
     pub unit: String,
-    /// Who counts: `kvmprof`, `kvm` or `processor`.
+    /// What counts: `kvmprof`, `kvm` or `processor`.
     pub source: String,
-    /// Of each vCPU, by its index; none where [`Counter::missing`] tells why.
+    /// The count of each vCPU, by its index; empty if the counter is missing, for the reason in [`Counter::missing`].
     pub vcpus: Vec<u64>,
-    /// Why this host hasn't got it.
+    /// Why this host doesn't have it.
     pub missing: Option<String>,
 }
 
 impl Counter {
-    /// The sum over all vCPUs; `None` where this host hasn't got it.
+    /// The sum over all vCPUs; `None` if this host doesn't have it.
     pub fn total(&self) -> Option<u64> {
         let sum = |sum: u64, one: &u64| sum.saturating_add(*one);
         (self.missing.is_none()).then(|| self.vcpus.iter().fold(0, sum))
@@ -83,8 +83,8 @@ impl Counters {
         serde_json::from_slice(document)
     }
 
-    /// What each counter has counted since `earlier`, by its name; none for one that wasn't there. So for the processes; one that
-    /// wasn't there has all of its counts.
+    /// The increase of each counter since `earlier`, by its name; none for a counter that `earlier` doesn't have. The same for processes; one
+    /// that `earlier` doesn't have keeps all of its counts.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counters = self.counters.iter().map(|now| {

@@ -1,4 +1,4 @@
-//! Events of the guest that can take samples, instead of the clock.
+//! Events of the guest that can make ticks instead of the clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -86,7 +86,7 @@ impl EventKind {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    /// The kind that is called this.
+    /// The kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -96,7 +96,7 @@ impl EventKind {
         self.words().0
     }
 
-    /// One of what is counted, in words.
+    /// The word for one event.
     pub const fn singular(self) -> &'static str {
         self.words().1
     }
@@ -106,7 +106,7 @@ impl EventKind {
         self.words().2
     }
 
-    /// Its name, and the words for one and for several.
+    /// Its name, and the words for one event and for several.
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Exits => ("exits", "exit", "exits"),
@@ -158,9 +158,9 @@ impl EventKind {
     }
 }
 
-/// An event that takes samples: each vCPU counts it for itself, and of every `period` one is a tick. Of exits to kvmprof that
-/// is one chosen at random, so that ticks aren't in step with what the guest does again and again; of what the host's
-/// kernel counts it is the last one.
+/// An event that makes ticks: each vCPU counts it separately, and one of every `period` events is a tick. If kvmprof counts
+/// them, a random one of these is the tick, so that ticks aren't in step with what the guest does again and again. If the
+/// host's kernel counts them, it is the last one.
 ///
 /// ```
 /// use kvmprof_recording::{EventKind, SamplingEvent};
@@ -199,7 +199,7 @@ impl SamplingEvent {
         self.kind
     }
 
-    /// How many of them there are to a tick, 1 to [`MAX_PERIOD`]; of guest time in ns.
+    /// The number of events per tick, 1 to [`MAX_PERIOD`]; for guest time in ns.
     pub fn period(self) -> u64 {
         self.period
     }
@@ -221,7 +221,7 @@ impl SamplingEvent {
     }
 }
 
-/// A time in ns as a whole number of the largest unit that it is one of.
+/// A time in ns as a whole number of the largest possible unit.
 fn in_units(time: u64) -> (u64, &'static str) {
     let mut units = UNITS.into_iter();
     let unit = units.find(|(_, unit)| time.is_multiple_of(*unit));
@@ -229,7 +229,7 @@ fn in_units(time: u64) -> (u64, &'static str) {
 }
 
 impl fmt::Display for SamplingEvent {
-    /// As it is parsed.
+    /// Writes the form that is parsed.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.kind.name();
         if self.kind == EventKind::GuestTime {
@@ -257,20 +257,20 @@ impl TryFrom<String> for SamplingEvent {
 /// Why a text is no event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
-    /// There is no period behind it.
+    /// The period is missing.
     #[error(
         "How many to a sample? Write '{0}:1' to sample every one, or '{0}:100' for one of every 100"
     )]
     NoPeriod(&'static str),
-    /// There is no time behind it.
+    /// The time is missing.
     #[error("How long between two samples? Write 'guest-time:1ms'")]
     NoTime,
     /// The period is out of range, or no number.
     #[error("'{text}' is no number of {plural} from {least} to {MAX_PERIOD}", plural = kind.plural(), least = kind.least_period())]
     Period {
-        /// Of this kind.
+        /// The kind of the event.
         kind: EventKind,
-        /// What was written.
+        /// The text of the period.
         text: String,
     },
     /// The time is out of range, or none.
@@ -316,7 +316,7 @@ impl FromStr for SamplingEvent {
     }
 }
 
-/// Only digits: u64's own parser takes a sign, too.
+/// Parses digits: u64's own parser takes a sign, too.
 fn parse_number(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)

@@ -1,4 +1,4 @@
-//! Where every tick of the clock went.
+//! The account of the clock's ticks.
 
 use std::iter::Sum;
 
@@ -45,7 +45,7 @@ impl ClockLedger {
         self.lost += ticks.lost;
     }
 
-    /// All fields in their order, each with its name: first the ticks, then what became of them.
+    /// All fields with their names, in their order: first the ticks, then the parts that they add up to.
     pub fn fields(&self) -> [(&'static str, u64); 5] {
         [
             ("ticks", self.ticks),
@@ -56,7 +56,7 @@ impl ClockLedger {
         ]
     }
 
-    /// What was entered since `earlier`, which the same clock's account was before.
+    /// The ticks that were entered since `earlier`, an earlier account of the same clock.
     ///
     /// # Panics
     /// If a count of `earlier` is the larger one.

@@ -1,15 +1,15 @@
-//! When ticks without samples make shares misleading.
+//! Warnings about ticks without samples, which make shares misleading.
 
-/// From this share of lost or stolen ticks on shares mislead, in percent.
+/// The share of lost or stolen ticks from which on other shares mislead, in percent.
 const MISLEADING: u64 = 5;
 
-/// Whether so many of `ticks` were lost or stolen that the shares of the others mislead.
+/// Whether so many of `ticks` were lost or stolen that shares of the others mislead.
 pub fn misleads(ticks: u64, lost: u64, stolen: u64) -> bool {
     let gone = u128::from(lost) + u128::from(stolen);
     gone > 0 && gone * 100 >= u128::from(ticks) * u128::from(MISLEADING)
 }
 
-/// A warning for people about shares of what is left of `ticks`, of which some were lost or stolen; `None` if these are few.
+/// A warning about shares of the other ticks if many of `ticks` were lost or stolen; `None` if these are few.
 #[expect(
     clippy::cast_precision_loss,
     reason = "it is shown with one digit behind the point"

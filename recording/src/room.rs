@@ -1,9 +1,9 @@
-//! Room for bytes that wait, which many have in common.
+//! A common limit of bytes that wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So many bytes may wait of all [shares](Share) together, beside those that each has for itself.
+/// The limit of the bytes that wait in all [shares](Share) together, without each share's own bytes.
 #[derive(Debug)]
 pub struct Room {
     bytes: usize,
@@ -11,7 +11,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for `bytes`.
+    /// A room of this number of bytes.
     pub fn new(bytes: usize) -> Self {
         Self {
             bytes,
@@ -19,12 +19,12 @@ impl Room {
         }
     }
 
-    /// Room for any number of bytes.
+    /// A room without a limit.
     pub fn unlimited() -> Arc<Self> {
         Arc::new(Self::new(usize::MAX))
     }
 
-    /// Bytes that nobody has taken.
+    /// The number of bytes that no share has taken.
     pub fn left(&self) -> usize {
         self.bytes
             .saturating_sub(self.taken.load(Ordering::Relaxed))
@@ -41,18 +41,18 @@ impl Room {
     }
 }
 
-/// The bytes of one who waits: the first ones have room of their own, those beyond are in a common [`Room`]. They are given back when
-/// it is dropped.
+/// The bytes that wait in one place. The first ones don't count in the common [`Room`], further ones do. They are given back when the share
+/// is dropped.
 #[derive(Debug)]
 pub struct Share {
     room: Arc<Room>,
     own: usize,
-    /// Bytes in the common room.
+    /// The number of bytes in the common room.
     taken: usize,
 }
 
 impl Share {
-    /// No bytes yet; `own` have room in any case.
+    /// A share without bytes. The first `own` bytes don't count in the room.
     pub fn new(room: &Arc<Room>, own: usize) -> Self {
         Self {
             room: Arc::clone(room),
@@ -61,13 +61,13 @@ impl Share {
         }
     }
 
-    /// How many bytes it can have at most, as things are.
+    /// The maximum number of bytes that it can have now.
     pub fn capacity(&self) -> usize {
         let common = self.taken.saturating_add(self.room.left());
         self.own.saturating_add(common)
     }
 
-    /// It has `bytes` from now on, if there is room for them; else nothing changes.
+    /// Changes its number of bytes to `bytes` if they fit into the room. Returns whether they do.
     #[must_use]
     pub fn resize(&mut self, bytes: usize) -> bool {
         let taken = bytes.saturating_sub(self.own);
@@ -79,7 +79,7 @@ impl Share {
         fits
     }
 
-    /// It has `bytes` from now on, whether there is room for them or not.
+    /// Changes its number of bytes to `bytes`, also if they don't fit into the room.
     pub fn force(&mut self, bytes: usize) {
         let taken = bytes.saturating_sub(self.own);
         let more = taken.saturating_sub(self.taken);

@@ -1,19 +1,19 @@
-//! What the clock hands to its consumers.
+//! Samples and ticks, which the clock hands to its consumers.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a task's name, its end padded with NULs (`TASK_COMM_LEN`, `include/linux/sched.h`).
+/// Length of a task's name in bytes, padded with NULs (`TASK_COMM_LEN`, `include/linux/sched.h`).
 pub const COMM_LENGTH: usize = 16;
 
-/// The pid, and the tid, of what runs on a vCPU when nothing does.
+/// The pid and the tid of the idle tasks.
 pub const IDLE_PID: i32 = 0;
 
-/// What the vCPU was doing when the tick came. The numbers are those of the recording's format.
+/// What the vCPU did at the tick. The numbers are those of the recording's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
     /// Running a process in user mode (CPL 3).
     User = 0,
-    /// In the kernel, on behalf of a process or of itself.
+    /// In the kernel, for a process or for the kernel itself.
     #[default]
     Kernel = 1,
     /// In the kernel, servicing an interrupt.
@@ -26,12 +26,12 @@ impl Mode {
     /// All modes, by their numbers.
     pub const ALL: [Self; 4] = [Self::User, Self::Kernel, Self::Interrupt, Self::Idle];
 
-    /// Its number, which is its place in [`Self::ALL`].
+    /// Its number, which is its index in [`Self::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// What it is called.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -45,24 +45,24 @@ impl Mode {
 /// The interrupt priority level of a vCPU that no interrupt can reach.
 pub const IPL_MASKED: u8 = 15;
 
-/// Whether the guest's scheduler may take a vCPU away from what runs on it. The numbers are those of the recording's format.
+/// Whether the guest's scheduler may switch to another task. The numbers are those of the recording's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Preemption {
-    /// Not known: the guest's kernel doesn't count what forbids it, or nothing is known of the guest.
+    /// Unknown: the guest's kernel has no preempt count, or nothing is known of the guest.
     #[default]
     Unknown = 0,
-    /// It may: in user mode, and where `preempt_count` is 0.
+    /// It may: in user mode, and if `preempt_count` is 0.
     On = 1,
-    /// It may not: a spin lock is held, an interrupt is serviced, or the kernel has forbidden it otherwise.
+    /// It may not: a spin lock is held, an interrupt is serviced, or the kernel has disabled preemption.
     Off = 2,
 }
 
 impl Preemption {
-    /// All of them, by their numbers.
+    /// All values, by their numbers.
     pub const ALL: [Self; 3] = [Self::Unknown, Self::On, Self::Off];
 }
 
-/// Who has a lock.
+/// The thread that owns a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LockOwner {
     /// Process (thread-group) id as the guest itself would print it.
@@ -71,7 +71,7 @@ pub struct LockOwner {
     pub tid: i32,
     /// The thread's name, padded with NULs.
     pub comm: [u8; COMM_LENGTH],
-    /// The vCPU that it is on; `None`: it is on none.
+    /// The vCPU that it is on; `None` if it is on none.
     pub vcpu: Option<u16>,
 }
 
@@ -80,35 +80,35 @@ pub struct LockOwner {
 pub struct LockWait {
     /// Its guest virtual address.
     pub address: u64,
-    /// Who has it; `None` when that isn't known.
+    /// Its owner; `None` when unknown.
     pub owner: Option<LockOwner>,
 }
 
-/// Most frames of a [`Sample`]'s call stack, where that many were asked for.
+/// Maximum number of frames of a [`Sample`]'s call stack that can be requested.
 pub const MAX_STACK_FRAMES: usize = 1024;
 
-/// Most frames of a call stack where nothing was asked for.
+/// Maximum number of frames of a call stack by default.
 pub const DEFAULT_STACK_FRAMES: usize = 128;
 
-/// The first address of the host's functions in call stacks, each of which has one: no guest has anything there, since no processor
-/// takes it for an address (SDM volume 1, section 3.3.7.1).
+/// The first address of the host's functions in call stacks. Each function has one. No guest has code there, because the addresses aren't
+/// canonical (SDM volume 1, section 3.3.7.1).
 pub const HOST_FRAMES: u64 = 0xfe00_0000_0000_0000;
 
 /// How a part of a call stack ends, the kernel's or the user's. The numbers are those of the recording's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StackEnd {
-    /// There is no such part, or it wasn't asked for.
+    /// There is no such part, or it wasn't requested.
     #[default]
     Absent = 0,
     /// At its outermost frame.
     Complete = 1,
     /// There are more frames than were taken.
     Truncated = 2,
-    /// The next frame couldn't be told from what is in memory.
+    /// The next frame couldn't be found in memory.
     Broken = 3,
-    /// No way is known to unwind such code.
+    /// Such code can't be unwound.
     Unsupported = 4,
-    /// There was no room to hand its frames over.
+    /// Its frames didn't fit into a buffer.
     Dropped = 5,
 }
 
@@ -124,7 +124,7 @@ impl StackEnd {
     ];
 }
 
-/// What is known of a call stack besides its frames, which travel beside the [`Sample`].
+/// The properties of a call stack. Its frames are passed beside the [`Sample`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackSummary {
     /// Frames in the kernel, the innermost ones.
@@ -141,12 +141,12 @@ pub struct StackSummary {
 }
 
 impl StackSummary {
-    /// How many frames there are.
+    /// The number of frames.
     pub fn frames(&self) -> usize {
         usize::from(self.kernel) + usize::from(self.user) + usize::from(self.host)
     }
 
-    /// The same stack with its frames gone.
+    /// The same stack without its frames.
     #[must_use]
     pub fn dropped(self) -> Self {
         let end = |end| match end {
@@ -175,7 +175,7 @@ pub struct StackParts {
 /// One tick's capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// When, in ns of the host's CLOCK_MONOTONIC.
+    /// The time of the tick, in ns of the host's CLOCK_MONOTONIC.
     pub time: u64,
     /// The program counter, a guest virtual address.
     pub pc: u64,
@@ -183,7 +183,7 @@ pub struct Sample {
     pub pid: i32,
     /// Thread id as the guest itself would print it; -1 when unknown.
     pub tid: i32,
-    /// Process group id; -1 when unknown or not asked for.
+    /// Process group id; -1 when unknown or not requested.
     pub process_group: i32,
     /// The vCPU's index, from 0.
     pub vcpu: u16,
@@ -195,51 +195,51 @@ pub struct Sample {
     pub mode: Mode,
     /// The thread's name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
-    /// The physical address of the page tables in force (CR3 without its low 12 bits), which tells address spaces
-    /// apart. Where the kernel and the user have tables of their own (KPTI), they lie side by side and differ in
+    /// The physical address of the active page tables (CR3 without its low 12 bits), which identifies the address
+    /// space. If the kernel and user mode have separate tables (KPTI), these lie side by side and differ in
     /// bit 12.
     pub address_space: u64,
-    /// The call stack, if one was asked for.
+    /// The call stack, if one was requested.
     pub stack: StackSummary,
-    /// Whether the guest's scheduler could have taken the vCPU away.
+    /// Whether the guest's scheduler could have switched to another task.
     pub preemption: Preemption,
-    /// The lock that it waits for in a loop, where that is known.
+    /// The lock that it waits for in a loop, if known.
     pub lock: Option<LockWait>,
 }
 
 impl Sample {
-    /// Whether no interrupt could have reached the vCPU. A halted one waits for interrupts, whatever its flags are. In recordings that
-    /// don't [know it](crate::file::RecordingInfo::knows_interrupts) it is never true.
+    /// Whether no interrupt could reach the vCPU. It is false for a halted one, which waits for interrupts, and always false in recordings that
+    /// don't [know it](crate::file::RecordingInfo::knows_interrupts).
     pub fn has_interrupts_off(&self) -> bool {
         self.ipl == IPL_MASKED && self.mode != Mode::Idle
     }
 }
 
-/// A run of one vCPU's clock ticks: some that took no sample, then at most one that did.
+/// Consecutive ticks of one vCPU: some without a sample, then at most one with a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
     /// The vCPU's index, from 0.
     pub vcpu: u16,
-    /// Ticks counted as idle without a sample: the vCPU was halted all along.
+    /// Ticks counted as idle without a sample: the vCPU was halted.
     pub idle: u64,
-    /// Ticks on which the host didn't run the vCPU's thread.
+    /// Ticks at which the host didn't run the vCPU's thread.
     pub stolen: u64,
-    /// Other ticks on which no sample could be taken or passed on.
+    /// Other ticks at which no sample could be taken or passed on.
     pub lost: u64,
-    /// Ticks of processes that a recording leaves out. The clock itself makes none.
+    /// Ticks of processes that a recording leaves out. The clock itself makes no such ticks.
     pub ungathered: u64,
-    /// The tick that was sampled, if there was one; it comes after all the others.
+    /// The sample of the last tick, if it has one.
     pub sample: Option<Sample>,
 }
 
 impl Ticks {
-    /// How many ticks of the clock these are.
+    /// The number of all ticks.
     pub fn total(&self) -> u64 {
         self.idle + self.stolen + self.lost + self.ungathered + u64::from(self.sample.is_some())
     }
 }
 
-/// The id of a process of the guest, from the text of an option; -1 is an unknown process, 0 the idle one.
+/// Parses the pid of a process of the guest; -1 is an unknown process, 0 the idle one.
 ///
 /// # Errors
 /// `text` is invalid; the message says what is valid.

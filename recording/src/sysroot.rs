@@ -18,7 +18,7 @@ impl Sysroot {
     /// The folder at `path`.
     ///
     /// # Errors
-    /// The folder can't be opened, or is none.
+    /// The folder can't be opened, or isn't a folder.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
@@ -33,7 +33,7 @@ impl Sysroot {
     /// # Errors
     /// There is no file, or it isn't a regular one.
     pub fn file(&self, path: &str) -> io::Result<File> {
-        // A device or a pipe mustn't block us, and a terminal mustn't become our controlling one.
+        // Opening a device or a pipe must not block, and a terminal must not become the controlling one.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let path = path.trim_start_matches('/');

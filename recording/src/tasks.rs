@@ -1,33 +1,33 @@
-//! Looks at a Linux guest's tasks: what each of them does, or waits for, at one moment.
+//! Looks at a Linux guest's tasks: what each task does or waits for at one moment.
 
 use crate::{COMM_LENGTH, StackEnd};
 
-/// What a task does, as `/proc/PID/stat` says it (proc(5)).
+/// The state of a task, as in `/proc/PID/stat` (proc(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TaskState {
-    /// R: on a vCPU, or could be on one.
+    /// R: on a vCPU, or ready to run.
     #[default]
     Runnable,
-    /// S: sleeps until something happens or a signal comes.
+    /// S: sleeps until an event or a signal.
     Sleeping,
-    /// D: sleeps until something happens; at most a signal that kills it interrupts that.
+    /// D: sleeps until an event; only a fatal signal can interrupt that, if any.
     Uninterruptible,
     /// T: stopped by a signal.
     Stopped,
     /// t: stopped by a debugger.
     Traced,
-    /// X: about to be gone.
+    /// X: about to be removed.
     Dead,
-    /// Z: has ended; its parent hasn't heard of it yet.
+    /// Z: has ended, and its parent hasn't waited for it yet.
     Zombie,
-    /// P: a thread of the kernel that is put aside.
+    /// P: a parked thread of the kernel.
     Parked,
     /// I: a thread of the kernel that waits for work, and isn't counted as load.
     Idle,
 }
 
 impl TaskState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 9] = [
         Self::Runnable,
         Self::Sleeping,
@@ -61,23 +61,23 @@ impl TaskState {
     }
 }
 
-/// The kernel stack in which a task that isn't on a vCPU goes on.
+/// The kernel stack of a task that isn't on a vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TaskStack {
-    /// It wasn't read in this look: others' turn came first.
+    /// It wasn't read in this look: it was the turn of other tasks.
     #[default]
     Unread,
-    /// The task is on a vCPU, or has ended: it has none.
+    /// There is none: the task is on a vCPU, or has ended.
     Absent,
     /// The task ran while it was read.
     Changed,
     /// It was read.
     Known {
-        /// The place of its innermost frame among those of the look.
+        /// The index of its innermost frame among those of the look.
         first: u32,
         /// The number of its frames.
         count: u8,
-        /// How many of these, from the innermost one on, are the scheduler's and locks' own: the next one is the function that waits.
+        /// How many of the innermost frames are of the scheduler and of locks. The next one is the function that waits.
         scheduler: u8,
         /// How it ends.
         end: StackEnd,
@@ -93,41 +93,41 @@ pub struct Task {
     pub tid: i32,
     /// Its name, padded with NULs.
     pub comm: [u8; COMM_LENGTH],
-    /// What it does.
+    /// Its state.
     pub state: TaskState,
     /// Whether it is on a vCPU.
     pub is_on_vcpu: bool,
     /// The vCPU on which it is, or was last.
     pub vcpu: u16,
-    /// How many times it has left a vCPU so far, of its own accord or not. While that stays the same, and it isn't on a vCPU, it
-    /// hasn't run.
+    /// The number of its context switches so far, voluntary or not. A task that isn't on a vCPU hasn't run while this is the
+    /// same.
     pub switches: u64,
     /// How long it was runnable so far without being on a vCPU, in ns of the guest (`sched_info.run_delay`); `None` if the guest's kernel
     /// doesn't count it.
     pub run_delay: Option<u64>,
-    /// Where it waits.
+    /// Its stack, which shows where it waits.
     pub stack: TaskStack,
 }
 
-/// All tasks of a guest at one moment, except those that run when nothing else does.
+/// All tasks of a guest at one moment, except the idle tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskLook {
-    /// When, in ns of the host's CLOCK_MONOTONIC.
+    /// The time of the look, in ns of the host's CLOCK_MONOTONIC.
     pub time: u64,
-    /// The vCPU that stood still meanwhile.
+    /// The vCPU that stood still for the look.
     pub vcpu: u16,
-    /// How long it did, in ns.
+    /// How long the vCPU stood still, in ns.
     pub duration: u64,
-    /// Whether these are all tasks. Not if there were more than are read, or if the lists of tasks were being changed.
+    /// Whether it has all tasks. It doesn't if there were more than the maximum, or if the guest was changing its lists of tasks.
     pub is_complete: bool,
-    /// The tasks, each process's together, in the order of the kernel's list.
+    /// The tasks in the order of the kernel's list, with those of a process together.
     pub tasks: Vec<Task>,
     /// The frames of their stacks, each innermost first.
     pub frames: Vec<u64>,
 }
 
 impl TaskLook {
-    /// The frames of `stack`, innermost first, as those of a sample; none if it isn't known.
+    /// The frames of `stack`, innermost first, in the form of a sample's; empty if it isn't known.
     pub fn frames_of(&self, stack: TaskStack) -> &[u64] {
         let TaskStack::Known { first, count, .. } = stack else {
             return &[];
@@ -137,7 +137,7 @@ impl TaskLook {
         self.frames.get(first..end).unwrap_or_default()
     }
 
-    /// Forgets all tasks, and keeps their room.
+    /// Removes all tasks, and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.tasks.clear();
         self.frames.clear();

@@ -13,7 +13,7 @@ use crate::room::Room;
 use crate::statistics::correct_for_many;
 use crate::text::visible;
 
-/// Stands for all addresses without a name, which aren't comparable between runs.
+/// The function that stands for all addresses without a name, which aren't comparable between runs.
 const ADDRESS: &str = "0x...";
 
 /// A function: its name, its module, whether it is a kernel function.
@@ -41,7 +41,7 @@ pub struct Change {
     pub low: f64,
     /// The upper end.
     pub high: f64,
-    /// How probable such a change, or a bigger one, is by chance alone: by the widest such interval that doesn't contain 0.
+    /// The probability of such a change, or a larger one, by chance alone: that of the widest interval that doesn't contain 0.
     /// [`changes`] corrects it for the number of functions compared (Holm).
     pub p: f64,
 }
@@ -76,11 +76,11 @@ fn probability(samples: [u64; 2], wholes: [u64; 2]) -> f64 {
     erfc(outside / std::f64::consts::SQRT_2)
 }
 
-/// Standard errors beyond which nothing is told apart, and steps until they are known to 1e-10.
+/// The maximum of standard errors, and the number of steps until they are known to 1e-10.
 const FARTHEST: f64 = 40.0;
 const STEPS: u32 = 40;
 
-/// Beneath which probability a change is no chance.
+/// The probability below which a change counts as significant.
 pub const SIGNIFICANT: f64 = 0.05;
 
 impl Change {
@@ -101,7 +101,7 @@ impl Change {
         }
     }
 
-    /// Whether it is no chance. Once `p` is corrected, this is false for all functions in 95 of 100 cases in which none changed.
+    /// Whether it is significant. If `p` is corrected, this is false for all functions in 95 of 100 comparisons in which none changed.
     pub fn is_significant(&self) -> bool {
         self.p < SIGNIFICANT
     }
@@ -191,7 +191,7 @@ pub fn document(changes: &[Change], profiles: [&Profile; 2], sort: SortBy, top: 
     })
 }
 
-/// What a function is called in comparisons.
+/// The name of a function in comparisons.
 pub(crate) fn comparable_name(name: &str) -> &str {
     if name.starts_with("0x") {
         ADDRESS
@@ -208,7 +208,7 @@ fn key(function: Function) -> Key {
 /// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has, for a differential [`Graph`](crate::graph::Graph).
 ///
 /// # Errors
-/// There is no `room` for them ([`TooMuch`](crate::room::TooMuch) as the error's source); errors of inferno.
+/// They don't fit into `room` ([`TooMuch`](crate::room::TooMuch) as the error's source); errors of inferno.
 pub fn folded_changes(before: &Profile, after: &Profile, room: &Room) -> io::Result<Vec<String>> {
     let options = Options {
         normalize: true,

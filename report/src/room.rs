@@ -1,21 +1,27 @@
-//! How much may be made of a recording.
+//! The limit of output and memory for a recording.
 //!
-//! A recording names a stack once and refers to it by a few bytes, which are packed besides. So one that is made for it, of some
-//! kilobytes, would become gigabytes of text, or of tables in memory.
+//! A recording has each stack once and refers to it by a few bytes, which are compressed. So a hostile one of some kilobytes could become
+//! gigabytes of text, or of tables in memory.
 
 use std::cell::Cell;
 use std::io::{self, Write};
 
-/// Bytes that may be made of any recording, and for each of its own bytes. A sample takes a recorder some bytes, and becomes some
-/// kilobytes of text.
+/// The default limit in bytes: a part for any recording, and a part for each of its bytes. A sample takes some bytes in a recording, and some
+/// kilobytes as text.
 const ALWAYS: u64 = 128 << 20;
 const FOR_EACH_BYTE: u64 = 1024;
 
-/// More would be made of a recording than there is room for.
+/// Bytes that a row of a table takes, and each copy of one of its names beside its text.
+const ROW: usize = 1024;
+const NAME: usize = 48;
+/// Bytes that a frame takes in a picture or in an export's tables, beside its name.
+const FRAME: usize = 128;
+
+/// The output or the tables of a recording don't fit into its room, which has this number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "This recording would become more than {0} bytes, of text or in memory: if you trust it allow more with --output-limit, \
-     or choose a part of it, by --time for example"
+    "The result would take more than {0} bytes, written or in memory: if you trust the recording, allow more with --output-limit, \
+     or select a part of it, for example by --time"
 )]
 pub struct TooMuch(pub u64);
 
@@ -25,7 +31,7 @@ impl From<TooMuch> for io::Error {
     }
 }
 
-/// What is left of the bytes that may be made of a recording: what is written, and what is kept in memory until then.
+/// How many bytes a command may still use for a recording, in its output and in memory.
 #[derive(Clone, Debug)]
 pub struct Room {
     all: u64,
@@ -33,7 +39,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// `bytes` of room.
+    /// A room of this number of bytes.
     pub fn new(bytes: u64) -> Self {
         Self {
             all: bytes,
@@ -41,7 +47,7 @@ impl Room {
         }
     }
 
-    /// The room of a recording of `length` bytes, unless somebody says how much: enough for those that recorders write.
+    /// The default room for a recording of `length` bytes: enough for all that recorders write.
     pub fn of_recording(length: usize) -> Self {
         Self::new(
             (length as u64)
@@ -50,7 +56,7 @@ impl Room {
         )
     }
 
-    /// Takes `bytes` of it.
+    /// Takes `bytes` out of the room.
     ///
     /// # Errors
     /// Less is left.
@@ -59,12 +65,35 @@ impl Room {
         self.left.set(left.ok_or(TooMuch(self.all))?);
         Ok(())
     }
+
+    /// Takes the bytes of a table's row with these names, of each of which there will be so many `copies`. It is called before they are
+    /// copied: a name may be as long as the recording's symbols.
+    ///
+    /// # Errors
+    /// Less is left.
+    pub fn take_row<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        copies: usize,
+    ) -> Result<(), TooMuch> {
+        let names = names.into_iter();
+        let names = names.map(|name| copies.saturating_mul(NAME.saturating_add(name.len())));
+        self.take(names.fold(ROW, usize::saturating_add))
+    }
+
+    /// Takes the bytes of a frame with this name in a picture or in a table. It is called before the name is copied.
+    ///
+    /// # Errors
+    /// Less is left.
+    pub fn take_frame(&self, name: &str) -> Result<(), TooMuch> {
+        self.take(FRAME.saturating_add(name.len()))
+    }
 }
 
 /// Writes to `out` as long as there is room.
 #[derive(Debug)]
 pub struct RoomWriter<'a, W: ?Sized> {
-    /// Where to.
+    /// The output.
     pub out: &'a mut W,
     /// The room.
     pub room: &'a Room,
@@ -82,7 +111,7 @@ impl<W: Write + ?Sized> Write for RoomWriter<'_, W> {
     }
 }
 
-/// The [`TooMuch`] that an error of a [`RoomWriter`] is, if it is one.
+/// The [`TooMuch`] in an error of a [`RoomWriter`]; `None` for other errors.
 pub fn too_much(error: &io::Error) -> Option<TooMuch> {
     error.get_ref()?.downcast_ref().copied()
 }
@@ -98,6 +127,16 @@ mod tests {
         assert_eq!(room.take(4), Err(TooMuch(10)));
         assert_eq!(room.take(3), Ok(()));
         assert_eq!(room.take(1), Err(TooMuch(10)));
+    }
+
+    #[test]
+    fn rows_and_frames_take_room_by_their_names() {
+        let room = Room::new(ROW as u64 + 2 * (2 * NAME as u64 + 7) + FRAME as u64 + 3);
+        assert_eq!(room.take_row(["four", "two"], 2), Ok(()));
+        assert_eq!(room.take_frame("two!"), Err(TooMuch(room.all)));
+        assert_eq!(room.take_frame("two"), Ok(()));
+        assert_eq!(room.take_row([], 1), Err(TooMuch(room.all)));
+        assert_eq!(room.left.get(), 0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What comparisons have in common.
+//! Statistics of comparisons.
 
 /// Corrects the probabilities `p` of many comparisons, so that with 95 % probability none that is below 0.05 is by chance (S. Holm in
 /// the Scandinavian Journal of Statistics 6, 1979).

@@ -24,7 +24,7 @@ pub fn escape(text: &str) -> String {
 pub fn utc(ns: u64) -> Option<String> {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(ns));
     let time = time.filter(|_| ns > 0)?;
-    // As RFC 3339 has it, but for the two letters.
+    // The form of RFC 3339 without its two letters.
     let text = humantime::format_rfc3339_seconds(time).to_string();
     Some(text.replace('T', " ").replace('Z', " UTC"))
 }

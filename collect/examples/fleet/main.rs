@@ -1,7 +1,7 @@
-//! Makes the data set of a fleet that there isn't, and prints what the queries of queries.sql answer about it, in JSON.
+//! Writes the data set of an invented fleet, and prints the answers to the queries of queries.sql about it, as JSON.
 #![expect(
     clippy::unwrap_used,
-    reason = "what fails ends the program, which only tests run"
+    reason = "an error ends the program, which only tests run"
 )]
 
 mod model;
@@ -22,36 +22,36 @@ use serde_json::json;
 use self::model::{HZ, Host, kinds};
 use self::truth::{Known, expected};
 
-/// Makes the data set of a fleet.
+/// Write the data set of an invented fleet
 #[derive(Debug, Parser)]
 pub struct Arguments {
-    /// Where to
+    /// The folder of the data set
     out: PathBuf,
-    /// Hosts
+    /// Number of hosts
     #[arg(long, default_value_t = 20)]
     hosts: usize,
-    /// The first host whose files are written: those before are there already
+    /// Number of the first host whose files are written: those of the hosts before exist
     #[arg(long, default_value_t = 0)]
     first: usize,
-    /// Guests of each
+    /// Number of guests on each host
     #[arg(long, default_value_t = 2)]
     guests: usize,
-    /// Seconds of time, from noon of 2026-03-01 on
+    /// Length of the time in seconds; it begins at noon of 2026-03-01
     #[arg(long, default_value_t = 86_400)]
     seconds: u64,
-    /// Seconds of a window
+    /// Length of a window in seconds
     #[arg(long, default_value_t = 60)]
     window: u32,
-    /// Seconds of a file, as the sink's option; a date is a file of its own in any case
+    /// Length of a file's time in seconds, as the sink's option; each date has files of its own
     #[arg(long, default_value_t = 86_400)]
     span: u64,
-    /// By how many percent copy_page is slower in 6.12.2 than in 6.12.1
+    /// How many percent more time copy_page takes in 6.12.2 than in 6.12.1
     #[arg(long, default_value_t = 60)]
     regression: u64,
-    /// By how many percent interrupts grow on some hosts on the second date, and waits for a lock with interrupts off on others
+    /// How many percent more interrupts some hosts have on the second date, and others more waits for a lock with interrupts off
     #[arg(long, default_value_t = 200)]
     interrupts: u64,
-    /// Threads that write
+    /// Number of threads
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
@@ -101,7 +101,7 @@ fn main() {
     println!("{document}");
 }
 
-/// Writes a host's files, each with as much time as the sink would put into one.
+/// Writes a host's files. Each has as many batches as the sink would write into one file.
 fn write(arguments: &Arguments, batches: &[Batch]) {
     let folder = Folder(arguments.out.clone());
     let span = arguments.span / u64::from(arguments.window);

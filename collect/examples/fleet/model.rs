@@ -1,4 +1,4 @@
-//! What each guest does at each time. It is computed, so that each tick is known without the files.
+//! Computes what each guest does in each window. So each tick is known without the files.
 
 use kvmprof_collect::batch::{Batch, IDLE, Row, Tables, Window};
 use kvmprof_recording::Mode;
@@ -8,29 +8,30 @@ use super::Arguments;
 use super::names::{INTERRUPTS, LOCK, OFF_PERCENT, PATHS, REGRESSED, ROLES};
 use super::truth::Known;
 
-/// Noon of 2026-03-01, in s since 1970: a day's length from there on is on two dates.
+/// Noon of 2026-03-01, in s since 1970: 24 hours from then on have two dates.
 const BEGIN: u64 = 1_772_366_400;
-/// When the second date begins.
+/// The begin of the second date, in s since 1970.
 const MIDNIGHT: u64 = 1_772_409_600;
-/// Ticks a second on each of a guest's vCPUs.
+/// The rate of the clocks: ticks a second on each vCPU.
 pub const HZ: u32 = 19;
 const VCPUS: u64 = 2;
-/// Of so many hosts one has more interrupts on the second date, and another one waits longer for a lock with interrupts off.
+/// One of this number of hosts has more interrupts on the second date, and another one waits longer for a lock with interrupts off. The two
+/// constants below have their remainders.
 const GROWN: usize = 50;
 const MORE_INTERRUPTS: usize = 7;
 const LONGER_WAITS: usize = 13;
-/// Of so many hosts one has guests that the host's kernel samples: when they have interrupts off isn't known.
+/// On one of this number of hosts the kernel takes the samples: it isn't known when interrupts are off.
 const UNKNOWN: usize = 10;
 
-/// What is counted together: a program's thread with a stack.
+/// What ticks are counted by: a program's thread in a mode with a stack.
 pub struct Kind {
     pub process: &'static str,
     pub thread: &'static str,
     pub mode: Mode,
-    /// Innermost first.
+    /// The functions of the stack, innermost first.
     pub stack: &'static [&'static str],
     pub modules: Vec<&'static str>,
-    /// Functions of which one is called in between, at this place of the stack: another one each time. No query asks for it.
+    /// A place in the stack, and the functions and their module of which one is inserted there: another one each time. No query asks for it.
     between: (usize, &'static [&'static str; 8], &'static str),
     weight: u64,
     path: Option<usize>,
@@ -95,7 +96,7 @@ pub fn kinds() -> Vec<Vec<Kind>> {
 }
 
 impl Kind {
-    /// The frames of its stack, one of `chance` among them.
+    /// The frames of its stack. `chance` chooses the function that is inserted.
     fn frames(&self, chance: u64, tables: &mut Tables) -> Vec<u32> {
         let frames = self.stack.iter().copied();
         let frames = frames.zip(self.modules.iter().copied());
@@ -110,7 +111,7 @@ impl Kind {
     }
 }
 
-/// A number that looks like chance (SplitMix64's finish).
+/// A hash of two numbers (the last step of SplitMix64).
 fn mixed(one: u64, other: u64) -> u64 {
     let mut mixed =
         one.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ other.wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -119,10 +120,10 @@ fn mixed(one: u64, other: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// What a guest did on a date.
+/// The ticks of a guest on a date.
 #[derive(Clone)]
 struct Sums {
-    /// By kind: ticks, and how many of them had interrupts off.
+    /// For each kind, the ticks, and how many of them had interrupts off.
     kinds: Vec<(u64, u64)>,
     idle: u64,
 }
@@ -136,7 +137,7 @@ impl Sums {
     }
 }
 
-/// A host's day.
+/// A host, whose batches are computed.
 pub struct Host<'a> {
     pub arguments: &'a Arguments,
     pub kinds: &'a [Vec<Kind>],
@@ -146,7 +147,7 @@ pub struct Host<'a> {
 impl Host<'_> {
     fn kernel(&self, day: usize) -> &'static str {
         match (self.number % 5, day) {
-            // Every fifth host is old.
+            // Every fifth host has an old kernel.
             (4, _) => "6.1.158",
             (1 | 3, 1) => "6.12.2",
             _ => "6.12.1",
@@ -158,7 +159,7 @@ impl Host<'_> {
         let day = day(start);
         let all = u64::from(HZ) * VCPUS * u64::from(self.arguments.window);
         let identity = (self.number * self.arguments.guests + guest) as u64;
-        // 30 to 70 % of the time, and more or less by the hour.
+        // 30 to 59 % of the time by the guest, and 0 to 10 % more by the hour.
         let load = 30 + mixed(identity, 0) % 30 + mixed(identity, 1 + start / 3600) % 11;
         let kinds = &self.kinds[self.role(guest)];
         let weights: u64 = kinds.iter().map(|kind| kind.weight).sum();
@@ -189,7 +190,7 @@ impl Host<'_> {
         (ticks, left)
     }
 
-    /// How many of the ticks of a kind had interrupts off.
+    /// How many of a kind's ticks had interrupts off; `None` if that isn't known on this host.
     fn interrupts_off(&self, kind: &Kind, ticks: u64) -> Option<u64> {
         let percent = kind.path.map_or(0, |path| OFF_PERCENT[path]);
         self.knows_interrupts().then_some(ticks * percent / 100)
@@ -203,7 +204,7 @@ impl Host<'_> {
         (self.number + guest) % ROLES.len()
     }
 
-    /// The batches of the time, and what is known of it.
+    /// All batches of this host, and what is known of their ticks.
     pub fn batches(&self) -> (Vec<Batch>, Vec<Known>) {
         let window = u64::from(self.arguments.window);
         let guests = self.arguments.guests;
@@ -273,7 +274,7 @@ impl Host<'_> {
             ticks: idle,
             interrupts_off: self.knows_interrupts().then_some(0),
         });
-        // As windows come: in no order.
+        // Rows of real windows have no order either.
         rows.sort_by_cached_key(|row| {
             mixed(
                 identity,

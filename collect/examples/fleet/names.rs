@@ -1,27 +1,28 @@
-//! What runs in the guests: processes with their functions, and ways into the kernel.
+//! The processes of the guests with their functions, and their stacks in the kernel.
 
 use kvmprof_recording::Mode;
 
-/// A program and what it does in user mode.
+/// A program, and its functions in user mode.
 pub struct Program {
     pub process: &'static str,
     pub thread: &'static str,
     pub module: &'static str,
-    /// What calls the others, innermost first.
+    /// The functions that call one of the leaves, innermost first.
     pub base: &'static [&'static str],
-    /// What has the program counter.
+    /// The functions of which one has the program counter.
     pub leaves: [&'static str; 8],
 }
 
-/// What the kernel does for a program, innermost first, with the modules of what isn't the kernel's own.
+/// What the kernel does for a program.
 pub struct Path {
     pub mode: Mode,
+    /// Functions with their modules, innermost first. The kernel's own have an empty module.
     pub functions: &'static [(&'static str, &'static str)],
-    /// How much of a guest's time it takes.
+    /// How much of a guest's time it takes, relative to the weights of the others.
     pub weight: u64,
 }
 
-/// Three programs for each kind of guest.
+/// The roles of guests by name, with three programs each.
 pub const ROLES: [(&str, [Program; 3]); 4] = [
     (
         "db",
@@ -275,23 +276,23 @@ pub const ROLES: [(&str, [Program; 3]); 4] = [
     ),
 ];
 
-/// Where system calls begin.
+/// The stack of a system call of a C library's function: the kernel's functions that it ends in, and its entry.
 macro_rules! call {
     ($($function:literal $module:literal),* ; $call:literal) => {
         &[$(($function, $module),)* ("do_syscall_64", ""), ("entry_SYSCALL_64_after_hwframe", ""), ($call, "libc.so.6")]
     };
 }
 
-/// The function that is slower in the newer kernel, and the number of its path.
+/// The number of the path whose function is slower in the newer kernel.
 pub const REGRESSED: usize = 0;
-/// The path of a lock that is taken with interrupts off.
+/// The number of the path of a lock that is taken with interrupts off.
 pub const LOCK: usize = 6;
-/// Paths of interrupts begin here.
+/// The number of the first path of an interrupt; those after it are of interrupts, too.
 pub const INTERRUPTS: usize = 7;
-/// By path, how many per cent of its ticks have interrupts off. Those of the second path of interrupts are a softirq's.
+/// For each path, how many per cent of its ticks have interrupts off. The second path of interrupts is a softirq's.
 pub const OFF_PERCENT: [u64; PATHS.len()] = [0, 3, 0, 2, 5, 1, 85, 100, 12, 100];
 
-/// Each guest takes all of these paths.
+/// The paths that each guest takes.
 pub const PATHS: [Path; 10] = [
     Path {
         mode: Mode::Kernel,

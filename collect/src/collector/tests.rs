@@ -9,12 +9,12 @@ use crate::sockets::socket_at;
 
 /// The host of a collector, which keeps what the collector reports.
 #[derive(Default)]
-struct Told {
+struct Calls {
     batches: Vec<Batch>,
     open: BTreeMap<u64, u64>,
 }
 
-impl Host for Told {
+impl Host for Calls {
     fn is_over(&self) -> bool {
         true
     }
@@ -37,12 +37,12 @@ impl Host for Told {
 const START: u64 = 1_000_000;
 
 /// Calls `test` with a collector with windows of ten seconds, which follows a guest whose recording hasn't begun.
-fn with_collector(test: impl FnOnce(&mut Collector<'_>, &mut Told)) {
-    with_silent_server(|collector, told, _| test(collector, told));
+fn with_collector(test: impl FnOnce(&mut Collector<'_>, &mut Calls)) {
+    with_silent_server(|collector, calls, _| test(collector, calls));
 }
 
 /// As [`with_collector`]. `test` also gets the server's socket.
-fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Told, UnixListener)) {
+fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Calls, UnixListener)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.sock");
     // It never answers.
@@ -51,7 +51,7 @@ fn with_silent_server(test: impl FnOnce(&mut Collector<'_>, &mut Told, UnixListe
     assert_eq!(config.window, 10);
     let mut collector = Collector::new(&config, "host".to_owned(), "b007".to_owned());
     collector.follow(socket_at(path, None).unwrap());
-    test(&mut collector, &mut Told::default(), listener);
+    test(&mut collector, &mut Calls::default(), listener);
 }
 
 impl Collector<'_> {
@@ -86,73 +86,73 @@ fn idle(ticks: u64) -> Vec<u8> {
 /// A guest's ticks come after the window's end. A collector that is killed before that loses the window, too.
 #[test]
 fn a_window_is_open_before_its_ticks_come() {
-    with_collector(|collector, told| {
-        collector.close_at(told, false, START + 2);
+    with_collector(|collector, calls| {
+        collector.close_at(calls, false, START + 2);
         // It may not even tick.
-        assert_eq!(told.open, BTreeMap::new());
+        assert_eq!(calls.open, BTreeMap::new());
         collector.hear(&begin(), START + 3);
         assert!(collector.is_open_changed);
-        collector.close_at(told, false, START + 3);
-        assert_eq!(told.open, BTreeMap::from([(START, 1)]));
+        collector.close_at(calls, false, START + 3);
+        assert_eq!(calls.open, BTreeMap::from([(START, 1)]));
         // They are late: ticks of the first window are still to come.
-        collector.close_at(told, false, START + 11);
-        assert_eq!(told.open, BTreeMap::from([(START, 1)]));
+        collector.close_at(calls, false, START + 11);
+        assert_eq!(calls.open, BTreeMap::from([(START, 1)]));
         collector.hear(&idle(5), START + 9);
-        collector.close_at(told, false, START + 11);
-        assert_eq!(told.open, BTreeMap::from([(START, 1)]));
-        assert!(told.batches.is_empty());
+        collector.close_at(calls, false, START + 11);
+        assert_eq!(calls.open, BTreeMap::from([(START, 1)]));
+        assert!(calls.batches.is_empty());
         // At the moment at which its window is closed, the next one is open.
-        collector.close_until(told, START);
-        assert_eq!(told.batches.len(), 1);
-        assert_eq!(told.open, BTreeMap::from([(START + 10, 1)]));
-        collector.close_at(told, false, START + 15);
-        assert_eq!(told.open, BTreeMap::from([(START + 10, 1)]));
+        collector.close_until(calls, START);
+        assert_eq!(calls.batches.len(), 1);
+        assert_eq!(calls.open, BTreeMap::from([(START + 10, 1)]));
+        collector.close_at(calls, false, START + 15);
+        assert_eq!(calls.open, BTreeMap::from([(START + 10, 1)]));
         // A collector that ends in order loses nothing.
-        collector.let_go(told);
-        assert_eq!(told.open, BTreeMap::new());
+        collector.let_go(calls);
+        assert_eq!(calls.open, BTreeMap::new());
     });
 }
 
 #[test]
 fn a_clock_that_is_set_back_far_begins_windows_of_another_boot() {
-    with_collector(|collector, told| {
+    with_collector(|collector, calls| {
         collector.hear(&begin(), START);
         collector.hear(&idle(5), START + 8);
-        collector.close_at(told, false, START + 8);
-        assert!(told.batches.is_empty());
+        collector.close_at(calls, false, START + 8);
+        assert!(calls.batches.is_empty());
         let earlier = START - 3600;
-        collector.close_at(told, false, earlier + 8);
-        assert_eq!(told.open, BTreeMap::from([(earlier, 1)]));
+        collector.close_at(calls, false, earlier + 8);
+        assert_eq!(calls.open, BTreeMap::from([(earlier, 1)]));
         collector.hear(&idle(7), earlier + 9);
-        collector.close_at(told, false, earlier + 10 + GRACE);
-        let all = told.batches.iter();
+        collector.close_at(calls, false, earlier + 10 + GRACE);
+        let all = calls.batches.iter();
         let all: Vec<(u64, u64)> = all.map(|batch| (batch.start, batch.ticks())).collect();
         assert_eq!(all, [(START, 5), (earlier, 7)]);
-        assert_eq!(told.batches[0].boot, "b007");
-        assert_ne!(told.batches[1].boot, "b007");
+        assert_eq!(calls.batches[0].boot, "b007");
+        assert_ne!(calls.batches[1].boot, "b007");
     });
 }
 
 /// If the clock is set back by less, the present window is longer by that, and no window exists twice.
 #[test]
 fn a_clock_that_is_set_back_a_little_opens_no_closed_window() {
-    with_collector(|collector, told| {
+    with_collector(|collector, calls| {
         collector.hear(&begin(), START);
         collector.hear(&idle(5), START + 8);
-        collector.close_at(told, false, START + 10 + GRACE);
-        collector.close_at(told, false, START + 5);
+        collector.close_at(calls, false, START + 10 + GRACE);
+        collector.close_at(calls, false, START + 5);
         collector.hear(&idle(7), START + 6);
-        collector.close_at(told, false, START + 20 + GRACE);
-        let all = told.batches.iter();
+        collector.close_at(calls, false, START + 20 + GRACE);
+        let all = calls.batches.iter();
         let all: Vec<(u64, u64)> = all.map(|batch| (batch.start, batch.ticks())).collect();
         assert_eq!(all, [(START, 5), (START + 10, 7)]);
-        assert!(told.batches.iter().all(|batch| batch.boot == "b007"));
+        assert!(calls.batches.iter().all(|batch| batch.boot == "b007"));
     });
 }
 
 #[test]
 fn a_server_that_never_answers_is_told_of_and_let_go() {
-    with_silent_server(|collector, told, listener| {
+    with_silent_server(|collector, calls, listener| {
         let (mut stream, _) = listener.accept().unwrap();
         collector.give_up_silent(Duration::MAX);
         assert!(collector.failures.is_empty());
@@ -164,10 +164,13 @@ fn a_server_that_never_answers_is_told_of_and_let_go() {
             matches!(said.as_slice(), [one] if one.contains("a.sock doesn't answer")),
             "{said:?}"
         );
-        collector.close_at(told, false, START);
+        collector.close_at(calls, false, START);
         assert!(collector.guests.is_empty());
         // The connection ends, and with it the threads that wait for an answer.
         stream.read_to_end(&mut Vec::new()).unwrap();
-        assert!(matches!(collector.news.recv().unwrap(), News::Gone(1, _)));
+        assert!(matches!(
+            collector.messages.recv().unwrap(),
+            Message::Gone(1, _)
+        ));
     });
 }

@@ -32,7 +32,7 @@ use crate::config::Bucket;
 const SLOWEST: u64 = 64 << 10;
 /// Maximum length of an answer in bytes, and of the part of an error that is logged in characters.
 const MAX_ANSWER: u64 = 1 << 20;
-const MAX_TOLD: usize = 1000;
+const MAX_TEXT: usize = 1000;
 
 /// Error codes of answers with the status 400 that are about the object. All others may be about the credentials, such as S3's `ExpiredToken`, or about the bucket.
 const REFUSALS: [&str; 4] = [
@@ -81,9 +81,9 @@ impl Target for Objects {
         let put = self.runtime.block_on(self.store.put(&path, rows.into()));
         put.map(drop).map_err(|error| {
             let advice = tls::advice(&error);
-            let told = kvmprof_report::text::visible(&error.to_string());
-            let told: String = told.chars().take(MAX_TOLD).collect();
-            let message = format!("Cannot write to {}{advice}: {told}", self.url);
+            let text = kvmprof_report::text::visible(&error.to_string());
+            let text: String = text.chars().take(MAX_TEXT).collect();
+            let message = format!("Cannot write to {}{advice}: {text}", self.url);
             if self.is_refused.load(Ordering::Relaxed) {
                 return RefusedFile(message).into();
             }

@@ -1,4 +1,4 @@
-"""Azure's blob storage as Microsoft emulates it (Azurite), which checks signatures, with a container `lake`. See stores.py for what it says and reads."""
+"""Microsoft's emulator of Azure's blob storage (Azurite), with a container `lake`. It checks signatures. stores.py says what it prints and reads."""
 
 import base64
 import ctypes
@@ -22,7 +22,7 @@ server = subprocess.Popen(
     env={**os.environ, "AZURITE_ACCOUNTS": f"{NAME}:{key}"},
     stdout=subprocess.PIPE,
     text=True,
-    # It ends with this one, whatever ends that (PR_SET_PDEATHSIG).
+    # The server is killed when this process ends (PR_SET_PDEATHSIG).
     preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL),
 )
 for line in server.stdout:

@@ -1,6 +1,6 @@
-"""Makes an authority, a server's certificate and a client's in a folder: certificates.py FOLDER.
+"""Writes an authority and the certificates of a server and of a client into a folder: certificates.py FOLDER.
 
-ca.pem; server.pem and server.key, for 127.0.0.1; client.pem and client.key; other.pem, an authority that has signed nothing.
+The files are ca.pem; server.pem and server.key, for 127.0.0.1; client.pem and client.key; other.pem, an authority that has signed nothing.
 """
 
 import datetime

@@ -1,5 +1,5 @@
-"""A stand-in for Google Cloud Storage, with a bucket `lake`: its XML interface is S3's (moto), and each request has to have a token that the service
-account has signed, which Google's own library checks. See stores.py for what it says and reads.
+"""A server with the interface of Google Cloud Storage, with a bucket `lake`. Its XML interface is S3's (moto). Each request has to have a token that
+the service account has signed, and Google's own library checks it. stores.py says what it prints and reads.
 """
 
 import json
@@ -42,7 +42,7 @@ public = key.public_key().public_bytes(
     serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 )
 backend = DomainDispatcherApplication(create_backend_app)
-# To S3 it is somebody, whose signature moto doesn't look at.
+# S3 needs an account; moto doesn't check its signature.
 SOMEBODY = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 

@@ -1,7 +1,7 @@
-"""Takes OTLP profiles by gRPC, and prints a line of JSON for each request; first its port: grpc_receiver.py FOLDER ANSWER...
+"""Takes OTLP profiles by gRPC. Prints its port, then a line of JSON for each request: grpc_receiver.py FOLDER ANSWER...
 
-FOLDER has certificates of certificates.py, `-` is no TLS. The first requests get these answers: a code, as UNAVAILABLE, and after a colon
-how many seconds to wait; or PARTLY, and after a colon how many profiles are rejected.
+FOLDER has the files of certificates.py; with `-` there is no TLS. The first requests get these answers: a code, such as UNAVAILABLE, and after a
+colon the seconds to wait; or PARTLY, and after a colon the number of profiles that are rejected.
 """
 
 import concurrent.futures

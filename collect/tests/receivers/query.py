@@ -1,4 +1,4 @@
-"""Runs each query of queries.sql on a folder of Parquet files by DuckDB: query.py QUERIES FOLDER. Prints an object of JSON: the rows by name."""
+"""Has DuckDB answer each query of queries.sql on a folder of Parquet files: query.py QUERIES FOLDER. Prints a JSON object with the rows by name."""
 
 import json
 import sys

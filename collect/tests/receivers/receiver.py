@@ -1,10 +1,10 @@
-"""Takes OTLP profiles and pprof pushes, and prints a line of JSON for each request; first its port: receiver.py [PORT [FOLDER]]
+"""Takes OTLP profiles and pprof pushes. Prints its port, then a line of JSON for each request: receiver.py [PORT [FOLDER]]
 
-With a FOLDER of certificates.py it speaks TLS, and takes requests to `/shown` only of who shows a certificate of the authority there.
+With a FOLDER of certificates.py it uses TLS, and takes requests to `/shown` only from clients with a certificate of that authority.
 
-OTLP is decoded by opentelemetry-proto, pprof by `go tool pprof -raw`, which validates it. The first requests of each path that ends
-in `/busy` are answered by 503, those of `/later` by 429 with the seconds until the next one, those of `/wrong` by 400. Of the first request to
-`/partly` one profile is rejected, of the second all.
+opentelemetry-proto decodes OTLP, and `go tool pprof -raw` validates and decodes pprof. The first requests to each path that ends in `/busy` get 503,
+those to `/later` get 429 with the seconds until the next one, those to `/wrong` get 400. One profile of the first request to `/partly` is rejected,
+and all of the second.
 """
 
 import base64
@@ -35,7 +35,7 @@ def otlp(body):
     request = profiles_service_pb2.ExportProfilesServiceRequest.FromString(body)
     tables = request.dictionary
     strings = tables.string_table
-    # Place 0 of each table is empty.
+    # Entry 0 of each table is empty.
     assert strings[0] == ""
     for table in (tables.mapping_table, tables.location_table, tables.function_table, tables.link_table, tables.attribute_table,
                   tables.stack_table):
@@ -146,7 +146,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def main(port="0", folder=None):
-    # One thread for each: a connection that is kept open holds nobody up.
+    # Each connection has a thread, so that one that is kept open doesn't block others.
     server = http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
     if folder:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=f"{folder}/ca.pem")

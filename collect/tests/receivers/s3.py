@@ -1,4 +1,4 @@
-"""An S3 server that checks signatures (moto), with a bucket `lake`. See stores.py for what it says and reads."""
+"""An S3 server that checks signatures (moto), with a bucket `lake`. stores.py says what it prints and reads."""
 
 import json
 import logging

@@ -1,5 +1,5 @@
-"""What the object stores of the tests have in common: each prints a line of JSON that says how it is reached, and then reads lines:
-`get FOLDER` gets all objects into the folder, `put FOLDER` puts the folder's Parquet files below fleet/a. It prints the objects' keys.
+"""What the object stores of the tests have in common. Each prints a line of JSON with its address, and then reads commands, a line each:
+`get FOLDER` copies all objects into the folder, `put FOLDER` stores the folder's Parquet files below fleet/a. Both print the objects' keys.
 """
 
 import json
@@ -8,10 +8,10 @@ import sys
 
 
 def serve(address, put, keys, get):
-    """Prints `address`, and does what lines of the standard input say: `put(path, key)`, `keys()`, `get(key, path)`.
+    """Prints `address`, and carries out the commands on standard input by `put(path, key)`, `keys()` and `get(key, path)`.
 
-    An address has the data set's URL, the collector's options, the option that is secret with its value and a wrong one, what the store
-    says of that, and the environment of `kvmprof query`, of which the last variable is the secret.
+    An address has the data set's URL, the collector's options, the name of the secret option with its value and a wrong one, what the store
+    answers to the wrong one, and the environment of `kvmprof query`, whose last variable is the secret.
     """
     print(json.dumps(address), flush=True)
     for line in sys.stdin:
@@ -32,7 +32,7 @@ def serve(address, put, keys, get):
 
 
 def bucket(s3):
-    """What `serve` does with the bucket `lake` of a client of boto3."""
+    """The functions that `serve` needs, on the bucket `lake` of a boto3 client."""
 
     def keys():
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):

@@ -1,4 +1,4 @@
-//! Receivers that are killed, and come back.
+//! Receivers that are killed and started again, or hang.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -41,8 +41,8 @@ fn take(receiver: &mut Receiver, count: u64) -> (Vec<u64>, u64) {
     (starts, ticks)
 }
 
-/// A sink whose receiver is killed when it has had one batch; `BATCHES` more come while it is away, and it is tried again meanwhile. What the
-/// sink says when the receiver is back and all is over, and what that got.
+/// Kills a sink's receiver after its first batch, pushes `BATCHES` more while it is away and the sink tries again, and starts another one at
+/// its port. Returns the sink's progress when the spool is empty, and the starts and the ticks of the batches that the second receiver got.
 fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
     let mut receiver = Receiver::run("receiver.py", &[]);
     let port = receiver.first.clone();
@@ -53,7 +53,7 @@ fn killed_and_back(limit: u64) -> (Progress, Vec<u64>, u64) {
     assert_eq!(first.1, sum(&batches(0, 1)));
     drop(receiver);
     work.push(&batches(1, 1));
-    // It is on its way, in vain.
+    // The sink has tried to send it.
     work.until(|progress, _| progress.retries >= 1);
     work.push(&batches(2, BATCHES - 1));
     let before = work.until(|progress, waiting| {
@@ -79,7 +79,7 @@ fn a_receiver_that_was_killed_loses_nothing() {
     assert_eq!(others.map(|counts| counts.windows), [0; 3]);
 }
 
-/// A receiver takes the connection, and never answers; another one takes its place.
+/// A receiver accepts the connection and never answers. Then another one is started at its port.
 #[test]
 fn a_receiver_that_hangs_loses_nothing_and_holds_nothing_up() {
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -91,7 +91,7 @@ fn a_receiver_that_hangs_loses_nothing_and_holds_nothing_up() {
     let work = Work::start(SinkKind::Otlp(at_it), 1 << 30);
     work.push(&batches(0, 1));
     let (mut stream, _) = hanging.accept().unwrap();
-    // All of the request is there, and no answer.
+    // Read the whole request, and don't answer.
     let mut request = Vec::new();
     let mut piece = [0; 4096];
     while !is_whole(&request) {
@@ -99,7 +99,7 @@ fn a_receiver_that_hangs_loses_nothing_and_holds_nothing_up() {
         assert!(length > 0, "{request:?}");
         request.extend_from_slice(&piece[..length]);
     }
-    // Whoever collects isn't held up.
+    // The collector can still push batches.
     work.push(&batches(1, BATCHES));
     let before = work.until(|_, waiting| waiting == 1 + BATCHES);
     assert_eq!((before.delivered.windows, before.retries), (0, 0));
@@ -117,7 +117,7 @@ fn a_receiver_that_hangs_loses_nothing_and_holds_nothing_up() {
     assert_eq!(others.map(|counts| counts.windows), [0; 3]);
 }
 
-/// Whether a request of HTTP has all of its body.
+/// Whether an HTTP request has arrived with its whole body.
 fn is_whole(request: &[u8]) -> bool {
     let Some(head) = request.windows(4).position(|end| end == b"\r\n\r\n") else {
         return false;
@@ -129,7 +129,7 @@ fn is_whole(request: &[u8]) -> bool {
     request.len() >= head + 4 + length.unwrap().trim().parse::<usize>().unwrap()
 }
 
-/// The spool has room for five batches: what goes is what is counted, and all else arrives.
+/// The spool has room for five batches. It counts each batch that it removes, and all others arrive.
 #[test]
 fn what_a_full_spool_loses_is_counted_exactly() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A recording as Parquet files, by the two programs, read by DuckDB: it has what `kvmprof report` counts.
+//! `kvmprof export` and `kvmprof-collect` write a recording as Parquet files. DuckDB counts in them what `kvmprof report` counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ const SECOND: u64 = 1_000_000_000;
 const BEGAN: u64 = 1_772_409_585;
 const NAMES: [&str; 3] = ["weaver", "dyer", "carder"];
 
-/// Ticks number `number` of two vCPUs, four a second: all modes, several processes, and halts.
+/// The ticks with this number, of two vCPUs that take turns, four a second: in all modes, of several processes, and with halts.
 fn ticks(number: u64) -> Ticks {
     let index = usize::try_from(number % 3).unwrap();
     let pid = 100 + i32::try_from(index).unwrap();
@@ -80,7 +80,7 @@ fn write_recording_of_clock(path: &Path, clock: &str) {
     fs::write(path, blocks.concat()).unwrap();
 }
 
-/// The program of this name, beside the collector.
+/// The program with this name in the collector's folder.
 fn program(name: &str) -> Command {
     let path = Path::new(env!("CARGO_BIN_EXE_kvmprof-collect")).with_file_name(name);
     assert!(path.is_file(), "no {}: run cargo build", path.display());
@@ -117,7 +117,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Exports with these further words, and compares with what is reported of the same.
+/// Exports the recording with the further arguments `more`, and compares the files with the report for the same selection.
 fn check(recording: &Path, lake: &Path, more: &[&str]) {
     let mut export = program("kvmprof");
     export.args([
@@ -142,7 +142,7 @@ fn check(recording: &Path, lake: &Path, more: &[&str]) {
     let ticks = sums[0][0].as_u64().unwrap();
     assert_eq!(ticks, report["samples"], "{report}");
     assert_eq!(sums[0][1], ticks * SECOND / 20);
-    // Each process in each mode, but for vCPUs that were halted, which are of no process.
+    // Halted vCPUs run no process.
     let query =
         "SELECT process, mode, sum(ticks)::BIGINT FROM samples WHERE mode <> 'idle' GROUP BY ALL";
     let mut found: Vec<Vec<Value>> = ask(lake, query);
@@ -186,7 +186,7 @@ fn duckdb_counts_what_is_reported() {
     let mut expected: Vec<Value> = expected.as_array().unwrap().clone();
     expected[6] = expected[6].to_string().into();
     assert_eq!(rows, [expected]);
-    // 50 s, from 15 s before midnight on.
+    // The recording begins 15 s before midnight and has 50 s.
     let windows = ask(
         &lake,
         "SELECT count(DISTINCT time), count(DISTINCT date) FROM samples",
@@ -194,12 +194,12 @@ fn duckdb_counts_what_is_reported() {
     assert_eq!(windows, [[json!(6), json!(2)]]);
     let before = files(&lake);
     assert_eq!(before.len(), 2);
-    // Again: it takes its own place.
+    // A second export replaces the files.
     check(&recording, &lake, &[]);
     assert_eq!(files(&lake), before);
 }
 
-/// As `kvmprof stalls` counts them; where the host's kernel took the samples nobody knows.
+/// `kvmprof stalls` counts the same ones. When the host's kernel takes the samples, they are unknown.
 #[test]
 fn duckdb_counts_ticks_with_interrupts_off_as_they_are_reported() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,7 +227,7 @@ fn duckdb_counts_ticks_with_interrupts_off_as_they_are_reported() {
 }
 
 #[test]
-fn a_part_of_it_is_counted_as_it_is_reported() {
+fn a_part_of_a_recording_is_counted_as_it_is_reported() {
     for (number, more) in [
         ["--window=1", "--time", "2:9.5"],
         ["--window=60", "--pid", "101,102"],
@@ -247,7 +247,7 @@ fn a_part_of_it_is_counted_as_it_is_reported() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn wrong_options_and_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("out.kvmprof");
     write_recording(&recording);
@@ -304,9 +304,9 @@ fn what_is_wrong_is_told() {
     assert!(!folder.path().join("x").exists());
 }
 
-/// A recording can have ticks of any times, each a window of its own.
+/// A recording can have ticks at any times, so that each needs a window of its own.
 #[test]
-fn windows_take_of_the_room_for_what_is_made_of_a_recording() {
+fn windows_count_for_the_output_limit() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("it.kvmprof");
     write_recording(&recording);

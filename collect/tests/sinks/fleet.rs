@@ -1,4 +1,4 @@
-//! A small fleet whose every tick is known.
+//! A small fleet. Each of its ticks is known.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use super::truth::Known;
 
 pub const HOSTS: usize = 4;
 pub const GUESTS: usize = 2;
-/// Windows a day on each host.
+/// Windows of each guest on each day.
 pub const WINDOWS: u64 = 6;
-/// 2026-03-01 and the day after, in s since 1970.
+/// The begin of 2026-03-01 and of the day after, in s since 1970.
 pub const DAYS: [u64; 2] = [1_772_323_200, 1_772_409_600];
 pub const LENGTH: u32 = 10;
 pub const HZ: u32 = 20;
 
-/// What a guest of this host does in each window of this day. On the second day odd hosts have another kernel, and the last one more
-/// interrupts. The first one's guests are sampled by the host's kernel, which doesn't know when interrupts are off.
+/// What a guest of this host does in each window of this day. On the second day, hosts with odd numbers have another kernel, and the last host has
+/// more interrupts. The guests of the first host are sampled by the host's kernel, which doesn't know when interrupts are off.
 pub fn known(day: usize, host: usize) -> Vec<Known> {
     let is_new = day == 1 && host % 2 == 1;
     let kernel = if is_new { "6.12.2" } else { "6.12.1" };
@@ -51,7 +51,7 @@ pub fn known(day: usize, host: usize) -> Vec<Known> {
     ]
 }
 
-/// How many ticks of a mode have interrupts off.
+/// How many of these ticks have interrupts off.
 fn interrupts_off(mode: Mode, ticks: u64) -> u64 {
     match mode {
         Mode::Interrupt => ticks,
@@ -68,7 +68,7 @@ pub fn module(function: &str) -> &'static str {
     }
 }
 
-/// The batch of a host at a time.
+/// The batch of a host for one window of a day.
 pub fn batch(day: usize, host: usize, window: u64) -> Batch {
     let mut tables = Tables::default();
     let windows: Vec<Window> = (0..GUESTS)
@@ -129,7 +129,7 @@ fn row(known: &Known, tables: &mut Tables) -> Row {
     }
 }
 
-/// What all guests did, window by window.
+/// What all guests did in all windows.
 pub fn all() -> Vec<Known> {
     let mut all = Vec::new();
     for day in 0..DAYS.len() {

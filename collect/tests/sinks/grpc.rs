@@ -1,4 +1,4 @@
-//! OTLP by gRPC, taken by grpcio and PyPI's opentelemetry-proto.
+//! grpcio and PyPI's opentelemetry-proto receive OTLP by gRPC.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ fn endpoint(port: &str) -> Endpoint {
     }
 }
 
-/// A port that leads to another one. What comes by it is kept.
+/// Forwards connections to another port. Returns its own port, and the bytes that clients send.
 fn listen_between(port: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let own = listener.local_addr().unwrap().port().to_string();
@@ -49,7 +49,7 @@ fn listen_between(port: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     (own, heard)
 }
 
-/// Whether there is a message of gRPC that is packed by gzip: 1, four bytes of length, gzip's begin.
+/// Whether there is a gRPC message that is compressed by gzip: a byte of 1, four bytes of length, and the begin of a gzip stream.
 fn has_packed_message(bytes: &[u8]) -> bool {
     let mut windows = bytes.windows(8);
     windows.any(|window| window[0] == 1 && window[5..8] == [0x1f, 0x8b, 8])
@@ -85,7 +85,7 @@ fn grpcio_gets_each_field() {
 }
 
 #[test]
-fn tls_is_spoken_by_both_ends() {
+fn both_ends_check_certificates() {
     let folder = certificates();
     let mut receiver = Receiver::run("grpc_receiver.py", &[folder.path().to_str().unwrap()]);
     let with = |tls| {
@@ -108,7 +108,7 @@ fn tls_is_spoken_by_both_ends() {
     said();
     for (kind, words) in [
         (wrong, "its certificate isn't trusted (ca_file"),
-        // It wants to see one.
+        // The receiver asks for a certificate, and this sink has none.
         (none, "127.0.0.1"),
     ] {
         let work = Work::start(kind, 1 << 30);
@@ -121,7 +121,7 @@ fn tls_is_spoken_by_both_ends() {
 }
 
 #[test]
-fn answers_are_heeded() {
+fn the_answer_decides_if_and_when_a_batch_is_sent_again() {
     let answers = [
         "-",
         "UNAVAILABLE",
@@ -134,7 +134,7 @@ fn answers_are_heeded() {
     let progress = hand_over(kind, &batches(), |progress| {
         progress.delivered.windows + progress.refused.windows == WINDOWS
     });
-    // The first batch: not now, not now, never. The second is taken.
+    // The receiver refuses the first batch twice for now and then for good. It takes the second one.
     assert_eq!((progress.retries, progress.unsure.windows), (2, 0));
     assert_eq!(
         (progress.refused.windows, progress.delivered.windows),
@@ -142,20 +142,20 @@ fn answers_are_heeded() {
     );
     assert_eq!(progress.refused.ticks, half * ticks());
     let mut at = || receiver.next()["at"].as_f64().unwrap();
-    let (_, told, next) = (at(), at(), at());
-    // Not before the time that the receiver has named.
-    assert!(next - told >= 3.0, "{told} {next}");
+    let (_, refused, next) = (at(), at(), at());
+    // The sink waits as long as the receiver has asked for.
+    assert!(next - refused >= 3.0, "{refused} {next}");
 }
 
 #[test]
-fn what_a_receiver_takes_in_part_is_unsure() {
+fn a_batch_that_is_taken_in_part_is_unsure() {
     let answers = ["-", "PARTLY:1", "PARTLY:all"];
     let receiver = Receiver::run("grpc_receiver.py", &answers);
     check_partly_taken(SinkKind::OtlpGrpc(endpoint(&receiver.first)));
 }
 
 #[test]
-fn a_query_of_the_url_is_not_told() {
+fn messages_leave_out_the_query_of_a_url() {
     said();
     let url = "http://127.0.0.1:1/?token=pa55".to_owned();
     let endpoint = Endpoint {
@@ -172,10 +172,13 @@ fn a_query_of_the_url_is_not_told() {
         drop(work);
     }
     let said = said();
-    let told: Vec<&str> = said
+    let messages: Vec<&str> = said
         .lines()
         .filter(|line| line.starts_with("Sink "))
         .collect();
-    assert!(told.len() >= 2, "{said}");
-    assert!(told.iter().all(|line| !line.contains("pa55")), "{told:?}");
+    assert!(messages.len() >= 2, "{said}");
+    assert!(
+        messages.iter().all(|line| !line.contains("pa55")),
+        "{messages:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! Parquet files and the queries that go with them, in DuckDB: each answer is known.
+//! DuckDB answers the queries of the package on Parquet files. Each answer is known.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::truth::{Answer, expected};
 use super::{hand_over, python, root};
 
 #[test]
-fn duckdb_answers_every_query_as_the_fleet_is_known() {
+fn duckdb_gives_the_known_answer_to_every_query() {
     let folder = tempfile::tempdir().unwrap();
     let lake = folder.path().join("lake");
     for host in 0..HOSTS {
@@ -26,17 +26,17 @@ fn duckdb_answers_every_query_as_the_fleet_is_known() {
             folder: lake.clone(),
             seconds: 30,
         };
-        // The last ones wait for more, until the spool is drained.
+        // The last batches of each file wait for more, until the spool is drained.
         let progress = hand_over(kind, &batches, |progress| {
             progress.delivered.ticks > ticks / 2
         });
         assert!(progress.delivered.ticks < ticks);
     }
     check_answers(&lake);
-    answer_of_the_page(&lake);
+    check_script_of_the_page(&lake);
 }
 
-/// Has DuckDB answer all queries on the fleet's files below `lake`.
+/// Checks DuckDB's answers to all queries on the fleet's files below `lake`.
 pub fn check_answers(lake: &Path) {
     let queries = root().join("packaging/kvmprof-collect/queries.sql");
     let output = python("query.py").arg(queries).arg(lake).output().unwrap();
@@ -65,8 +65,8 @@ pub fn check_answers(lake: &Path) {
     assert!(answers.is_empty(), "{answers:?}");
 }
 
-/// The question that docs/fleet.md begins with is answered.
-fn answer_of_the_page(lake: &Path) {
+/// Runs the script that docs/fleet.md begins with.
+fn check_script_of_the_page(lake: &Path) {
     let page = std::fs::read_to_string(root().join("docs/fleet.md")).unwrap();
     let lines = page.lines().skip_while(|line| !line.contains("<<'END'"));
     let lines = lines.skip(1).take_while(|line| line.trim() != "END");

@@ -1,4 +1,4 @@
-//! What sinks hand over, read by other implementations: DuckDB, PyPI's opentelemetry-proto, `go tool pprof`.
+//! Other implementations read what sinks hand over: DuckDB, PyPI's opentelemetry-proto, `go tool pprof`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod down;
@@ -28,7 +28,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Python with the receivers' packages, which tests/run installs.
+/// Python with the receivers' packages, running `script`. tests/run installs them.
 fn python(script: &str) -> Command {
     let python = root().join("target/receivers/bin/python");
     assert!(python.is_file(), "no {}: run tests/run", python.display());
@@ -38,7 +38,7 @@ fn python(script: &str) -> Command {
     command
 }
 
-/// A receiver in Python: it prints its address in the first line, and what it gets in further ones.
+/// A receiver in Python. It prints its address in the first line, and each request that it receives in a further one.
 struct Receiver {
     child: Child,
     input: Option<ChildStdin>,
@@ -56,7 +56,7 @@ impl Receiver {
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
-        // It is never to wait for this side to read.
+        // The receiver never has to wait for the test to read a line.
         std::thread::spawn(move || {
             for line in output.lines() {
                 let _ = sender.send(line.unwrap());
@@ -88,7 +88,7 @@ impl Drop for Receiver {
     }
 }
 
-/// A folder with the certificates of `certificates.py`.
+/// A folder with the certificates that `certificates.py` makes.
 fn certificates() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let made = python("certificates.py").arg(folder.path()).status();
@@ -96,7 +96,7 @@ fn certificates() -> tempfile::TempDir {
     folder
 }
 
-/// What was logged. Tests in the same process share it.
+/// The messages that were logged. Tests in the same process share them.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 struct Log;
@@ -115,7 +115,7 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-/// Has everything logged, and returns what was until now.
+/// Starts the log at its first call. Returns all messages until now.
 fn said() -> String {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -125,7 +125,7 @@ fn said() -> String {
     SAID.lock().unwrap().clone()
 }
 
-/// A spool, and a sink that is at work on it. Dropped, all that is in the spool is handed over, if it can be.
+/// A spool, and a sink that takes its batches. When it is dropped, the sink hands over all that is in the spool, if it can.
 struct Work {
     _folder: tempfile::TempDir,
     spool: Arc<Spool>,
@@ -133,7 +133,7 @@ struct Work {
 }
 
 impl Work {
-    /// Starts a sink of this kind on a spool of so many bytes.
+    /// Starts a sink of this kind on a spool of at most `limit` bytes.
     fn start(kind: SinkKind, limit: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let spool = Spool::open(&folder.path().join("spool"), limit, &["sink"]).unwrap();
@@ -154,7 +154,7 @@ impl Work {
         }
     }
 
-    /// Waits until `is_done` says so of the progress and the number of batches that wait.
+    /// Waits until `is_done` is true of the progress and of the number of batches that wait. Returns that progress.
     fn until(&self, is_done: impl Fn(&Progress, u64) -> bool) -> Progress {
         loop {
             let (_, progress, waiting) = self.spool.progress().remove(0);
@@ -175,7 +175,7 @@ impl Drop for Work {
     }
 }
 
-/// Hands `batches` over to a sink of this kind, by a spool, and returns how far it came when `is_done` first said so.
+/// Hands `batches` over to a sink of this kind by a spool. Returns the sink's progress as soon as `is_done` is true of it.
 fn hand_over(kind: SinkKind, batches: &[Batch], is_done: impl Fn(&Progress) -> bool) -> Progress {
     let work = Work::start(kind, 1 << 30);
     work.push(batches);

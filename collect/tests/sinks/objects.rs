@@ -1,5 +1,5 @@
-//! Parquet files in object stores: an S3 server that checks signatures (moto), a stand-in for Google's that checks tokens, and Azure's as
-//! Microsoft emulates it; read back by the stores' own libraries and DuckDB.
+//! Parquet files in object stores: an S3 server that checks signatures (moto), a server that checks Google's tokens, and Microsoft's emulator of
+//! Azure. The stores' own libraries read the files back, and DuckDB queries them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use super::fleet::{self, DAYS, HOSTS, WINDOWS};
 use super::lake::check_answers;
 use super::{Receiver, Work, hand_over, said};
 
-/// A store of collect/tests/receivers, as it says that it is reached.
+/// A store of collect/tests/receivers.
 struct Store {
     receiver: Receiver,
     address: Value,
@@ -53,7 +53,7 @@ impl Store {
         }
     }
 
-    /// Gets all objects into a folder, and returns their keys.
+    /// Has the store put all objects into a folder, and returns their keys.
     fn get_all(&mut self, folder: &Path) -> Vec<String> {
         let input = self.receiver.input.as_mut().unwrap();
         writeln!(input, "get {}", folder.display()).unwrap();
@@ -104,9 +104,9 @@ fn duckdb_answers_every_query_on_what_is_in_azure() {
     check_that_duckdb_answers_every_query(AZURE);
 }
 
-/// What a killed collector may have sent is sent again under the same name.
+/// A collector that was killed may send a file again. It has the same name.
 #[test]
-fn what_is_sent_twice_is_there_once() {
+fn files_that_are_sent_twice_are_stored_once() {
     for script in [S3, GOOGLE, AZURE] {
         let mut store = Store::start(script);
         let folder = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn what_is_sent_twice_is_there_once() {
 }
 
 #[test]
-fn a_wrong_secret_is_told_and_loses_nothing() {
+fn a_wrong_secret_is_reported_and_loses_nothing() {
     for script in [S3, GOOGLE, AZURE] {
         let store = Store::start(script);
         said();
@@ -149,7 +149,7 @@ fn a_wrong_secret_is_told_and_loses_nothing() {
 }
 
 #[test]
-fn a_store_without_tls_has_to_be_allowed() {
+fn a_store_without_tls_needs_an_option() {
     for script in [S3, GOOGLE, AZURE] {
         let store = Store::start(script);
         said();
@@ -163,7 +163,7 @@ fn a_store_without_tls_has_to_be_allowed() {
     }
 }
 
-/// Takes one request of S3's, and answers that with `status` and `code` if its path has `words`; all others with success.
+/// Reads one S3 request. Answers with `status` and `code` if its path has `words`, and else with success.
 fn answer_one(stream: TcpStream, words: &str, status: u16, code: &str) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
@@ -188,7 +188,7 @@ fn answer_one(stream: TcpStream, words: &str, status: u16, code: &str) -> Option
     write!(stream, "{head}Connection: close\r\n\r\n{body}").ok()
 }
 
-/// A sink for a store that answers so whatever is put at a path with `words`. Its server ends with the test.
+/// A sink for a store that answers with `status` and `code` to all requests whose path has `words`. Its server ends with the test.
 fn refusing(words: &'static str, status: u16, code: &'static str) -> SinkKind {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -215,7 +215,7 @@ fn refusing(words: &'static str, status: u16, code: &'static str) -> SinkKind {
 }
 
 #[test]
-fn what_a_store_refuses_for_good_is_counted_and_holds_nothing_up() {
+fn files_that_a_store_refuses_for_good_are_counted_and_delay_no_others() {
     let windows = 2 * fleet::GUESTS as u64;
     for (status, code) in [(413, "x"), (422, "x"), (400, "KeyTooLongError")] {
         let kind = refusing("parquet", status, code);
@@ -224,7 +224,7 @@ fn what_a_store_refuses_for_good_is_counted_and_holds_nothing_up() {
         });
         assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
     }
-    // The other guest's files are written.
+    // The store takes the other guest's files.
     let kind = refusing("guest%25200", 413, "x");
     let progress = hand_over(kind, &batches(0)[..2], |progress| {
         progress.refused.windows + progress.delivered.windows == windows
@@ -233,9 +233,9 @@ fn what_a_store_refuses_for_good_is_counted_and_holds_nothing_up() {
     assert_eq!(progress.unsure.windows, 0);
 }
 
-/// What is about who writes is mended one day, and until then nothing is to be lost.
+/// An operator can correct credentials and buckets. Until then the batches wait.
 #[test]
-fn what_a_store_may_take_later_is_tried_again() {
+fn files_that_a_store_may_take_later_are_sent_again() {
     for (status, code) in [
         (400, "ExpiredToken"),
         (403, "AccessDenied"),

@@ -1,4 +1,4 @@
-//! The counts, scraped by Debian's Prometheus; its queries, alerts and the dashboard's.
+//! Debian's Prometheus scrapes the counts, answers the dashboard's queries and evaluates the alerts.
 
 use std::fs;
 use std::net::TcpListener;
@@ -18,10 +18,10 @@ use serde_json::Value;
 use super::fleet::{self, GUESTS};
 use super::root;
 
-/// For what hangs.
+/// A test that waits for longer than this fails: something hangs.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// A program of Debian's package prometheus, which tests/run unpacks.
+/// A program of Debian's package prometheus. tests/run unpacks the package.
 fn program(name: &str) -> PathBuf {
     let path = root().join("target/prometheus/usr/bin").join(name);
     assert!(path.is_file(), "no {}: run tests/run", path.display());
@@ -35,7 +35,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Has it scrape the page at `target`.
+    /// Starts a server that scrapes the page at `target`.
     fn start(target: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -67,7 +67,7 @@ impl Prometheus {
         }
     }
 
-    /// What it answers to a request, if it does.
+    /// The server's answer to a request; `None` if it gives none yet.
     fn get(&self, path: &str, query: &str) -> Option<Value> {
         let url = format!("http://{}{path}", self.address);
         let agent = ureq::Agent::config_builder()
@@ -81,7 +81,7 @@ impl Prometheus {
         Some(answer)
     }
 
-    /// The series and values of a query.
+    /// The series that answer a query, with their values.
     fn query(&self, query: &str) -> Vec<Value> {
         let answer = self.get("/api/v1/query", query);
         let answer = answer.and_then(|answer| Some(answer["data"]["result"].as_array()?.clone()));
@@ -100,7 +100,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Calls `step` until `look` finds something.
+/// Calls `step` again and again until `look` finds something, and returns that.
 fn until<T>(what: &str, mut step: impl FnMut(), look: impl Fn() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -113,7 +113,7 @@ fn until<T>(what: &str, mut step: impl FnMut(), look: impl Fn() -> Option<T>) ->
     }
 }
 
-/// The queries of the dashboard, as Grafana sends them.
+/// The dashboard's queries with its variables replaced, as Grafana sends them.
 fn dashboard() -> Vec<String> {
     let text = fs::read_to_string(root().join("packaging/kvmprof-collect/dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
@@ -131,7 +131,7 @@ fn dashboard() -> Vec<String> {
         .collect()
 }
 
-/// What a guest has counted after so many windows.
+/// The counters of a guest after this number of windows.
 fn counts(windows: u64) -> Counters {
     let counter = |name: &str, count| Counter {
         name: name.to_owned(),
@@ -173,7 +173,7 @@ fn prometheus_scrapes_the_counts_and_answers_the_dashboards_queries() {
             (!found.is_empty()).then_some(())
         });
     }
-    // Nothing is added any more: what it has last is all of it.
+    // No ticks are added any more, so that the server's last values are the sums.
     let known = fleet::known(1, 3);
     let count = |process: &str, mode: &str| {
         let known = known.iter();
@@ -232,7 +232,7 @@ fn promtool_accepts_the_alerts() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
-/// With series that it is about, and not with others.
+/// promtool evaluates each alert with series that have to raise it and with others.
 #[test]
 fn each_alert_fires() {
     let tests = root().join("collect/tests/sinks/alerts.yml");

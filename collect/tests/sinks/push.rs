@@ -1,4 +1,4 @@
-//! OTLP and pprof by HTTP, taken by receivers of other implementations.
+//! Receivers of other implementations take OTLP and pprof by HTTP.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::fleet::{self, DAYS, GUESTS, HZ, LENGTH};
 use super::{Receiver, hand_over, said};
 
-/// The endpoint of a receiver that runs.
+/// The endpoint of this receiver, at a path.
 pub fn endpoint(receiver: &Receiver, path: &str) -> Endpoint {
     Endpoint {
         url: format!("http://127.0.0.1:{}{path}", receiver.first),
@@ -37,7 +37,7 @@ fn opentelemetry_proto_reads_each_field() {
     check_profiles(&mut receiver);
 }
 
-/// Takes the requests with [`batches`], and checks each field of the profiles.
+/// Takes the requests that have [`batches`], checks each field of their profiles, and returns them.
 pub fn check_profiles(receiver: &mut Receiver) -> Vec<Value> {
     let (mut identities, mut requests) = (Vec::new(), Vec::new());
     for batch in batches() {
@@ -99,7 +99,7 @@ fn check_samples(samples: &[Value]) {
     }
 }
 
-/// The sums of the two values of all samples, as `go tool pprof -raw` prints them.
+/// The sums of all samples' two values (ticks, ns) in the output of `go tool pprof -raw`.
 fn pprof_sums(raw: &str) -> [u64; 2] {
     let samples = raw.split("Samples:\n").nth(1).unwrap();
     let samples = samples.split("Locations\n").next().unwrap();
@@ -124,7 +124,7 @@ fn check_pprof(found: &Value, batch: &Batch) {
     let time = ticks() * 1_000_000_000 / u64::from(HZ);
     assert_eq!(pprof_sums(raw), [ticks(), time], "{raw}");
     let start = batch.start - DAYS[1];
-    assert!(start < 60, "the format below has seconds only");
+    assert!(start < 60, "the text below has only a place for seconds");
     for words in [
         "PeriodType: cpu nanoseconds",
         &format!("Period: {}\n", 1_000_000_000 / HZ),
@@ -200,7 +200,7 @@ fn pprof_reads_what_parca_gets() {
 }
 
 #[test]
-fn what_a_sink_refuses_is_counted_and_holds_nothing_up() {
+fn batches_that_a_receiver_refuses_are_counted_and_delay_no_others() {
     let receiver = Receiver::run("receiver.py", &[]);
     let windows = 2 * GUESTS as u64;
     let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/wrong"));
@@ -211,7 +211,7 @@ fn what_a_sink_refuses_is_counted_and_holds_nothing_up() {
     assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
 }
 
-/// The first request is taken in part, the second not at all. Neither comes again.
+/// Checks the counts of a sink whose receiver takes a part of the first request and nothing of the second. The sink sends neither again.
 pub fn check_partly_taken(kind: SinkKind) {
     said();
     let half = GUESTS as u64;
@@ -234,13 +234,13 @@ pub fn check_partly_taken(kind: SinkKind) {
 }
 
 #[test]
-fn what_a_receiver_takes_in_part_is_unsure() {
+fn a_batch_that_is_taken_in_part_is_unsure() {
     let receiver = Receiver::run("receiver.py", &[]);
     check_partly_taken(SinkKind::Otlp(endpoint(&receiver, "/v1development/partly")));
 }
 
 #[test]
-fn a_sink_is_not_tried_again_before_it_says() {
+fn a_batch_is_not_sent_again_before_the_time_that_the_receiver_asks_for() {
     let mut receiver = Receiver::run("receiver.py", &[]);
     let kind = SinkKind::Otlp(endpoint(&receiver, "/v1development/later"));
     let progress = hand_over(kind, &batches(), |progress| {
@@ -248,6 +248,6 @@ fn a_sink_is_not_tried_again_before_it_says() {
     });
     assert_eq!(progress.retries, 1);
     let mut at = || receiver.next()["at"].as_f64().unwrap();
-    let (told, next) = (at(), at());
-    assert!(next - told >= 3.0, "{told} {next}");
+    let (refused, next) = (at(), at());
+    assert!(next - refused >= 3.0, "{refused} {next}");
 }

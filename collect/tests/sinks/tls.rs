@@ -1,4 +1,4 @@
-//! TLS: who is trusted, and who isn't.
+//! TLS: which certificates are trusted.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use super::{Receiver, Work, certificates, hand_over, said};
 
 const WINDOWS: u64 = 2 * GUESTS as u64;
 
-/// One that trusts the authority of this name.
+/// Settings that trust the authority in this file.
 pub fn trusting(folder: &Path, authority: &str) -> Tls {
     Tls {
         ca_file: Some(folder.join(authority)),
@@ -20,7 +20,7 @@ pub fn trusting(folder: &Path, authority: &str) -> Tls {
     }
 }
 
-/// One that shows a certificate, too.
+/// Settings with a certificate of the client's own, too.
 pub fn showing(folder: &Path) -> Tls {
     Tls {
         certificate_file: Some(folder.join("client.pem")),
@@ -55,7 +55,7 @@ fn the_right_authority_is_trusted() {
 }
 
 #[test]
-fn who_wants_to_see_a_certificate_is_shown_it() {
+fn a_receiver_that_asks_for_a_certificate_gets_it() {
     let folder = certificates();
     let mut receiver = start(folder.path());
     let path = "/v1development/shown";
@@ -64,16 +64,16 @@ fn who_wants_to_see_a_certificate_is_shown_it() {
         progress.delivered.windows == WINDOWS
     });
     check_profiles(&mut receiver);
-    // Without it, the same receiver takes nothing.
+    // Without the certificate, the same receiver takes nothing.
     let tls = trusting(folder.path(), "ca.pem");
     let kind = SinkKind::Otlp(endpoint(&receiver, path, tls));
     let progress = hand_over(kind, &batches(), |progress| progress.retries >= 1);
     assert_eq!(progress.delivered.windows, 0);
 }
 
-/// While a sink only connects, nothing is noted that a killed collector would count as unsure: nothing of its request has left.
+/// While a sink connects, it has sent nothing of its request. A collector that is killed then must not count the batch as unsure.
 #[test]
-fn what_waits_for_a_connection_has_not_left() {
+fn a_batch_is_not_sent_while_its_sink_connects() {
     let folder = certificates();
     let tls = trusting(folder.path(), "ca.pem");
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -90,19 +90,19 @@ fn what_waits_for_a_connection_has_not_left() {
     ] {
         let work = Work::start(kind, 1 << 30);
         work.push(&batches()[..1]);
-        // It has sent its greeting, and waits for the answer.
+        // The sink has sent its first TLS message, and waits for the answer.
         let (mut stream, _) = server.accept().unwrap();
         stream.read_exact(&mut [0]).unwrap();
         let (_, progress, waiting) = work.spool.progress().remove(0);
         assert_eq!((progress.retries, waiting), (0, 1));
         assert!(!progress.attempt.unwrap().is_sent, "{progress:?}");
-        // It ends at its first failure: the spool takes no more.
+        // A closed spool has the sink end at its first failure.
         work.spool.close();
         drop(stream);
     }
 }
 
-/// It is as if nobody were there: nothing is lost, and the log says what is wrong.
+/// The sink tries again as if the receiver were down. Nothing is lost, and the log has the reason.
 #[test]
 fn another_authority_is_not_trusted() {
     let folder = certificates();

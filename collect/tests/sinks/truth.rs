@@ -1,4 +1,4 @@
-//! What the queries of queries.sql answer about a fleet whose every tick is known.
+//! The answers to the queries of queries.sql about a fleet. Each of its ticks is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use kvmprof_recording::Mode;
 /// The most rows of an answer.
 const ROWS: usize = 20;
 
-/// Ticks of one kind.
+/// Ticks of a guest that have all of these properties.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// 0 for 2026-03-01, 1 for the day after.
@@ -17,18 +17,18 @@ pub struct Known {
     pub kernel: &'static str,
     pub process: &'static str,
     pub mode: Mode,
-    /// Innermost first; none for halted vCPUs.
+    /// The functions of the stack, innermost first; none for halted vCPUs.
     pub stack: &'static [&'static str],
     pub ticks: u64,
-    /// How many of them had interrupts off; `None` of guests that the host's kernel samples.
+    /// How many of the ticks had interrupts off; `None` for guests that the host's kernel samples.
     pub interrupts_off: Option<u64>,
 }
 
-/// The rows of a query: what is in the first column, and the number in another one.
+/// The rows of an answer: the text of the first column, and the number of another one.
 pub type Answer = Vec<(String, f64)>;
 
-/// A number that is far below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "it is exact")]
+/// `number` as a float. It has to be below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 are exact")]
 fn exact(number: u64) -> f64 {
     number as f64
 }
@@ -45,7 +45,7 @@ fn is_busy(known: &Known) -> bool {
     known.mode != Mode::Idle
 }
 
-/// Ticks, or what `of` makes of them, by a name, the most first.
+/// Groups `known` by `key`. Returns for each group the number that `of` computes, largest first.
 fn by<K: Ord + ToString>(
     known: &[Known],
     key: impl Fn(&Known) -> Option<K>,
@@ -75,13 +75,13 @@ fn percent(known: &[Known], part: impl Fn(&Known) -> bool, of: impl Fn(&Known) -
     ticks(known, part) * 100.0 / ticks(known, of)
 }
 
-/// The share of the ticks that had interrupts off.
+/// The share of the ticks that had interrupts off, in per cent.
 fn percent_off(known: &[Known]) -> f64 {
     let off: u64 = known.iter().filter_map(|known| known.interrupts_off).sum();
     exact(off) * 100.0 / ticks(known, |_| true)
 }
 
-/// The answers, by the queries' names, about `all` ticks of a fleet whose clocks have this rate.
+/// The answers by the names of the queries, if `all` are the fleet's ticks and `hz` is the rate of its clocks.
 pub fn expected(all: &[Known], hz: u32) -> BTreeMap<&'static str, Answer> {
     let seconds = |known: &[Known]| seconds(known, hz);
     let busy: Vec<Known> = all.iter().filter(|known| is_busy(known)).cloned().collect();

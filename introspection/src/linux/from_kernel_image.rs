@@ -1,8 +1,9 @@
 //! What is known of a kernel from its image: a file, or what a running guest has in memory.
 
-use std::fmt::Write;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
+
+use kvmprof_recording::elf::hex;
 
 use super::locks::LockLoops;
 use super::modules::Modules;
@@ -172,16 +173,9 @@ fn slide_of(symbols: &Symbols) -> u64 {
 
 /// The build id in hexadecimal; empty if there is none.
 fn build_id(image: &KernelImage<'_>, symbols: &Symbols) -> String {
-    let mut text = String::new();
-    for (kind, id) in image.notes(symbols, b"GNU") {
-        if kind == NT_GNU_BUILD_ID && text.is_empty() {
-            for byte in id {
-                // Writing to a String cannot fail.
-                let _ = write!(text, "{byte:02x}");
-            }
-        }
-    }
-    text
+    let mut notes = image.notes(symbols, b"GNU").into_iter();
+    let id = notes.find(|(kind, id)| *kind == NT_GNU_BUILD_ID && !id.is_empty());
+    id.map_or_else(String::new, |(_, id)| hex(id))
 }
 
 /// The image's range within the kernel's mapping: all its segments, but not what else a running kernel has mapped

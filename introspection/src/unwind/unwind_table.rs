@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gimli::{
-    BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, EhFrame, EhFrameOffset,
-    Encoding, EndianSlice, FrameDescriptionEntry, LittleEndian, Operation, UnwindSection,
+    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde,
+    CommonInformationEntry, EhFrame, EhFrameOffset, Encoding, EndianSlice, LittleEndian, Operation,
+    UnwindSection,
 };
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSection};
@@ -20,7 +21,6 @@ use super::frame_rules;
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Common<'a> = CommonInformationEntry<Bytes<'a>>;
 type Elf<'a> = ElfFile64<'a, object::LittleEndian>;
-type Description<'a> = FrameDescriptionEntry<Bytes<'a>>;
 
 /// Maximum length of a section, in bytes.
 const MAX_SECTION: usize = 64 << 20;
@@ -205,8 +205,9 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
         };
         let common = |section: &EhFrame<_>, bases: &BaseAddresses, offset: EhFrameOffset| {
             let known = commons.entry(offset.0).or_insert_with(|| {
-                let common = section.cie_from_offset(bases, offset).ok()?;
-                is_bearable_common(&common, section, bases).then_some(common)
+                let common: Common<'_> = section.cie_from_offset(bases, offset).ok()?;
+                let instructions = common.instructions(section, bases);
+                is_bearable(&common, instructions, section).then_some(common)
             });
             known
                 .clone()
@@ -219,7 +220,8 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
         let Some(end) = begin.checked_add(description.len()) else {
             continue;
         };
-        if begin < end && is_bearable(&description, &section, &bases) {
+        let instructions = description.instructions(&section, &bases);
+        if begin < end && is_bearable(description.cie(), instructions, &section) {
             found.push(Entry {
                 begin,
                 end,
@@ -252,28 +254,13 @@ fn index(entries: &[Entry], section: u64, own: u64) -> Option<Vec<u8>> {
     (!entries.is_empty()).then_some(index)
 }
 
-fn is_bearable_common(
-    common: &Common<'_>,
-    section: &EhFrame<Bytes<'_>>,
-    bases: &BaseAddresses,
+/// Whether all `instructions`, of `common` or of an entry that refers to it, are within the limits.
+fn is_bearable<'a>(
+    common: &Common<'a>,
+    mut instructions: CallFrameInstructionIter<'_, Bytes<'a>>,
+    section: &EhFrame<Bytes<'a>>,
 ) -> bool {
     let mut budget = Budget::new(common);
-    let mut instructions = common.instructions(section, bases);
-    while let Ok(Some(instruction)) = instructions.next() {
-        if !budget.bears(&instruction, section) {
-            return false;
-        }
-    }
-    true
-}
-
-fn is_bearable(
-    description: &Description<'_>,
-    section: &EhFrame<Bytes<'_>>,
-    bases: &BaseAddresses,
-) -> bool {
-    let mut budget = Budget::new(description.cie());
-    let mut instructions = description.instructions(section, bases);
     while let Ok(Some(instruction)) = instructions.next() {
         if !budget.bears(&instruction, section) {
             return false;

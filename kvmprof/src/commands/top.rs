@@ -44,7 +44,7 @@ pub struct TopArguments {
     /// In a pipe: end after this many tables
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// In a pipe: the most rows that a table has
+    /// In a pipe: maximum number of rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
     /// No colours, as with NO_COLOR in the environment

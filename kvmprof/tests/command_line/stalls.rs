@@ -39,7 +39,7 @@ fn tables_and_document_end_at_the_output_limit() {
         for form in forms {
             let words = ["stalls", "before", "--output-limit", limit];
             let ran = folder.run(&[&words[..], form].concat());
-            ran.assert_refused(FAILURE, &["would become more than 1", "--output-limit"]);
+            ran.assert_refused(FAILURE, &["would take more than 1", "--output-limit"]);
         }
     }
     let ran = folder.run(&["stalls", "before", "--json", "--output-limit", "16K"]);

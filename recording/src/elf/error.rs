@@ -1,15 +1,15 @@
-//! What can be wrong with a file.
+//! The errors of ELF files.
 
 /// Why a file has no functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BinaryError {
-    /// It is something else.
+    /// It isn't an ELF file.
     #[error("It is no ELF file for x86")]
     NotElf,
-    /// It is one, but its headers lead nowhere.
+    /// It is an ELF file, but its headers are invalid.
     #[error("The ELF file is damaged: {0}")]
     Damaged(&'static str),
-    /// Nothing in it can be executed.
+    /// It has no executable segment.
     #[error("The ELF file has no executable segment")]
     NotExecutable,
 }

@@ -1,4 +1,4 @@
-//! An ELF file, as far as it is there (elf(5)).
+//! Reads ELF files of which only parts may exist (elf(5)).
 
 use object::Endianness;
 use object::elf::{
@@ -13,9 +13,9 @@ use object::read::elf::{
 use super::BinaryError;
 use crate::file::Segment;
 
-/// Program headers that are looked at.
+/// Maximum number of program headers that are read.
 const MAX_SEGMENTS: usize = 256;
-/// Longest build id, in bytes.
+/// Maximum length of a build id, in bytes.
 const MAX_BUILD_ID: usize = 64;
 
 /// A file's header, of 32 or 64 bits.
@@ -29,7 +29,7 @@ pub struct Elf<'a, H: Header> {
     pub header: &'a H,
     pub bytes: &'a [u8],
     programs: &'a [H::ProgramHeader],
-    /// None when they aren't there.
+    /// Empty if the file doesn't have them.
     sections: SectionTable<'a, H>,
 }
 
@@ -144,7 +144,7 @@ impl<'a, H: Header> Elf<'a, H> {
         })
     }
 
-    /// The address and contents of `.eh_frame_hdr`, by the program header that is there for it.
+    /// The address and contents of `.eh_frame_hdr`, found by its program header.
     pub fn frame_header(&self) -> Option<(u64, &'a [u8])> {
         let mut programs = self.programs.iter();
         let program = programs.find(|program| program.p_type(self.endian) == PT_GNU_EH_FRAME)?;
@@ -160,7 +160,7 @@ impl<'a, H: Header> Elf<'a, H> {
             .iter()
             .filter_map(|program| program.notes(self.endian, self.bytes).ok().flatten());
         let mut ids = notes.filter_map(|mut notes| {
-            // A note takes at least its header: their number is bounded by the file's length.
+            // Each note has at least a header, so that the file's length bounds their number.
             while let Ok(Some(note)) = notes.next() {
                 let is_id = note.name() == b"GNU"
                     && note.n_type(self.endian) == object::elf::NT_GNU_BUILD_ID;
@@ -174,6 +174,7 @@ impl<'a, H: Header> Elf<'a, H> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// `bytes` in hexadecimal, two digits each, as build ids are written.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! Begins of functions out of `.eh_frame` (LSB Core, 10.6): there they are even in a file without symbols.
+//! Begins of functions from `.eh_frame` (LSB Core, 10.6), which files without symbols have, too.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::file::BinaryFunction;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Adds those of `elf` that lie outside of all `functions`, which are in the order of their addresses and remain so.
+/// Adds the functions of `elf` that lie outside of all `functions`. These are in the order of their addresses, before and afterwards.
 pub fn add_begins<H: Header>(elf: &Elf<'_, H>, functions: &mut Vec<BinaryFunction>) {
     let Some((section, bases)) = section(elf) else {
         return;
@@ -26,14 +26,14 @@ pub fn add_begins<H: Header>(elf: &Elf<'_, H>, functions: &mut Vec<BinaryFunctio
     functions.dedup_by_key(|function| function.address);
 }
 
-/// Whether `address` is in one of `functions`. One whose length isn't known has its first byte for sure.
+/// Whether `address` is in one of `functions`. One of unknown length is taken to have one byte.
 fn is_known(functions: &[BinaryFunction], address: u64) -> bool {
     let after = functions.partition_point(|function| function.address <= address);
     let before = after.checked_sub(1).and_then(|index| functions.get(index));
     before.is_some_and(|function| address - function.address < function.length.max(1))
 }
 
-/// The section, and what addresses in it count from.
+/// The section, and the base addresses of pointers in it.
 fn section<'a, H: Header>(elf: &Elf<'a, H>) -> Option<(EhFrame<Slice<'a>>, BaseAddresses)> {
     let (address, bytes) = elf
         .section(".eh_frame")
@@ -57,7 +57,7 @@ fn by_header<'a, H: Header>(elf: &Elf<'a, H>) -> Option<(u64, &'a [u8])> {
 
 fn begins(section: &EhFrame<Slice<'_>>, bases: &BaseAddresses) -> Vec<BinaryFunction> {
     let mut functions = Vec::new();
-    // Each is read once, however many functions refer to it.
+    // Each common entry is read once, for any number of functions that refer to it.
     let mut shared: HashMap<usize, CommonInformationEntry<Slice<'_>>> = HashMap::new();
     let mut entries = section.entries(bases);
     while functions.len() < MAX_FUNCTIONS

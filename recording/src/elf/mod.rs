@@ -1,7 +1,7 @@
-//! Programs and libraries (ELF files): which functions they have, and where.
+//! The functions of programs and libraries (ELF files).
 //!
-//! Files come from guests: nothing in them is believed, and what is taken from them is bounded. A file of which only
-//! parts are there (holes of zeros, no section headers) gives what can still be found in it.
+//! Files come from guests: all data is checked, and its size is bounded. If only parts of a file exist (holes of zeros, no
+//! section headers), the result has what can be found in these parts.
 
 mod error;
 mod file;
@@ -15,10 +15,11 @@ use object::elf::{FileHeader32, FileHeader64};
 use crate::file::{BinaryFunction, Segment};
 pub use error::BinaryError;
 use file::Elf;
+pub use file::hex;
 use symbols::Collected;
 pub use symbols::{MAX_NAMES_BYTES, bounded_name};
 
-/// What is of interest in a file.
+/// The data of a file that recordings have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedBinary {
     /// Its build id in hexadecimal; empty if it has none.

@@ -1,4 +1,4 @@
-//! Stubs of the procedure linkage table (System V ABI, AMD64 supplement, 5.2): which function each one leads to.
+//! Stubs of the procedure linkage table (System V ABI, AMD64 supplement, 5.2), and the functions that they jump to.
 
 use std::collections::HashMap;
 
@@ -55,7 +55,7 @@ fn jump_slot(address: u64, stub: &[u8]) -> Option<u64> {
     Some(next.wrapping_add_signed(i32::from_le_bytes(distance).into()))
 }
 
-/// The addresses that the dynamic linker fills in, and the names of what it does with.
+/// The addresses that the dynamic linker fills in, and the names of the functions whose addresses it writes there.
 fn slots<'a, H: Header>(elf: &Elf<'a, H>) -> HashMap<u64, &'a [u8]> {
     let mut slots = HashMap::new();
     let Some(table) = elf.dynamic_symbols() else {

@@ -1,4 +1,4 @@
-//! Functions out of symbol tables.
+//! Reads functions from symbol tables.
 
 use std::io::Read;
 
@@ -11,21 +11,21 @@ use object::read::elf::Sym;
 use super::file::{Elf, Header, SymbolTable};
 use crate::file::{BinaryFunction, Segment};
 
-/// Functions that are taken from a file at most.
+/// Maximum number of functions of a file.
 pub const MAX_FUNCTIONS: usize = 1 << 20;
-/// Longest name that is kept whole, in bytes.
+/// Maximum length of a name in bytes. Longer names are cut off.
 const MAX_NAME: usize = 4096;
-/// Bytes of the names of a file's symbols at most, when they are kept in memory. In a hostile file all symbols share one name of
+/// Maximum size of the names of a file's symbols in memory, in bytes. In a hostile file all symbols share one name of
 /// half of the file.
 pub const MAX_NAMES_BYTES: usize = 256 << 20;
-/// Bytes of all names of a file, so that its block isn't too long.
+/// Maximum size of all names of a file in bytes, so that its block isn't too long.
 const MAX_NAMES: usize = 32 << 20;
-/// Bytes that `.gnu_debugdata` may unpack to.
+/// Maximum size of `.gnu_debugdata` when unpacked, in bytes.
 const MAX_DEBUG_DATA: u64 = 64 << 20;
-/// Memory that unpacking it may take, in KiB: xz's presets have dictionaries of up to 64 MiB.
+/// Maximum memory for unpacking it, in KiB: xz's presets have dictionaries of up to 64 MiB.
 const XZ_MEMORY_KIB: u32 = 96 << 10;
 
-/// A symbol, and how good a name for its address it is.
+/// A symbol, and how well its name describes its address.
 #[derive(Debug)]
 struct Candidate {
     function: BinaryFunction,
@@ -33,7 +33,7 @@ struct Candidate {
     rank: (bool, u8),
 }
 
-/// As much of a symbol's name as is kept.
+/// A symbol's name, cut off at the maximum length.
 pub fn bounded_name(name: &str) -> &str {
     let mut ends = (0..=MAX_NAME.min(name.len())).rev();
     let end = ends.find(|end| name.is_char_boundary(*end));
@@ -102,7 +102,7 @@ impl Collected {
         }
     }
 
-    /// Adds `functions` from elsewhere.
+    /// Adds `functions` from another source.
     pub fn add_all(&mut self, functions: Vec<BinaryFunction>) {
         for function in functions {
             let BinaryFunction {

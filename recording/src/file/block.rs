@@ -7,7 +7,7 @@ use zstd::bulk::Decompressor;
 
 use super::{Piece, ReadError};
 
-/// How every recording begins.
+/// The first bytes of every recording.
 pub const MAGIC: [u8; 8] = *b"kvmprof\0";
 /// The format that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -15,23 +15,23 @@ pub const VERSION: u32 = 1;
 pub const HEADER: usize = 16;
 /// Bytes of a block's header.
 const BLOCK_HEADER: usize = 12;
-/// Longest block, in bytes, as it lies in the file and unpacked.
+/// Maximum size of a block in bytes, packed and unpacked.
 pub const MAX_BLOCK: usize = 64 << 20;
 /// Longest block of samples, of their details, or of looks at tasks, unpacked, in bytes. Recorders hand over a block of 64 KiB; what samples refer to is in the same block,
 /// and takes several times as much in memory.
 const MAX_SAMPLES: usize = 4 << 20;
-/// How many times its size a recording unpacks to at most, and bytes that it may unpack to in any case. Symbols are packed to a
-/// quarter, samples to a third, lists of mappings that repeat to a twentieth; blocks that are made to fill the memory to a
-/// ten-thousandth.
+/// Maximum ratio of a recording's unpacked size to its size, and the unpacked size in bytes that is always allowed. Compression reduces symbols
+/// to a quarter, samples to a third, lists of mappings that repeat to a twentieth, and blocks that are made to fill the memory to
+/// a ten-thousandth.
 const MAX_RATIO: u64 = 128;
 const ALWAYS_ALLOWED: u64 = 8 << 20;
-/// How much work the packer takes.
+/// The compression level.
 const LEVEL: i32 = 1;
 
-/// What a block has.
+/// The kind of a block's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What the recording is about: JSON.
+    /// The recording's properties: JSON.
     Info,
     /// The symbols of the guest's kernel: text in the form of `/proc/kallsyms`, packed.
     Symbols,
@@ -49,9 +49,9 @@ pub enum Kind {
     Reset,
     /// Looks at the guest's tasks, packed.
     Tasks,
-    /// What is known of some of the samples in the next block of them beyond what that says, packed.
+    /// Details of some of the samples in the next block of samples, packed.
     Details,
-    /// When the ticks of the next block of samples were.
+    /// The times of the ticks in the next block of samples.
     Times,
 }
 
@@ -107,21 +107,21 @@ pub fn header() -> [u8; HEADER] {
     header
 }
 
-/// A block out of a recording.
+/// A block of a recording.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
-    /// What it has; `None` for kinds of later additions, which are passed over.
+    /// The kind of its contents; `None` for later additions to the format, which are skipped.
     pub kind: Option<Kind>,
-    /// That, unpacked.
+    /// The contents, unpacked.
     pub contents: Vec<u8>,
-    /// Bytes that it takes in the file.
+    /// Its size in the file, in bytes.
     pub length: usize,
-    /// Where it begins, in bytes from the recording's start.
+    /// The offset of its begin in the recording, in bytes.
     pub offset: u64,
 }
 
 impl Block {
-    /// A block as it lies in the file. `None` when it would be too long.
+    /// The bytes of a block in the file. `None` when it would be too long.
     pub fn encode(kind: Kind, contents: &[u8]) -> Option<Vec<u8>> {
         let packed;
         let stored = if kind.is_packed() {
@@ -141,8 +141,8 @@ impl Block {
         Some(bytes)
     }
 
-    /// The block at the start of `bytes`. `None` when it isn't whole or its checksum is wrong: there the file was cut
-    /// off.
+    /// The block at the start of `bytes`. `None` when it isn't whole or its checksum is wrong: the file was cut off
+    /// there.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Self::decode_next(bytes, 0, &[], 0).ok()?
     }
@@ -203,7 +203,7 @@ impl Block {
         }))
     }
 
-    /// What it says; `None` for kinds of later additions.
+    /// Its decoded contents; `None` for later additions to the format.
     ///
     /// # Errors
     /// It makes no sense.
@@ -219,11 +219,11 @@ impl Block {
 }
 
 thread_local! {
-    /// One for all blocks that a thread unpacks: to make one takes longer than a block of a second's samples.
+    /// A decompressor for all blocks of a thread: making one takes longer than unpacking a block with a second's samples.
     static UNPACKER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Unpacks a block that has `size` bytes then.
+/// Unpacks a block to `size` bytes.
 fn unpack(packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
     UNPACKER.with_borrow_mut(|unpacker| {
         let unpacker = match unpacker {
@@ -234,13 +234,13 @@ fn unpack(packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
     })
 }
 
-/// What `packed` says that it was, in bytes; `None` if it doesn't, or was longer than a block may be.
+/// The unpacked size that `packed` claims, in bytes; `None` if it has none, or one above the maximum of a block.
 fn unpacked_size(packed: &[u8]) -> Option<usize> {
     let size = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
     usize::try_from(size).ok().filter(|size| *size <= MAX_BLOCK)
 }
 
-/// How many bytes the first `length` bytes of a recording may unpack to.
+/// The maximum unpacked size of the first `length` bytes of a recording, in bytes.
 fn most_unpacked(length: u64) -> u64 {
     length
         .saturating_mul(MAX_RATIO)

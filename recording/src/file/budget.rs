@@ -1,19 +1,19 @@
-//! How much of a recording is kept in memory.
+//! The limits of what is kept of a recording in memory.
 
 use super::block::{Block, Kind};
 
-/// Bytes of symbols, mappings and files that are kept at most, as they are in memory: a small file can say that it unpacks to
-/// any amount, and a guest that runs for days makes up what it likes.
+/// Maximum size in memory of the symbols, mappings and files that are kept, in bytes: a small file can unpack to any size, and a
+/// guest that runs for days can make up any number of them.
 const MAX_SYMBOLS: usize = 192 << 20;
 const MAX_MAPPINGS: usize = 256 << 20;
 const MAX_BINARIES: usize = 512 << 20;
-/// What a block of symbols counts for at least, in bytes: each takes its time.
+/// Minimum number of bytes that a block of symbols counts for: each takes time to read.
 const LEAST_SYMBOLS: usize = 32 << 10;
-/// What a function takes beside its name, and what a mapping or segment takes, in bytes. A hostile file has nothing but short ones.
+/// Bytes that a function takes beside its name, and that a mapping or segment takes. A hostile file can have very many short ones.
 const FUNCTION: usize = 64;
 const ITEM: usize = 96;
 
-/// Bytes that may still be kept of a recording, by kind of block.
+/// How many bytes of a recording may still be kept, by kind of block.
 #[derive(Clone, Debug)]
 pub struct Budget {
     symbols: usize,
@@ -22,7 +22,7 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// That of a recording of which nothing is kept yet.
+    /// The budget of a recording of which nothing is kept yet.
     fn default() -> Self {
         Self {
             symbols: MAX_SYMBOLS,
@@ -33,7 +33,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Whether `block` may be kept. If so its bytes are taken off.
+    /// Whether `block` may be kept. If so, its bytes are subtracted.
     pub fn take(&mut self, block: &Block) -> bool {
         let contents = &block.contents;
         let size =
@@ -72,7 +72,7 @@ impl Budget {
         }
     }
 
-    /// To be called when all mappings that were kept have been thrown away.
+    /// Gives back the bytes of all mappings, which the caller has dropped.
     pub fn give_mappings_back(&mut self) {
         self.mappings = MAX_MAPPINGS;
     }

@@ -1,4 +1,4 @@
-//! The bytes of a recording. A long one needn't fit into memory.
+//! The bytes of a recording, which may be larger than the memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::path::Path;
 /// Bytes that are read at a time.
 const STEP: usize = 1 << 20;
 
-/// As many bytes as there were when they were opened; what is appended later isn't among them.
+/// The bytes of a recording when it was opened, without those that are appended later.
 #[derive(Debug)]
 pub struct Bytes {
     source: Source,
@@ -18,12 +18,12 @@ pub struct Bytes {
 #[derive(Debug)]
 enum Source {
     File(File),
-    /// Of what can be read only once, such as a pipe.
+    /// All bytes of a source that can be read only once, such as a pipe.
     Memory(Vec<u8>),
 }
 
 impl Bytes {
-    /// Those of the file at `path`.
+    /// The bytes of the file at `path`.
     ///
     /// # Errors
     /// It can't be opened, or it is no regular file and can't be read.
@@ -40,12 +40,12 @@ impl Bytes {
         Ok(bytes.into())
     }
 
-    /// How many there are.
+    /// The number of bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Replaces `into` by the next bytes from `begin` on, about a MiB; by none at the end, and behind it.
+    /// Replaces `into` by the next bytes from `begin` on, about a MiB. It is empty from the end on.
     ///
     /// # Errors
     /// The file can't be read.
@@ -63,7 +63,7 @@ impl Bytes {
                 while done < wanted {
                     let rest = into.get_mut(done..).unwrap_or_default();
                     match file.read_at(rest, (begin + done) as u64) {
-                        // It was made shorter meanwhile.
+                        // The file was made shorter meanwhile.
                         Ok(0) => break,
                         Ok(count) => done += count,
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,10 +1,10 @@
-//! Blocks of details of samples: what is known of some samples beyond what all of them have. Each is about the block of samples that follows it.
+//! Blocks of details of samples: properties that only some samples have. Each belongs to the block of samples that follows it.
 
 use std::collections::BTreeMap;
 
-use crate::{COMM_LENGTH, LockOwner, LockWait, Preemption, Sample};
+use crate::{LockOwner, LockWait, Preemption, Sample};
 
-use super::varint::{Numbers, push, push_signed};
+use super::varint::{Numbers, push, push_comm, push_signed};
 
 /// The records of a block, by their first byte. Each begins with the distance of its sample from that of the record before.
 mod record {
@@ -19,7 +19,7 @@ const HAS_OWNER: u8 = 1;
 /// In a lock's flags: the vCPU that the owner is on follows.
 const OWNER_RUNS: u8 = 2;
 
-/// Makes the block beside a block of samples.
+/// Makes the block of details of a block of samples.
 #[derive(Debug, Default)]
 pub struct DetailsEncoder {
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ pub struct DetailsEncoder {
 }
 
 impl DetailsEncoder {
-    /// Adds what is known of `sample`, the block's sample number `index`, from 0.
+    /// Adds the details of `sample`, the block's sample number `index`, from 0.
     pub fn push(&mut self, index: u64, sample: &Sample) {
         let known = self.preemption.get(&sample.vcpu).copied();
         if sample.preemption != known.unwrap_or_default() {
@@ -49,7 +49,7 @@ impl DetailsEncoder {
         self.last = index;
     }
 
-    /// The block, still unpacked; empty if nothing is known of its samples. What follows goes into the next one.
+    /// The block, still unpacked; empty if its samples have no details. Later samples go into the next block.
     pub fn take(&mut self) -> Vec<u8> {
         self.last = 0;
         self.preemption.clear();
@@ -69,17 +69,14 @@ fn push_lock(bytes: &mut Vec<u8>, lock: &LockWait) {
     if let Some(owner) = &lock.owner {
         push_signed(bytes, owner.pid.into());
         push_signed(bytes, owner.tid.into());
-        let name = owner.comm.split(|byte| *byte == 0).next();
-        let name = name.unwrap_or_default();
-        push(bytes, name.len() as u64);
-        bytes.extend(name);
+        push_comm(bytes, &owner.comm);
     }
     if let Some(vcpu) = vcpu {
         push(bytes, vcpu.into());
     }
 }
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Clone, Copy, Debug)]
 enum Detail {
     Preemption(Preemption),
@@ -96,7 +93,7 @@ pub struct DetailsReader<'a> {
 }
 
 impl<'a> DetailsReader<'a> {
-    /// One of the block with these contents. `None` when they make no sense from the first record on.
+    /// A reader of the block with these contents. `None` when the first record is invalid.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Self {
             numbers: Numbers(bytes),
@@ -107,7 +104,7 @@ impl<'a> DetailsReader<'a> {
         Some(reader)
     }
 
-    /// Gives `sample`, number `index` from 0, its details. Samples come in their order. `None` when the block makes no sense.
+    /// Adds its details to `sample`, number `index` from 0. The caller passes samples in their order. `None` when the block is invalid.
     pub fn complete(&mut self, index: u64, sample: &mut Sample) -> Option<()> {
         while let Some((number, detail)) = self.next
             && number == index
@@ -154,12 +151,8 @@ fn decode_lock(numbers: &mut Numbers<'_>) -> Option<LockWait> {
         owner: None,
     };
     if flags & HAS_OWNER != 0 {
-        let pid = i32::try_from(numbers.next_signed()?).ok()?;
-        let tid = i32::try_from(numbers.next_signed()?).ok()?;
-        let length = numbers.next_as()?;
-        let name = numbers.bytes(length)?;
-        let mut comm = [0; COMM_LENGTH];
-        comm.get_mut(..length)?.copy_from_slice(name);
+        let (pid, tid) = (numbers.pid()?, numbers.pid()?);
+        let comm = numbers.comm()?;
         let vcpu = match flags & OWNER_RUNS {
             0 => None,
             _ => Some(numbers.next_as()?),
@@ -179,6 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::COMM_LENGTH;
 
     fn samples() -> impl Strategy<Value = Vec<Sample>> {
         let owner = (any::<(i32, i32)>(), 0..9_u8, any::<Option<u16>>());

@@ -1,4 +1,4 @@
-//! The encoder of recordings: ticks and what is known of the guest go in, blocks come out.
+//! The encoder of recordings. It takes ticks and data about the guest, and makes blocks.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::{Part, SampleBlock, Sink, SymbolText};
 use crate::Ticks;
 use crate::tasks::TaskLook;
 
-/// Bytes that may wait in a sink when samples come; those for which there is no room are lost, and counted.
+/// Maximum number of bytes that may wait in a sink when samples come. Samples beyond that are lost, and counted.
 pub const MAX_WAITING: usize = 16 << 20;
 
-/// So many different locks get names.
+/// Maximum number of different locks that get names.
 const MAX_LOCKS: usize = 256;
 
 /// Makes one recording, and keeps its account.
@@ -28,13 +28,13 @@ pub struct Encoder<S: Sink> {
     host_text: u64,
     /// Addresses of locks that samples wait for.
     locks: HashSet<u64>,
-    /// Those whose names haven't been asked for yet.
+    /// The locks whose names haven't been requested yet.
     unnamed: Vec<u64>,
     is_over: bool,
 }
 
 impl<S: Sink> Encoder<S> {
-    /// A recording of all processes, or of `pids` if there are any, into a `sink` that has its beginning.
+    /// A recording of all processes, or of `pids` if there are any. `sink` has its beginning already.
     pub fn new(sink: S, pids: &[i32]) -> Self {
         Self {
             sink,
@@ -53,12 +53,12 @@ impl<S: Sink> Encoder<S> {
         self.intake.set_interval(interval);
     }
 
-    /// Where it goes.
+    /// The sink of the blocks.
     pub fn sink(&self) -> &S {
         &self.sink
     }
 
-    /// The same, for a reader.
+    /// The sink, to be read from.
     pub fn sink_mut(&mut self) -> &mut S {
         &mut self.sink
     }
@@ -84,7 +84,7 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
-    /// Takes a look at the guest's tasks. Of a recording of some processes it keeps theirs.
+    /// Adds a look at the guest's tasks. A recording of some processes has only their tasks.
     pub fn feed_look(&mut self, look: &TaskLook) {
         if self.is_over {
             return;
@@ -94,7 +94,7 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
-    /// To be called now and then: hands over ticks and looks that have waited for a second, or for the [interval](Self::set_interval).
+    /// Hands over ticks and looks that have waited for a second, or for the [interval](Self::set_interval). The caller calls it regularly.
     pub fn flush_due(&mut self) {
         if let Some(block) = self.intake.due() {
             self.put_samples(block);
@@ -104,16 +104,16 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
-    /// Takes a whole block, as [`Block::encode`](super::Block::encode) makes it, that samples after it refer to. It is
-    /// thrown away where the sink is full by far.
+    /// Takes a whole block, made by [`Block::encode`](super::Block::encode), that later samples refer to. It is
+    /// discarded if the sink is full by far.
     pub fn add_block(&mut self, block: Arc<[u8]>) {
         if !self.is_over {
-            // The samples stay; they lack names.
+            // The samples are kept, and have no names.
             let _ = self.sink.put(Part::Encoded(block), S::CAPACITY);
         }
     }
 
-    /// Takes a block that says when the guest was restarted. The kernel's functions are wanted anew.
+    /// Takes a block with the time of a restart. Afterwards the encoder needs the kernel's functions again.
     pub fn add_restart(&mut self, block: Arc<[u8]>) {
         self.add_block(block);
         self.has_kernel = false;
@@ -121,14 +121,14 @@ impl<S: Sink> Encoder<S> {
         self.unnamed.clear();
     }
 
-    /// A lock that samples wait for, whose name is to be given to [`add_variables`](Self::add_variables) if it has one. Each comes once, after
-    /// the kernel's functions.
+    /// The address of a lock that samples wait for. The caller passes its name to [`add_variables`](Self::add_variables) if it has one. Each
+    /// address comes once, after the kernel's functions.
     pub fn next_lock(&mut self) -> Option<u64> {
         let can_take = self.has_kernel && self.is_recording();
         can_take.then(|| self.unnamed.pop())?
     }
 
-    /// Takes places in variables of the kernel, in the form of `/proc/kallsyms`; nothing if there are none.
+    /// Takes names of addresses in variables of the kernel, in the form of `/proc/kallsyms`. The text may be empty.
     pub fn add_variables(&mut self, lines: String) {
         if !lines.is_empty() {
             self.add_symbols(lines.into());
@@ -146,8 +146,8 @@ impl<S: Sink> Encoder<S> {
         self.add_symbols(symbols);
     }
 
-    /// How many bytes of the text of modules' functions it has. `None` while it can't take more: the kernel's come
-    /// before them, and where much waits for a reader they wait too.
+    /// How many bytes of the text of modules' functions it has. `None` while it can't take more: it needs the kernel's
+    /// first, and waits while the reader is far behind.
     pub fn module_text(&self) -> Option<u64> {
         (self.has_kernel && self.takes_symbols()).then_some(self.module_text)
     }
@@ -187,16 +187,16 @@ impl<S: Sink> Encoder<S> {
     }
 
     fn put_looks(&mut self, looks: Vec<u8>) {
-        // Those for which there is no room are missing: each look stands for itself.
+        // Looks that don't fit are missing: no other look depends on them.
         let _ = self.sink.put(Part::Looks(looks), MAX_WAITING);
     }
 
-    /// The account at this moment: what waits in the sink is pending, what it refused is discarded.
+    /// The account at this moment: ticks that wait in the sink are pending, those that it refused are discarded.
     pub fn ledger(&self) -> Ledger {
         self.intake.ledger(self.sink.delivered())
     }
 
-    /// No more ticks: hands over what is left, and the account.
+    /// Ends the recording: hands over the remaining ticks, and the account.
     pub fn finish(&mut self) {
         if self.is_over {
             return;
@@ -205,10 +205,10 @@ impl<S: Sink> Encoder<S> {
         if let Some(looks) = self.intake.take_looks() {
             self.put_looks(looks);
         }
-        // There is always room for these two: the account would be wrong without them.
+        // These two always fit: the account would be wrong without them.
         let last = Part::Samples(self.intake.take());
         let end = Part::End(self.intake.account());
-        // A sink that takes neither has reported why; what it was to deliver stays pending.
+        // A sink that refuses them has reported the reason. Its ticks stay pending.
         let _ = self.sink.put(last, usize::MAX);
         let _ = self.sink.put(end, usize::MAX);
         self.sink.finish();

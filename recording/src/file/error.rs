@@ -1,11 +1,11 @@
-//! What can be wrong with a recording.
+//! The errors of recordings.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::block::VERSION;
 
-/// Why a recording that arrives in pieces can't be read on.
+/// Why reading a recording that arrives in pieces has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// It doesn't begin like a recording.
@@ -16,12 +16,12 @@ pub enum ReadError {
         "The recorder's format is version {0}, but this program reads version {VERSION}: use the program that runs the guest"
     )]
     UnknownVersion(u32),
-    /// It was cut off or changed: what came before can be used, and nothing after that can be found.
+    /// It was cut off or changed. All before that is valid, and nothing after it can be found.
     #[error("The recorder's stream is damaged at byte {offset}: {what}")]
     CutOff {
         /// Where the last whole block ends, in bytes from the recording's start.
         offset: u64,
-        /// What is wrong there.
+        /// The fault.
         what: &'static str,
     },
     /// A block is whole and yet makes no sense.
@@ -59,7 +59,7 @@ pub enum FileError {
         /// Its format.
         version: u32,
     },
-    /// It was cut off before it said what it is about.
+    /// It was cut off before the block with its properties.
     #[error("{path} was cut off before its first sample", path = .0.display())]
     Empty(PathBuf),
     /// A block is whole and yet makes no sense.

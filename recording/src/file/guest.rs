@@ -1,5 +1,5 @@
-//! What a recording tells of the guest beside its samples: where files are mapped, which functions they have, which
-//! kernel it is.
+//! Data about the guest in a recording: mappings of files, their functions, and the
+//! kernel.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub struct ProcessMappings {
     /// The name of the process's main thread at that time; empty when unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Since when, in ns of CLOCK_MONOTONIC.
+    /// The time from which they are valid, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// The mappings.
     pub mappings: Vec<Mapping>,
@@ -31,11 +31,11 @@ pub struct ProcessMappings {
 pub struct Mapping {
     /// Its first address.
     pub begin: u64,
-    /// The first address behind it.
+    /// The first address after it.
     pub end: u64,
-    /// Which of the file's bytes `begin` is.
+    /// The offset in the file of the byte at `begin`.
     pub offset: u64,
-    /// The file's path in the guest, or what it is otherwise in brackets: `[vdso]`, `[anon]`.
+    /// The file's path in the guest, or a word in brackets if it isn't a file: `[vdso]`, `[anon]`.
     pub file: String,
     /// [`BinaryInfo::id`] of the file; the block may come later in the recording.
     pub binary: Option<u32>,
@@ -45,7 +45,7 @@ pub struct Mapping {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BinaryInfo {
-    /// What mappings refer to it by.
+    /// The id by which mappings refer to it.
     pub id: u32,
     /// Its path in the guest.
     pub file: String,
@@ -53,7 +53,7 @@ pub struct BinaryInfo {
     pub build_id: String,
     /// Its executable segments.
     pub segments: Vec<Segment>,
-    /// Where it was read: `initrd`, `page cache`, `disk`, `sysroot`, `guest memory`.
+    /// The source that it was read from: `initrd`, `page cache`, `disk`, `sysroot`, `guest memory`.
     pub source: String,
 }
 
@@ -61,11 +61,11 @@ pub struct BinaryInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Segment {
-    /// Where it begins in the file, in bytes.
+    /// Its offset in the file, in bytes.
     pub offset: u64,
-    /// Its virtual address by the file itself.
+    /// Its virtual address in the file's headers.
     pub address: u64,
-    /// Its bytes in the file.
+    /// Its size in the file, in bytes.
     pub length: u64,
 }
 
@@ -84,24 +84,24 @@ pub struct KernelInfo {
 /// A function of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BinaryFunction {
-    /// Its first address by the file itself.
+    /// Its first address, by the addresses of the file.
     pub address: u64,
-    /// Its length in bytes; 0 when the file doesn't tell.
+    /// Its length in bytes; 0 when the file doesn't have it.
     pub length: u64,
     /// Its name as the file has it; empty when only its begin is known.
     pub name: String,
 }
 
-/// A file and its functions, as a recording has them.
+/// The block of a file and its functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binary {
-    /// What file it is.
+    /// The properties of the file.
     pub info: BinaryInfo,
     /// Its functions, a line each: hexadecimal address, hexadecimal length, name.
     pub functions: String,
 }
 
-/// What `address_space` of a sample is called in [`ProcessMappings`]: KPTI's two page tables lie side by side and
+/// The address space in [`ProcessMappings`] of a sample's `address_space`: KPTI's two page tables lie side by side and
 /// differ in bit 12.
 pub fn address_space_key(address_space: u64) -> u64 {
     address_space & !0x1fff
@@ -114,16 +114,16 @@ impl ProcessMappings {
     }
 }
 
-/// A restart of the guest. What follows about its kernel is about the one that has started then.
+/// A restart of the guest. Later blocks about the kernel are about the one that started then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResetInfo {
-    /// When it was, in ns of CLOCK_MONOTONIC: samples before are of what ran before, later ones of what runs since.
+    /// The time of the restart, in ns of CLOCK_MONOTONIC. Later samples belong to the system that started then.
     pub time: u64,
 }
 
 impl ResetInfo {
-    /// The block of a recording that says this.
+    /// The block of this restart.
     pub fn to_block(&self) -> Option<Vec<u8>> {
         Block::encode(Kind::Reset, &serde_json::to_vec(self).ok()?)
     }

@@ -1,4 +1,4 @@
-//! What a recording is about, and its account.
+//! A recording's properties, and its account.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use super::SampleBlock;
 use crate::{SamplingEvent, StackParts, Ticks};
 use serde::{Deserialize, Serialize};
 
-/// What [`RecordingInfo::clock`] is where the host's kernel takes the samples.
+/// The value of [`RecordingInfo::clock`] if the host's kernel takes the samples.
 pub const KERNEL_CLOCK: &str = "kernel";
 
-/// What a recording is about.
+/// A recording's properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordingInfo {
@@ -17,14 +17,14 @@ pub struct RecordingInfo {
     pub program: String,
     /// The guest kernel's file.
     pub kernel: String,
-    /// How many vCPUs the guest has.
+    /// The number of the guest's vCPUs.
     pub vcpus: u32,
     /// Ticks a second on each vCPU; 0 if an event makes them.
     pub hz: u32,
-    /// The event that makes ticks; `None`: the clock does.
+    /// The event that makes ticks; `None` if the clock makes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<SamplingEvent>,
-    /// How many ticks there are between two looks at the guest's tasks; `None`: there are no looks.
+    /// The number of ticks between two looks at the guest's tasks; `None` if there are no looks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u32>,
     /// What drives the clock.
@@ -33,13 +33,13 @@ pub struct RecordingInfo {
     pub jitter: bool,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
-    /// When it began, in ns since 1970 (CLOCK_REALTIME).
+    /// Its begin, in ns since 1970 (CLOCK_REALTIME).
     pub began_ns: u64,
-    /// The same moment in ns of CLOCK_MONOTONIC, which samples are timed by.
+    /// The same moment in ns of CLOCK_MONOTONIC, the clock of samples' times.
     pub began_monotonic_ns: u64,
-    /// Which parts of the stacks were asked for.
+    /// The parts of stacks that were requested.
     pub stacks: StackParts,
-    /// The processes that were asked for, by pid; none: all of them.
+    /// The pids of the processes that were requested; empty for all processes.
     pub pids: Vec<i32>,
 }
 
@@ -59,38 +59,35 @@ impl RecordingInfo {
     }
 }
 
-/// Where every tick of a recording went: `ticks == samples + idle + stolen + lost + ungathered`.
+/// The account of a recording's ticks: `ticks == samples + idle + stolen + lost + ungathered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// All ticks of the clock, of all vCPUs.
     pub ticks: u64,
-    /// Those with a sample in the recording.
+    /// Ticks with a sample in the recording.
     pub samples: u64,
-    /// Those counted as idle: the vCPU was halted all along.
+    /// Ticks counted as idle: the vCPU was halted.
     pub idle: u64,
-    /// Those on which the host didn't run the vCPU.
+    /// Ticks at which the host didn't run the vCPU.
     pub stolen: u64,
-    /// Those missed for another reason.
+    /// Ticks without a sample for another reason.
     pub lost: u64,
-    /// Those of processes that weren't asked for.
+    /// Ticks of processes that weren't requested.
     #[serde(default)]
     pub ungathered: u64,
 }
 
 impl Account {
-    /// Adds `ticks`. Counts that are absurd stay where they are rather than start anew.
+    /// Adds `ticks`. Counts saturate.
     pub fn enter(&mut self, ticks: &Ticks) {
-        let parts = [
-            (&mut self.samples, u64::from(ticks.sample.is_some())),
-            (&mut self.idle, ticks.idle),
-            (&mut self.stolen, ticks.stolen),
-            (&mut self.lost, ticks.lost),
-            (&mut self.ungathered, ticks.ungathered),
-        ];
-        for (part, count) in parts {
-            *part = part.saturating_add(count);
-            self.ticks = self.ticks.saturating_add(count);
-        }
+        self.add(&SampleBlock {
+            samples: ticks.sample.is_some().into(),
+            idle: ticks.idle,
+            stolen: ticks.stolen,
+            lost: ticks.lost,
+            ungathered: ticks.ungathered,
+            ..SampleBlock::default()
+        });
     }
 
     /// Adds the ticks of a block.
@@ -139,7 +136,7 @@ impl Account {
 }
 
 impl fmt::Display for Account {
-    /// As an equation.
+    /// Writes the account as an equation.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             ticks,

@@ -1,4 +1,4 @@
-//! Ticks on their way into blocks, and the account of them.
+//! Puts ticks into blocks, and keeps their account.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,10 +8,10 @@ use crate::tasks::TaskLook;
 use crate::{IDLE_PID, Ticks};
 use kvmprof_abi::pcs::Ledger;
 
-/// A block is due after that time even if it isn't full, so that little is lost in a crash.
+/// The time after which a block is complete even if it isn't full, so that a crash loses little.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// When a block is due that isn't full.
+/// When a block is complete that isn't full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     /// After [`MAX_AGE`].
@@ -32,19 +32,19 @@ impl Due {
     fn is_now(&self) -> bool {
         match *self {
             Self::Age(begun) => begun.elapsed() >= MAX_AGE,
-            // A clock that is set back makes a block come early.
+            // If the clock is set back, a block comes early.
             Self::Aligned { interval, last } => multiple(now(), interval) != last,
         }
     }
 }
 
-/// CLOCK_REALTIME.
+/// The time since 1970 by CLOCK_REALTIME.
 fn now() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default()
 }
 
-/// How many times `interval`, in s, had passed of CLOCK_REALTIME [`MAX_AGE`] before `now`.
+/// The number of multiples of `interval`, in s of CLOCK_REALTIME, until [`MAX_AGE`] before `now`.
 fn multiple(now: Duration, interval: u64) -> u64 {
     now.saturating_sub(MAX_AGE).as_secs() / interval.max(1)
 }
@@ -56,16 +56,16 @@ pub struct Intake {
     due: Due,
     looks: TasksEncoder,
     looks_begun: Instant,
-    /// The processes that are wanted; none: all of them.
+    /// The processes that are recorded; empty for all processes.
     pids: Vec<i32>,
-    /// Ticks of others by vCPU: a run of them takes no more room than one.
+    /// Ticks of other processes by vCPU: a run of them takes no more space than one.
     others: BTreeMap<u16, u64>,
-    /// What the ticks so far were; those of blocks that found no room are lost.
+    /// The account of all ticks so far. Those of blocks that didn't fit are lost.
     account: Account,
 }
 
 impl Intake {
-    /// One that has seen nothing yet, for all processes, or for `pids` if there are any.
+    /// An intake without ticks, for all processes, or for `pids` if there are any.
     pub fn new(pids: &[i32]) -> Self {
         Self {
             encoder: SamplesEncoder::default(),
@@ -85,7 +85,7 @@ impl Intake {
         self.due = Due::Aligned { interval, last };
     }
 
-    /// Takes `ticks`, and the frames of their sample's stack. The result is a block that is full now.
+    /// Takes `ticks`, and the frames of their sample's stack. Returns a block if it is full now.
     pub fn feed(&mut self, ticks: &Ticks, frames: &[u64]) -> Option<SampleBlock> {
         let mut ticks = self.wanted(ticks);
         self.account.enter(&ticks);
@@ -98,7 +98,7 @@ impl Intake {
         self.encoder.is_full().then(|| self.take())
     }
 
-    /// Takes a look at the guest's tasks. The result is a block of them that is full now.
+    /// Adds a look at the guest's tasks. Returns a block of looks if it is full now.
     pub fn feed_look(&mut self, look: &TaskLook) -> Option<Vec<u8>> {
         if self.looks.is_empty() {
             self.looks_begun = Instant::now();
@@ -109,18 +109,18 @@ impl Intake {
         self.looks.is_full().then(|| self.looks.take())
     }
 
-    /// A block of looks that has waited for long enough.
+    /// A block of looks if it has waited for long enough.
     pub fn due_looks(&mut self) -> Option<Vec<u8>> {
         (self.looks_begun.elapsed() >= MAX_AGE).then(|| self.take_looks())?
     }
 
-    /// The looks that are left, if there are any.
+    /// The remaining looks, if there are any.
     pub fn take_looks(&mut self) -> Option<Vec<u8>> {
         (!self.looks.is_empty()).then(|| self.looks.take())
     }
 
-    /// `ticks` without those of processes that aren't wanted. Whose the stolen and the lost ones would have been isn't
-    /// known: they stay.
+    /// `ticks` without those of processes that aren't recorded. The process of stolen and lost ticks isn't known: they
+    /// stay.
     fn wanted(&self, ticks: &Ticks) -> Ticks {
         let mut wanted = *ticks;
         if self.pids.is_empty() {
@@ -140,7 +140,7 @@ impl Intake {
         wanted
     }
 
-    /// A block that has waited for long enough.
+    /// A block of ticks if it has waited for long enough.
     pub fn due(&mut self) -> Option<SampleBlock> {
         let has_some = !self.encoder.is_empty() || !self.others.is_empty();
         if !self.due.is_now() {
@@ -156,7 +156,7 @@ impl Intake {
         None
     }
 
-    /// What is left.
+    /// The remaining ticks.
     pub fn take(&mut self) -> SampleBlock {
         self.due.begin();
         for (vcpu, ungathered) in std::mem::take(&mut self.others) {
@@ -170,7 +170,7 @@ impl Intake {
         self.encoder.take()
     }
 
-    /// There was no room for `block`: its samples are lost, and the next block says so.
+    /// Counts the samples of `block`, which didn't fit into the sink, as lost. The next block has them as lost ticks.
     pub fn lose(&mut self, block: &SampleBlock) {
         let lost = block.samples + block.idle;
         self.account.samples -= block.samples;
@@ -185,12 +185,12 @@ impl Intake {
         self.encoder.push(&gap, &[]);
     }
 
-    /// Where every tick went.
+    /// The account of all ticks.
     pub fn account(&self) -> Account {
         self.account
     }
 
-    /// The ledger, with what has been `delivered` so far: the rest is pending.
+    /// The ledger, if `delivered` has been delivered so far. The rest is pending.
     pub fn ledger(&self, delivered: Delivered) -> Ledger {
         let account = &self.account;
         let Delivered {

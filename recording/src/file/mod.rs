@@ -1,7 +1,7 @@
 //! The file that a recording is kept in; `FORMAT.md` describes it.
 //!
-//! A file is a header and blocks, each with its length and checksum, that are only ever appended: whatever cuts
-//! it off, all blocks before that are good.
+//! A file has a header and blocks, each with its length and checksum. Blocks are only appended: if the file is cut
+//! off, all blocks before that are valid.
 
 mod block;
 mod budget;

@@ -1,5 +1,5 @@
-//! Files for results. What is in them is the guest's, and only for the user who asked for it: they are made with mode 0600, no link
-//! is followed, and no file of another user's is written into.
+//! Files for results. They have data of the guest, which only the user of the command may read: they are made with mode 0600, links aren't
+//! followed, and no other user's file is written to.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -13,20 +13,20 @@ use rustix::fs::OFlags;
 
 use super::MAGIC;
 
-/// How many names are tried for a temporary file.
+/// Maximum number of names that are tried for a temporary file.
 const ATTEMPTS: u32 = 100;
 
-/// The mode of new files: what a guest does is its user's concern alone.
+/// The mode of new files: only their owner may read what a guest does.
 const MODE: u32 = 0o600;
 /// The mode of new folders.
 const FOLDER_MODE: u32 = 0o700;
 /// What the name of a recording ends in when a newer one has taken its own.
 const OLDER: &str = ".old";
 
-/// Why a result isn't written to a file that is there.
+/// Why a result isn't written to an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedOutput {
-    /// A stranger may have put it there, in a folder that all can write to.
+    /// Another user may have made it, in a folder that all can write to.
     #[error("it is a symbolic link: name the file that it leads to")]
     Link,
     /// Its owner could read the guest's data.
@@ -35,7 +35,7 @@ pub enum RefusedOutput {
     /// It is a disk, a socket or the like.
     #[error("it is neither a file nor a pipe, terminal or other character device")]
     Kind,
-    /// A folder is wanted where something else is.
+    /// There is something else than a folder.
     #[error("it is no folder: remove it, or choose another name")]
     NoFolder,
     /// An older recording has no place.
@@ -51,8 +51,8 @@ impl From<RefusedOutput> for io::Error {
     }
 }
 
-/// Opens the file at `path` to be written to where it is, from its begin on; what is in it stays. It is made, with mode 0600, if
-/// there is none. Pipes and character devices are opened as they are, and by a link too, such as `/dev/stdout`.
+/// Opens the file at `path` for writing in place, from its begin on; its contents stay. It is made, with mode 0600, if it doesn't
+/// exist. Pipes and character devices are opened as they are, also by a link such as `/dev/stdout`.
 ///
 /// # Errors
 /// [`RefusedOutput`] as the error's source; the folder doesn't exist or takes no files, or the file may not be written to.
@@ -60,7 +60,7 @@ pub fn open_in_place(path: &Path) -> io::Result<File> {
     open_checked(path, false, false)
 }
 
-/// As [`open_in_place`], and a file is emptied.
+/// As [`open_in_place`], but a regular file is emptied.
 ///
 /// # Errors
 /// As [`open_in_place`].
@@ -80,8 +80,8 @@ pub fn open_to_append(path: &Path, new: bool) -> io::Result<File> {
     open_checked(path, true, new)
 }
 
-/// Makes a folder with mode 0700 at `path`, with those above it, or takes the one that is there if it is the user's own and no link: in
-/// anybody else's, the files of a result would be that user's, too.
+/// Makes a folder with mode 0700 at `path`, with those above it, or uses the existing one if it belongs to the user and isn't a link. The owner
+/// of any other folder could change the files of a result.
 ///
 /// # Errors
 /// [`RefusedOutput`] as the error's source; the folder can't be made.
@@ -135,7 +135,7 @@ fn open_checked(path: &Path, read: bool, new: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens what a link leads to, if that is no file. What stands for standard output or error is that, file or not.
+/// Opens the target of a link if it isn't a regular file. A link to standard output or error is opened in any case.
 fn open_linked(path: &Path) -> io::Result<File> {
     let Ok(found) = fs::metadata(path) else {
         return Err(RefusedOutput::Link.into());
@@ -162,7 +162,7 @@ fn open_linked(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Checks an open file: a character device is what it is, but files and pipes of strangers are read by strangers.
+/// Checks an open file: other users could read their files and pipes. A character device is always accepted.
 fn check(file: &File) -> Result<(), io::Error> {
     let found = file.metadata()?;
     let (kind, owner) = (found.file_type(), found.uid());
@@ -176,10 +176,10 @@ fn check(file: &File) -> Result<(), io::Error> {
     Err(RefusedOutput::Kind.into())
 }
 
-/// A new file with mode 0600, under a temporary name in the folder that it is for. [`keep`](Self::keep) gives it its own name, in
-/// the place of an older file, which is whole until then. Dropped before that it is removed.
+/// A new file with mode 0600, under a temporary name in its folder. [`keep`](Self::keep) gives it its own name, and replaces an older
+/// file, which is complete until then. The new file is removed if it is dropped before.
 ///
-/// What isn't a regular file (a device, a pipe) is opened and written to at once, as [`open_in_place`] does.
+/// If there is something else than a regular file (a device, a pipe), it is opened and written to at once, as by [`open_in_place`].
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
@@ -204,7 +204,7 @@ impl NewFile {
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Ok(found) if found.is_file() => {
-                // A file that is protected from being written to isn't replaced either.
+                // A write-protected file isn't replaced either.
                 OpenOptions::new()
                     .write(true)
                     .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
@@ -255,11 +255,11 @@ impl NewFile {
         Ok(file)
     }
 
-    /// Gives the file its name; what was there before is gone, unless it is a recording that is to be [kept](Self::create_recording). Does nothing
-    /// a second time.
+    /// Gives the file its name, which replaces an older file, unless that is a recording that is to be [kept](Self::create_recording). A second
+    /// call does nothing.
     ///
     /// # Errors
-    /// The system doesn't rename it; the older file is still there then, under one name or the other.
+    /// The file can't be renamed. The older file still exists, under one name or the other.
     pub fn keep(&mut self) -> io::Result<()> {
         if let Some(pending) = &self.pending {
             if let Some(older) = &pending.older
@@ -284,7 +284,7 @@ impl NewFile {
         self.file.sync_all()
     }
 
-    /// Removes what killed programs have left of the file at `path`: those under temporary names. If another program is writing one right now,
+    /// Removes temporary files that killed programs have left of the file at `path`. If another program is writing one right now,
     /// its [`keep`](Self::keep) fails.
     ///
     /// # Errors
@@ -306,7 +306,7 @@ impl NewFile {
         Ok(())
     }
 
-    /// Whether an older file is there, which [`keep`](Self::keep) would replace.
+    /// Whether there is an older file, which [`keep`](Self::keep) would replace.
     pub fn would_replace(&self) -> bool {
         let pending = self.pending.as_ref();
         pending.is_some_and(|pending| pending.path.exists())
@@ -326,7 +326,7 @@ impl Write for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(pending) = &self.pending {
-            // Where it can't be removed it is no harm.
+            // A temporary file that can't be removed does no harm.
             let _ = fs::remove_file(&pending.temporary);
         }
     }
@@ -345,7 +345,7 @@ pub fn is_recording(path: &Path) -> bool {
     read.is_ok() && start == MAGIC
 }
 
-/// How the temporary names of a file called `name` begin. Those that look for results pass over names that begin with a dot.
+/// The prefix of temporary names of a file called `name`. Programs that look for results skip names that begin with a dot.
 fn temporary_start(name: &OsStr) -> OsString {
     let mut start = OsString::from(".");
     start.push(name);
@@ -353,7 +353,7 @@ fn temporary_start(name: &OsStr) -> OsString {
     start
 }
 
-/// Makes a file in the folder of `path` whose name nobody else has.
+/// Makes a file with a unique name in the folder of `path`.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let Some(name) = path.file_name() else {
         return Err(ErrorKind::IsADirectory.into());

@@ -1,14 +1,14 @@
-//! Who looks on while a recording is read.
+//! Observers of the progress while a recording is read.
 
 use std::ops::ControlFlow;
 
-/// Looks on while a recording is read.
+/// Gets the progress while a recording is read, and can interrupt that.
 pub trait Observer {
-    /// `done` of `whole` have been seen to, of whatever takes time. A break ends it there, with what there is.
+    /// `done` of `whole` are finished, in the unit of what takes time. A break ends the work there, with the results so far.
     fn advance(&self, done: u64, whole: u64) -> ControlFlow<()>;
 }
 
-/// Nobody looks on.
+/// An observer that does nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unobserved;
 

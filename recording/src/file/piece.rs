@@ -1,4 +1,4 @@
-//! What a block says.
+//! The decoded contents of a block.
 
 use serde::de::DeserializeOwned;
 
@@ -10,10 +10,10 @@ use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingIn
 use crate::Ticks;
 use crate::tasks::TaskLook;
 
-/// What one block says.
+/// The decoded contents of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// What the recording is about.
+    /// The recording's properties.
     Info(RecordingInfo),
     /// The guest's kernel.
     Kernel(KernelInfo),
@@ -27,24 +27,24 @@ pub enum Piece {
     Binary(Binary),
     /// Samples.
     Samples(Samples),
-    /// What is known of some of the samples in the next block of them beyond what that says.
+    /// Details of some of the samples in the next block of samples.
     Details(Details),
-    /// When the ticks of the next block of samples were.
+    /// The times of the ticks in the next block of samples.
     Times(BlockTimes),
     /// Looks at the guest's tasks.
     Looks(Looks),
-    /// The account of all ticks: nothing follows.
+    /// The account of all ticks. It is the last block.
     End(Account),
 }
 
-/// A block of samples, as the format has them.
+/// A block of samples that isn't decoded yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Samples {
     bytes: Vec<u8>,
     offset: u64,
 }
 
-/// What is known of some of the samples in the next block of them beyond what that says, as the format has it.
+/// A block of details of some of the samples in the next block of samples, which isn't decoded yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details(Vec<u8>);
 
@@ -73,19 +73,19 @@ impl Samples {
     }
 }
 
-/// What is read as it comes, and not kept.
+/// The blocks that are passed on while a recording is read, and not kept.
 pub(super) enum Body<'a> {
-    /// When those that follow were.
+    /// The times of the ticks that follow.
     Times(BlockTimes),
     /// Ticks.
     Samples(&'a Samples),
-    /// What is known of those that follow.
+    /// Details of the samples that follow.
     Details(Details),
     /// Looks at the guest's tasks.
     Looks(&'a Looks),
 }
 
-/// A block of looks at the guest's tasks, as the format has them.
+/// A block of looks at the guest's tasks that isn't decoded yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Looks {
     bytes: Vec<u8>,
@@ -106,10 +106,10 @@ impl Looks {
 }
 
 impl Piece {
-    /// What a block of `kind` at `offset` says that has these `contents`.
+    /// Decodes the `contents` of a block of this `kind` at `offset`.
     ///
     /// # Errors
-    /// It makes no sense; the result says why.
+    /// The contents are invalid.
     pub(super) fn decode(kind: Kind, contents: Vec<u8>, offset: u64) -> Result<Self, &'static str> {
         Ok(match kind {
             Kind::Info => Self::Info(json(

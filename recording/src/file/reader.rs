@@ -1,26 +1,26 @@
-//! Blocks out of a recording that arrives in pieces.
+//! Reads blocks of a recording that arrives in pieces.
 
 use super::block::{Block, HEADER, Kind, MAGIC, VERSION};
 use super::error::ReadError;
 
-/// Bytes of room that stay when all has been read.
+/// Capacity of the buffer, in bytes, that is kept when all has been read.
 const KEPT: usize = 16 << 10;
 
-/// Takes a recording apart. It keeps the bytes of one block, at most 64 MiB, and what was pushed behind it.
+/// Splits a recording into blocks. It keeps the bytes of one block, at most 64 MiB, and those that were pushed after it.
 #[derive(Debug, Default)]
 pub struct Reader {
     buffer: Vec<u8>,
-    /// Bytes of the buffer that have been read.
+    /// How many bytes of the buffer have been read.
     done: usize,
     /// Bytes of the recording that have been read.
     offset: u64,
-    /// Bytes that these have unpacked to.
+    /// The unpacked size of these, in bytes.
     unpacked: u64,
     passed_over: &'static [Kind],
 }
 
 impl Reader {
-    /// One that passes over what blocks of these `kinds` have: their contents are empty.
+    /// A reader that skips the contents of blocks of these `kinds`: they are empty.
     pub fn without(kinds: &'static [Kind]) -> Self {
         Self {
             passed_over: kinds,
@@ -28,12 +28,12 @@ impl Reader {
         }
     }
 
-    /// From the next block on, blocks of these `kinds` are passed over, and no others.
+    /// From the next block on, skips the contents of blocks of these `kinds`, and of no others.
     pub(super) fn pass_over(&mut self, kinds: &'static [Kind]) {
         self.passed_over = kinds;
     }
 
-    /// Takes the next bytes, as many as there are.
+    /// Takes the next bytes of the recording.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.done);
         self.done = 0;
@@ -43,7 +43,7 @@ impl Reader {
     /// The next block; `None` until more bytes have been pushed.
     ///
     /// # Errors
-    /// It is no recording of a known format, the rest of it can't be read, or it unpacks to more than recordings do.
+    /// It isn't a recording of a known format, the rest of it can't be read, or its unpacked size is above the maximum.
     pub fn next_block(&mut self) -> Result<Option<Block>, ReadError> {
         if self.offset == 0 {
             let Some(header) = self.buffer.first_chunk() else {
@@ -65,7 +65,7 @@ impl Reader {
         self.done += length;
         self.offset += length as u64;
         if self.done == self.buffer.len() {
-            // After a block of symbols there are small ones only, perhaps for weeks.
+            // After a large block of symbols there may be only small ones for weeks.
             self.buffer.clear();
             self.buffer.shrink_to(KEPT);
             self.done = 0;
@@ -77,7 +77,7 @@ impl Reader {
         self.offset
     }
 
-    /// Bytes that these have unpacked to, without those that were passed over.
+    /// The unpacked size of these in bytes, without blocks that were skipped.
     pub fn unpacked(&self) -> u64 {
         self.unpacked
     }

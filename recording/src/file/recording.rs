@@ -16,24 +16,24 @@ use super::{
 use crate::Ticks;
 use crate::tasks::TaskLook;
 
-/// A recording in a file, as far as it is whole. The file is read again by each of its functions.
+/// A recording in a file, up to its last whole block. Each of its functions reads the file again.
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
     bytes: Bytes,
-    /// Where reading ends, in bytes: less than there are once it was interrupted.
+    /// The offset at which reading ends, in bytes. It is below the file's length after an interrupt.
     end: Cell<usize>,
     unpacked: Cell<u64>,
 }
 
-/// What is passed over where only the samples, only the looks at tasks, or none of them are wanted.
+/// The kinds of blocks that are skipped if only samples, only looks at tasks, or neither are needed.
 const BUT_SAMPLES: &[Kind] = &[Kind::Tasks];
 const BUT_LOOKS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples];
 const BUT_CONTENTS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples, Kind::Tasks];
-/// The same after times that aren't wanted, until samples come.
+/// The kinds of blocks that are skipped after times that aren't wanted, until the next samples.
 const OTHER_TIMES: &[Kind] = &[Kind::Details, Kind::Samples, Kind::Tasks];
 
-/// What there is besides samples.
+/// The contents of a recording besides samples.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// What the recording is about.
@@ -41,9 +41,9 @@ pub struct Contents {
     /// The symbols of the guest's kernel and its modules, in the form of `/proc/kallsyms`, in the order in which they
     /// came; empty when they weren't known.
     pub symbols: String,
-    /// Where in `symbols` each block of them ends, in bytes.
+    /// The offsets in `symbols` at which the blocks of symbols end, in bytes.
     pub symbol_ends: Vec<usize>,
-    /// The guest's kernel, when it is known; after a restart, as it runs since.
+    /// The guest's kernel if known; after a restart, the one that started then.
     pub kernel: Option<KernelInfo>,
     /// The guest's restarts, in the order of the file.
     pub resets: Vec<ResetInfo>,
@@ -51,15 +51,15 @@ pub struct Contents {
     pub mappings: Vec<ProcessMappings>,
     /// Files that code was executed from.
     pub binaries: Vec<Binary>,
-    /// How many blocks of symbols, mappings and files were more than is kept.
+    /// The number of blocks of symbols, mappings and files that were dropped because of the limits.
     pub left_out: u64,
-    /// Where every tick went, by what is in the file.
+    /// The account of the ticks in the file.
     pub account: Account,
     /// The account that the recorder closed the file with; `None` when it was cut off before.
     pub closed: Option<Account>,
-    /// Bytes at the file's end that belong to no whole block.
+    /// The number of bytes at the file's end that belong to no whole block.
     pub cut_off: usize,
-    /// Bytes that weren't read, because reading was interrupted.
+    /// The number of bytes that weren't read because reading was interrupted.
     pub unread: usize,
 }
 
@@ -111,12 +111,12 @@ impl Recording {
         })
     }
 
-    /// Bytes of the file.
+    /// The length of the file, in bytes.
     pub fn length(&self) -> usize {
         self.bytes.length()
     }
 
-    /// How many bytes its blocks have unpacked to so far, in all reads together. Blocks that were passed over aren't in it.
+    /// The unpacked size of its blocks in all reads so far, in bytes, without blocks that were skipped.
     pub fn unpacked(&self) -> u64 {
         self.unpacked.get()
     }
@@ -124,12 +124,12 @@ impl Recording {
     /// Reads all of it: hands each run of ticks, and the frames of its sample's stack, to `each`.
     ///
     /// # Errors
-    /// It was cut off before its first block, or a block that is whole makes no sense.
+    /// It was cut off before its first block, or the contents of a whole block are invalid.
     pub fn read(&self, each: impl FnMut(&Ticks, &[u64])) -> Result<Contents, FileError> {
         self.read_observed(&Unobserved, each)
     }
 
-    /// As [`Self::read`], while `observer` looks on. Once it has interrupted, this recording ends there for ever.
+    /// As [`Self::read`], while `observer` gets the progress. If the observer interrupts, this recording ends there, also for later reads.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -141,9 +141,9 @@ impl Recording {
         self.read_wanted(observer, |_| true, each)
     }
 
-    /// As [`Self::read_observed`], but samples and ticks without one only of the blocks that are `wanted`: it gets the times of the next block in
-    /// the order of the file. What blocks of samples aren't wanted isn't unpacked, and isn't in the account. Older recordings don't tell
-    /// times: of these, all is read.
+    /// As [`Self::read_observed`], but with the ticks of only those blocks that are `wanted`: it gets the times of each block in the order of the
+    /// file. Other blocks of samples aren't unpacked, and aren't in the account. Older recordings have no times: all of their blocks are
+    /// read.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -177,7 +177,7 @@ impl Recording {
         Ok(contents)
     }
 
-    /// Reads all but the samples: what samples are about may come after them.
+    /// Reads all but the samples. Samples can refer to data that comes after them.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -204,7 +204,7 @@ impl Recording {
         })
     }
 
-    /// Has `reader` read all blocks, and hands those of samples and of looks at tasks to `each`, which says what kinds are passed over from then
+    /// Has `reader` read all blocks, and hands those of samples and of looks at tasks to `each`, which returns the kinds that are skipped from then
     /// on.
     fn read_blocks(
         &self,
@@ -229,7 +229,7 @@ impl Recording {
                     pushed += step.len();
                     continue;
                 }
-                // All before that is good.
+                // All blocks before are valid.
                 Err(ReadError::CutOff { .. }) => break,
                 Err(error) => return Err(FileError::at(&self.path, error)),
             };
@@ -268,7 +268,7 @@ impl Contents {
         ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
     }
 
-    /// Takes what `block` says, if `budget` allows it. Samples and looks at tasks go to `each`, whose result is returned.
+    /// Adds the contents of `block`, if `budget` allows it. Samples and looks at tasks go to `each`, whose result is returned.
     fn take(
         &mut self,
         block: Block,

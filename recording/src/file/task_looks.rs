@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use crate::tasks::{Task, TaskLook, TaskStack, TaskState};
 use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, StackEnd};
 
-use super::varint::{Numbers, push, push_signed};
+use super::varint::{Numbers, push, push_comm, push_frames, push_signed};
 
-/// A block is handed over when it has so many bytes.
+/// The size at which a block is full, in bytes.
 const FULL: usize = 64 << 10;
 /// Maximum number of tasks in a look, and of all frames of their stacks.
 pub const MAX_TASKS: usize = 4096;
@@ -28,7 +28,7 @@ mod record {
 const ON_VCPU: u8 = 1;
 /// In a task's flags: its run delay follows.
 const HAS_DELAY: u8 = 2;
-/// The numbers of tasks' stacks that are none of the block's.
+/// The numbers of stacks that tasks have if their stack isn't in the block.
 const UNREAD: u64 = 0;
 const ABSENT: u64 = 1;
 const CHANGED: u64 = 2;
@@ -46,7 +46,7 @@ pub struct TasksEncoder {
 }
 
 impl TasksEncoder {
-    /// Adds `look`, of it only the tasks of processes that are `wanted`.
+    /// Adds the tasks of `look` whose processes are `wanted`.
     pub fn push(&mut self, look: &TaskLook, wanted: impl Fn(i32) -> bool) {
         let mut body = Vec::new();
         let mut count = 0;
@@ -100,9 +100,7 @@ impl TasksEncoder {
             bytes.push(record::THREAD);
             push_signed(bytes, pid.into());
             push_signed(bytes, tid.into());
-            let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
-            push(bytes, name.len() as u64);
-            bytes.extend(name);
+            push_comm(bytes, &comm);
             next
         })
     }
@@ -119,11 +117,7 @@ impl TasksEncoder {
         let bytes = &mut self.bytes;
         bytes.push(record::STACK);
         bytes.extend(head);
-        let mut last = 0_u64;
-        for frame in frames {
-            push_signed(bytes, frame.wrapping_sub(last).cast_signed());
-            last = *frame;
-        }
+        push_frames(bytes, frames);
         let index = self.stacks.len() as u64;
         self.stacks.insert(key, index);
         index
@@ -139,7 +133,7 @@ impl TasksEncoder {
         self.bytes.is_empty()
     }
 
-    /// The block, still unpacked; what follows goes into the next one.
+    /// Takes the block, still unpacked. Later looks go into the next one.
     pub fn take(&mut self) -> Vec<u8> {
         self.threads.clear();
         self.stacks.clear();
@@ -154,7 +148,7 @@ struct Stack {
     frames: Vec<u64>,
 }
 
-/// Reads a block: hands each look to `each`. `None` when the block makes no sense; what came before that has been handed over.
+/// Reads a block: hands each look to `each`. `None` when the block is invalid. What came before the fault has been handed over.
 pub fn decode(bytes: &[u8], mut each: impl FnMut(&TaskLook)) -> Option<()> {
     let mut numbers = Numbers(bytes);
     let mut threads: Vec<Thread> = Vec::new();
@@ -189,13 +183,7 @@ pub fn decode(bytes: &[u8], mut each: impl FnMut(&TaskLook)) -> Option<()> {
 }
 
 fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
-    let pid = i32::try_from(numbers.next_signed()?).ok()?;
-    let tid = i32::try_from(numbers.next_signed()?).ok()?;
-    let length = numbers.next_as()?;
-    let name = numbers.bytes(length)?;
-    let mut comm = [0; COMM_LENGTH];
-    comm.get_mut(..length)?.copy_from_slice(name);
-    Some((pid, tid, comm))
+    Some((numbers.pid()?, numbers.pid()?, numbers.comm()?))
 }
 
 fn decode_stack(numbers: &mut Numbers<'_>) -> Option<Stack> {
@@ -204,16 +192,10 @@ fn decode_stack(numbers: &mut Numbers<'_>) -> Option<Stack> {
     if usize::from(count) > DEFAULT_STACK_FRAMES || scheduler > count {
         return None;
     }
-    let mut last = 0_u64;
-    let frames = (0..count).map(|_| {
-        last = last.wrapping_add_signed(numbers.next_signed()?);
-        Some(last)
-    });
-    let frames = frames.collect::<Option<_>>()?;
     Some(Stack {
         scheduler,
         end,
-        frames,
+        frames: numbers.frames(count.into())?,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Blocks of times: when the ticks of the next block of samples were, so that a reader that wants another time can pass over that block.
+//! Blocks of times. Each has the times of the ticks in the next block of samples, so that a reader of another time can skip that block.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,41 @@ use crate::{Sample, Ticks};
 
 use super::varint::{Numbers, push};
 
-/// Most vCPUs in a block: each is there once.
+/// Maximum number of vCPUs in a block, each of which is there once.
 const MAX_VCPUS: usize = 1 << 16;
 /// The byte of a vCPU that has no sample in the block, and of one that has.
 const NO_SAMPLE: u8 = 0;
 const SAMPLED: u8 = 1;
 
-/// When the ticks of one block of samples were, by vCPU. Ticks without a sample have no time of their own: they come one period after another,
-/// from the vCPU's last tick before them on.
+/// The times of the ticks of one block of samples, by vCPU. Ticks without a sample have no time of their own: they follow the vCPU's last tick
+/// before them at distances of the period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockTimes {
-    /// In the order of their numbers, each at most once.
+    /// The vCPUs in the order of their numbers, each at most once.
     pub vcpus: Vec<VcpuTimes>,
 }
 
-/// When the ticks of one vCPU in a block were.
+/// The times of the ticks of one vCPU in a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuTimes {
     /// The vCPU.
     pub vcpu: u16,
-    /// How many ticks have no sample, of all kinds.
+    /// The number of ticks without a sample, of all kinds.
     pub missed: u64,
-    /// How many of these come after the vCPU's last sample in the block; all of them if there is none.
+    /// The number of these that come after the vCPU's last sample in the block; all of them if there is none.
     pub missed_last: u64,
-    /// Its samples.
+    /// The times of its samples.
     pub samples: Option<SampleTimes>,
 }
 
-/// When the samples of one vCPU in a block were, in ns of CLOCK_MONOTONIC.
+/// The times of the samples of one vCPU in a block, in ns of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleTimes {
-    /// The earliest one.
+    /// The earliest time.
     pub earliest: u64,
-    /// The latest one.
+    /// The latest time.
     pub latest: u64,
-    /// The last one in the block: the latest, unless the block isn't in the order of time.
+    /// The time of the last sample in the block: the latest, unless the block isn't in the order of time.
     pub last: u64,
 }
 
@@ -63,7 +63,7 @@ impl VcpuTimes {
     }
 }
 
-/// Makes the block beside a block of samples.
+/// Makes the block of times of a block of samples.
 #[derive(Debug, Default)]
 pub struct TimesEncoder(BTreeMap<u16, VcpuTimes>);
 
@@ -87,7 +87,7 @@ impl TimesEncoder {
         })
     }
 
-    /// The block; empty without ticks. What follows goes into the next one.
+    /// Takes the block; empty without ticks. Later ticks go into the next one.
     pub fn take(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for times in std::mem::take(&mut self.0).into_values() {
@@ -107,7 +107,7 @@ impl TimesEncoder {
     }
 }
 
-/// Reads a block. `None` when it makes no sense.
+/// Reads a block. `None` when it is invalid.
 pub fn decode(bytes: &[u8]) -> Option<BlockTimes> {
     let mut numbers = Numbers(bytes);
     let mut vcpus: Vec<VcpuTimes> = Vec::new();

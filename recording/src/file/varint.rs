@@ -1,7 +1,9 @@
 //! Numbers of as many bytes as they need: 7 bits a byte, the lowest first, the highest bit set in all but the last
-//! (LEB128); signed ones zigzag.
+//! (LEB128); signed ones zigzag. Names and addresses of stacks, which several blocks have, consist of such numbers.
 
-/// Bytes of the longest number.
+use crate::COMM_LENGTH;
+
+/// Maximum length of a number, in bytes.
 const MAX_LENGTH: u32 = 10;
 
 /// Appends `value`.
@@ -18,7 +20,23 @@ pub fn push_signed(bytes: &mut Vec<u8>, value: i64) {
     push(bytes, (value << 1 ^ value >> 63).cast_unsigned());
 }
 
-/// Takes numbers off the front of bytes.
+/// Appends the name of a thread, without the NULs that pad it: its length, and its bytes.
+pub fn push_comm(bytes: &mut Vec<u8>, comm: &[u8; COMM_LENGTH]) {
+    let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+    push(bytes, name.len() as u64);
+    bytes.extend(name);
+}
+
+/// Appends the addresses of a stack, each by its distance from the one before.
+pub fn push_frames(bytes: &mut Vec<u8>, frames: &[u64]) {
+    let mut last = 0_u64;
+    for frame in frames {
+        push_signed(bytes, frame.wrapping_sub(last).cast_signed());
+        last = *frame;
+    }
+}
+
+/// Reads numbers from the begin of bytes.
 #[derive(Clone, Debug)]
 pub struct Numbers<'a>(pub &'a [u8]);
 
@@ -61,6 +79,31 @@ impl<'a> Numbers<'a> {
         Some(bytes)
     }
 
+    /// The next signed number, which has to be a process or thread id.
+    pub fn pid(&mut self) -> Option<i32> {
+        i32::try_from(self.next_signed()?).ok()
+    }
+
+    /// The next name of a thread, as [`push_comm`] appends it.
+    pub fn comm(&mut self) -> Option<[u8; COMM_LENGTH]> {
+        let length = self.next_as()?;
+        let name = self.bytes(length)?;
+        let mut comm = [0; COMM_LENGTH];
+        comm.get_mut(..length)?.copy_from_slice(name);
+        Some(comm)
+    }
+
+    /// The next `count` addresses, as [`push_frames`] appends them. The caller bounds `count`.
+    pub fn frames(&mut self, count: usize) -> Option<Vec<u64>> {
+        let mut last = 0_u64;
+        let mut frames = Vec::with_capacity(count);
+        for _ in 0..count {
+            last = last.wrapping_add_signed(self.next_signed()?);
+            frames.push(last);
+        }
+        Some(frames)
+    }
+
     /// True when nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -87,6 +130,27 @@ mod tests {
         assert!(numbers.is_empty());
         assert_eq!(numbers.next(), None);
         assert_eq!(Numbers(&[0x80; 20]).next(), None);
+    }
+
+    #[test]
+    fn names_and_stacks_come_back_as_they_were() {
+        let mut comm = [0; COMM_LENGTH];
+        comm[..6].copy_from_slice(b"weaver");
+        let whole = [b'x'; COMM_LENGTH];
+        let frames = [0xffff_ffff_8100_0010, 0x1000, u64::MAX, 0];
+        let mut bytes = Vec::new();
+        push_comm(&mut bytes, &comm);
+        push_comm(&mut bytes, &whole);
+        push_frames(&mut bytes, &frames);
+        let mut numbers = Numbers(&bytes);
+        assert_eq!(numbers.comm(), Some(comm));
+        assert_eq!(numbers.comm(), Some(whole));
+        assert_eq!(numbers.frames(4), Some(frames.to_vec()));
+        assert!(numbers.is_empty());
+        // Longer than a name can be, and cut short.
+        assert_eq!(Numbers(&[17; 18]).comm(), None);
+        assert_eq!(Numbers(&[3, b'a']).comm(), None);
+        assert_eq!(Numbers(&[2]).frames(2), None);
     }
 
     #[test]

@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BalloonStatus {
-    /// What the balloon is to hold.
+    /// The size that the balloon should have.
     pub target_bytes: u64,
-    /// What the guest says that it holds.
+    /// The size of the balloon by the guest's driver.
     pub held_bytes: u64,
-    /// What the guest gave up for it since the start.
+    /// The memory that the guest has put into it since the start.
     pub inflated_bytes: u64,
-    /// What the guest took back from it.
+    /// The memory that the guest has taken back from it.
     pub deflated_bytes: u64,
-    /// What the guest reported to be free, each time that it did, and the host took.
+    /// The free memory that the guest has reported and the host has taken, summed over all reports.
     pub reported_bytes: u64,
-    /// What the guest says of its memory.
+    /// The guest's own statistics of its memory.
     pub guest: GuestMemoryStatus,
     /// Pages that aren't in guest memory.
     pub refused_pages: u64,
@@ -28,21 +28,21 @@ pub struct BalloonStatus {
     pub resets: u64,
 }
 
-/// What a guest says of its memory, in bytes; `None` is what it doesn't say.
+/// The guest's statistics of its memory, in bytes; `None` for those that it doesn't report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestMemoryStatus {
-    /// Memory in all.
+    /// All memory.
     pub total_bytes: Option<u64>,
-    /// Memory that nobody uses.
+    /// Unused memory.
     pub free_bytes: Option<u64>,
-    /// Memory that could be had without swapping.
+    /// Memory that is available without swapping.
     pub available_bytes: Option<u64>,
-    /// Files' pages that could be given up at once.
+    /// Pages of files that can be dropped at once.
     pub cached_bytes: Option<u64>,
-    /// What was read from swap space.
+    /// The number of bytes read from swap space.
     pub swapped_in_bytes: Option<u64>,
-    /// What was written to swap space.
+    /// The number of bytes written to swap space.
     pub swapped_out_bytes: Option<u64>,
     /// Page faults that needed a disk.
     pub major_faults: Option<u64>,

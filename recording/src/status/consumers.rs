@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::StackParts;
 
-/// A consumer of ticks. Its members tell which kind it is of.
+/// A consumer of ticks. Its members show its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ConsumerStatus {
@@ -31,7 +31,7 @@ pub struct PcsStatus {
     pub name: String,
     /// Whether a client has it open.
     pub open: bool,
-    /// Whether it gathers samples.
+    /// Whether it takes samples.
     pub gathering: bool,
     /// Its account.
     #[serde(with = "LedgerMembers")]
@@ -49,7 +49,7 @@ pub struct PrfStatus {
     pub on: bool,
     /// Whether it has a table: always true.
     pub loaded: bool,
-    /// How many addresses its table has.
+    /// The number of addresses in its table.
     pub addresses: usize,
     /// Its account since it was last turned on.
     #[serde(with = "LedgerMembers")]
@@ -63,20 +63,20 @@ pub struct RecorderStatus {
     pub name: String,
     /// The file that it writes; `None` when a client reads the recording.
     pub path: Option<String>,
-    /// Whether it takes ticks: false after the end, and when the disk has refused something.
+    /// Whether it takes ticks: false after the end, and after a write has failed.
     pub recording: bool,
     /// The parts of the call stacks that it takes.
     pub stacks: StackParts,
-    /// The processes that it records, by pid; none: all of them.
+    /// The pids of the processes that it records; empty for all processes.
     pub pids: Vec<i32>,
     /// Its account. `recorded` samples and `merged` idle ticks are in the file, or the client has read them; `discarded`
-    /// ticks are those that the disk refused.
+    /// ticks are those that couldn't be written.
     #[serde(with = "LedgerMembers")]
     pub ledger: ConsumerLedger,
 }
 
-/// A process that profil or pcsample profiles. Only the ticks are in its account that find the process in user mode and
-/// are to be stored.
+/// A process that profil or pcsample profiles. Its account has only ticks at which the process was in user mode and which
+/// should be stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfilStatus {
     /// `profil` and the process's id.
@@ -98,9 +98,9 @@ pub struct ProfilStatus {
 pub struct PmcStatus {
     /// `pmc`.
     pub name: String,
-    /// How many processes have counters.
+    /// The number of processes with counters.
     pub processes: usize,
-    /// How many clients have all processes counted.
+    /// The number of clients that have requested counts of all processes.
     pub accounts: usize,
     /// The names of the counters that the kernel uses.
     pub kernel: Vec<String>,
@@ -181,7 +181,7 @@ impl PcsStatus {
 }
 
 impl PrfStatus {
-    /// Minor `minor` of prf, with its name. It is `on` or off, and its table has so many `addresses`.
+    /// Minor `minor` of prf, with its name. It is `on` or off, and its table has this number of `addresses`.
     pub fn new(minor: u16, on: bool, addresses: usize, ledger: ConsumerLedger) -> Self {
         Self {
             name: format!("prf {minor}"),

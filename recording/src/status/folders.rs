@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A folder of the host that the guest has.
+/// A folder of the host that is shared with the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FolderStatus {
@@ -14,11 +14,11 @@ pub struct FolderStatus {
     pub readonly: bool,
     /// `waiting` until the guest's driver uses it, `serving`, or `failed` until that driver resets the device.
     pub state: String,
-    /// Why it failed last; `None` if it never did.
+    /// The reason of its last failure; `None` if it never failed.
     pub failure: Option<String>,
     /// How often it has failed.
     pub failures: u64,
-    /// How often another virtiofsd was started for it after the first.
+    /// How often virtiofsd was started again for it.
     pub restarts: u64,
     /// Requests that were answered with an error after a failure, or needed no answer.
     pub refused_requests: u64,

@@ -1,8 +1,8 @@
-//! The status document of a running guest, as the host socket's device `status` gives it: the machine, the clock, the
-//! consumers of its ticks, and every ledger.
+//! The status document of a running guest, which the host socket's device `status` returns: the machine, the clock, the
+//! consumers of its ticks, and all ledgers.
 //!
-//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add members, which a reader ignores; a member that is
-//! missing has its default value.
+//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add members, which readers ignore; a missing member has
+//! its default value.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,9 +31,9 @@ pub struct Status {
     pub version: String,
     /// The virtual machine.
     pub machine: MachineStatus,
-    /// What contains the program that runs the guest: how far each part is on, or `off`, in a few words.
+    /// The sandbox of the program that runs the guest: the state of each part in a few words, or `off`.
     pub sandbox: BTreeMap<String, String>,
-    /// The clock that samples are taken by.
+    /// The clock that makes the ticks.
     pub clock: ClockStatus,
     /// The consumers of the clock's ticks: first pcs, then the minors of prf that have a table, then the recorders.
     pub consumers: Vec<ConsumerStatus>,
@@ -43,13 +43,13 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineStatus {
-    /// The kernel's file, or what stands for it.
+    /// The kernel's file, or a text in its place.
     pub kernel: String,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
-    /// How many vCPUs there are.
+    /// The number of vCPUs.
     pub vcpus: usize,
-    /// How processes are told apart, in words.
+    /// How processes are identified, in words.
     pub introspection: String,
     /// The kernel of a Linux guest; `None` for other guests.
     pub linux: Option<LinuxStatus>,
@@ -69,7 +69,7 @@ pub struct MachineStatus {
     pub balloon: Option<BalloonStatus>,
     /// The entropy device; `None` for a guest of another program.
     pub entropy: Option<EntropyStatus>,
-    /// Whether the vCPUs wait for a client to gather samples or to turn prf on.
+    /// Whether the vCPUs wait until a client takes samples or turns prf on.
     pub held: bool,
     /// Whether a client has paused it: the vCPUs stand still, and there are no ticks.
     pub paused: bool,
@@ -87,11 +87,11 @@ pub struct MachineStatus {
 pub struct LinuxStatus {
     /// Its release, as `uname -r` prints it.
     pub release: String,
-    /// By how many bytes it runs above its link-time address; `None` until that is known.
+    /// How many bytes above its link-time address it runs; `None` until that is known.
     pub slide: Option<u64>,
 }
 
-/// Accesses that no device answered: they read all ones, and writes have no effect.
+/// Accesses that no device answered: reads return all ones, and writes have no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnclaimedAccesses {
@@ -105,7 +105,7 @@ pub struct UnclaimedAccesses {
     pub mmio_writes: u64,
 }
 
-/// The virtio console device: what the guest's driver has done, most of it wrong.
+/// The virtio console device, with counts of its driver's errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VirtioStatus {
@@ -127,18 +127,18 @@ pub struct DiskStatus {
     pub path: String,
     /// The image's format: `raw` or `qcow2`.
     pub format: String,
-    /// Its size in bytes, as the guest sees it.
+    /// Its size for the guest, in bytes.
     pub bytes: u64,
     /// Whether the guest can't write it.
     pub readonly: bool,
     /// Its serial number, which may be empty.
     pub serial: String,
-    /// What the guest has done with it.
+    /// Counts of the guest's requests.
     #[serde(flatten)]
     pub counts: BlockCounts,
 }
 
-/// What a guest has done with a disk since the start.
+/// Counts of a guest's requests to a disk since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BlockCounts {
@@ -158,8 +158,8 @@ pub struct BlockCounts {
     pub zeroings: u64,
     /// Requests that failed on the host.
     pub errors: u64,
-    /// Requests that made no sense, which the guest got an error for: beyond the end, of no whole sectors, of an unknown kind,
-    /// writes to a disk that can't be written.
+    /// Invalid requests, which the guest got an error for: beyond the end, not of whole sectors, of an unknown kind, or
+    /// writes to a read-only disk.
     pub refused: u64,
     /// Unusable chains and rings; each costs a queue until the driver resets the device.
     pub queue_faults: u64,
@@ -185,16 +185,16 @@ pub struct ClockStatus {
     pub hz: u32,
     /// Whether it runs.
     pub running: bool,
-    /// The event that makes ticks while the clock stands still, as a [`SamplingEvent`] is written: a later version may
-    /// have more of them.
+    /// The event that makes ticks instead of the clock, in the form of a [`SamplingEvent`]. It is text, because a later version may
+    /// have other events.
     ///
     /// [`SamplingEvent`]: crate::SamplingEvent
     pub event: Option<String>,
-    /// What drives it: `thread` or `ticker`.
+    /// The source of its ticks, such as `thread` or `ticker`.
     pub source: String,
     /// Whether ticks have a random phase.
     pub jitter: bool,
-    /// Where registers are read, in words.
+    /// How registers are read, in words.
     pub registers: String,
     /// How ticks of halted vCPUs are counted, in words.
     pub halted_ticks: String,
@@ -216,12 +216,12 @@ impl Status {
     /// The document, on one line. The members of each object are in alphabetical order.
     ///
     /// # Errors
-    /// None that is known: every part has a JSON form.
+    /// There is no known cause: every part has a JSON form.
     pub fn to_json(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_value(self)?.to_string())
     }
 
-    /// The device pcs. `None` in a document of a machine that hasn't got it.
+    /// The device pcs. `None` in a document of a machine without it.
     pub fn pcs(&self) -> Option<&PcsStatus> {
         self.consumers.iter().find_map(|consumer| match consumer {
             ConsumerStatus::Pcs(pcs) => Some(pcs),

@@ -28,15 +28,15 @@ pub struct NetworkStatus {
     pub resets: u64,
 }
 
-/// What became of frames in one direction.
+/// Counts of frames in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrameCounts {
     /// Frames that arrived.
     pub frames: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     pub bytes: u64,
-    /// Frames that were dropped: for want of a long enough buffer, of a link that is up, or of a receiver that takes them.
+    /// Frames that were dropped because there was no large enough buffer, the link was down, or the receiver didn't take them.
     pub dropped: u64,
     /// Frames that no network carries, which were dropped too, and aren't among those above.
     pub malformed: u64,
@@ -48,7 +48,7 @@ pub struct FrameCounts {
 pub struct EntropyStatus {
     /// Requests that were answered.
     pub requests: u64,
-    /// Random bytes that the guest got.
+    /// The number of random bytes that the guest got.
     pub bytes: u64,
     /// Chains and rings of the guest's driver that can't be used.
     pub queue_faults: u64,

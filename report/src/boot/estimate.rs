@@ -4,7 +4,7 @@ use puruspe::{betai, invbetai};
 
 use crate::statistics::correct_for_many;
 
-/// A time by several runs.
+/// A time that was measured in several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The mean of the runs, in ns.
@@ -16,7 +16,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// By the times of at least one run, in ns.
+    /// The estimate from the times of at least one run, in ns.
     #[expect(
         clippy::cast_precision_loss,
         reason = "times of a boot are far below 2^53 ns"
@@ -45,13 +45,13 @@ impl Estimate {
     }
 }
 
-/// The probability that Student's t with so many degrees of freedom is farther from 0 than `t` (Abramowitz and Stegun, Handbook of
+/// The probability that Student's t with this number of degrees of freedom is farther from 0 than `t` (Abramowitz and Stegun, Handbook of
 /// Mathematical Functions, 26.7.1).
 fn beyond(t: f64, freedom: f64) -> f64 {
     betai(freedom / 2.0, 0.5, freedom / (freedom + t * t))
 }
 
-/// Where 5 % are [`beyond`].
+/// The t that 5 % are [`beyond`].
 fn quantile(freedom: f64) -> f64 {
     let x = invbetai(0.05, freedom / 2.0, 0.5);
     (freedom * (1.0 - x) / x).sqrt()
@@ -60,9 +60,9 @@ fn quantile(freedom: f64) -> f64 {
 /// The change from one time to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// After less before, in ns.
+    /// The time after minus the time before, in ns.
     pub change_ns: f64,
-    /// The probability of such a difference, or a bigger one, by chance alone (Welch's t-test, two-sided); `None` unless both are of two runs
+    /// The probability of such a difference, or a larger one, by chance alone (Welch's t-test, two-sided); `None` unless both are of two runs
     /// at least.
     pub p: Option<f64>,
 }
@@ -78,7 +78,7 @@ impl Comparison {
     }
 }
 
-/// B. L. Welch in Biometrika 34, 1947.
+/// The degrees of freedom of Welch's t-test (B. L. Welch, Biometrika 34, 1947).
 fn welch(before: &Estimate, after: &Estimate) -> Option<f64> {
     if before.runs < 2.0 || after.runs < 2.0 {
         return None;

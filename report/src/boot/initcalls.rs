@@ -1,4 +1,4 @@
-//! How long each initcall took.
+//! The duration of each initcall.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use kvmprof_recording::IDLE_PID;
 use super::levels::Levels;
 use super::seen::{Place, Seen};
 
-/// What a call is.
+/// The kind of a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallKind {
     /// An initcall of the kernel image.
@@ -21,28 +21,27 @@ pub enum CallKind {
 pub struct Call {
     /// The function.
     pub function: String,
-    /// What it is.
+    /// The kind of the call.
     pub kind: CallKind,
-    /// When it was first seen, in ns from the recording's begin.
+    /// The time of its first sample, in ns from the recording's begin.
     pub began_ns: u64,
-    /// How long it took, in ns, as far as samples tell: from halfway between the last sample before it and its first one, to halfway between
-    /// its last one and the next. What the vCPU did meanwhile that wasn't of this thread, if it was halted for instance, counts too: the
-    /// thread waits, and looks at tasks say where.
+    /// The estimate of its duration, in ns: from halfway between the last sample before it and its first one, to halfway between its last one
+    /// and the next. Time in which the vCPU was halted or ran other threads counts, too: the thread waits, and looks at tasks say in which call.
     pub time_ns: u64,
-    /// What it took at least, in ns: from its first sample to its last one.
+    /// The lower bound of its duration, in ns: from its first sample to its last one.
     pub at_least_ns: u64,
-    /// What it took at most, in ns: from the last sample of its thread before it to the next one after it that is surely not in what it jumped
-    /// to, its last call. Where ticks were lost or stolen these are far apart.
+    /// The upper bound of its duration, in ns: from its thread's last sample before it to the next one after it that is surely not in a function
+    /// that it jumped to as its last call. Lost or stolen ticks make the bound larger.
     pub at_most_ns: u64,
-    /// How many samples were in it, and looks at tasks that saw its thread wait in it.
+    /// The number of its samples, and of looks at tasks in which its thread waits in it.
     pub samples: u64,
 }
 
 /// The function, and the module if it is the init function of one.
 type Key<'a> = (&'a str, Option<&'a str>);
 
-/// The calls of a boot that ends at `end`, by its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` tell
-/// which functions are initcalls.
+/// The calls of a boot that ends at `end`, from its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` has
+/// the functions that are initcalls.
 pub(super) fn calls(seen: &[Seen], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
     let others = Others::of(seen, tick);
     let mut calls: BTreeMap<Key<'_>, Call> = BTreeMap::new();
@@ -65,20 +64,19 @@ fn threads(seen: &[Seen]) -> BTreeMap<i32, Vec<&Seen>> {
     threads
 }
 
-/// Whether it is in a function that `levels` don't have: an initcall has jumped to it, and it is a part of that one.
+/// Whether the sample is in a function that `levels` doesn't have: an initcall has jumped to it, and it counts as part of that initcall.
 fn is_jumped_to(place: &Place, levels: &Levels) -> bool {
     matches!(place, Place::Initcall(function) if levels.of(function).is_none())
 }
 
-/// For how long an initcall can have run without being seen by its own name, in ns: the longest time between two samples of a thread that
-/// makes initcalls, until the one after the last of these, which aren't of the same one. Samples of which it isn't known whose they are don't
-/// count.
+/// How long an initcall can have run without a sample of its own, in ns: the longest time between two samples of a thread that makes initcalls
+/// which aren't in the same initcall, up to the sample after the last initcall. Samples of an unknown thread don't count.
 pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
     let is_call = |sample: &Seen| matches!(sample.place, Place::Initcall(_));
     let mut threads = threads(seen);
     for samples in threads.values_mut() {
         samples.retain(|sample| !is_jumped_to(&sample.place, levels));
-        // What a thread does afterwards may be anything: the first one waits for other threads, and then is init.
+        // Afterwards a thread may do anything. The first one waits for other threads, and then becomes init.
         let last = samples.iter().rposition(|sample| is_call(sample));
         samples.truncate(last.map_or(0, |last| last + 2));
     }
@@ -91,7 +89,7 @@ pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
     unseen.max().unwrap_or(0)
 }
 
-/// What vCPUs did that isn't of one thread: until when they were halted, or ran other threads.
+/// When the vCPUs did something else than run one thread: they were halted, or ran other threads.
 struct Others(BTreeMap<u16, Vec<(u64, u64, i32)>>);
 
 impl Others {
@@ -111,8 +109,8 @@ impl Others {
         Self(others)
     }
 
-    /// Until when the vCPU of `sample` did anything else than its thread, between this sample and `next`, the thread's next one; the
-    /// time of `sample` if it isn't known to have.
+    /// The last time between `sample` and `next`, the thread's next sample, at which the vCPU of `sample` did something else; the time of
+    /// `sample` if there is none.
     fn until(&self, sample: &Seen, next: u64) -> u64 {
         let stretches = self.0.get(&sample.vcpu).map(Vec::as_slice);
         let stretches = stretches.unwrap_or_default();
@@ -160,7 +158,7 @@ fn add_thread<'a>(
         };
         let ends = match samples.get(done) {
             Some(next) => halfway(last, next),
-            // A thread that isn't seen any more has ended, most probably.
+            // A thread without further samples has most probably ended.
             None => last.time.saturating_add(tick / 2),
         };
         let next = known.get(done).copied().flatten();
@@ -177,7 +175,7 @@ fn add_thread<'a>(
     }
 }
 
-/// For each of the `samples` of a thread, when the next one is, itself included, that isn't in what an initcall may have jumped to.
+/// For each of the `samples` of a thread, the time of the first one from it on that isn't in a function that an initcall may have jumped to.
 fn next_known(samples: &[&Seen], levels: &Levels) -> Vec<Option<u64>> {
     let mut next = None;
     let backwards = samples.iter().rev().map(|sample| {
@@ -192,7 +190,7 @@ fn next_known(samples: &[&Seen], levels: &Levels) -> Vec<Option<u64>> {
 }
 
 impl Call {
-    /// One that hasn't taken any time yet.
+    /// A call that hasn't taken any time yet.
     fn beginning((function, module): Key<'_>, began_ns: u64) -> Self {
         let module = module.map(str::to_owned);
         Self {

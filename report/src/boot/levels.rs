@@ -1,8 +1,8 @@
-//! At which level of the boot an initcall is made.
+//! The levels of initcalls.
 
 use std::collections::HashMap;
 
-/// How the symbols of initcalls begin (include/linux/init.h): `__initcall__kmod_MODULE__COUNTER_LINE_FUNCTIONLEVEL`.
+/// The prefix of the symbols of initcalls (include/linux/init.h): `__initcall__kmod_MODULE__COUNTER_LINE_FUNCTIONLEVEL`.
 pub const INITCALL_PREFIX: &str = "__initcall__kmod_";
 /// The names of levels that aren't numbers.
 const NAMED: [&str; 3] = ["early", "rootfs", "con"];
@@ -12,12 +12,12 @@ const NAMED: [&str; 3] = ["early", "rootfs", "con"];
 pub struct Levels(HashMap<String, String>);
 
 impl Levels {
-    /// By the names of a kernel's symbols. Those that don't begin with [`INITCALL_PREFIX`] tell nothing.
+    /// The levels by the names of a kernel's symbols. Symbols without [`INITCALL_PREFIX`] are ignored.
     pub fn from_symbols<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         Self(names.filter_map(parse).collect())
     }
 
-    /// The level of this initcall, such as `6` or `4s`, if it is known.
+    /// The level of this initcall, such as `6` or `4s`, if known.
     pub fn of(&self, function: &str) -> Option<&str> {
         self.0.get(function).map(String::as_str)
     }
@@ -43,7 +43,7 @@ fn parse(symbol: &str) -> Option<(String, String)> {
     Some((function.to_owned(), level.to_owned()))
 }
 
-/// A number and an underscore, and what follows.
+/// Splits a text into the number at its begin and the rest after an underscore.
 fn split_number(text: &str) -> Option<(&str, &str)> {
     let (number, rest) = text.split_once('_')?;
     number

@@ -1,7 +1,7 @@
-//! What a Linux kernel did while it booted, out of recordings from its first instruction on: phases, and the time of each initcall.
+//! The phases of a Linux kernel's boot and the time of each initcall, from recordings that begin with its first instruction.
 //!
-//! Nothing in the guest is changed for it. An initcall is seen by its frame, which is the one that `do_one_initcall` has called
-//! (init/main.c); times are as exact as the clock's ticks are close.
+//! The guest is not changed. An initcall is recognized by its frame, which is the one that `do_one_initcall` has called (init/main.c).
+//! The distance of the clock's ticks limits the precision of times.
 
 mod estimate;
 mod initcalls;

@@ -1,8 +1,8 @@
-//! The parts of a boot.
+//! The phases of a boot.
 
 use super::seen::{Place, Seen};
 
-/// A part of a boot.
+/// A phase of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The image unpacks itself.
@@ -11,14 +11,14 @@ pub enum Phase {
     EarlySetup,
     /// From the first initcall to the last one.
     Initcalls,
-    /// The kernel goes on to its first process, init.
+    /// From the last initcall to the first process, init.
     Handover,
     /// From init's first instruction to the recording's end.
     UserSpace,
 }
 
 impl Phase {
-    /// All of them, in their order.
+    /// All phases, in their order.
     pub const ALL: [Self; 5] = [
         Self::Unpacking,
         Self::EarlySetup,
@@ -39,7 +39,7 @@ impl Phase {
     }
 }
 
-/// When each phase of a boot begins and ends, in ns from the recording's begin. A phase that wasn't seen takes no time.
+/// The begin and the end of each phase of a boot, in ns from the recording's begin. A phase without samples has no length.
 pub(super) fn phases(seen: &[Seen], end: u64) -> [(u64, u64); 5] {
     let first = |is: &dyn Fn(&Seen) -> bool| seen.iter().find(|seen| is(seen));
     let in_kernel = |seen: &Seen| !matches!(seen.place, Place::Loader | Place::Idle);

@@ -1,4 +1,4 @@
-//! What a sample tells about a boot.
+//! What the samples of a boot are in.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -9,27 +9,27 @@ use kvmprof_recording::tasks::{Task, TaskLook};
 
 /// The function that calls each initcall, and each module's init function (init/main.c).
 const CALLER: &str = "do_one_initcall";
-/// How the functions begin that trace it, which are no initcalls (init/main.c).
+/// The prefix of the functions that trace its calls, which are no initcalls (init/main.c).
 const TRACING: &str = "trace_initcall_";
-/// What calls it for a module (kernel/module/main.c).
+/// The function that calls it for a module (kernel/module/main.c).
 const MODULE_LOADER: &str = "do_init_module";
 /// The first function of the kernel's own first process, whose thread makes the initcalls.
 const FIRST_THREAD: &str = "kernel_init";
 /// The module of the kernel itself in frames.
 const KERNEL: &str = "[kernel]";
-/// Bytes that a sample takes, with what is made of it to sort samples by time, by thread and by vCPU.
+/// Bytes that a sample takes, with its copies that are sorted by time, by thread and by vCPU.
 const SEEN: usize = 3 * size_of::<Seen>();
 
-/// Where a sample was.
+/// What a sample was in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Before the kernel: in what unpacks it.
+    /// In the code that unpacks the kernel.
     Loader,
     /// In the kernel, in no initcall.
     Kernel,
     /// Between two initcalls.
     Between,
-    /// In an initcall, or in what it has called.
+    /// In an initcall, or in a function that it has called.
     Initcall(Rc<str>),
     /// In the init function of a module.
     Module {
@@ -47,41 +47,41 @@ pub(super) enum Place {
 /// A sample of a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// From the recording's begin, in ns.
+    /// Its time, in ns from the recording's begin.
     pub time: u64,
-    /// The process; 1 for the first one also where the guest can't tell yet.
+    /// The process; 1 for the first one, also while the guest doesn't say so yet.
     pub pid: i32,
     /// The thread.
     pub tid: i32,
     /// The vCPU.
     pub vcpu: u16,
-    /// How many ticks it stands for: one, but where the vCPU was halted.
+    /// The number of ticks that it stands for: 1, or more if the vCPU was halted.
     pub ticks: u64,
     pub place: Place,
     /// Whether the thread wasn't on a vCPU, but waited there, by a look at the guest's tasks.
     pub is_waiting: bool,
 }
 
-/// What a stack tells.
+/// What is known from a stack.
 #[derive(Clone, Debug)]
-struct Told {
+struct Found {
     place: Place,
-    /// Whether it is one of the kernel's own first process.
+    /// Whether it is a stack of the kernel's own first process.
     is_first: bool,
 }
 
-/// Says where the events of a recording were. A stack is looked at once.
+/// Finds what the events of a recording were in. Each stack is looked at once.
 #[derive(Debug)]
 pub(super) struct Places<'a> {
     source: &'a Source,
-    /// By the stack's number in the profile.
-    told: Vec<Option<Told>>,
-    /// By the stack in which a task waits.
-    waits: HashMap<Box<[u64]>, Told>,
+    /// The results by the stack's number in the profile.
+    found: Vec<Option<Found>>,
+    /// The results by the stack in which a task waits.
+    waits: HashMap<Box<[u64]>, Found>,
     names: Names<'a>,
 }
 
-/// The names of functions and modules, each of which is in memory once.
+/// The names of functions and modules. Each is in memory once.
 #[derive(Debug)]
 struct Names<'a> {
     source: &'a Source,
@@ -90,7 +90,7 @@ struct Names<'a> {
 
 impl Names<'_> {
     /// # Errors
-    /// There is no room for one more.
+    /// The name doesn't fit into the room.
     fn get(&mut self, name: &str) -> Result<Rc<str>, ExportError> {
         if let Some(known) = self.names.get(name) {
             return Ok(Rc::clone(known));
@@ -103,7 +103,7 @@ impl Names<'_> {
 }
 
 impl<'a> Places<'a> {
-    /// Those of `source`.
+    /// A reader of the events of `source`.
     pub fn of(source: &'a Source) -> Self {
         let names = Names {
             source,
@@ -111,19 +111,19 @@ impl<'a> Places<'a> {
         };
         Self {
             source,
-            told: vec![None; source.profile().stacks.len()],
+            found: vec![None; source.profile().stacks.len()],
             waits: HashMap::new(),
             names,
         }
     }
 
-    /// What this event tells; `began` is the recording's begin on the event's clock.
+    /// The sample of this event; `began` is the recording's begin on the event's clock.
     ///
     /// # Errors
     /// There is no room for it.
     pub fn seen(&mut self, event: &Event, began: u64) -> Result<Seen, ExportError> {
         self.source.room().take(SEEN)?;
-        let Told { place, is_first } = self.told(event)?;
+        let Found { place, is_first } = self.found(event)?;
         let (pid, tid) = if is_first {
             (1, 1)
         } else {
@@ -140,7 +140,7 @@ impl<'a> Places<'a> {
         })
     }
 
-    /// What a `task` of a `look` tells, if it waits in an initcall, or makes them and waits in between; `began` as for [`Self::seen`].
+    /// Where a `task` of a `look` waits, if that is in an initcall, or if it makes them and waits in between; `began` as for [`Self::seen`].
     ///
     /// # Errors
     /// There is no room for it.
@@ -155,25 +155,25 @@ impl<'a> Places<'a> {
             return Ok(None);
         }
         let room = self.source.room();
-        let told = match self.waits.get(frames) {
-            Some(told) => told.clone(),
+        let found = match self.waits.get(frames) {
+            Some(found) => found.clone(),
             None => {
-                room.take(size_of_val(frames) + size_of::<Told>())?;
+                room.take(size_of_val(frames) + size_of::<Found>())?;
                 let named = self.source.frames_of_task(frames);
-                let told = told(Mode::Kernel, &named, &mut self.names)?;
-                self.waits.insert(frames.into(), told.clone());
-                told
+                let found = found(Mode::Kernel, &named, &mut self.names)?;
+                self.waits.insert(frames.into(), found.clone());
+                found
             }
         };
         let makes_calls = matches!(
-            told.place,
+            found.place,
             Place::Between | Place::Initcall(_) | Place::Module { .. }
         );
-        if !makes_calls && !told.is_first {
+        if !makes_calls && !found.is_first {
             return Ok(None);
         }
         room.take(SEEN)?;
-        let (pid, tid) = if told.is_first {
+        let (pid, tid) = if found.is_first {
             (1, 1)
         } else {
             (task.pid, task.tid)
@@ -184,43 +184,43 @@ impl<'a> Places<'a> {
             tid,
             vcpu: task.vcpu,
             ticks: 1,
-            place: told.place,
+            place: found.place,
             is_waiting: true,
         }))
     }
 
-    fn told(&mut self, event: &Event) -> Result<Told, ExportError> {
+    fn found(&mut self, event: &Event) -> Result<Found, ExportError> {
         let Some(stack) = event.stack.as_ref().filter(|_| event.mode != Mode::Idle) else {
-            return Ok(Told {
+            return Ok(Found {
                 place: Place::Idle,
                 is_first: false,
             });
         };
         let stacks = &self.source.profile().stacks;
         let known = stacks.find(event.pid, stack.into());
-        let known = known.and_then(|number| self.told.get_mut(number as usize));
+        let known = known.and_then(|number| self.found.get_mut(number as usize));
         match known {
-            Some(Some(told)) => Ok(told.clone()),
+            Some(Some(found)) => Ok(found.clone()),
             Some(place) => {
                 let frames = self.source.frames(event);
-                let told = told(event.mode, &frames, &mut self.names)?;
-                *place = Some(told.clone());
-                Ok(told)
+                let found = found(event.mode, &frames, &mut self.names)?;
+                *place = Some(found.clone());
+                Ok(found)
             }
-            // One beyond the profile's limits. It has to be looked at each time, which the room keeps within bounds.
+            // A stack beyond the profile's limits has no number. It has to be looked at each time; the room limits how often.
             None => {
                 let frames = self.source.frames_to_keep(event)?;
-                told(event.mode, &frames, &mut self.names)
+                found(event.mode, &frames, &mut self.names)
             }
         }
     }
 }
 
-/// What the `frames` of a stack tell, which was taken in this mode.
-fn told(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Told, ExportError> {
+/// What is known from the `frames` of a stack that was taken in this mode.
+fn found(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Found, ExportError> {
     let is_first = (frames.iter()).any(|frame| frame.is_kernel && frame.name == FIRST_THREAD);
     let place = place(mode, frames, names)?;
-    Ok(Told { place, is_first })
+    Ok(Found { place, is_first })
 }
 
 fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Place, ExportError> {
@@ -242,7 +242,7 @@ fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Plac
         });
     };
     let (callees, callers) = kernel.split_at(caller);
-    // What is inlined into the caller is a part of it.
+    // Functions that are inlined into the caller are part of it.
     let Some(called) = callees.iter().rfind(|frame| !frame.is_inlined) else {
         return Ok(Place::Between);
     };
@@ -259,7 +259,7 @@ fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Plac
     })
 }
 
-/// The function as the source has it: without what a compiler appends to a part of one (`.cold`, `.isra.0`).
+/// The function's name in the source: without the suffixes that a compiler appends (`.cold`, `.isra.0`).
 fn plain(name: &str) -> &str {
     name.split_once('.').map_or(name, |(name, _)| name)
 }

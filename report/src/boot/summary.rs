@@ -1,4 +1,4 @@
-//! Several boots of the same guest, summed up, and compared with those of another.
+//! Sums up several boots of the same guest, and compares them with those of another.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use super::seen::{Place, Places};
 use crate::export::{ExportError, Source};
 use kvmprof_recording::file::{Account, Observer};
 
-/// Why a recording tells nothing of a boot.
+/// Why the boot in a recording can't be used.
 #[derive(Debug, Error)]
 pub enum BootError {
     /// It can't be read.
@@ -38,24 +38,24 @@ pub enum BootError {
     Interrupted,
 }
 
-/// What one recording tells of a boot.
+/// The boot in one recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Boot {
-    /// When each of [`Phase::ALL`] began and ended, in ns from the recording's begin.
+    /// The begin and the end of each of [`Phase::ALL`], in ns from the recording's begin.
     pub phases: [(u64, u64); 5],
-    /// The initcalls and modules' init functions that were seen, in the order in which they began.
+    /// The initcalls and modules' init functions that have samples, in the order in which they began.
     pub calls: Vec<Call>,
-    /// For how long an initcall can have run without being seen, in ns: one that isn't in `calls` took less.
+    /// How long an initcall can have run without a sample, in ns: one that isn't in `calls` took less.
     pub longest_unseen_ns: u64,
     /// The time between two ticks, in ns.
     pub tick_ns: u64,
-    /// The part of the ticks that were lost or stolen, from 0 to 1: the more there are, the less exact times are.
+    /// The share of lost and stolen ticks, from 0 to 1. The larger it is, the less exact are the times.
     pub unseen: f64,
 }
 
 impl Boot {
-    /// Reads the recording of `source`, of a kernel whose initcalls have these `levels`; without them, it isn't known which functions are initcalls, and
-    /// calls have no upper bound of use. `observer` gets the progress.
+    /// Reads the recording of `source`, of a kernel whose initcalls have these `levels`. Without levels it isn't known which functions are initcalls,
+    /// and the upper bounds of calls are useless. `observer` gets the progress.
     ///
     /// # Errors
     /// [`BootError`].
@@ -89,7 +89,7 @@ impl Boot {
         if unread > 0 || unlooked > 0 || source.profile().contents.unread > 0 {
             return Err(BootError::Interrupted);
         }
-        // Those of different vCPUs are only roughly in order.
+        // Samples of different vCPUs are only roughly in order.
         seen.sort_by_key(|seen| seen.time);
         if !(seen.iter()).any(|seen| matches!(seen.place, Place::Initcall(_))) {
             return Err(BootError::NoInitcall);
@@ -110,36 +110,36 @@ fn unseen(account: &Account) -> f64 {
     unseen as f64 / account.ticks.max(1) as f64
 }
 
-/// A phase or a call, by several boots.
+/// A phase or a call in several boots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The phase, or the function.
     pub name: String,
-    /// The initcall's level, or the module in brackets; empty for phases, and where it isn't known.
+    /// The initcall's level, or the module in brackets; empty for phases, and if unknown.
     pub level: String,
-    /// When a phase begins in each boot, in ns from the recording's begin; empty for calls.
+    /// The begin of the phase in each boot, in ns from the recording's begin; empty for calls.
     pub begins_ns: Vec<u64>,
-    /// The time in it. A boot that hasn't seen it counts as 0.
+    /// The time in it. A boot without samples in it counts as 0.
     pub time: Estimate,
-    /// Between which times the mean surely is, in ns, by the samples before, in and after it; `None` for phases, and where it isn't
-    /// known to be an initcall.
+    /// The lower and upper bound of the mean, in ns, from the samples before, in and after it; `None` for phases, and for calls that
+    /// aren't known to be initcalls.
     pub bounds_ns: Option<(u64, u64)>,
 }
 
 /// Boots of the same guest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// How many they are.
+    /// The number of boots.
     pub boots: usize,
     /// The longest time between two ticks in them, in ns.
     pub tick_ns: u64,
-    /// The greatest part of a boot's ticks that were lost or stolen, from 0 to 1.
+    /// The largest share of lost and stolen ticks in a boot, from 0 to 1.
     pub unseen: f64,
-    /// From the first instruction to the recording's end.
+    /// The time from the first instruction to the recording's end.
     pub whole: Estimate,
     /// The phases, in their order.
     pub phases: Vec<Row>,
-    /// The initcalls and modules' init functions; those that took longest come first.
+    /// The initcalls and modules' init functions, the longest first.
     pub calls: Vec<Row>,
 }
 
@@ -170,7 +170,7 @@ impl Summary {
 }
 
 fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
-    // Time, the least and the most by boot.
+    // The estimate, the lower and the upper bound, for each boot.
     let unseen: Vec<[u64; 3]> = (boots.iter())
         .map(|boot| [0, 0, boot.longest_unseen_ns])
         .collect();
@@ -217,7 +217,7 @@ pub struct ComparedRow {
     pub before: Estimate,
     /// The time after.
     pub after: Estimate,
-    /// The change. Its probability is corrected for as many comparisons as there are rows, of phases and of calls together.
+    /// The change. Its probability is corrected for the number of comparisons: that of all rows, of phases and of calls.
     pub comparison: Comparison,
 }
 

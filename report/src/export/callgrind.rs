@@ -3,7 +3,7 @@
 //!
 //! The cost is in ticks of the clock, or of the event that takes the samples: all ticks, and those of each mode. An object (`ob=`) is a module; a file (`fl=`) is
 //! the source file, with lines, or the module if the source file is unknown. The format has neither processes and threads within one profile nor vCPUs: those are
-//! summed up. (An object for each process and module would be no way out: `callgrind_annotate` knows functions by file and name, and shows the last of their objects.)
+//! summed up. (An object for each process and module would not help: `callgrind_annotate` identifies functions by file and name, and shows the last of their objects.)
 //! Samples don't count calls, so a call's count is the number of its ticks.
 
 use std::collections::hash_map::Entry;
@@ -30,7 +30,7 @@ type Path = (Vec<u32>, u32);
 
 #[derive(Default)]
 struct Costs {
-    /// By function and line.
+    /// Costs by function and line.
     own: BTreeMap<(u32, u32), Cost>,
     calls: BTreeMap<u32, BTreeMap<u32, Cost>>,
 }

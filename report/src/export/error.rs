@@ -15,7 +15,7 @@ pub enum ExportError {
     /// The result can't be written.
     #[error("Cannot write the result")]
     Output(#[source] io::Error),
-    /// The format has several files.
+    /// The format has several files, which can't be written as one stream.
     #[error("This format needs a file: name it with --output")]
     NeedsFile,
     /// The format's numbers have too few bits for this recording.
@@ -23,7 +23,7 @@ pub enum ExportError {
         "The recording has more different {0} than the format can number: choose processes with --pid"
     )]
     TooMany(&'static str),
-    /// There is no room for what would be made of it.
+    /// The result doesn't fit into the source's room.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
 }

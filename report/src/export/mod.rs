@@ -1,8 +1,8 @@
 //! Exports recordings in formats of other tools.
 //!
-//! Each module is one format and refers to its specification. Files are written as a stream; besides the recording,
+//! Each module writes one format and refers to its specification. Files are written as a stream; besides the recording,
 //! memory grows with the number of different stacks, and by up to 8 bytes a sample in formats that sort samples by
-//! thread or vCPU. What is written and kept has to fit into the source's [`Room`](crate::room::Room).
+//! thread or vCPU. The output and the tables in memory have to fit into the source's [`Room`](crate::room::Room).
 
 mod callgrind;
 mod error;
@@ -37,7 +37,7 @@ pub enum Format {
     PerfData,
     /// JSON for speedscope
     Speedscope,
-    /// For pprof: protocol buffers, packed by gzip
+    /// For pprof: protocol buffers, compressed by gzip
     Pprof,
     /// JSON for the Firefox Profiler
     Firefox,
@@ -67,7 +67,7 @@ impl Format {
         Ok(out.flush()?)
     }
 
-    /// Writes `source` to the file at `path` in this format; further files of the export go beside it.
+    /// Writes `source` to the file at `path` in this format, and further files of the format beside it.
     ///
     /// # Errors
     /// As [`Self::write`], and the file can't be created.
@@ -78,7 +78,7 @@ impl Format {
         self.write(source, &mut BufWriter::new(create_in_place(path)?))
     }
 
-    /// The command that reads the file at `path`, if a program doesn't just take the file's name.
+    /// The command that reads the file at `path`, if that needs more than the file's name.
     pub fn reading_command(self, path: &Path) -> Option<String> {
         (self == Self::PerfData).then(|| perf_data::reading_command(path))
     }

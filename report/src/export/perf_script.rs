@@ -20,9 +20,9 @@ const USER: &str = "user";
 /// perf's name for anonymous memory (`tools/perf/util/dso.c`).
 const ANONYMOUS: &str = "//anon";
 
-/// Maximum number of bytes that are kept of stacks' texts.
+/// Maximum size of the texts of stacks that are kept, in bytes.
 const KEPT_MAX: usize = 64 << 20;
-/// Bytes that a kept stack takes, beside its text and its addresses.
+/// Bytes that a kept stack takes beside its text and its addresses.
 const STACK: usize = 256;
 
 /// Writes `source` to `out`, in the order of its events.
@@ -36,11 +36,11 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     })
 }
 
-/// The texts of stacks that are likely to come again: most events have a stack of an earlier one, whose names need not be
-/// looked up anew.
+/// The texts of recent stacks: most events have the stack of an earlier one, so that its names need not be looked up
+/// again.
 #[derive(Default)]
 struct Texts {
-    /// By process.
+    /// The texts by process.
     kept: HashMap<i32, HashMap<Option<Stack>, Vec<u8>>>,
     bytes: usize,
 }
@@ -85,7 +85,7 @@ fn write_head(event: &Event, weight: Weight, out: &mut dyn Write) -> io::Result<
     )
 }
 
-/// A pid for readers: they don't know -1 (unknown); perf itself prints 0 without a process.
+/// A pid that readers accept: they don't know -1 (unknown), and perf itself prints 0 if there is no process.
 fn number(id: i32) -> i32 {
     id.max(0)
 }
@@ -99,7 +99,7 @@ fn write_frame(frame: &Frame<'_>, out: &mut dyn Write) -> io::Result<()> {
         (_, _, module) => module,
     };
     write!(out, "\t{:16x} {}", frame.address, frame.name)?;
-    // Readers cut off the last offset. A name that ends in one itself (`libc.so.6+0x1234`, an unknown function) stays whole by another.
+    // Readers cut off the last offset. So a name that ends in one itself (`libc.so.6+0x1234`, an unknown function) gets another one.
     let is_unknown = !frame.is_inlined && !frame.is_note();
     if let Some(offset) = frame.offset.or_else(|| is_unknown.then_some(0)) {
         write!(out, "+{offset:#x}")?;

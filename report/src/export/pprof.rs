@@ -1,4 +1,4 @@
-//! pprof's `profile.proto` (<https://github.com/google/pprof/blob/main/proto/profile.proto>), packed by gzip.
+//! pprof's `profile.proto` (<https://github.com/google/pprof/blob/main/proto/profile.proto>), compressed by gzip.
 //!
 //! Each sample has two values, ticks and ns (or events, where those take the samples), and the labels `pid`, `tid`, `vcpu`, `comm` and `mode`
 //! (`go tool pprof -tagfocus=mode=interrupt`, `-tagroot=comm`).
@@ -300,7 +300,7 @@ impl<'a> Builder<'a> {
         Ok(id)
     }
 
-    /// Says of a mapping that it has the source lines and inlined functions of `frames`.
+    /// Marks a mapping as one with the source lines and inlined functions of `frames`.
     fn note_sources(&mut self, mapping_id: u64, frames: &[Frame<'_>]) {
         let index = usize::try_from(mapping_id - 1).unwrap_or(usize::MAX);
         let Some(mapping) = self.profile.mapping.get_mut(index) else {
@@ -336,7 +336,7 @@ impl<'a> Builder<'a> {
                 memory_limit,
                 filename: self.string(&filename)?,
                 build_id: self.string(&build_id)?,
-                // No other tool could add functions. Files and lines are there once a frame has them.
+                // No other tool can add functions. Files and lines are marked when a frame has them.
                 has_functions: true,
                 ..message::Mapping::default()
             };
@@ -363,7 +363,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// `number` in the format's type, saturated.
+/// `number` in the type of the format, saturated.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

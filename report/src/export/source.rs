@@ -16,9 +16,8 @@ use crate::symbolize::{Asked, MappingSet};
 use kvmprof_recording::file::{BlockTimes, FileError, Observer, Recording, Unobserved};
 use kvmprof_recording::tasks::TaskLook;
 
-/// Bytes that an event takes in an export's tables, beside those of its stack, and bytes that a frame takes. Formats differ.
+/// Bytes that an event takes in an export's tables, beside those of its stack. Formats differ.
 const EVENT: usize = 64;
-const FRAME: usize = 128;
 /// The name of a thread without a known name.
 const UNKNOWN: &str = "[unknown]";
 
@@ -46,7 +45,7 @@ pub struct Event {
     pub pid: i32,
     /// Thread id, -1 when unknown, 0 for a halted vCPU.
     pub tid: i32,
-    /// The thread's name, without characters that don't print. For a halted vCPU that of process 0.
+    /// The thread's name, with characters that can't be shown replaced. For a halted vCPU it is that of process 0.
     pub comm: String,
     /// Its stack; `None` for a halted vCPU.
     pub stack: Option<Stack>,
@@ -74,7 +73,7 @@ impl Event {
         }
     }
 
-    /// Ticks of a halted vCPU, whose process 0 has this `name`.
+    /// Ticks of a halted vCPU. `name` is that of its process 0.
     fn from_idle(vcpu: u16, ticks: u64, time: u64, name: &str) -> Self {
         Self {
             time,
@@ -154,7 +153,7 @@ impl Frame<'_> {
     }
 }
 
-/// The index of the frame of `stack` behind which some were cut off, if any were.
+/// The index of the last frame of `stack` before those that were cut off; `None` if none were.
 fn cut_behind(stack: &Stack, frames: &[StackFrame]) -> Option<usize> {
     outermost_of_guest(frames).filter(|_| stack.is_cut_short())
 }
@@ -170,7 +169,7 @@ impl Source {
         Ok(Self::new(recording, profile))
     }
 
-    /// The selection of `profile`, which is the sum of `recording`.
+    /// The selected part of `recording`, whose sum is `profile`.
     pub fn new(recording: Recording, profile: Profile) -> Self {
         let room = Room::of_recording(recording.length());
         Self {
@@ -180,13 +179,13 @@ impl Source {
         }
     }
 
-    /// It, with this `room` for what is made of it.
+    /// The same source with another `room` for the output and for tables.
     #[must_use]
     pub fn with_room(self, room: Room) -> Self {
         Self { room, ..self }
     }
 
-    /// The room for what is made of it.
+    /// The room for the output and for tables.
     pub fn room(&self) -> &Room {
         &self.room
     }
@@ -196,7 +195,7 @@ impl Source {
         &self.profile
     }
 
-    /// What a tick stands for.
+    /// The weight of a tick.
     pub fn weight(&self) -> Weight {
         Weight::of_tick(&self.profile.contents.info)
     }
@@ -212,7 +211,7 @@ impl Source {
         self.for_each_observed(&Unobserved, each).map(|_| ())
     }
 
-    /// The same, while `observer` gets the progress. Returns how many bytes of the recording weren't read, because it was interrupted.
+    /// The same, while `observer` gets the progress. Returns the number of bytes that weren't read because the observer interrupted.
     ///
     /// # Errors
     /// As [`Self::for_each`].
@@ -301,7 +300,7 @@ impl Source {
         frames.collect()
     }
 
-    /// The frames of `event`, innermost first. A stack that is cut short has a frame that says so behind the guest's.
+    /// The frames of `event`, innermost first. A stack that is cut short has a note after the guest's frames.
     pub fn frames<'a>(&'a self, event: &Event) -> Vec<Frame<'a>> {
         let Some(stack) = &event.stack else {
             return vec![Frame::note(HALTED, HALTED_MODULE, true)];
@@ -338,11 +337,11 @@ impl Source {
     /// The frames of `event`, for tables that are kept in memory until all events are known.
     ///
     /// # Errors
-    /// There is no room for them.
+    /// They don't fit into the room.
     pub fn frames_to_keep<'a>(&'a self, event: &Event) -> Result<Vec<Frame<'a>>, ExportError> {
         let frames = self.frames(event);
         for frame in &frames {
-            self.room.take(FRAME + frame.name.len())?;
+            self.room.take_frame(&frame.name)?;
         }
         Ok(frames)
     }

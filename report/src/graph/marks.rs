@@ -1,4 +1,4 @@
-//! Folded stacks for flame graphs, whose names say besides what a frame is coloured by.
+//! Folded stacks for flame graphs. Names have marks that decide a frame's colour.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,11 +6,11 @@ use foldhash::fast::RandomState;
 use kvmprof_recording::Mode;
 
 use crate::profile::{
-    CUT_SHORT, FRAME, HALTED, Profile, mark, outermost_of_guest, plain, root, without_mark,
+    CUT_SHORT, HALTED, Profile, mark, outermost_of_guest, plain, root, without_mark,
 };
 use crate::room::{Room, TooMuch};
 
-/// Marks in names, which are taken out of the picture again: characters for private use.
+/// Marks in names: characters for private use, which are removed from the picture.
 pub const INTERRUPT: char = '\u{e001}';
 pub const IDLE: char = '\u{e002}';
 pub const CUT: char = '\u{e003}';
@@ -22,7 +22,7 @@ pub const MARKS: [char; 4] = [INTERRUPT, IDLE, CUT, GROUP];
 /// A frame of the graph.
 #[derive(Debug)]
 struct Node {
-    /// Its caller's number, which is lower; the root's is its own.
+    /// The number of its caller, which is lower; the root has its own.
     parent: usize,
     /// Its name and the suffix of its kind.
     name: (String, &'static str),
@@ -34,10 +34,10 @@ struct Node {
     own: u64,
 }
 
-/// What a frame is told apart by: its caller, its name and the suffix of its kind.
+/// The identity of a frame: its caller, its name and the suffix of its kind.
 type Key = (usize, (String, &'static str));
 
-/// All frames. The first one is below all others.
+/// All frames. The first one is the root.
 #[derive(Debug)]
 struct Tree {
     nodes: Vec<Node>,
@@ -108,11 +108,11 @@ impl Node {
     }
 }
 
-/// The folded stacks of `profile` for [`super::Graph::draw`]: as [`crate::profile::folded`] has them, but that the outermost frame of
-/// stacks that were cut short is marked in their place, and those with most of their ticks in interrupts or in idle time are.
+/// The folded stacks of `profile` for [`super::Graph::draw`]. They differ from those of [`crate::profile::folded`] by marks: one for the
+/// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time.
 ///
 /// # Errors
-/// There is no `room` for them, or for the picture.
+/// They, or the picture, don't fit into `room`.
 pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     let mut tree = Tree {
         nodes: Vec::new(),
@@ -128,7 +128,7 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
             for (index, frame) in frames.iter().enumerate().rev() {
                 let name = (plain(&frame.frame.function), mark(frame));
-                room.take(FRAME.saturating_add(name.0.len()))?;
+                room.take_frame(&name.0)?;
                 at = tree.child(at, name);
                 if outermost == Some(index) {
                     let cut_short = &mut tree.nodes[at].cut_short;
@@ -157,11 +157,11 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
         .collect())
 }
 
-/// Folded stacks with two counts for [`super::Graph::draw`] out of those that have frames `[cut short]`: in their place the frames above them are
+/// Folded stacks with two counts for [`super::Graph::draw`], made from those with frames `[cut short]`: instead of these, the frames above them are
 /// marked, so that a function is one frame with its ticks in all stacks.
 pub fn with_torn_edges<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut counts: BTreeMap<String, [u64; 2]> = BTreeMap::new();
-    // Stacks as far as the frame that is torn, with their numbers of frames.
+    // Stacks up to the frame with a torn edge, with their numbers of frames.
     let mut torn: BTreeSet<(usize, String)> = BTreeSet::new();
     for line in lines {
         let line = line.replace(MARKS, "");
@@ -185,7 +185,7 @@ pub fn with_torn_edges<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> 
     let lengths: BTreeSet<usize> = torn.iter().map(|(length, _)| *length).collect();
     let lines = counts.into_iter().map(|(stack, [before, after])| {
         let mut frames: Vec<String> = stack.split(';').map(str::to_owned).collect();
-        // From the innermost out: the names of those further out are to be without marks when they are looked up.
+        // From the innermost frame outwards: the names of frames further out must not have marks when they are looked up.
         for length in lengths.range(..=frames.len()).rev() {
             let key = (*length, frames[..*length].join(";"));
             if torn.contains(&key) {

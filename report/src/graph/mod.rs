@@ -66,7 +66,7 @@ const FRAME: u32 = 16;
 const TORN: u32 = 3;
 
 impl Graph {
-    /// Takes the marks out of an SVG document, fills frames whose callers are missing with a pattern that has a dotted edge towards them, and adds
+    /// Removes the marks from an SVG document, fills frames whose callers are missing with a pattern that has a dotted edge towards them, and adds
     /// the legend of these colours, on the left below the title.
     fn finish(&self, svg: &str, shades: &[Shade]) -> String {
         let mut text = svg.replace(MARKS, "");
@@ -103,7 +103,7 @@ impl Graph {
         text
     }
 
-    /// Where a frame begins, in pixels from the top: all do so at the same distance.
+    /// The top of a frame, in pixels from the top of the picture. The distance between frames is constant.
     fn first_edge(svg: &str) -> u32 {
         let frames = svg
             .split_once("id=\"frames\"")
@@ -117,7 +117,7 @@ impl Graph {
 /// The colour of a torn edge, that of lost ticks on the page.
 const TORN_COLOR: &str = "209,36,47";
 
-/// How the subtitle begins in inferno's documents, and where it is to be.
+/// The begin of the subtitle in inferno's documents, and its new position.
 const SUBTITLE: &str = "<text id=\"subtitle\" x=\"50.0000%\"";
 const SUBTITLE_ON_THE_RIGHT: &str =
     "<text id=\"subtitle\" style=\"text-anchor:end\" x=\"99.0000%\"";

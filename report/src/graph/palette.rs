@@ -8,7 +8,7 @@ use crate::profile::{CUT_SHORT, HALTED, KERNEL_MARK};
 /// A colour of frames: its name in `html/script/palette.css`, which has the same colours, its word in the legend, and the colour as RGB.
 pub type Shade = (&'static str, &'static str, [u8; 3]);
 
-/// What runs in a frame.
+/// The kind of a frame's code.
 pub const MODES: [Shade; 5] = [
     ("user", "user", [0x8c, 0xc2, 0xf5]),
     ("kernel", "kernel", [0xf4, 0xa4, 0x60]),
@@ -17,7 +17,7 @@ pub const MODES: [Shade; 5] = [
     ("group", "process", [0xdf, 0xe3, 0xe8]),
 ];
 
-/// How a function's own share changed, by percentages of all ticks: the same steps in all pictures, so that small changes look small.
+/// Colours of changes of a function's own share, in percentages of all ticks. The steps are the same in all pictures, so that small changes look small.
 pub const CHANGES: [Shade; 7] = [
     ("more3", "+5 %", [0xee, 0x88, 0x76]),
     ("more2", "+1 %", [0xf6, 0xb3, 0xa7]),
@@ -93,7 +93,7 @@ pub fn by_change(svg: &str) -> String {
             let (_, change) = title.rsplit_once("; ")?;
             change.parse().ok()
         });
-        // What is below all others has none.
+        // The frame below all others has none.
         let color = of_change(change.unwrap_or(0.0));
         let [r, g, b] = if title.contains(CUT) {
             cut(color)
@@ -116,7 +116,7 @@ pub fn by_change(svg: &str) -> String {
     out
 }
 
-/// How titles and colours of frames begin and end in inferno's documents, where a frame's title is before its colour.
+/// The begin and the end of titles and colours of frames in inferno's documents. A frame's title comes before its colour.
 const TITLE: &str = "<title>";
 const TITLE_END: &str = "</title>";
 const FILL: &str = "fill=\"rgb(";

@@ -1,4 +1,4 @@
-//! What stands above a picture.
+//! Titles and subtitles of pictures.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,13 +8,13 @@ use kvmprof_recording::file::{Contents, KernelInfo, RecordingInfo};
 use crate::profile::{Profile, Weight};
 use crate::text::utc;
 
-/// The most characters of a name or a release in a title: as many as a release has at most (`__NEW_UTS_LEN`).
+/// Maximum number of characters of a name or a release in a title, which is that of a release (`__NEW_UTS_LEN`).
 const LONGEST: usize = 64;
-/// How many characters of a build id are in a title.
+/// Number of characters of a build id in a title.
 const BUILD_ID: usize = 12;
 
-/// The default title for `profile`: its kernel's file, release and build id, its rate, and when it began, as far as the recording has them. If it is
-/// of several recordings, those of the first one.
+/// The default title for `profile`: its kernel's file, release and build id, its rate, and its begin, if the recording has them. For several
+/// recordings it has the properties of the first one.
 pub fn title(profile: &Profile) -> String {
     let parts = title_of(&profile.contents);
     match profile.merged.len() {
@@ -32,7 +32,7 @@ pub fn title_of(contents: &Contents) -> String {
     parts.join(", ")
 }
 
-/// What is told of the kernel, such as `vmlinuz 6.12.43 (build id 0f1e2d3c4b5a)`.
+/// The kernel, such as `vmlinuz 6.12.43 (build id 0f1e2d3c4b5a)`.
 fn kernel(info: &RecordingInfo, kernel: Option<&KernelInfo>) -> String {
     let file = Path::new(&info.kernel).file_name().and_then(OsStr::to_str);
     let mut text = begin_of(file.unwrap_or("A guest"), LONGEST).to_owned();
@@ -52,7 +52,7 @@ fn kernel(info: &RecordingInfo, kernel: Option<&KernelInfo>) -> String {
     text
 }
 
-/// The first so many characters of `text`.
+/// The first characters of `text`, at most this number.
 fn begin_of(text: &str, characters: usize) -> &str {
     let end = text.char_indices().nth(characters);
     end.map_or(text, |(end, _)| &text[..end])
@@ -92,7 +92,7 @@ pub fn account(profile: &Profile) -> String {
     text
 }
 
-/// What a differential flame graph is of, and what its colours tell, as a line of text.
+/// What a differential flame graph compares, and what its colours mean, as a line of text.
 pub fn account_of_changes(before: &Profile, after: &Profile) -> String {
     let [before, after] = [before, after].map(Profile::samples);
     format!("{after} ticks against {before}: colours of functions' own shares")

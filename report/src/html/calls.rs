@@ -29,13 +29,13 @@ pub struct Function {
     pub module: Arc<str>,
     /// Whether it is a kernel function.
     pub is_kernel: bool,
-    /// Its lowest and highest address that was on a stack, in its file.
+    /// The lowest and the highest of its addresses that were on a stack, in its file.
     pub addresses: Option<(u64, u64)>,
     /// The lowest of the source lines that were on a stack.
     pub lines: BTreeSet<SourceLine>,
 }
 
-/// A function that was called by another one on a certain way. The root is number 0 and has no function. Stacks that were cut short have nodes of
+/// A function with the chain of its callers. The root is number 0 and has no function. Stacks that were cut short have nodes of
 /// their own, so that the page counts their ticks under any filter; it draws both as one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
@@ -109,7 +109,7 @@ impl Calls {
         })
     }
 
-    /// The node of a stack with these functions, innermost first; `None` if there is no room.
+    /// The node of a stack with these functions, innermost first; `None` if that would exceed the limits.
     fn node_of(&mut self, frames: &[StackFrame], is_cut_short: bool) -> Option<u32> {
         let outermost = outermost_of_guest(frames).filter(|_| is_cut_short);
         let mut parent = 0;
@@ -184,7 +184,7 @@ impl Calls {
         &self.functions
     }
 
-    /// The number of a frame's function; `None` if it isn't in any stack that there was room for.
+    /// The number of a frame's function; `None` if no stack within the limits has it.
     pub fn function_number(&self, frame: &StackFrame) -> Option<u32> {
         self.function_numbers.get(&self.key_of(frame)).copied()
     }
@@ -214,7 +214,7 @@ impl Calls {
     }
 }
 
-/// There are fewer than [`MAX_NODES`] of them, give or take one stack.
+/// A number of nodes, which is at most [`MAX_NODES`] plus those of one stack.
 fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

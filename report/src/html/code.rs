@@ -1,6 +1,6 @@
-//! The code of functions for the page: instructions and source lines, with the ticks that found them.
+//! The code of functions for the page: instructions and source lines with their ticks.
 //!
-//! Only the innermost frame of a stack has an address that the processor was at; what it called is in the stacks.
+//! Only innermost frames count: their address is that of the instruction that the processor executed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,11 +16,11 @@ use crate::text::visible;
 
 /// Maximum number of functions, those with the most ticks of their own.
 const MAX_FUNCTIONS: usize = 100;
-/// The most bytes of a function's code.
+/// Maximum size of a function's code, in bytes.
 const MAX_CODE: usize = 16 << 10;
 /// Maximum number of instructions of all functions.
 const MAX_INSTRUCTIONS: usize = 20_000;
-/// Maximum number of a function's source lines, and of all functions'.
+/// Maximum number of source lines of a function, and of all functions.
 const MAX_LINES: u32 = 400;
 const MAX_ALL_LINES: usize = 10_000;
 /// Lines before and behind those with instructions.
@@ -29,16 +29,16 @@ const CONTEXT: u32 = 3;
 const MAX_LINE: usize = 300;
 const TAB: &str = "        ";
 
-/// A function's ticks by the address that the processor was at.
+/// A function's ticks by the address of the instruction.
 struct Hits {
     function: u32,
     recording: usize,
-    /// Where the function begins, in a process that has it.
+    /// The begin of the function, in a process that has it.
     begin: Asked,
-    /// The same in its file.
+    /// The begin of the function in its file.
     file_begin: u64,
     ticks: u64,
-    /// By the distance from the begin.
+    /// Ticks by the distance from the begin.
     by_offset: BTreeMap<u64, u64>,
 }
 
@@ -48,7 +48,7 @@ fn hits(profile: &Profile, calls: &Calls) -> Vec<Hits> {
     for (recording, own) in profile.recordings().enumerate() {
         for ((pid, stack), ticks) in &own.stacks {
             let frames = own.frames(*pid, stack);
-            // The others at this address are inlined into it.
+            // The other functions at this address are inlined into it.
             let Some(frame) = frames.iter().find(|frame| !frame.frame.is_inlined) else {
                 continue;
             };
@@ -69,7 +69,7 @@ fn hits(profile: &Profile, calls: &Calls) -> Vec<Hits> {
                 ticks: 0,
                 by_offset: BTreeMap::new(),
             });
-            // Another function of this name, as static ones have.
+            // A different function with the same name, such as a static one.
             if hits.file_begin == frame.file_address.wrapping_sub(offset) {
                 hits.ticks += ticks;
                 *hits.by_offset.entry(offset).or_default() += ticks;
@@ -83,15 +83,15 @@ fn hits(profile: &Profile, calls: &Calls) -> Vec<Hits> {
     found
 }
 
-/// What room is left.
+/// The instructions and lines that may still be added.
 struct Room {
     instructions: usize,
     lines: usize,
 }
 
-/// The code of the functions with the most ticks, as far as `--vmlinux` and `--sysroot` have it, with the text of `texts`. For each:
+/// The code of the functions with the most ticks that `--vmlinux` and `--sysroot` have, with the source text of `texts`. For each:
 ///
-/// - `function`: its number; `begin`: its first address in hexadecimal; `ticks`: those that were found in it;
+/// - `function`: its number; `begin`: its first address in hexadecimal; `ticks`: its number of ticks;
 /// - `offsets`, `texts`, `ticksAt`, `places`: of each instruction its distance from the begin, its text, its ticks, and the number of its source
 ///   line in `names`, -1 if that isn't known;
 /// - `source`: the `file` that the function is in, the number of the `first` line, and of each line from that on its text in `texts` and its ticks in
@@ -159,13 +159,13 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
     }))
 }
 
-/// The ticks of each instruction, by where instructions begin. The kernel changes its code while it runs: what was found in the middle of one counts for it.
+/// The ticks of each instruction, by the begin of instructions. A tick in the middle of an instruction counts for it: the kernel changes its code while it runs.
 fn ticks_of(offsets: &[u64], by_offset: &BTreeMap<u64, u64>) -> Vec<u64> {
     let ends = offsets.iter().skip(1).copied().chain([u64::MAX]);
     let spans = offsets.iter().copied().zip(ends);
     spans
         .map(|(begin, end)| match end {
-            // How long the last one is isn't said.
+            // The length of the last one is unknown.
             u64::MAX => by_offset.get(&begin).copied().unwrap_or(0),
             _ => by_offset.range(begin..end).map(|(_, ticks)| ticks).sum(),
         })
@@ -176,7 +176,7 @@ fn shown_place(source: &SourceLine) -> String {
     visible(&format!("{}:{}", source.file, source.line))
 }
 
-/// The source lines of a function whose instructions are of the lines `own`.
+/// The source lines of a function whose instructions come from the lines `own`.
 fn source(
     own: &[Option<&SourceLine>],
     ticks: &[u64],
@@ -197,7 +197,7 @@ fn source(
     let text = texts.text(file)?;
     let shown = text.lines().skip(first as usize - 1).take(count as usize);
     let shown: Vec<String> = shown.map(shown_line).collect();
-    // The file that is there is another one.
+    // The file at that path is a different one.
     if shown.len() <= (low - first) as usize {
         return None;
     }

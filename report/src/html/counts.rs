@@ -11,15 +11,15 @@ use super::timeline::{BINS, Bins};
 use crate::profile::{Selected, Selection, Watcher};
 use crate::symbolize::Resolver;
 
-/// Number of cells at which they are merged while a recording is read.
+/// Number of cells at which cells are merged while a recording is read.
 const MAX_CELLS: usize = 2_000_000;
-/// Number of bins that aren't made fewer to save cells.
+/// Number of bins up to which bins aren't merged to save cells.
 pub(super) const LEAST_BINS: usize = 64;
 
 /// Stands for rare stacks.
 pub const RARE: u32 = u32::MAX;
 
-/// What samples of a bin are counted by.
+/// The key by which samples of a bin are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
     /// The vCPU.
@@ -38,14 +38,14 @@ pub(super) type Cells = HashMap<Cell, u32, RandomState>;
 /// Ticks of a vCPU without a sample: idle, stolen, lost, ungathered.
 pub type Missed = [u64; 4];
 
-/// All ticks that were selected of a recording.
+/// All selected ticks of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub(super) bins: Bins,
     pub(super) runners: Runners,
-    /// By bin: a recording is more or less in the order of time, so that few are in use at a time.
+    /// The cells by bin. A recording is roughly in the order of time, so that few bins are in use at a time.
     pub(super) cells: Vec<Cells>,
-    /// How many cells there are.
+    /// The number of cells.
     length: usize,
     pub(super) missed: BTreeMap<(u16, u16), Missed>,
     /// Whether a stack is rare, by its number; those beyond the end aren't.
@@ -105,7 +105,7 @@ impl Counts {
         spread.share(|time| bins.bin_of(time), |bin| bins.end_of(bin), each);
     }
 
-    /// Makes one bin of so many. The bins have their new width already.
+    /// Merges this number of bins into one. The timeline has the new width already.
     fn merge_bins(&mut self, bins: usize) {
         for bin in 0..self.cells.len() {
             let mut own = std::mem::take(&mut self.cells[bin]);
@@ -129,7 +129,7 @@ impl Counts {
         self.length = self.cells.iter().map(HashMap::len).sum();
     }
 
-    /// Halves the number of cells: by fewer bins as long as there are many, then by fewer stacks.
+    /// Halves the number of cells: merges bins as long as there are many, then the rarest stacks.
     fn shrink(&mut self) {
         while self.length > MAX_CELLS / 2 && self.bins.used() > LEAST_BINS {
             self.bins.widen(2);
@@ -166,7 +166,7 @@ impl Counts {
     }
 }
 
-/// The stacks with the fewest samples: as many as have `excess` cells together. `cells` are those of all stacks.
+/// The stacks with the fewest samples that have `excess` cells together. `cells` has the cells of all stacks.
 pub fn rarest(cells: impl Iterator<Item = (u32, u32)>, excess: usize) -> Vec<u32> {
     // By stack, the samples and the cells.
     let mut sums: HashMap<u32, (u64, usize), RandomState> = HashMap::default();

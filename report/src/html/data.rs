@@ -1,4 +1,4 @@
-//! What the page's script works with.
+//! The data of the page's script.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,13 +26,13 @@ const MAX_CELLS: usize = 500_000;
 ///   is 0 and stands for all their begins;
 /// - `comparison`: whether the second recording is compared with the first;
 /// - `files`: the recordings' names, if there are several;
-/// - `event`: what ticks are; null for the clock's, of which there are `hz` a second;
+/// - `event`: the event that makes the ticks; null for the clock, whose rate is `hz`;
 /// - `processes`: their `recording` (its number), `pid` and `name`; `threads`: their `recording`, `pid`, `tid` and `name`. -1 is
 ///   unknown, null is all that aren't told apart;
 /// - `modules`: their `name`, and `build`, the build ids of files with that name;
 /// - `functions`: `name`, `module` (its number), `kernel` (1 or 0), the lowest address in hexadecimal (`low`), how far above it the highest one is, too, if that is another (`span`),
 ///   source `lines`;
-/// - `code`: what [`code::json`] says, none in a comparison;
+/// - `code`: the result of [`code::json`], none in a comparison;
 /// - `nodes`, packed: their number; then for each node but the root, its number less its parent's, then four times its function, plus 1 if its
 ///   callers are missing, plus 2 if it is inlined;
 /// - `cells`, packed: their number; then by bin, vCPU, mode and thread, for each run of cells in which these are the same: bin (less the one before),
@@ -78,7 +78,7 @@ pub fn json(
         "rare": calls.rare(),
         "halted": { "threads": merged.idle, "node": calls.halted() },
     });
-    // Only `<` could end a script element.
+    // Only `<` can end a script element.
     let mut text = document.to_string().replace('<', "\\u003c");
     text.pop();
     for (name, packed) in [

@@ -8,10 +8,10 @@ use super::counts::{Cell, Counts, LEAST_BINS, Missed, add_parts, rarest};
 use super::runners::{Runner, Runners};
 use super::timeline::Bins;
 
-/// All that was counted.
+/// The counts of all recordings.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
-    /// The bins, whose times are those after the begin of each recording.
+    /// The bins. Their times are relative to the begin of each recording.
     pub bins: Bins,
     /// The threads of all recordings.
     pub runners: Runners,
@@ -19,13 +19,13 @@ pub struct Merged {
     pub cells: Vec<(u16, Cell, u32)>,
     /// Ticks without a sample by bin, recording and vCPU.
     pub missed: BTreeMap<(u16, u32, u16), Missed>,
-    /// Of each recording, the thread of its idle ticks without a sample, if there are any.
+    /// For each recording, the thread of its idle ticks without a sample, if there are any.
     pub idle: Vec<Option<u32>>,
 }
 
 impl Merged {
-    /// Merges `all` counts, with at most about `most` cells: if there are more, first the bins become fewer, then the stacks.
-    /// `node_of` gives the node of a recording's stack, `rare` is that of the rare ones.
+    /// Merges `all` counts into about `most` cells at most: if there are more, it merges first bins, then rare stacks.
+    /// `node_of` returns the node of a recording's stack; `rare` is the node of rare stacks.
     pub fn new(
         all: Vec<Counts>,
         most: usize,
@@ -105,7 +105,7 @@ impl Merged {
     }
 }
 
-/// Sorts cells, and makes one of those that are the same.
+/// Sorts cells, and merges those with the same key.
 fn sum_equal(all: &mut Vec<(u16, Cell, u32)>) {
     all.sort_unstable_by_key(|(bin, cell, _)| (*bin, *cell));
     all.dedup_by(|next, kept| {

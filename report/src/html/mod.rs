@@ -1,17 +1,17 @@
 //! A recording as one self-contained HTML page, in which people filter, search and compare.
 //!
 //! The page has the recording's stacks merged by bin of time, process, thread, vCPU and mode; its script computes everything
-//! that it shows from them. Its size is bounded for any recording: there is a maximum number of bins, runners, frames and counts,
-//! and what is beyond them is counted together, in sums that stay exact.
+//! that it shows from them. Its size is bounded for any recording: there is a maximum number of bins, threads, frames and counts,
+//! and the rest is counted together, so that sums stay exact.
 
 mod calls;
 mod code;
 mod counts;
 mod data;
-mod facts;
 mod merged;
 mod pack;
 mod page;
+mod properties;
 mod runners;
 mod timeline;
 

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::counts::Counts;
-use super::{data, facts};
+use super::{data, properties};
 use crate::profile::{Profile, Selection, loss};
 use crate::symbolize::{Resolver, SourceTexts};
 use crate::text::escape;
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
 
-/// The views, which the script fills.
+/// The views, which the script fills in.
 const VIEWS: &str = include_str!("script/views.html");
 
 const STYLES: [&str; 3] = [
@@ -18,7 +18,7 @@ const STYLES: [&str; 3] = [
     include_str!("script/palette.css"),
 ];
 
-/// The script's files, in the order in which they need each other.
+/// The script's files. Each comes after those that it needs.
 const SCRIPTS: [&str; 13] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
@@ -98,7 +98,7 @@ pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<Strin
     Ok(page(&profile, vec![counts], title, &texts))
 }
 
-/// The sums of `recording`, or of the processes `pids` if there are any, and what a page counts of it. Names are the recording's own.
+/// The sums of `recording`, or of the processes `pids` if there are any, and its counts for a page. Names are the recording's own.
 ///
 /// # Errors
 /// As [`Recording::read`].
@@ -117,11 +117,11 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> String {
         sides
             .map(|(side, recording)| {
                 let account = recording.contents.account;
-                format!("<h3>{side}</h3>\n{}", facts::account(&account))
+                format!("<h3>{side}</h3>\n{}", properties::account(&account))
             })
             .collect()
     } else {
-        facts::account(&profile.account())
+        properties::account(&profile.account())
     };
     format!(
         "<header><h1>{title}</h1>\n{}</header>\n<main>\n\
@@ -131,12 +131,12 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> String {
          <section class=columns aria-label=\"About the recording\"><div><h2>Recording</h2>\n{}</div>\n\
          <div><h2>Ticks</h2>\n{}</div></section>\n</main>\n",
         warnings(profile, is_comparison),
-        facts::info(profile),
+        properties::info(profile),
         accounts,
     )
 }
 
-/// Warnings that a reader must see first.
+/// Warnings, which come first on the page.
 fn warnings(profile: &Profile, is_comparison: bool) -> String {
     let account = profile.account();
     let Account {

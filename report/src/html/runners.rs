@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Sample};
 
-/// Maximum number of threads that are told apart.
+/// Maximum number of threads with numbers of their own.
 const MAX_RUNNERS: usize = 20_000;
-/// Stands for what isn't told apart: processes and threads of a page have other numbers.
+/// The pid and tid of all further threads. No process or thread of a page has this number.
 pub const OTHERS: i32 = i32::MIN;
 
 /// A thread.
@@ -31,7 +31,7 @@ pub struct Runners {
 }
 
 impl Runners {
-    /// The number of the thread that `sample` is of.
+    /// The number of the thread of `sample`.
     pub fn of(&mut self, sample: &Sample) -> u32 {
         let number = self.number(0, sample.pid, sample.tid);
         if let Some(runner) = self.all.get_mut(number as usize)
@@ -54,7 +54,7 @@ impl Runners {
         number
     }
 
-    /// The number of what runs when a vCPU of a recording is halted.
+    /// The number of the idle thread of a recording, to which ticks of halted vCPUs belong.
     pub fn idle(&mut self, recording: u32) -> u32 {
         self.number(recording, IDLE_PID, IDLE_PID)
     }
@@ -63,7 +63,7 @@ impl Runners {
         if let Some(number) = self.numbers.get(&(recording, pid, tid)) {
             return *number;
         }
-        // There is always room for idle time.
+        // The maximum doesn't apply to idle threads.
         if self.all.len() >= MAX_RUNNERS && pid != IDLE_PID && pid != OTHERS {
             return self.number(recording, OTHERS, OTHERS);
         }
@@ -78,7 +78,7 @@ impl Runners {
         number
     }
 
-    /// All of them, by number.
+    /// All threads, by number.
     pub fn all(&self) -> &[Runner] {
         &self.all
     }

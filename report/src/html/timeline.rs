@@ -14,7 +14,7 @@ const LEAST_TICKS: u64 = 5;
 /// Bins of equal width, from the begin of the selected time on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bins {
-    /// The begin of the first one, in ns of CLOCK_MONOTONIC. What is before that is in it too.
+    /// The begin of the first bin, in ns of CLOCK_MONOTONIC. Earlier ticks are in it, too.
     start: u64,
     /// The width of a bin, in ns: whole milliseconds.
     width: u64,
@@ -48,7 +48,7 @@ impl Bins {
         self.start.saturating_add(bins.saturating_mul(self.width))
     }
 
-    /// How often two bins have to become one until `time` is in one of the [`BINS`].
+    /// How often pairs of bins have to be merged until `time` is in one of the [`BINS`].
     pub fn doublings_for(&mut self, time: u64) -> u32 {
         self.length = self.length.max(time.saturating_sub(self.start));
         let mut doublings = 0;
@@ -59,12 +59,12 @@ impl Bins {
         doublings
     }
 
-    /// Makes one bin of so many.
+    /// Merges this number of bins into one.
     pub fn widen(&mut self, bins: u64) {
         self.width = self.width.saturating_mul(bins);
     }
 
-    /// Bins into which those of `all` recordings fit: each is as wide as some of each of them together.
+    /// Bins for `all` recordings together. The width is a multiple of each recording's.
     pub fn common<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut common = Self::default();
         for bins in all {

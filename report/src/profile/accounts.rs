@@ -1,4 +1,4 @@
-//! Prints what recordings are of and where their ticks went.
+//! Prints the properties of recordings and the accounts of their ticks.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use kvmprof_recording::loss_warning;
 use super::Profile;
 use crate::text::visible;
 
-/// Prints what the recordings of `profile` are of, where their ticks went, and what was selected.
+/// Prints the properties of the recordings of `profile`, the accounts of their ticks, and the selection.
 ///
 /// # Errors
 /// Writing to `out` failed.
@@ -58,7 +58,7 @@ pub fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A warning if so many ticks have no sample that shares mislead. Samples by an event stand for no time.
+/// A warning if so many ticks have no sample that shares mislead; `None` if the ticks are events.
 pub(crate) fn loss(profile: &Profile) -> Option<String> {
     let account = profile.account();
     match profile.contents.info.event {
@@ -67,7 +67,7 @@ pub(crate) fn loss(profile: &Profile) -> Option<String> {
     }
 }
 
-/// What a recording is of, and where its ticks went.
+/// The properties of a recording, and the account of its ticks.
 fn print_account(recording: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let contents = &recording.contents;
     let info = &contents.info;
@@ -86,7 +86,7 @@ fn print_account(recording: &Profile, out: &mut dyn Write) -> io::Result<()> {
     print_resets(recording, out)
 }
 
-/// When the guest was restarted, if it was.
+/// The times at which the guest was restarted, if it was.
 fn print_resets(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let (info, resets) = (&profile.contents.info, &profile.contents.resets);
     let Some(first) = resets.first() else {

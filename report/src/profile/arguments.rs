@@ -8,13 +8,13 @@ use kvmprof_recording::{Mode, parse_pid};
 
 use super::{Pattern, Selection, TimeRange};
 
-/// Which part of the recording.
+/// The options that select a part of a recording. All of them have to match.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SelectionArguments {
-    /// Only these processes, by the guest's own pids, separated by commas; it and the options below combine
+    /// Only these processes, by the guest's own pids, separated by commas; samples have to match this and all options below
     #[arg(long, value_name = "PID", value_parser = parse_pid, value_delimiter = ',', allow_negative_numbers = true)]
     pub pid: Vec<i32>,
-    /// Only the processes that have a thread of this name, as ps in the guest shows it; may be given more than once
+    /// Only processes that have a thread with this name, as ps in the guest shows it; can be given more than once
     #[arg(long, value_name = "NAME")]
     pub comm: Vec<String>,
     /// Only these vCPUs, from 0, separated by commas
@@ -31,17 +31,17 @@ pub struct SelectionArguments {
     /// Only samples with a function on their stack whose name matches this regular expression
     #[arg(long, value_name = "REGEX")]
     pub grep: Option<Pattern>,
-    /// Only this time, in seconds from the recording's begin; either end may be left open [default: all of it]
+    /// Only this time, in seconds from the recording's begin; either end can be left out [default: all of it]
     #[arg(long, value_name = "A:B")]
     pub time: Vec<TimeRange>,
 }
 
-/// Several times were given where one is wanted.
+/// `--time` was given several times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--time can be given once: only kvmprof diff compares two times")]
 pub struct SeveralTimes;
 
-/// Takes the name of a mode.
+/// A parser of the names of modes.
 fn mode() -> impl TypedValueParser<Value = Mode> {
     let names = PossibleValuesParser::new(Mode::ALL.map(Mode::name));
     names.map(|name| {
@@ -71,7 +71,7 @@ impl SelectionArguments {
         })
     }
 
-    /// They, as words of a command line.
+    /// The options as words of a command line.
     pub fn words(&self) -> Vec<OsString> {
         let pids = self.pid.iter().map(|pid| format!("--pid={pid}"));
         let comms = self.comm.iter().map(|comm| format!("--comm={comm}"));
@@ -84,7 +84,7 @@ impl SelectionArguments {
         all.chain(grep).chain(time).map(OsString::from).collect()
     }
 
-    /// The names of the options that were given and leave something out.
+    /// The names of the given options that leave something out.
     pub fn given(&self) -> Vec<&'static str> {
         let options = [
             (!self.pid.is_empty(), "--pid"),

@@ -23,7 +23,7 @@ const MAX_AHEAD: usize = 1 << 20;
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its name, that of its main thread if that was ever sampled; empty when unknown.
+    /// Its name: that of its main thread, or of another thread if the main thread has no sample; empty when unknown.
     pub name: String,
     /// Samples by mode.
     pub modes: ModeCounts,
@@ -130,15 +130,15 @@ pub struct StackFrame {
     pub is_host: bool,
 }
 
-/// The index of the outermost one of the guest's `frames`, behind which those that were cut off would be.
+/// The index of the guest's outermost frame in `frames`. Frames that were cut off would follow it.
 pub fn outermost_of_guest(frames: &[StackFrame]) -> Option<usize> {
     frames.iter().rposition(|frame| !frame.is_host)
 }
 
-/// What was selected of a run of ticks.
+/// The selected part of a run of ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Selected {
-    /// The ticks without a sample, and when they were.
+    /// The ticks without a sample, and their times.
     pub spread: Spread,
     /// The sample.
     pub sample: Option<Sample>,
@@ -146,16 +146,16 @@ pub struct Selected {
     pub stack: Option<u32>,
 }
 
-/// Gets what was selected while a recording is summed up.
+/// Gets the selected ticks while a recording is summed up.
 pub trait Watcher {
-    /// The `selection` of the recording with properties `info` begins; `resolver` names its frames.
+    /// Called before the first ticks: `selection` is the selected part of the recording, `info` has its properties, `resolver` names its frames.
     fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver);
 
     /// The next run of ticks.
     fn take(&mut self, selected: &Selected);
 }
 
-/// Needs nothing but the sums.
+/// A watcher that does nothing.
 impl Watcher for () {
     fn begin(&mut self, _: &RecordingInfo, _: &Selection, _: &Resolver) {}
 
@@ -171,7 +171,7 @@ pub struct Profile {
     pub resolver: Rc<Resolver>,
     /// The selected part of the recording.
     pub selection: Selection,
-    /// Tells of its samples which are selected.
+    /// Decides which samples of the recording are selected.
     pub filter: Rc<Filter>,
     /// The processes, by pid; -1 for unknown processes.
     pub processes: BTreeMap<i32, Process>,
@@ -185,9 +185,9 @@ pub struct Profile {
     pub idle: u64,
     /// The length of the recording's file, in bytes.
     pub file_length: usize,
-    /// What the recording is called where several are told apart; empty for one alone.
+    /// The name of the recording's file if there are several recordings; else empty.
     pub file: String,
-    /// Further recordings, which all tables and pictures count together with this one. They have none themselves.
+    /// Further recordings, which all tables and pictures count together with this one. Their own lists are empty.
     pub merged: Vec<Profile>,
 }
 
@@ -223,7 +223,7 @@ impl Profile {
         Self::read_with(recording, selection, resolver, observer, &mut ())
     }
 
-    /// The same, while `watcher` gets all that was selected, in the order of the recording.
+    /// The same, while `watcher` gets all selected ticks, in the order of the recording.
     ///
     /// # Errors
     /// As [`Recording::read`].
@@ -271,7 +271,7 @@ impl Profile {
         let mut seen = HashSet::new();
         for (pid, stack) in self.stacks.keys() {
             for asked in stack.asked_all(*pid) {
-                // Those that come then are looked up when they are needed.
+                // Further addresses are resolved when they are needed.
                 if all.len() < MAX_AHEAD
                     && seen.insert((asked.mappings, asked.address, asked.is_kernel))
                 {
@@ -343,7 +343,7 @@ impl Profile {
 }
 
 impl Stack {
-    /// Its frames as those of process `pid`, innermost first.
+    /// The frames of the stack to resolve, as frames of process `pid`, innermost first.
     pub(super) fn asked_all(&self, pid: i32) -> impl Iterator<Item = Asked> {
         let frames = self.frames.iter().enumerate();
         frames.map(move |(index, address)| self.asked(pid, index, *address))

@@ -1,4 +1,4 @@
-//! Tells which ticks of a recording are selected.
+//! Decides which ticks of a recording are selected.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -12,11 +12,11 @@ use super::functions::HALTED;
 use super::{Pattern, Selection, StackCounts, StackView};
 use crate::symbolize::{MappingSet, Resolver};
 
-/// Frames of stacks whose verdict is remembered; beyond that all is forgotten and decided anew.
+/// Maximum number of frames of stacks whose result is kept. When there are more, all results are dropped and computed anew.
 const MAX_FRAMES: usize = 16 << 20;
 
-/// A [`Selection`] but for its time and vCPUs, made ready for one recording. What is given combines: a tick is selected if all of it
-/// wants the tick.
+/// The part of a [`Selection`] beside its time and vCPUs, prepared for one recording. A tick is selected if it matches all that the selection
+/// has.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// `None` for all.
@@ -27,7 +27,7 @@ pub struct Filter {
     grep: Option<Grep>,
 }
 
-/// A pattern, and what it said of stacks.
+/// A pattern, and its results for stacks.
 #[derive(Clone, Debug)]
 struct Grep {
     pattern: Pattern,

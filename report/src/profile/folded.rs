@@ -15,21 +15,18 @@ pub const KERNEL_MARK: &str = MARKS[0];
 /// Stands for the missing outermost frames of a stack.
 pub const CUT_SHORT: &str = "[cut short]";
 
-/// Bytes that a frame takes in a picture, beside its name.
-pub const FRAME: usize = 128;
-
 /// The folded stacks of `profile`, each starting with its process, in alphabetical order, with a frame `[cut short]` where callers are missing. If it
 /// is of several recordings, processes have the numbers of theirs: `dd-130 (2)`.
 ///
 /// # Errors
-/// There is no `room` for them, or for a picture of them.
+/// They, or a picture of them, don't fit into `room`.
 pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (number, recording) in profile.recordings().enumerate() {
         let number = (!profile.merged.is_empty()).then_some(number);
         for ((pid, stack), count) in &recording.stacks {
             let mut line = root(recording, number, *pid);
-            room.take(FRAME.saturating_add(line.len()))?;
+            room.take_frame(&line)?;
             let frames = recording.frames(*pid, stack);
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
             for (index, frame) in frames.iter().enumerate().rev() {
@@ -38,7 +35,7 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
                     line.push_str(CUT_SHORT);
                 }
                 let name = name(frame);
-                room.take(FRAME.saturating_add(name.len()))?;
+                room.take_frame(&name)?;
                 line.push(';');
                 line.push_str(&name);
             }
@@ -70,7 +67,7 @@ fn name(frame: &StackFrame) -> String {
     plain(&frame.frame.function) + mark(frame)
 }
 
-/// The suffix that says what kind of function it is.
+/// The suffix for the kind of the frame's function.
 pub fn mark(
     StackFrame {
         frame, is_kernel, ..

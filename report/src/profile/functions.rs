@@ -15,11 +15,11 @@ pub const HALTED_MODULE: &str = "[idle]";
 /// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SortBy {
-    /// Samples with the program counter in it.
+    /// Samples with the program counter in the function
     #[default]
     #[value(name = "self")]
     Own,
-    /// Samples with it anywhere on the stack.
+    /// Samples with the function anywhere on the stack
     Total,
 }
 

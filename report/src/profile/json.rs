@@ -8,27 +8,27 @@ use super::sums::task_name;
 use super::{Profile, Relatives, Row, Selection, Share, SortBy, functions, lines, modules};
 
 /// All of `profile`: the recording's properties, the account, and all tables; those of modules, functions and lines
-/// have the first `top` rows by `sort`. Of several recordings there are the sums; what is known of each is in `recordings`, and
-/// processes have the number of theirs there, from 0.
+/// have the first `top` rows by `sort`. Tables of several recordings have their sums; `recordings` has the properties of each, and
+/// processes have the number of their recording, from 0.
 pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
     if profile.merged.is_empty() {
-        return with(facts(profile), tables(profile, sort, top));
+        return with(properties(profile), tables(profile, sort, top));
     }
     let recordings = profile.recordings().map(|recording| {
         let file = json!({ "file": recording.file });
-        with(file, facts(recording))
+        with(file, properties(recording))
     });
-    let facts = json!({
+    let sums = json!({
         "recordings": recordings.collect::<Vec<_>>(),
         "account": profile.account(),
         "complete": profile.recordings().all(|one| one.contents.closed.is_some()),
         "interrupted": profile.recordings().any(|one| one.contents.unread > 0),
     });
-    with(facts, tables(profile, sort, top))
+    with(sums, tables(profile, sort, top))
 }
 
-/// What is known of one recording.
-fn facts(recording: &Profile) -> Value {
+/// The properties and the account of one recording.
+fn properties(recording: &Profile) -> Value {
     let contents = &recording.contents;
     json!({
         "facts": contents.info,
@@ -140,7 +140,7 @@ fn threads(profile: &Profile) -> Vec<Value> {
         .collect()
 }
 
-/// What was selected besides the time; what is empty or null selects all.
+/// The selection without the time. Members that are empty or null select all.
 pub fn selection_document(selection: &Selection) -> Value {
     json!({
         "pids": selection.pids,

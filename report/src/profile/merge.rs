@@ -21,7 +21,7 @@ pub struct DifferentTicks {
 }
 
 impl Profile {
-    /// Counts all of `profiles`, which are of one recording each, together.
+    /// Counts all of `profiles` together, each of which is of one recording.
     ///
     /// # Errors
     /// Their ticks stand for different times or events.
@@ -47,7 +47,7 @@ impl Profile {
         Ok(first)
     }
 
-    /// This recording, then those that are counted together with it. What is asked of them is of each alone, but for
+    /// This recording, then those that are counted together with it. Members and methods are about one recording alone, except
     /// [`Self::samples`], [`Self::account`] and [`Self::has_symbols`] of this one.
     pub fn recordings(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.merged)
@@ -80,7 +80,7 @@ impl Profile {
         all
     }
 
-    /// Where the ticks of all recordings went.
+    /// The account of the ticks of all recordings.
     pub fn account(&self) -> Account {
         let mut account = Account::default();
         for recording in self.recordings() {

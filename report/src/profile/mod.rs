@@ -28,7 +28,7 @@ pub(crate) use collect::testing;
 pub use collect::{Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};
 pub use filter::Filter;
 pub use folded::folded;
-pub(crate) use folded::{CUT_SHORT, FRAME, KERNEL_MARK, mark, plain, root, without_mark};
+pub(crate) use folded::{CUT_SHORT, KERNEL_MARK, mark, plain, root, without_mark};
 pub use functions::{Function, Row, SortBy, functions, lines, modules};
 pub(crate) use functions::{HALTED, HALTED_MODULE, sum};
 pub(crate) use json::selection_document;

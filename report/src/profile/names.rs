@@ -21,14 +21,14 @@ impl ProcessNames {
         });
     }
 
-    /// Adds what was learned later from another part of the recording.
+    /// Adds the names of a later part of the recording.
     pub fn add(&mut self, later: &Self) {
         if later.comm[0] != 0 && (later.is_of_main_thread || !self.is_of_main_thread) {
             *self = later.clone();
         }
     }
 
-    /// The name; empty when unknown. `leader` is the main thread's, as far as its mappings tell.
+    /// The name; empty when unknown. `leader` is the main thread's name by its mappings, if known.
     pub fn text(&self, leader: Option<&str>) -> String {
         match leader {
             Some(leader) if !self.is_of_main_thread => visible(leader),

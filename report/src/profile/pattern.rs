@@ -1,4 +1,4 @@
-//! Regular expressions that users give.
+//! Regular expressions of the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use regex_lite::{Regex, RegexBuilder};
 
 /// Maximum length of an expression, in bytes.
 const LONGEST: usize = 1000;
-/// Maximum size of a compiled expression, in bytes: a short one may ask for millions of repetitions.
+/// Maximum size of a compiled expression, in bytes: a short one can have millions of repetitions.
 const LARGEST: usize = 1 << 20;
 
 /// A regular expression for names of functions, in the syntax of the crate `regex_lite`. It matches in time linear in the length of

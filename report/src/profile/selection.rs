@@ -12,7 +12,7 @@ use kvmprof_recording::file::{Account, BlockTimes, RecordingInfo};
 use super::{Pattern, Weight};
 use crate::text::visible;
 
-/// What is selected of recordings. All that is given combines; what is empty selects all.
+/// The selected part of recordings. A tick has to match all members; an empty member matches all ticks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The pids of processes.
@@ -23,7 +23,7 @@ pub struct Selection {
     pub vcpus: Vec<u16>,
     /// Modes.
     pub modes: Vec<Mode>,
-    /// What the name of a function on the stack matches.
+    /// A pattern that the name of a function on the stack has to match.
     pub grep: Option<Pattern>,
     /// The selected time.
     pub time: TimeRange,
@@ -71,7 +71,7 @@ impl FromStr for TimeRange {
 }
 
 impl fmt::Display for TimeRange {
-    /// In seconds, as it is parsed.
+    /// Writes the range in seconds, in the form that is parsed.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |time: Option<Duration>| {
             time.map_or_else(String::new, |time| time.as_secs_f64().to_string())
@@ -87,7 +87,7 @@ impl TimeRange {
         self.begin.is_none_or(|begin| time >= begin) && self.end.is_none_or(|end| time < end)
     }
 
-    /// When it begins in a recording that `began` at this time, in ns of CLOCK_MONOTONIC.
+    /// The begin of the range in a recording that began at `began`, both in ns of CLOCK_MONOTONIC.
     pub fn begin_in(&self, began: u64) -> u64 {
         self.begin.map_or(began, |time| after(began, time))
     }
@@ -104,7 +104,7 @@ fn after(began: u64, time: Duration) -> u64 {
 }
 
 impl Selection {
-    /// Only some processes, all the time.
+    /// Selects these processes, at all times.
     pub fn from_pids(pids: &[i32]) -> Self {
         Self {
             pids: pids.to_vec(),
@@ -112,7 +112,7 @@ impl Selection {
         }
     }
 
-    /// Whether it selects samples by what they are of, rather than by their time and vCPU.
+    /// Whether it selects samples by more than their time and vCPU.
     pub fn is_of_samples(&self) -> bool {
         !self.pids.is_empty()
             || !self.comms.is_empty()
@@ -122,7 +122,7 @@ impl Selection {
 }
 
 impl fmt::Display for Selection {
-    /// As options of the command line, without the time.
+    /// The selection as options of the command line, without the time.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn list<T: fmt::Display>(all: &[T]) -> String {
             let all: Vec<String> = all.iter().map(ToString::to_string).collect();
@@ -184,8 +184,8 @@ impl Selector {
         self.account
     }
 
-    /// Whether any tick of the next block may be selected, which has these `times`. If not, the block is passed over: [`Self::spread`] goes on behind
-    /// it.
+    /// Whether any tick of the next block, which has these `times`, may be selected. If not, the caller skips the block, and [`Self::spread`] goes on
+    /// after it.
     pub fn wants(&mut self, times: &BlockTimes) -> bool {
         let is_wanted = times.vcpus.iter().any(|times| {
             let last = self.last.get(&times.vcpu).copied().unwrap_or(self.began);
@@ -195,7 +195,7 @@ impl Selector {
             }
             if times.missed > 0 {
                 let missed = times.missed.saturating_mul(self.period);
-                // Where among the samples they are isn't told.
+                // The block doesn't say where they are among its samples.
                 (first, until) = (first.min(last), until.max(last).saturating_add(missed));
             }
             first < self.end && until >= self.begin
@@ -211,8 +211,8 @@ impl Selector {
         is_wanted
     }
 
-    /// Where `ticks`, the next ones of their vCPU, lie in time, and which part of them is selected. Ticks without a sample are
-    /// spread evenly between samples, and each kind of them in the same proportion.
+    /// The times of `ticks`, the next ones of their vCPU, and which part of them is selected. Ticks without a sample are spread
+    /// evenly between samples, and each kind of them in the same proportion.
     pub fn spread(&mut self, ticks: &Ticks) -> Spread {
         let last = *self.last.entry(ticks.vcpu).or_insert(self.began);
         let first = last.saturating_add(self.period);
@@ -224,7 +224,7 @@ impl Selector {
         self.last.insert(ticks.vcpu, until);
         let mut spread = Spread {
             ticks: *ticks,
-            // The clock isn't exact: no tick before a sample may get a later time than the sample.
+            // The clock isn't exact. A tick before a sample must not get a later time than the sample.
             first: first.min(until),
             until,
             period: self.period,
@@ -244,7 +244,7 @@ impl Selector {
         spread
     }
 
-    /// The selected part of `ticks`, and the time of its first tick, as [`Self::spread`] has them.
+    /// The selected part of `ticks`, and the time of its first tick, as computed by [`Self::spread`].
     pub fn select(&mut self, ticks: &Ticks) -> (Ticks, u64) {
         let spread = self.spread(ticks);
         let begin = spread.begin.saturating_mul(spread.period);
@@ -262,15 +262,15 @@ pub struct Spread {
     until: u64,
     /// Between two ticks, in ns.
     period: u64,
-    /// How many have no sample, of all kinds.
+    /// The number of ticks without a sample, of all kinds.
     missed: u64,
-    /// Which of these are selected, by their numbers.
+    /// The range of their numbers that is selected.
     begin: u64,
     end: u64,
 }
 
 impl Spread {
-    /// All that is selected.
+    /// The selected ticks.
     pub fn selected(&self) -> Ticks {
         self.part(self.begin, self.end, self.ticks.sample)
     }
@@ -300,9 +300,9 @@ impl Spread {
             .saturating_add(number.saturating_mul(self.period))
     }
 
-    /// Shares the selected ticks without a sample over bins of time: `bin_of` gives the bin of a time, `end_of` the end of
-    /// a bin, in ns of CLOCK_MONOTONIC, and `each` gets each bin with its part. The parts add up to what is selected, and
-    /// those of neighbouring bins to what a selection of their time has.
+    /// Distributes the selected ticks without a sample over bins of time: `bin_of` returns the bin of a time, `end_of` the end
+    /// of a bin, in ns of CLOCK_MONOTONIC, and `each` gets each bin with its part. The sum of all parts is the number of selected
+    /// ticks, and the sum of neighbouring parts is what a selection of their time has.
     pub fn share(
         &self,
         bin_of: impl Fn(u64) -> usize,

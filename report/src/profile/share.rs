@@ -20,7 +20,7 @@ impl Share {
         Self::within(part, whole, Z)
     }
 
-    /// The same with the interval of `z` standard errors in place of 95 %.
+    /// The same, but the interval has `z` standard errors instead of 95 %.
     #[expect(
         clippy::cast_precision_loss,
         reason = "counts of samples are far below 2^53"

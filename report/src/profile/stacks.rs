@@ -1,4 +1,4 @@
-//! The different stacks of a recording, and how often each was sampled.
+//! The different stacks of a recording with their numbers of samples.
 
 use std::hash::BuildHasher;
 
@@ -18,7 +18,7 @@ pub struct StackCounts {
     hasher: RandomState,
 }
 
-/// A [`Stack`] whose frames are elsewhere: most samples have a known one, for which nothing needs to be allocated.
+/// A [`Stack`] with borrowed frames: most samples have a known stack, so that nothing has to be allocated.
 #[derive(Clone, Copy, Debug)]
 pub struct StackView<'a> {
     summary: StackSummary,
@@ -54,7 +54,7 @@ impl<'a> StackView<'a> {
         self.frames.len()
     }
 
-    /// The same with only its innermost frame.
+    /// The same stack with only its innermost frame.
     pub fn innermost(self) -> Self {
         Self {
             frames: self.frames.get(..1).unwrap_or_default(),
@@ -63,7 +63,7 @@ impl<'a> StackView<'a> {
         }
     }
 
-    /// It, with frames of its own.
+    /// The stack with frames of its own.
     pub fn to_stack(self) -> Stack {
         Stack {
             summary: self.summary,
@@ -86,12 +86,12 @@ impl<'a> From<&'a Stack> for StackView<'a> {
 }
 
 impl StackCounts {
-    /// How many different ones there are.
+    /// The number of different stacks.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no stacks.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -149,7 +149,7 @@ fn is_same(known: &(i32, Stack), pid: i32, stack: StackView<'_>) -> bool {
         && known.mappings == stack.mappings
 }
 
-/// A hash of what tells stacks apart in most cases: the rest is compared.
+/// A hash of the parts that differ in most cases. Stacks with equal hashes are compared.
 fn hash(hasher: &RandomState, pid: i32, stack: StackView<'_>) -> u64 {
     hasher.hash_one((pid, stack.mappings, stack.frames))
 }

@@ -19,7 +19,7 @@ use crate::symbolize::{MappingSet, Resolver};
 pub struct VcpuTicks {
     /// Ticks by mode.
     pub modes: ModeCounts,
-    /// Ticks on which the host didn't run it.
+    /// Ticks at which the host didn't run it.
     pub stolen: u64,
     /// Ticks missed for another reason.
     pub lost: u64,
@@ -46,7 +46,7 @@ impl VcpuTicks {
     }
 }
 
-/// How many processes, stacks and frames are distinguished; further ones are counted together.
+/// Maximum numbers of processes, stacks and frames with sums of their own. Further ones are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Processes.
@@ -55,7 +55,7 @@ pub struct Limits {
     pub threads: usize,
     /// Stacks.
     pub stacks: usize,
-    /// Frames of all stacks; beyond that, new stacks have only their innermost frame.
+    /// Frames of all stacks. Beyond that, new stacks have only their innermost frame.
     pub frames: usize,
 }
 
@@ -68,8 +68,8 @@ impl Limits {
         frames: usize::MAX,
     };
 
-    /// Those of a recording of `length` bytes: so many frames that no recorder's recording has more. In a hostile one each of a
-    /// million processes has the same long stack.
+    /// The limits of a recording of `length` bytes. No recording of a recorder has more frames. In a hostile one, each of a million processes
+    /// can have the same long stack.
     pub fn of_recording(length: usize) -> Self {
         Self {
             frames: length
@@ -80,25 +80,25 @@ impl Limits {
     }
 }
 
-/// Frames of all stacks that are kept of a recording for each of its bytes, and of any recording. A frame takes a byte at least,
-/// mostly several, which are packed to a third.
+/// The maximum number of frames that are kept of a recording: a part for each of its bytes, and a part for any recording. A frame takes at least a
+/// byte, mostly several, which compression reduces to a third.
 const FRAMES_FOR_EACH_BYTE: usize = 4;
 const LEAST_FRAMES: usize = 1 << 20;
 
 /// Samples, summed up.
 #[derive(Clone, Debug)]
 pub struct Sums {
-    /// By vCPU.
+    /// The sums by vCPU.
     pub vcpus: BTreeMap<u16, VcpuTicks>,
-    /// By pid; -1 for unknown processes. The processes have no names yet.
+    /// The sums by pid; -1 for unknown processes. The processes have no names yet.
     pub processes: BTreeMap<i32, (Process, ProcessNames)>,
-    /// By pid and tid.
+    /// The sums by pid and tid.
     pub threads: HashMap<(i32, i32), Thread, RandomState>,
     /// The number of samples of each process in each stack.
     pub stacks: StackCounts,
     /// Idle ticks without a sample.
     pub idle: u64,
-    /// Samples beyond the limits.
+    /// The number of samples beyond the limits.
     pub elsewhere: u64,
     frames: usize,
     limits: Limits,
@@ -125,7 +125,7 @@ impl Sums {
         self.add_alike(ticks, frames, mappings, 1)
     }
 
-    /// The same where the sample stands for `count` of them that are alike.
+    /// The same for `count` equal samples.
     pub fn add_alike(
         &mut self,
         ticks: &Ticks,
@@ -163,7 +163,7 @@ impl Sums {
         mappings: MappingSet,
         number: u64,
     ) -> Option<u32> {
-        // There is always room for idle ticks.
+        // The limits don't apply to idle ticks.
         if self.processes.len() >= self.limits.processes - 1
             && !self.processes.contains_key(&sample.pid)
         {
@@ -190,7 +190,7 @@ impl Sums {
         Some(stack)
     }
 
-    /// The sum of a thread, if there is room for it.
+    /// The sum of a thread; `None` if it is beyond the limits.
     fn thread(&mut self, pid: i32, tid: i32) -> Option<&mut Thread> {
         let room = self.threads.len() < self.limits.threads;
         match self.threads.entry((pid, tid)) {

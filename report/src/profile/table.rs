@@ -11,11 +11,11 @@ use super::{
 use crate::symbolize::SourceLine;
 use crate::text::visible;
 
-/// Characters of the longest bar.
+/// Maximum length of a bar, in characters.
 const BAR: usize = 24;
-/// Columns of a function's name if further columns follow; longer names take more.
+/// Width of a column with names of functions if further columns follow; longer names take more.
 const NAME: usize = 40;
-/// Columns for a module's name.
+/// Width of a column with names of modules.
 const MODULE: usize = 20;
 
 /// A table of the report.
@@ -37,7 +37,7 @@ pub enum Section {
     Line,
 }
 
-/// What is printed, in which order, and how.
+/// The contents, the order and the look of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The tables; if empty, those with contents.

@@ -1,18 +1,18 @@
-//! What a recording's ticks measure: time, or events of the guest.
+//! The quantity that a recording's ticks measure: time, or events of the guest.
 
 use kvmprof_recording::EventKind;
 use kvmprof_recording::file::RecordingInfo;
 
-/// What one tick stands for.
+/// The amount of a quantity that one tick stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
-    /// How much of the quantity, at least 1.
+    /// The amount, at least 1.
     pub per_tick: u64,
     /// The quantity.
     pub quantity: Quantity,
 }
 
-/// What is measured.
+/// A quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Time on a vCPU, in ns.
@@ -24,7 +24,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// The event that the ticks are of; `None`: they are the clock's.
+    /// The event that makes the ticks; `None` if the clock makes them.
     pub fn event(self) -> Option<&'static str> {
         match self {
             Self::Time => None,
@@ -33,14 +33,14 @@ impl Quantity {
         }
     }
 
-    /// Whether it is measured in ns.
+    /// Whether the unit of the quantity is ns.
     pub fn is_time(self) -> bool {
         matches!(self, Self::Time | Self::GuestTime)
     }
 }
 
 impl Weight {
-    /// That of a tick in a recording with these properties.
+    /// The weight of a tick in a recording with these properties.
     pub fn of_tick(info: &RecordingInfo) -> Self {
         match info.event {
             None => Self {
@@ -57,13 +57,13 @@ impl Weight {
         }
     }
 
-    /// That of so many ticks.
+    /// The weight of this number of ticks.
     pub fn of(self, ticks: u64) -> u64 {
         self.per_tick.saturating_mul(ticks)
     }
 
-    /// The time between two ticks of a vCPU, in ns, at least 1: events have none, so that what is known of time is only
-    /// the order of their ticks.
+    /// The time between two ticks of a vCPU, in ns, at least 1. For events it is 1: only the order of their ticks is
+    /// known.
     pub fn interval_ns(self) -> u64 {
         match self.quantity {
             Quantity::Time => self.per_tick,
@@ -71,7 +71,7 @@ impl Weight {
         }
     }
 
-    /// The time that a tick stands for, in ns; 0 for an event, guest time among them: that passes only while the guest runs.
+    /// The time that a tick stands for, in ns; 0 for an event. Guest time is an event, because it passes only while the guest runs.
     pub fn time_ns(self) -> u64 {
         match self.quantity {
             Quantity::Time => self.per_tick,

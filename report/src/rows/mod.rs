@@ -1,7 +1,7 @@
-//! Profiles and recordings made of sums whose names are known already, as the data set of a fleet has them.
+//! Profiles and recordings made of rows that have names instead of addresses, as the data set of a fleet has them.
 //!
 //! Tables and pictures are made of a [`Profile`](crate::profile::Profile), whose frames are addresses. So each function gets an address
-//! of its own here, and what leads back from there to its name: symbols, files, mappings, as recordings have them.
+//! here, and the symbols, files and mappings that resolve the address to its name, as in a recording.
 
 mod names;
 mod sums;

@@ -1,4 +1,4 @@
-//! Addresses for functions, numbers for processes and threads.
+//! Assigns addresses to functions, and numbers to processes and threads.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -13,21 +13,21 @@ use kvmprof_recording::{
 
 use super::{Row, RowsError};
 
-/// Bytes that all names may take, and what each counts besides: what is made of them stays in a recording's bounds.
+/// Maximum number of bytes of all names, and the bytes that each name counts in addition: the result has to fit into a recording.
 const MAX_NAMES: usize = 48 << 20;
 const FOR_EACH_NAME: usize = 128;
-/// Bytes of a function: only its first one is used.
+/// Bytes of a function. Only the first one is used.
 const STEP: u64 = 16;
-/// Where the first module is, in the kernel and in user space, how many bits of an address are for what is in it, and how many there are.
+/// The addresses of the first modules in the kernel and in user space, the bits of an address within a module, and the maximum number of modules.
 const KERNEL_BEGIN: u64 = 0xffff_8000_0000_0000;
 const USER_BEGIN: u64 = 1 << 32;
 const MODULE_BITS: u32 = 32;
 const MAX_MODULES: usize = 1 << 14;
-/// Page tables are at multiples of this: one pair of pages each.
+/// The distance of two processes' page tables, in bytes: a pair of pages each.
 const TABLES: u64 = 1 << 13;
-/// Function and module of samples without a stack.
+/// The function and module of samples without a stack.
 const NO_STACK: (&str, &str) = ("[no stack]", "[unknown]");
-/// What user mode's code is in that is in no file. All other names in brackets are of the kernel and its modules.
+/// Names in brackets of code of user mode that is in no file. All other names in brackets are of the kernel and its modules.
 const USER_MODULES: [&str; 3] = ["[anon]", "[user]", "[vdso]"];
 
 /// The functions of the kernel, of a kernel module or of a file.
@@ -36,7 +36,7 @@ struct Module {
     name: String,
     is_kernel: bool,
     begin: u64,
-    /// In the order of their addresses.
+    /// The functions in the order of their addresses.
     functions: Vec<String>,
     addresses: HashMap<String, u64, RandomState>,
 }
@@ -46,19 +46,19 @@ struct Process {
     pid: i32,
     name: String,
     threads: HashMap<String, i32, RandomState>,
-    /// The files that its stacks have frames of.
+    /// The files that frames of the process are in.
     modules: BTreeSet<usize>,
 }
 
-/// All names so far.
+/// All names that were added so far.
 #[derive(Debug, Default)]
 pub struct Names {
     modules: Vec<Module>,
-    /// Places in `modules` by names, of user mode's and of the kernel's.
+    /// The indices in `modules` by name, of modules of user mode and of the kernel.
     places: [HashMap<String, usize, RandomState>; 2],
     processes: Vec<Process>,
     pids: HashMap<String, usize, RandomState>,
-    /// The last number of a process or a thread.
+    /// The last number that was assigned to a process or thread.
     last: i32,
     bytes: usize,
 }
@@ -115,9 +115,9 @@ impl Names {
             .ok_or(RowsError::TooManyNames)
     }
 
-    /// The next number of a process or thread.
+    /// Assigns the next number of a process or thread.
     fn next(&mut self) -> i32 {
-        // There are fewer of them than bytes for their names.
+        // The limit of bytes for names bounds the numbers.
         self.last = self.last.saturating_add(1);
         self.last
     }
@@ -127,7 +127,7 @@ impl Names {
             return Ok(*place);
         }
         self.take(row.process.len())?;
-        // What runs when nothing does has a number of its own.
+        // The idle process has a fixed number.
         let is_idle =
             row.mode == Mode::Idle && self.processes.iter().all(|one| one.pid != IDLE_PID);
         let pid = if is_idle { IDLE_PID } else { self.next() };
@@ -141,7 +141,7 @@ impl Names {
         Ok(place)
     }
 
-    /// The numbers of a process and its thread. A thread that is called as its process is its main thread.
+    /// The numbers of a process and its thread. A thread with the name of its process is the main thread.
     fn thread(&mut self, process: usize, thread: &str) -> Result<(i32, i32), RowsError> {
         let Process {
             pid, name, threads, ..
@@ -191,7 +191,7 @@ impl Names {
         Ok(address)
     }
 
-    /// The blocks of a recording that lead from addresses to names.
+    /// The blocks of a recording that resolve the addresses to names.
     ///
     /// # Errors
     /// There are too many names.
@@ -236,7 +236,7 @@ impl Names {
 }
 
 impl Module {
-    /// Bytes of its functions.
+    /// The size of all its functions, in bytes.
     fn length(&self) -> u64 {
         self.functions.len() as u64 * STEP
     }
@@ -246,7 +246,7 @@ impl Module {
         functions.map(|(number, name)| (number * STEP, name.as_str()))
     }
 
-    /// Adds them in the form of `/proc/kallsyms`, whose names have no spaces.
+    /// Adds the functions in the format of `/proc/kallsyms`, whose names have no spaces.
     fn add_symbols(&self, text: &mut String) {
         let whole = |name: &str| name.replace(|c: char| c.is_ascii_whitespace(), "\u{a0}");
         let module = whole(&self.name);
@@ -285,17 +285,17 @@ impl Module {
     }
 }
 
-/// Whether a module is the kernel or one of its modules: a data set doesn't say it otherwise.
+/// Whether a module is the kernel or one of its modules. A data set says that only by brackets.
 fn is_kernel(module: &str) -> bool {
     module.starts_with('[') && !USER_MODULES.contains(&module)
 }
 
-/// Where the page tables of a process are.
+/// The address of the page tables of a process.
 fn tables(pid: i32) -> u64 {
     (u64::from(pid.unsigned_abs()) + 1) * TABLES
 }
 
-/// As much of a thread's name as fits.
+/// A thread's name, cut to the length of a comm.
 fn comm(name: &str) -> [u8; COMM_LENGTH] {
     let mut comm = [0; COMM_LENGTH];
     let mut ends = (0..COMM_LENGTH.min(name.len() + 1)).rev();

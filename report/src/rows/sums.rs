@@ -1,4 +1,4 @@
-//! A profile of rows.
+//! Makes a profile of rows.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ struct Sum {
 }
 
 impl RowSums {
-    /// None yet, with so many bytes of room for their stacks.
+    /// No rows yet. Their stacks can take `room` bytes.
     pub fn new(room: u64) -> Self {
         Self {
             names: Names::default(),
@@ -54,7 +54,7 @@ impl RowSums {
             return Ok(());
         }
         let (sample, frames) = self.names.place(row)?;
-        // They are kept twice: here, and in the profile.
+        // Stacks are kept twice: here, and in the profile.
         let size = 2 * (size_of::<Sum>() + size_of_val(frames.as_slice())) as u64;
         let left = self.left.checked_sub(size);
         self.left = left.ok_or(RowsError::TooManyStacks(self.room))?;

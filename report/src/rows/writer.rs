@@ -1,4 +1,4 @@
-//! A recording of rows.
+//! Writes a recording of rows.
 
 use std::io::Write;
 
@@ -10,12 +10,12 @@ use kvmprof_recording::{Sample, Ticks};
 use super::names::Names;
 use super::{Row, RowsError};
 
-/// The most ticks of a recording that is made of rows.
+/// Maximum number of ticks of a recording that is made of rows.
 pub const MAX_TICKS: u64 = 50_000_000;
 
 /// Writes a recording: a sample for each tick of the rows.
 ///
-/// A row says in which stretch of time its ticks were. They are put there by chance, the same way each time.
+/// A row has the stretch of time of its ticks. Their times in it are pseudo-random, and the same each time.
 #[derive(Debug)]
 pub struct RowsWriter<W> {
     out: W,
@@ -30,17 +30,17 @@ pub struct RowsWriter<W> {
 /// The rows of a stretch of time.
 #[derive(Debug, Default)]
 struct Stretch {
-    /// When it begins and how long it is, in ns.
+    /// Its begin and its length, in ns.
     begin: u64,
     length: u64,
     rows: Vec<(Sample, Vec<u64>)>,
-    /// When each tick was, in parts of 2^32 of the stretch, and the place of its row.
+    /// The time of each tick, in 2^-32 of the stretch, and the index of its row.
     ticks: Vec<(u32, u32)>,
     idle: u64,
 }
 
 impl<W: Write> RowsWriter<W> {
-    /// One that begins with `info`, and the guest's `kernel` if there is only one.
+    /// Starts a recording with the properties `info`, and the guest's `kernel` if there is only one.
     ///
     /// # Errors
     /// It can't be written.
@@ -72,8 +72,8 @@ impl<W: Write> RowsWriter<W> {
         Ok(self.out.write_all(&block)?)
     }
 
-    /// Adds a row whose ticks were in the stretch of `length` ns from `begin` on, in the time of samples. Rows of one stretch follow each
-    /// other, and earlier ones come before.
+    /// Adds a row whose ticks were in the stretch of `length` ns from `begin` on, on the clock of samples. Rows are added in the order of
+    /// their stretches.
     ///
     /// # Errors
     /// There are too many names or ticks, or it can't be written.
@@ -101,7 +101,7 @@ impl<W: Write> RowsWriter<W> {
         Ok(())
     }
 
-    /// The next one of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
+    /// The next number of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
     fn next_random(&mut self) -> u32 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
@@ -157,7 +157,7 @@ impl<W: Write> RowsWriter<W> {
         self.put(Block::encode(Kind::Samples, &block.bytes))
     }
 
-    /// Writes what is left: the last samples, the names, the account. Returns where it was written, and the account.
+    /// Writes the last samples, the names and the account. Returns the output, and the account.
     ///
     /// # Errors
     /// It can't be written.

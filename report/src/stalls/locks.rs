@@ -1,20 +1,20 @@
-//! The locks that samples waited for, and who had them.
+//! The locks that samples waited for, and the threads that owned them.
 
 use std::collections::HashMap;
 
 use kvmprof_recording::{LockOwner, Sample};
 use serde::{Serialize, Serializer};
 
-use super::running::take_row;
+use super::running::COPIES;
 use super::stolen::StolenTicks;
 use super::waits::WaitKind;
 use crate::room::{Room, TooMuch};
 use crate::symbolize::Symbols;
 use crate::text::visible;
 
-/// Samples that are kept.
+/// Maximum number of samples that are kept.
 const MAX_KEPT: usize = 1 << 20;
-/// Different locks with their owners that are kept.
+/// Maximum number of different locks and owners that are kept.
 const MAX_LOCKS: usize = 1 << 16;
 
 /// A thread of the guest.
@@ -24,46 +24,46 @@ pub struct LockThread {
     pub pid: i32,
     /// Its own id.
     pub tid: i32,
-    /// Its name, as far as it can be shown.
+    /// Its name, with characters that can't be shown replaced.
     pub name: String,
 }
 
 /// Samples that waited in a loop for the same lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LockRow {
-    /// What kind of lock.
+    /// The kind of the lock.
     pub kind: WaitKind,
-    /// Its guest virtual address. In JSON it is text in hexadecimal: programs there are that have no numbers of 64 bits.
+    /// Its guest virtual address. In JSON it is a hexadecimal string, because some readers have no 64-bit numbers.
     #[serde(serialize_with = "hexadecimal")]
     pub address: u64,
-    /// The variable of the kernel that it is, or that it is in with its offset, as far as that can be shown; `None` for others.
+    /// The kernel's variable that contains the lock, with the offset in it, if there is one. Characters that can't be shown are replaced.
     pub variable: Option<String>,
     /// The number of samples.
     pub samples: u64,
-    /// Those of them during which the host didn't run the vCPU that its owner was on.
+    /// The number of samples at which the host didn't run the vCPU that the lock's owner was on.
     pub owner_stolen: u64,
-    /// How many different threads had it.
+    /// How many different threads owned it.
     pub owners: usize,
-    /// Who had it most often, if that is known.
+    /// The thread that owned it most often, if known.
     pub owner: Option<LockThread>,
 }
 
 #[expect(
     clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands a reference over"
+    reason = "serde passes a reference"
 )]
 fn hexadecimal<S: Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{address:#018x}"))
 }
 
-/// A lock and a thread that had it.
+/// A lock and a thread that owned it.
 type Held = (WaitKind, u64, Option<(i32, i32, [u8; 16])>);
 
 /// Finds the locks.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     numbers: HashMap<Held, u32>,
-    /// Samples: the lock's number, the vCPU that its owner was on, and the time.
+    /// The samples: number of the lock, vCPU that its owner was on, and time.
     found: Vec<(u32, Option<u16>, u64)>,
     left_out: u64,
 }
@@ -76,7 +76,7 @@ struct Sum {
 }
 
 impl Locks {
-    /// Takes `sample`, which waits for a lock of this kind. Which one it is may be unknown.
+    /// Takes `sample`, which waits for a lock of this kind. Its address may be unknown.
     pub fn take(&mut self, kind: WaitKind, sample: &Sample) {
         let Some(lock) = &sample.lock else {
             return;
@@ -99,7 +99,7 @@ impl Locks {
         self.found.push((number, vcpu, sample.time));
     }
 
-    /// Samples beyond those that are kept.
+    /// How many samples were left out because of the limits.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -107,7 +107,7 @@ impl Locks {
     /// The `top` rows with the most samples. `kernel` has the names of variables.
     ///
     /// # Errors
-    /// There is no `room` for them.
+    /// They don't fit into `room`.
     pub fn rows(
         self,
         stolen: &StolenTicks,
@@ -148,7 +148,7 @@ impl Locks {
         for row in &mut rows {
             let variable = kernel.variable(row.address);
             let owner = row.owner.as_ref().map(|owner| owner.name.as_str());
-            take_row(room, variable.into_iter().chain(owner))?;
+            room.take_row(variable.into_iter().chain(owner), COPIES)?;
             row.variable = variable.map(visible);
         }
         Ok(rows)

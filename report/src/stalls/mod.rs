@@ -1,5 +1,5 @@
-//! What holds a guest up, as far as samples tell: stretches with interrupts off or preemption off, waits for locks and for other vCPUs, and time
-//! in which the host ran something else.
+//! What delays a guest, as far as samples show: stretches with interrupts off or preemption off, waits for locks and for other vCPUs, and time
+//! during which the host ran something else.
 
 mod locks;
 mod print;
@@ -32,7 +32,7 @@ use stolen::StolenTicks;
 use stretches::{Stretches, Switch, Times};
 use waits::Waits;
 
-/// Gathers what [`Stalls`] are made of while a recording is summed up. Its memory is bounded, whatever the recording is.
+/// Collects the data of [`Stalls`] while a recording is summed up. Its memory is bounded for any recording.
 #[derive(Debug, Default)]
 pub struct StallWatcher {
     kernel: Arc<Symbols>,
@@ -74,42 +74,42 @@ impl Watcher for StallWatcher {
     }
 }
 
-/// What held a guest up.
+/// What delayed a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stalls {
-    /// Whether it is known of any of the recordings if interrupts were off: not where the host's kernel has taken the samples.
+    /// Whether any of the recordings says when interrupts were off. Those whose samples the host's kernel took don't.
     pub interrupts_known: bool,
     /// The longest stretches of samples with interrupts off, the longest first.
     pub interrupts_off: Vec<StretchRow>,
-    /// How many stretches there were, those included that are left out.
+    /// The number of all stretches with interrupts off, also of those that are left out.
     pub stretches: u64,
-    /// Samples with interrupts off; halted vCPUs aren't in it.
+    /// The number of samples with interrupts off, without those of halted vCPUs.
     pub samples_with_interrupts_off: u64,
     /// The longest stretches of samples with preemption off, the longest first.
     pub preemption_off: Vec<StretchRow>,
-    /// How many of those there were, those included that are left out.
+    /// The number of all stretches with preemption off, also of those that are left out.
     pub preemption_stretches: u64,
-    /// Samples with preemption off; halted vCPUs aren't in it.
+    /// The number of samples with preemption off, without those of halted vCPUs.
     pub samples_with_preemption_off: u64,
-    /// Samples of which it is known whether preemption was off. None are where the guest's kernel doesn't count what forbids it.
+    /// The number of samples that say whether preemption was off. It is 0 if the guest's kernel has no preempt count.
     pub preemption_known: u64,
     /// The locks that samples waited for, with their owners, the most samples first.
     pub locks: Vec<LockRow>,
-    /// Samples whose lock isn't in there: there were too many different ones.
+    /// The number of samples whose locks are left out because there were too many different ones.
     pub locks_left_out: u64,
-    /// Samples in functions of the kernel that wait for a lock or for other vCPUs, the most first.
+    /// Samples in functions of the kernel that wait for a lock or for other vCPUs, the most samples first.
     pub waits: Vec<WaitRow>,
-    /// Samples that waited, beyond those that were compared with what the host took from other vCPUs.
+    /// The number of waiting samples that were not compared with stolen ticks of other vCPUs, because there were too many.
     pub waits_not_compared: u64,
-    /// Ticks on which the host ran something else, by what the vCPU was last seen running.
+    /// Ticks at which the host ran something else, by what the vCPU ran at its last sample.
     pub stolen: Vec<StolenRow>,
 }
 
 impl Stalls {
-    /// What `watcher` has gathered while `profile` was summed up: the first `top` rows of each table.
+    /// The first `top` rows of each table, from what `watcher` has collected while `profile` was summed up.
     ///
     /// # Errors
-    /// There is no `room` for them.
+    /// They don't fit into `room`.
     pub fn new(
         profile: &Profile,
         watcher: StallWatcher,

@@ -1,13 +1,13 @@
-//! Prints the tables.
+//! Prints the tables of `kvmprof stalls`.
 
 use std::io::{self, Write};
 
 use super::{LockRow, Stalls, StolenRow, StretchRow, WaitRow};
 use crate::profile::{Look, Profile, Share, column, print_accounts, shares};
 
-/// Columns of a process's name.
+/// Width of the column with names of processes.
 const PROCESS: usize = 16;
-/// Columns of a function's name if further columns follow; longer names take more.
+/// Width of a column with names of functions if further columns follow; longer names take more.
 const FUNCTION: usize = 32;
 
 /// Prints `stalls` of `profile`.
@@ -163,7 +163,7 @@ fn print_waits(
     Ok(())
 }
 
-/// The locks that were waited for, if any are known.
+/// Prints the locks that samples waited for, if any are known.
 fn print_locks(stalls: &Stalls, look: Look, out: &mut dyn Write) -> io::Result<()> {
     if stalls.locks.is_empty() {
         return Ok(());

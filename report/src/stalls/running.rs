@@ -1,28 +1,13 @@
-//! What ran on a vCPU, by name.
+//! Names of what ran on a vCPU.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::profile::{HALTED, HALTED_MODULE, Profile, Stack, StackFrame};
-use crate::room::{Room, TooMuch};
 
-/// Bytes that a row takes in memory, in its table and in a document, and one of its names beside its text, which is there twice.
-const ROW: usize = 1024;
-const NAME: usize = 96;
-
-/// Takes the room of a row that has these names. To be called before they are copied.
-///
-/// # Errors
-/// There is no `room` for it.
-pub(super) fn take_row<'a>(
-    room: &Room,
-    names: impl IntoIterator<Item = &'a str>,
-) -> Result<(), TooMuch> {
-    let names = names.into_iter();
-    let names = names.map(|name| name.len().saturating_mul(2).saturating_add(NAME));
-    room.take(names.fold(ROW, usize::saturating_add))
-}
+/// How often the names of a row are in memory: in their table and in a document.
+pub(super) const COPIES: usize = 2;
 
 /// What ran on a vCPU when a sample was taken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -35,7 +20,7 @@ pub struct Running {
     pub module: String,
 }
 
-/// The same with names that others share: there may be as many of these as different stacks, with names as long as a recording's symbols.
+/// A [`Running`] with shared names: there may be one for each different stack, with names as long as a recording's symbols.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SharedRunning<'a> {
     process: &'a str,
@@ -44,7 +29,7 @@ pub(super) struct SharedRunning<'a> {
 }
 
 impl SharedRunning<'_> {
-    /// Nothing: the vCPU was halted.
+    /// The vCPU was halted.
     pub fn halted() -> Self {
         Self {
             process: "[idle]",
@@ -53,7 +38,7 @@ impl SharedRunning<'_> {
         }
     }
 
-    /// Not known: there was no sample before, or its stack is beyond the limits.
+    /// Nothing is known: there was no sample before, or its stack is beyond the limits.
     pub fn unknown() -> Self {
         Self {
             process: "[unknown]",
@@ -62,12 +47,12 @@ impl SharedRunning<'_> {
         }
     }
 
-    /// Its names.
+    /// The names of the process, the function and the module.
     pub fn names(&self) -> [&str; 3] {
         [self.process, &self.function, &self.module]
     }
 
-    /// It for a row, whose room is [taken](take_row).
+    /// A copy for a row. The caller takes its room first, by [`Room::take_row`](crate::room::Room::take_row).
     pub fn to_row(&self) -> Running {
         let [process, function, module] = self.names().map(str::to_owned);
         Running {
@@ -78,7 +63,7 @@ impl SharedRunning<'_> {
     }
 }
 
-/// Names what samples were of.
+/// Finds the names of what samples ran.
 pub(super) struct Names<'a> {
     profile: &'a Profile,
     stacks: Vec<&'a (i32, Stack)>,
@@ -92,7 +77,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The functions of stack number `stack`, innermost first; none if it isn't known.
+    /// The functions of stack number `stack`, innermost first; empty if the stack isn't known.
     pub fn frames(&self, stack: Option<u32>) -> Vec<StackFrame> {
         self.find(stack)
             .map_or_else(Vec::new, |(pid, stack)| self.profile.frames(*pid, stack))

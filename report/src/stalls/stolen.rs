@@ -1,35 +1,35 @@
-//! Ticks on which the host ran something else than the vCPU.
+//! Ticks at which the host ran something else than the vCPU.
 
 use std::collections::{BTreeMap, HashMap};
 
 use kvmprof_recording::Mode;
 use serde::Serialize;
 
-use super::running::{Names, Running, SharedRunning, take_row};
+use super::running::{COPIES, Names, Running, SharedRunning};
 use crate::profile::Selected;
 use crate::room::{Room, TooMuch};
 
-/// Times that are kept for the comparison with waits, of all vCPUs together.
+/// Maximum number of spans of all vCPUs that are kept for the comparison with waits.
 const MAX_SPANS: usize = 1 << 20;
 
-/// Stolen ticks with the same code last seen.
+/// Stolen ticks of vCPUs that ran the same code at their last samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StolenRow {
     /// The number of ticks.
     pub ticks: u64,
-    /// What the vCPU was running at its last sample before.
+    /// What the vCPU ran at its last sample before.
     pub last_seen: Running,
 }
 
-/// What a vCPU was last seen doing.
+/// What a vCPU did at its last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum LastSeen {
-    /// It has no sample yet, one whose stack is beyond the limits, or ticks since then that weren't recorded.
+    /// Unknown: there is no sample yet, its stack is beyond the limits, or ticks since then weren't recorded.
     #[default]
     Unknown,
     /// It was halted.
     Halted,
-    /// It ran with this stack, by number.
+    /// It ran with the stack of this number.
     Stack(u32),
 }
 
@@ -43,7 +43,7 @@ impl LastSeen {
     }
 }
 
-/// A time in which ticks were stolen, in ns of CLOCK_MONOTONIC: between the ticks of the vCPU before and behind.
+/// A time during which ticks were stolen, in ns of CLOCK_MONOTONIC: from the vCPU's last tick before them to its next one.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     begin: u64,
@@ -56,14 +56,14 @@ struct VcpuState {
     /// The time of its last tick.
     last: u64,
     last_seen: LastSeen,
-    /// Whether the last span goes on until the next sample, whose time ends it: recordings have ticks without a sample apart.
+    /// Whether the last span ends at the next sample. A recording can have stolen ticks without the sample that follows them.
     is_open: bool,
-    /// In the order of time.
+    /// The spans in the order of time.
     spans: Vec<Span>,
 }
 
 impl VcpuState {
-    /// What it was last seen doing, if ticks of it were stolen around `time`.
+    /// What the vCPU did at its last sample, if its ticks around `time` were stolen.
     fn at(&self, time: u64) -> Option<LastSeen> {
         let after = self.spans.partition_point(|span| span.begin < time);
         let span = self.spans.get(after.checked_sub(1)?)?;
@@ -74,7 +74,7 @@ impl VcpuState {
 /// Finds the stolen ticks.
 #[derive(Debug, Default)]
 pub(super) struct StolenTicks {
-    /// When the selected time begins, in ns of CLOCK_MONOTONIC.
+    /// The begin of the selected time, in ns of CLOCK_MONOTONIC.
     began: u64,
     vcpus: BTreeMap<u16, VcpuState>,
     spans: usize,
@@ -101,7 +101,7 @@ impl StolenTicks {
             state.last_seen = LastSeen::Halted;
         }
         if ticks.ungathered > 0 {
-            // Others ran, which weren't recorded.
+            // Processes ran that weren't recorded.
             state.last_seen = LastSeen::Unknown;
         }
         if ticks.stolen > 0 {
@@ -131,14 +131,14 @@ impl StolenTicks {
         }
     }
 
-    /// What the host took from another vCPU than `vcpu` at `time`, if it did so. A halted vCPU holds no lock and answers at once.
+    /// What another vCPU than `vcpu` did last, if the host didn't run it at `time`. A halted one doesn't count: it holds no lock and answers at once.
     pub fn at(&self, vcpu: u16, time: u64) -> Option<LastSeen> {
         let others = self.vcpus.iter().filter(|(other, _)| **other != vcpu);
         let mut seen = others.filter_map(|(_, state)| state.at(time));
         seen.find(|last_seen| *last_seen != LastSeen::Halted)
     }
 
-    /// Whether the host ran something else than `vcpu` at `time`.
+    /// Whether the host ran something else than vCPU `vcpu` at `time`.
     pub fn is_stolen(&self, vcpu: u16, time: u64) -> bool {
         let state = self.vcpus.get(&vcpu);
         state.and_then(|state| state.at(time)).is_some()
@@ -147,7 +147,7 @@ impl StolenTicks {
     /// The `top` rows with the most ticks.
     ///
     /// # Errors
-    /// There is no `room` for them.
+    /// They don't fit into `room`.
     pub fn rows(
         &self,
         names: &Names<'_>,
@@ -164,7 +164,7 @@ impl StolenTicks {
             others.cmp(ticks).then_with(|| one.cmp(other))
         });
         let rows = sums.iter().take(top).map(|(last_seen, ticks)| {
-            take_row(room, last_seen.names())?;
+            room.take_row(last_seen.names(), COPIES)?;
             Ok(StolenRow {
                 ticks: *ticks,
                 last_seen: last_seen.to_row(),

@@ -1,21 +1,21 @@
-//! One stretch of samples, and what is told of it.
+//! A stretch of samples, and its row in a table.
 
 use std::sync::Arc;
 
 use kvmprof_recording::Sample;
 use serde::Serialize;
 
-use super::running::{Names, Running, take_row};
+use super::running::{COPIES, Names, Running};
 use crate::profile::StackFrame;
 use crate::room::{Room, TooMuch};
 
-/// Different stacks of a stretch that are kept.
+/// Maximum number of different stacks of a stretch that are kept.
 const MAX_STACKS: usize = 64;
-/// Functions of a stretch's first stack that are told.
+/// Maximum number of functions of a stretch's first stack in its row.
 const MAX_FUNCTIONS: usize = 64;
 
-/// Samples of one thread on one vCPU that followed each other, all with interrupts off, or all with preemption off: what is said here of interrupts is
-/// true of preemption then.
+/// Consecutive samples of one thread on one vCPU, all with interrupts off, or all with preemption off. For the latter, read "preemption" instead of
+/// "interrupts" below.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StretchRow {
     /// The vCPU.
@@ -24,26 +24,26 @@ pub struct StretchRow {
     pub pid: i32,
     /// The thread's tid.
     pub tid: i32,
-    /// The time of its first sample, in ns from the recording's begin.
+    /// The time of the first sample, in ns from the recording's begin.
     pub begin_ns: u64,
-    /// From the first sample to the last one, in ns; 0 for a single one. If interrupts were never on between the samples, they were off
-    /// for at least that long.
+    /// The time from the first sample to the last one, in ns; 0 for a single one. Interrupts were off for at least that long, unless they were
+    /// on between samples.
     pub seen_ns: u64,
-    /// From the last tick before with interrupts on to the next one behind, in ns: interrupts were off for no longer.
+    /// The time from the last tick before with interrupts on to the next one after, in ns. Interrupts were off for no longer.
     pub at_most_ns: u64,
-    /// How many samples there were.
+    /// The number of samples.
     pub samples: u64,
-    /// Ticks in it on which the host ran something else.
+    /// The number of ticks in it at which the host ran something else.
     pub stolen: u64,
-    /// What ran at its first sample.
+    /// What ran at the first sample.
     pub first: Running,
-    /// The functions on the kernel's stack at its first sample, innermost first: at most 64 of them.
+    /// The functions on the kernel's stack at the first sample, innermost first, 64 at most.
     pub stack: Vec<String>,
-    /// The innermost function of the kernel that all of its samples have on the stack; `None` if there isn't any.
+    /// The innermost function of the kernel that is on the stacks of all samples; `None` if there is none.
     pub common: Option<String>,
 }
 
-/// A stretch that is found, or goes on. Times are in ns of CLOCK_MONOTONIC.
+/// A stretch that has ended or is still open. Times are in ns of CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stretch {
     /// The vCPU.
@@ -54,19 +54,19 @@ pub(super) struct Stretch {
     pub tid: i32,
     /// The time of the first sample.
     pub first: u64,
-    /// The time of the last one.
+    /// The time of the last sample.
     pub last: u64,
-    /// The last time before it with interrupts on.
+    /// The last time before the first sample with interrupts on.
     pub before: u64,
-    /// The first one behind.
+    /// The first time after the last sample with interrupts on.
     pub behind: u64,
-    /// How many samples there are.
+    /// The number of samples so far.
     pub samples: u64,
-    /// Ticks in it on which the host ran something else.
+    /// The number of ticks in it at which the host ran something else.
     pub stolen: u64,
-    /// Whether others have run since, which weren't recorded.
+    /// Whether processes have run since that weren't recorded.
     pub is_over: bool,
-    /// The numbers of its samples' stacks, each once.
+    /// The numbers of the samples' stacks, each once.
     pub stacks: Vec<Option<u32>>,
 }
 
@@ -79,7 +79,7 @@ impl Stretch {
         self.behind.saturating_sub(self.before)
     }
 
-    /// What the longest ones have most of.
+    /// The key by which the longest stretches are found.
     pub fn length(&self) -> (u64, u64, u64) {
         (self.seen(), self.samples, self.at_most())
     }
@@ -93,10 +93,10 @@ impl Stretch {
         }
     }
 
-    /// It as a row, with times from `began` on.
+    /// The row of this stretch. `began` is the begin of the recording.
     ///
     /// # Errors
-    /// There is no `room` for it.
+    /// The row doesn't fit into `room`.
     pub fn row(&self, began: u64, names: &Names<'_>, room: &Room) -> Result<StretchRow, TooMuch> {
         let first = self.stacks.first().copied().flatten();
         let running = names.running(first);
@@ -104,7 +104,7 @@ impl Stretch {
         let common = common(&self.stacks, names);
         let all = running.names().into_iter();
         let all = all.chain(functions.iter().map(|name| &**name));
-        take_row(room, all.chain(common.as_deref()))?;
+        room.take_row(all.chain(common.as_deref()), COPIES)?;
         let owned = |name: &Arc<str>| name.as_ref().to_owned();
         Ok(StretchRow {
             vcpu: self.vcpu,

@@ -1,5 +1,5 @@
-//! Stretches of samples with interrupts off, and with preemption off. A stretch ends with the thread, too: the scheduler turns both on when it has
-//! switched (`finish_task_switch`, `kernel/sched/core.c`).
+//! Stretches of samples with interrupts off, and with preemption off. A stretch also ends when another thread runs: the scheduler turns both on
+//! after a switch (`finish_task_switch`, `kernel/sched/core.c`).
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use super::stretch::{Stretch, StretchRow};
 use crate::profile::Selected;
 use crate::room::{Room, TooMuch};
 
-/// Stretches that are kept, the longest ones; twice as many before they are sorted out.
+/// Maximum number of stretches that are kept, the longest ones. Up to twice as many are kept until the shorter ones are removed.
 const MAX_STRETCHES: usize = 1000;
 
 /// What is off in a stretch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Switch {
-    /// Interrupts: none could have reached the vCPU.
+    /// Interrupts: none could reach the vCPU.
     #[default]
     Interrupts,
-    /// Preemption: the scheduler could not have taken the vCPU away.
+    /// Preemption: the scheduler could not switch to another thread.
     Preemption,
 }
 
@@ -33,14 +33,14 @@ impl Switch {
     }
 }
 
-/// The times of a recording that stretches are measured by.
+/// The times of a recording that the lengths of stretches depend on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
-    /// When it began, in ns of CLOCK_MONOTONIC.
+    /// The begin of the recording, in ns of CLOCK_MONOTONIC.
     pub began: u64,
-    /// When the selected time begins. What was before isn't looked at.
+    /// The begin of the selected time, in ns of CLOCK_MONOTONIC. Earlier samples don't count.
     pub selected: u64,
-    /// Between two ticks, in ns.
+    /// The time between two ticks, in ns.
     pub period: u64,
 }
 
@@ -93,14 +93,14 @@ impl Stretches {
             ended = close(state, until);
         }
         if ticks.idle > 0 || ticks.ungathered > 0 {
-            // When exactly isn't known: before what comes next, and all that was stolen or lost may have been behind them.
+            // Their exact times aren't known: they come before the next sample, and stolen and lost ticks may come after them.
             let behind = ticks.stolen.saturating_add(ticks.lost);
             let behind = behind.saturating_add(u64::from(selected.sample.is_some()));
             let since = until.saturating_sub(behind.saturating_mul(period));
             state.on = since.max(state.on);
         }
         if let Some(open) = &mut state.open {
-            // Ticks that weren't recorded are another thread's. What was stolen or lost may have been before them, whichever a recording has first.
+            // Ticks that weren't recorded belong to another thread. Stolen and lost ticks may come before them, in whatever order the recording has both.
             open.is_over |= ticks.ungathered > 0;
             if open.is_over {
                 open.behind = open.behind.max(until);
@@ -118,7 +118,7 @@ impl Stretches {
                     ended = close(state, sample.time).or(ended);
                     state.on = state.last;
                 }
-                // When a vCPU was halted is known by the grid of ticks alone, which a sample with jitter may be ahead of.
+                // The time of a halt is known by the grid of ticks alone. A sample with jitter may be earlier.
                 let before = if state.on < sample.time {
                     state.on
                 } else {
@@ -158,10 +158,10 @@ impl Stretches {
             .sort_by_key(|stretch| std::cmp::Reverse(stretch.length()));
     }
 
-    /// All samples with it off, all stretches, and the `top` longest of these.
+    /// The number of samples with it off, the number of stretches, and the rows of the `top` longest stretches.
     ///
     /// # Errors
-    /// There is no `room` for them.
+    /// They don't fit into `room`.
     pub fn rows(
         mut self,
         names: &Names<'_>,

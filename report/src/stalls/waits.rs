@@ -6,16 +6,16 @@ use std::sync::Arc;
 use kvmprof_recording::{Mode, Sample};
 use serde::Serialize;
 
-use super::running::{Names, Running, SharedRunning, take_row};
+use super::running::{COPIES, Names, Running, SharedRunning};
 use super::stolen::{LastSeen, StolenTicks};
 use crate::profile::StackFrame;
 use crate::room::{Room, TooMuch};
 use crate::symbolize::{KERNEL, Symbols};
 
-/// Samples that are compared with what the host took from other vCPUs.
+/// Maximum number of samples that are compared with stolen ticks of other vCPUs.
 const MAX_COMPARED: usize = 1 << 20;
 
-/// What is waited for.
+/// What a vCPU waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitKind {
@@ -27,17 +27,17 @@ pub enum WaitKind {
     Mutex,
     /// A semaphore for readers and writers whose owner is running (`kernel/locking/rwsem.c`).
     ReadWriteSemaphore,
-    /// The turn to wait for a mutex or semaphore (`kernel/locking/osq_lock.c`).
+    /// The queue of those that wait for a mutex or semaphore (`kernel/locking/osq_lock.c`).
     LockQueue,
     /// A mutex of a PREEMPT_RT kernel, or one with priority inheritance (`kernel/locking/rtmutex.c`).
     RtMutex,
-    /// That other vCPUs have carried out a function, as to flush a TLB (`kernel/smp.c`).
+    /// Other vCPUs that have to carry out a function, for example to flush a TLB (`kernel/smp.c`).
     OtherVcpus,
-    /// That all vCPUs have stopped, as to patch the kernel's code (`kernel/stop_machine.c`).
+    /// All vCPUs, which have to stop, for example so that the kernel's code can be patched (`kernel/stop_machine.c`).
     StopMachine,
 }
 
-/// The kernel's functions that wait in a loop, without what a compiler appends to their names.
+/// The kernel's functions that wait in a loop, without the suffixes that a compiler appends to their names.
 const FUNCTIONS: [(&str, WaitKind); 17] = [
     ("native_queued_spin_lock_slowpath", WaitKind::SpinLock),
     ("__pv_queued_spin_lock_slowpath", WaitKind::SpinLock),
@@ -58,7 +58,7 @@ const FUNCTIONS: [(&str, WaitKind); 17] = [
     ("multi_cpu_stop", WaitKind::StopMachine),
 ];
 
-/// How the names of functions begin that take a lock, or call other vCPUs, for others: what is looked for is behind them.
+/// Prefixes of functions that take a lock or call other vCPUs for their callers. The function that waits is the caller of these.
 const TAKERS: [&str; 25] = [
     "_raw_spin_",
     "__raw_spin_",
@@ -88,7 +88,7 @@ const TAKERS: [&str; 25] = [
 ];
 
 impl WaitKind {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SpinLock => "spin lock",
@@ -115,16 +115,16 @@ impl WaitKind {
 pub struct WaitRow {
     /// What was waited for.
     pub kind: WaitKind,
-    /// The function that wanted the lock, or something of the other vCPUs: the innermost one that isn't part of the lock's own
+    /// The function that takes the lock, or needs the other vCPUs: the innermost one that isn't part of the lock's own
     /// code.
     pub function: String,
     /// Its module.
     pub module: String,
     /// The number of samples.
     pub samples: u64,
-    /// Those of them during which the host didn't run another vCPU: it may have held the lock, or was to answer.
+    /// The number of samples at which the host didn't run another vCPU, which may have held the lock or had to answer.
     pub beside_stolen: u64,
-    /// What such a vCPU was running when it was last seen, most often.
+    /// What such vCPUs ran most often at their last samples.
     pub stolen_from: Option<Running>,
 }
 
@@ -140,7 +140,7 @@ struct Wait {
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     found: Vec<Wait>,
-    /// Those that there was no room for, by kind and stack.
+    /// How many samples were left out because of the limit, by kind and stack.
     others: HashMap<(WaitKind, Option<u32>), u64>,
 }
 
@@ -150,18 +150,18 @@ struct Sum {
     stolen: HashMap<LastSeen, u64>,
 }
 
-/// What is waited for, and the function that wants it with its module.
+/// What a sample waits for, and the function that waits with its module.
 type Wanted = (WaitKind, Arc<str>, Arc<str>);
 
 impl Waits {
-    /// Takes `sample`. The result is what it waits for, if it does.
+    /// Takes `sample`. Returns what it waits for; `None` if it doesn't wait.
     pub fn take(
         &mut self,
         sample: &Sample,
         stack: Option<u32>,
         kernel: &Symbols,
     ) -> Option<WaitKind> {
-        // Interrupts and softirqs take locks, too. Whether what they interrupted waits isn't looked at.
+        // Interrupts and softirqs take locks, too. Waits of the code that they interrupted don't count.
         matches!(sample.mode, Mode::Kernel | Mode::Interrupt).then_some(())?;
         let function = kernel.locate(sample.pc);
         let function = function.filter(|found| found.module.as_ref() == KERNEL);
@@ -179,7 +179,7 @@ impl Waits {
         Some(kind)
     }
 
-    /// Samples beyond those that can be compared.
+    /// How many samples were left out because of the limit.
     pub fn not_compared(&self) -> u64 {
         self.others.values().sum()
     }
@@ -187,7 +187,7 @@ impl Waits {
     /// The `top` rows with the most samples.
     ///
     /// # Errors
-    /// There is no `room` for them.
+    /// They don't fit into `room`.
     pub fn rows(
         &self,
         stolen: &StolenTicks,
@@ -241,7 +241,7 @@ fn row(
         .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
     let most = most.map(|(running, _)| running);
     let from = most.iter().flat_map(SharedRunning::names);
-    take_row(room, [&**function, &**module].into_iter().chain(from))?;
+    room.take_row([&**function, &**module].into_iter().chain(from), COPIES)?;
     Ok(WaitRow {
         kind: *kind,
         function: function.as_ref().to_owned(),
@@ -252,7 +252,7 @@ fn row(
     })
 }
 
-/// The function behind those that wait and take locks, and its module.
+/// The innermost function that calls those that wait and take locks, and its module.
 fn wanted_by(frames: &[StackFrame]) -> (Arc<str>, Arc<str>) {
     let is_taker = |frame: &StackFrame| {
         let name = frame.frame.function.as_ref();

@@ -6,7 +6,7 @@ use super::{Place, RequestError, SymbolServer, resolve, there};
 use crate::profile::Profile;
 use crate::symbolize::{Assembly, MAX_INSTRUCTION};
 
-/// The most bytes of code that are disassembled for a request.
+/// Maximum size of the code that is disassembled for a request, in bytes.
 const MAX_CODE: usize = 256 << 10;
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Answer {
     start_address: String,
     size: String,
     arch: &'static str,
-    /// What the strings of each instruction are.
+    /// The kinds of the strings of each instruction.
     syntax: [&'static str; 1],
     /// The distance from the start, in bytes, and the instruction.
     instructions: Vec<(usize, String)>,
@@ -70,7 +70,7 @@ pub fn answer(
 }
 
 impl Body {
-    /// Where its library is: by the debug id, or by the code id where that is missing.
+    /// The places of its library, found by the debug id, or by the code id if that is missing.
     fn library<'a>(&self, server: &'a SymbolServer) -> Option<&'a [Place]> {
         let by_debug_id = (self.debug_name.as_ref()).zip(self.debug_id.as_ref());
         let by_debug_id = by_debug_id.and_then(|(name, id)| server.library(name, id));
@@ -79,7 +79,7 @@ impl Body {
     }
 }
 
-/// A number as the protocol has addresses: `"0x1f"`.
+/// A number in the protocol's form of addresses: `"0x1f"`.
 fn number(text: &str) -> Result<u32, RequestError> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u32::from_str_radix(digits, 16).map_err(|_| RequestError::NotANumber)

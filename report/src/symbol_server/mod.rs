@@ -1,11 +1,11 @@
-//! What the Firefox Profiler asks a symbol server: functions, inlined ones too, and source lines of addresses, the text of source
+//! A symbol server for the Firefox Profiler. It returns functions, inlined ones too, and source lines of addresses, the text of source
 //! files, and the instructions of functions.
 //!
 //! Requests and answers are those of `/symbolicate/v5` (<https://tecken.readthedocs.io/en/latest/symbolication.html>, with the fields
 //! `inlines` and `function_size` that the profiler reads besides, `src/profile-logic/mozilla-symbolication-api.ts` of its sources) and of
-//! `/source/v1` and `/asm/v1` (<https://github.com/mstange/samply/blob/main/API.md>). Names come from where reports have them:
+//! `/source/v1` and `/asm/v1` (<https://github.com/mstange/samply/blob/main/API.md>). Names come from the sources of reports:
 //! the recording, debug files and the guest's files. Text comes from folders that the user names, and only of files that the debug
-//! information has at the address that is asked about.
+//! information has at the requested address.
 
 mod asm;
 mod symbolicate;
@@ -19,12 +19,12 @@ use crate::export::Library;
 use crate::profile::Profile;
 use crate::symbolize::{AddressLocation, Asked, Resolved, SourceTexts};
 
-/// The longest request in bytes: the addresses of a recording with some 300000 different ones.
+/// Maximum size of a request in bytes: the addresses of a recording with some 300000 different ones.
 pub const MAX_REQUEST: usize = 8 << 20;
-/// Maximum number of places where processes have a file that are tried for an address in it.
+/// Maximum number of places of a file in processes that are tried for an address in it.
 const MAX_PLACES: usize = 64;
 
-/// A request of the profiler's.
+/// A request of the profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Names of addresses: `/symbolicate/v5`.
@@ -36,7 +36,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The request with this path behind the server's address.
+    /// The request with this path after the server's address.
     pub fn of_path(path: &str) -> Option<Self> {
         match path {
             "symbolicate/v5" => Some(Self::Symbolicate),
@@ -50,7 +50,7 @@ impl Request {
 /// Why a request isn't answered.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// It isn't as the protocol has it.
+    /// It isn't valid in the protocol.
     #[error("The request cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
     /// It has too many addresses.
@@ -65,20 +65,20 @@ pub enum RequestError {
     /// The debug information doesn't name the file at this address.
     #[error("The code at this address has no lines in this file")]
     NotNamed,
-    /// An address or a size isn't one.
+    /// An address or a size isn't a valid number.
     #[error("An address or a size is not a hexadecimal number of 32 bits")]
     NotANumber,
-    /// The library's code isn't there.
+    /// The library's code isn't available.
     #[error(
         "There is no code for this address in --vmlinux or in a file of --sysroot with the recorded build id"
     )]
     NoCode,
-    /// The file isn't there.
+    /// The file isn't available.
     #[error("The source file is in none of the folders of --sysroot and --sources, or is too long")]
     NoSource,
 }
 
-/// An address of a library, and where it is in a process: all its others are as far apart there.
+/// A place of a library in a process. The distance between addresses in the library and in the process is constant.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     asked: Asked,
@@ -105,7 +105,7 @@ impl SymbolServer {
         };
         for (pid, stack) in profile.stacks.keys() {
             for frame in profile.frames(*pid, stack) {
-                // Those that are inlined are where the one is that has their code.
+                // Inlined functions are at the place of the function that has their code.
                 if !frame.frame.is_inlined
                     && let Some(library) = Library::of(profile, stack, &frame)
                     && let Some(address) = library.relative(&frame)
@@ -138,7 +138,7 @@ impl SymbolServer {
         }
     }
 
-    /// The answer to a request: a JSON document, which has an `error` where the request can't be answered.
+    /// The answer to a request: a JSON document, which has an `error` if the request can't be answered.
     pub fn answer(&self, profile: &Profile, request: Request, body: &[u8]) -> Vec<u8> {
         let answer = match request {
             Request::Symbolicate => symbolicate::answer(self, profile, body),
@@ -154,19 +154,19 @@ impl SymbolServer {
     /// The places of a library.
     fn library(&self, name: &str, id: &str) -> Option<&[Place]> {
         let ids = self.places.get(name)?;
-        // Breakpad's form has capital letters, others small ones.
+        // Breakpad's form has capital letters, other forms have small ones.
         let places = ids.get(&id.to_ascii_uppercase())?;
         Some(places)
     }
 
-    /// The same by its code id.
+    /// The places of a library with this code id.
     fn library_by_code(&self, name: &str, id: &str) -> Option<&[Place]> {
         let code = (name.to_owned(), id.to_ascii_lowercase());
         self.library(name, self.code_ids.get(&code)?)
     }
 }
 
-/// The functions at `address` of the library that is at `places`.
+/// The functions at `address` of the library with these `places`.
 fn resolve(profile: &Profile, places: &[Place], address: u32) -> Option<Resolved> {
     let there = there(profile, places, address)?;
     Some(profile.resolver.resolve(there))

@@ -13,7 +13,7 @@ use crate::symbolize::{Frame, SourceLine};
 /// Maximum number of addresses of a request.
 const MAX_ADDRESSES: usize = 1 << 18;
 
-/// The longest answer in bytes: a request may have one long name for all its addresses.
+/// Maximum size of an answer in bytes: all addresses of a request can have the same long name.
 const MAX_ANSWER: u64 = 128 << 20;
 
 /// One job, or a list of them.
@@ -90,7 +90,7 @@ impl Serialize for Text {
     }
 }
 
-/// A number as the protocol has addresses: `"0x1f"`.
+/// A number in the protocol's form of addresses: `"0x1f"`.
 struct Hexadecimal(i64);
 
 impl Serialize for Hexadecimal {
@@ -136,7 +136,7 @@ pub fn answer(
         out: &mut text,
         room: &room,
     };
-    // Nothing else fails.
+    // There is no other error.
     serde_json::to_writer(out, &answer).map_err(|_| RequestError::TooLong(MAX_ANSWER))?;
     Ok(text)
 }
@@ -144,7 +144,7 @@ pub fn answer(
 /// A library of a job's memory map.
 struct Module<'a> {
     name: &'a str,
-    /// Where the recording has it.
+    /// Its places in the recording.
     places: Option<&'a [LibraryPlace]>,
 }
 
@@ -181,7 +181,7 @@ impl Job {
     }
 }
 
-/// What frame `number` of a stack is: `offset` of `module`.
+/// Frame `number` of a stack, which is at `offset` of `module`.
 fn frame<'a>(
     profile: &Profile,
     number: usize,

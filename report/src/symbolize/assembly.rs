@@ -1,4 +1,4 @@
-//! Machine code as instructions that people read.
+//! Disassembles machine code.
 
 use iced_x86::{
     Code, Decoder, DecoderError, DecoderOptions, Formatter, Instruction, IntelFormatter, OpKind,
@@ -6,7 +6,7 @@ use iced_x86::{
 
 use super::Resolved;
 
-/// The most bytes of an instruction (Intel SDM, volume 2, 2.3.11).
+/// Maximum length of an instruction, in bytes (Intel SDM, volume 2, 2.3.11).
 pub const MAX_INSTRUCTION: usize = 15;
 /// Bits of the guest's programs and kernel.
 const BITNESS: u32 = 64;
@@ -19,7 +19,7 @@ pub struct Assembly<R> {
 }
 
 impl<R: Fn(u64) -> Option<Resolved>> Assembly<R> {
-    /// Code whose first instruction is at `start`. `resolve` says which function is at an address.
+    /// Code whose first instruction is at `start`. `resolve` returns the function at an address.
     pub fn new(start: u64, resolve: R) -> Self {
         Self {
             start,
@@ -69,7 +69,7 @@ impl<R: Fn(u64) -> Option<Resolved>> Assembly<R> {
         (end, all)
     }
 
-    /// Whether the function goes on at that distance from its first instruction.
+    /// Whether the function continues at that distance from its first instruction.
     fn has(&self, offset: usize) -> bool {
         let Some(begin) = self.first.as_ref().and_then(|first| first.offset) else {
             return false;
@@ -88,7 +88,7 @@ impl<R: Fn(u64) -> Option<Resolved>> Assembly<R> {
         let own = self.first.as_ref()?.offset?;
         let there = (self.resolve)(target)?;
         let offset = there.offset?;
-        // Modulo 2^64, as branches go.
+        // Branches wrap around at 2^64.
         if offset == own.wrapping_add(target.wrapping_sub(self.start)) {
             return None;
         }

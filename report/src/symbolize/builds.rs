@@ -15,7 +15,7 @@ pub struct BuildIds {
 }
 
 impl BuildIds {
-    /// Those of the recording with `contents`.
+    /// The build ids of the recording with `contents`.
     pub fn new(contents: &Contents) -> Self {
         let mut of_modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let kernel = contents.kernel.iter();
@@ -31,13 +31,13 @@ impl BuildIds {
         Self { of_modules }
     }
 
-    /// Those of all files with the name of `module`, in hexadecimal.
+    /// The build ids of all files with the name of `module`, in hexadecimal.
     pub fn all(&self, module: &str) -> impl Iterator<Item = &str> {
         let build_ids = self.of_modules.get(module).into_iter().flatten();
         build_ids.map(String::as_str)
     }
 
-    /// That of `module`; `None` if it is unknown, or if files of this name have several.
+    /// The build id of `module`; `None` if it is unknown, or if files of this name have several.
     pub fn only(&self, module: &str) -> Option<&str> {
         let mut all = self.all(module);
         all.next().filter(|_| all.next().is_none())

@@ -1,4 +1,4 @@
-//! Where code is in the memory of a process: a function by its name, a file, a whole program.
+//! Finds code in the memory of a process: a function by its name, a file, a whole program.
 
 use kvmprof_recording::file::{Mapping, Segment};
 
@@ -14,24 +14,24 @@ const PAGE: u64 = 4096;
 pub struct Code {
     /// Its first address.
     pub begin: u64,
-    /// The first address behind it.
+    /// The first address after it.
     pub end: u64,
     /// The path of its file in the guest; `[user]` for the image of a guest without mappings.
     pub file: String,
 }
 
 impl Code {
-    /// Its file's path, for people: guests choose paths.
+    /// Its file's path, with characters that can't be shown replaced: guests choose paths.
     pub fn shown_file(&self) -> String {
         visible(&self.file)
     }
 
-    /// Whether `file` is its file's path, or the last part of that.
+    /// Whether `file` is its file's path, or the last component of that.
     pub fn is_of(&self, file: &str) -> bool {
         self.file == file || module_name(&self.file) == file
     }
 
-    /// The file's begin to its end in memory, with what lies between its mappings.
+    /// The memory from the file's begin to its end, including gaps between its mappings.
     fn join(&mut self, mapping: &Mapping) {
         self.begin = self.begin.min(mapping.begin);
         self.end = self.end.max(mapping.end);
@@ -90,7 +90,7 @@ impl Resolver {
         found
     }
 
-    /// The address that `address` in memory with `mappings` has in its file, by which the file's own symbols go. Outside
+    /// The address in its file of `address` in memory with `mappings`; the file's own symbols have such addresses. Outside
     /// of files it is the same; `None` if the file's segments aren't known.
     pub fn linked_address(&self, mappings: MappingSet, address: u64) -> Option<u64> {
         let Some(mapping) = self.tables().spaces.find(mappings, address) else {
@@ -102,7 +102,7 @@ impl Resolver {
         let byte = (address - mapping.begin).wrapping_add(mapping.offset);
         let file = self.file(mapping);
         let mut segments = file.segments.iter();
-        // Whole pages are mapped, with what lies before and behind the segment.
+        // Whole pages are mapped, also the bytes before and after the segment.
         let segment = segments.find(|segment| {
             let begin = segment.offset - segment.offset % PAGE;
             let end = segment.offset.saturating_add(segment.length);
@@ -124,7 +124,7 @@ fn image((begin, end): (u64, u64)) -> Code {
     }
 }
 
-/// Where `address` of a file with `segments` is in `mapping`; `None` if it isn't there.
+/// The address in memory of `address` of a file with `segments`; `None` if `mapping` doesn't have it.
 fn mapped_address(mapping: &Mapping, segments: &[Segment], address: u64) -> Option<u64> {
     let mut segments = segments.iter();
     let segment = segments.find(|segment| address.wrapping_sub(segment.address) < segment.length);

@@ -10,15 +10,15 @@ use object::read::elf::ElfFile64;
 use object::read::{CompressedData, CompressedFileRange, ReadCache};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use kvmprof_recording::elf::MAX_NAMES_BYTES;
+use kvmprof_recording::elf::{MAX_NAMES_BYTES, hex};
 
 use super::demangle::demangle;
 use super::functions::FunctionTable;
 
 /// Maximum size of a section in bytes, compressed and uncompressed.
 const MAX_SECTION: u64 = 4 << 30;
-/// How many times its size a section unpacks to at most, and bytes that it may have in any case: debug information is packed to a
-/// third, that of many equal parts to a tenth.
+/// Maximum ratio of a section's uncompressed size to its size, and the uncompressed size that is always allowed, in bytes. Compression of debug
+/// information saves two thirds, and nine tenths if there are many equal parts.
 const MAX_RATIO: u64 = 64;
 const ALWAYS_ALLOWED: u64 = 16 << 20;
 /// Maximum number of functions of a file's symbol table.
@@ -156,7 +156,7 @@ fn dwarf(file: &File, elf: &Parsed<'_>) -> io::Result<Dwarf<Slice>> {
     Dwarf::load(|id| section(file, elf, id))
 }
 
-/// Whether `range` is more than compression makes of debug information: such a section is made to fill the memory.
+/// Whether the ratio of `range` is higher than that of any debug information: such a section is there to fill the memory.
 fn is_bomb(range: &CompressedFileRange) -> bool {
     let most = range.compressed_size.saturating_mul(MAX_RATIO);
     range.uncompressed_size > most.saturating_add(ALWAYS_ALLOWED)
@@ -193,10 +193,6 @@ fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

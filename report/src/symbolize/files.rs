@@ -1,4 +1,4 @@
-//! The guest's files: what the recording has of them, and the host's copies.
+//! The guest's files: the recording's data about them, and the host's copies.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MAX_FILE: u64 = 1 << 30;
 /// The distributions' folder for debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
-/// A file, ready for look-ups.
+/// A file in which functions can be looked up.
 #[derive(Debug)]
 pub struct LoadedFile {
     /// The number that identifies it.
@@ -30,12 +30,12 @@ pub struct LoadedFile {
     pub debug: Option<DebugFile>,
     /// Functions from the host's copy that the recording lacks.
     functions: FunctionTable,
-    /// The host's copy, once somebody has asked for its code; `None` inside if there is none, or it is of another build.
+    /// The host's copy, opened when its code is first needed; the inner `None` if there is none, or it is of another build.
     code: OnceCell<Option<MachineCode>>,
 }
 
 impl LoadedFile {
-    /// The file of `mapping`, and `recorded`, what the recording has of it. Problems with the host's copy are added to
+    /// The file of `mapping`; `recorded` is what the recording has of it. Problems with the host's copy are added to
     /// `notes`.
     pub fn load(
         number: u32,
@@ -123,7 +123,7 @@ impl LoadedFile {
         let tables = tables.into_iter().flatten();
         let mut wanted: Vec<_> = tables.flat_map(|table| table.wanted(&is_wanted)).collect();
         wanted.sort_unstable();
-        // The longest of those that begin together.
+        // Of functions with the same begin, the longest one.
         wanted.reverse();
         wanted.dedup_by_key(|(begin, _)| *begin);
         wanted.reverse();

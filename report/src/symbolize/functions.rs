@@ -15,7 +15,7 @@ const MAX_NESTED: usize = 16;
 
 impl FunctionTable {
     /// A table of `functions`: address, length, name. Of several at one address the last one is kept. Long names are cut off, and
-    /// what is behind very many is left out.
+    /// functions beyond the limit are left out.
     pub fn new<'a>(functions: impl Iterator<Item = (u64, u64, &'a str)>) -> Self {
         let mut table = Self::default();
         for (address, length, name) in functions {

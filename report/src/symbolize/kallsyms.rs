@@ -32,12 +32,12 @@ struct Part {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Function {
-    /// From the part's begin on.
+    /// The functions, by their distances from the part's begin.
     offset: u64,
     name: Box<str>,
-    /// [`KERNEL`], or the module's.
+    /// The module's name, or [`KERNEL`].
     module: Arc<str>,
-    /// Whether it is the last one of its range of code: what follows is unknown.
+    /// Whether it is the last function of its range of code, after which nothing is known.
     is_last: bool,
 }
 
@@ -146,7 +146,7 @@ impl Symbols {
         })
     }
 
-    /// The variable at `address`, or the place in one, if the table has that very address.
+    /// The variable at `address`, or the name of a part of one, if the table has exactly this address.
     pub fn variable(&self, address: u64) -> Option<&str> {
         self.variables.get(&address).map(|name| &**name)
     }
@@ -176,7 +176,7 @@ impl Symbols {
         wanted
     }
 
-    /// Where all functions begin and end; `None` if there are none.
+    /// The begin and the end of the range of all functions; `None` if there are none.
     pub(super) fn span(&self) -> Option<(u64, u64)> {
         let end = self.parts.last()?.end();
         Some((self.parts.first()?.begin, end.saturating_add(LAST)))
@@ -194,7 +194,7 @@ impl Symbols {
 }
 
 impl Part {
-    /// One of `functions`, which are sorted, with their begins; `None` if there are none.
+    /// A part with `functions`, which are sorted, and their begins; `None` if there are none.
     fn new(functions: Vec<Placed>) -> Option<Self> {
         let begin = functions.first()?.0;
         let functions = functions.into_iter().map(|(own, function)| Function {
@@ -269,7 +269,7 @@ fn end_stretch(stretch: &mut Vec<Placed>, all: &mut Vec<Placed>) {
     all.append(stretch);
 }
 
-/// Whether a function, and the one behind it, are of one module and one range of code, without a wide gap.
+/// Whether a function and the next one are in the same module and range of code, without a wide gap between them.
 fn are_together((left, function): &Placed, (right, next): &Placed) -> bool {
     !function.is_last
         && function.module == next.module

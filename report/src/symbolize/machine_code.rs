@@ -8,7 +8,7 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, SectionKind};
 
-use super::debug::hex;
+use kvmprof_recording::elf::hex;
 
 /// Maximum number of sections with code.
 const MAX_SECTIONS: usize = 1 << 16;
@@ -30,7 +30,7 @@ struct Section {
 }
 
 impl MachineCode {
-    /// The code of `file`; none if it has debug information alone.
+    /// The code of `file`; none if it has only debug information.
     ///
     /// # Errors
     /// It can't be read, or isn't a 64-bit ELF file.
@@ -41,7 +41,7 @@ impl MachineCode {
         let code = elf
             .sections()
             .filter(|section| section.kind() == SectionKind::Text);
-        // Those of debug files have no bytes.
+        // Sections of debug files have no bytes.
         let sections = code.filter_map(|section| {
             let (offset, length) = section.file_range()?;
             Some(Section {

@@ -125,7 +125,7 @@ impl Resolver {
         }
     }
 
-    /// The name of the main thread of process `pid`, as far as its mappings tell.
+    /// The name of the main thread of process `pid` by its mappings, if known.
     pub fn process_name(&self, pid: i32) -> Option<&str> {
         self.tables.spaces.process_name(pid)
     }
@@ -163,7 +163,7 @@ impl Resolver {
         self.tables.spaces.add(mappings);
     }
 
-    /// Adds what a piece of a recording tells of names. Other pieces have no effect.
+    /// Adds the names in a piece of a recording. Pieces without names have no effect.
     pub fn add_piece(&mut self, piece: Piece) {
         match piece {
             Piece::Symbols(text) => self.add_symbols(&text),
@@ -226,7 +226,7 @@ impl Resolver {
         }
     }
 
-    /// At most `length` bytes of machine code at an address, as `--vmlinux` or a file of the sysroot has them: the kernel patches its own while it runs.
+    /// At most `length` bytes of machine code at an address, from `--vmlinux` or a file of the sysroot. The kernel changes its code while it runs.
     /// `None` if neither has that code.
     pub fn code(&self, asked: Asked, length: usize) -> Option<Vec<u8>> {
         match (self.tables).locate(asked.mappings, asked.address, asked.is_kernel) {
@@ -265,7 +265,7 @@ impl Resolver {
         }
         let frames: Rc<[Frame]> = find().into();
         let mut found = self.found.borrow_mut();
-        // A hostile guest or recording has no end of addresses.
+        // A hostile guest or recording can have any number of addresses.
         if found.len() >= MAX_FOUND {
             found.clear();
         }

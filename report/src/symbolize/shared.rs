@@ -1,26 +1,26 @@
-//! Values that many have, once in memory: a program that reads the recordings of hundreds of guests has the same kernels and files in each.
+//! Shares equal values: a program that reads the recordings of hundreds of guests finds the same kernels and files in each.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// How many entries there may be before those are first removed that nobody has any more.
+/// Number of entries at which unused ones are removed for the first time.
 const FIRST_PURGE: usize = 1024;
 
-/// The values of a kind that somebody has.
+/// The values of a type that are in use.
 pub struct Shared<T> {
     hasher: RandomState,
     known: Mutex<Known<T>>,
 }
 
 struct Known<T> {
-    /// By their hash.
+    /// The values by their hash.
     values: HashMap<u64, Vec<Weak<T>>>,
     next_purge: usize,
 }
 
 impl<T: Eq + Hash> Shared<T> {
-    /// None yet.
+    /// No values.
     pub fn new() -> Self {
         Self {
             hasher: RandomState::new(),
@@ -31,7 +31,7 @@ impl<T: Eq + Hash> Shared<T> {
         }
     }
 
-    /// `value`, or the same one that somebody has already.
+    /// `value`, or the equal one that is in use already.
     pub fn get(&self, value: T) -> Arc<T> {
         let hash = self.hasher.hash_one(&value);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

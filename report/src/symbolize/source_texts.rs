@@ -2,9 +2,9 @@
 
 use kvmprof_recording::Sysroot;
 
-/// The longest source file in bytes.
+/// Maximum size of a source file, in bytes.
 const MAX_SOURCE: u64 = 16 << 20;
-/// The fewest parts of a path that a source file is found by, beside the whole path: by its name alone it would be another one.
+/// Minimum number of components of a path's end that a source file is found by: its name alone could be that of another file.
 const MIN_PARTS: usize = 2;
 
 /// Folders with source files.
@@ -14,13 +14,13 @@ pub struct SourceTexts {
 }
 
 impl SourceTexts {
-    /// Those in `folders`, the first of which goes first.
+    /// Source files in `folders`, which are searched in this order.
     pub fn new(folders: Vec<Sysroot>) -> Self {
         Self { folders }
     }
 
-    /// The text of the source file that the compiler had at `path`: the folders have it under that path, or under its end. `None` if they
-    /// haven't, or if it has more than 16 MiB.
+    /// The text of the source file that the compiler read at `path`. A folder has it under that path, or under the path's end. `None` if no
+    /// folder has it, or if it has more than 16 MiB.
     pub fn text(&self, path: &str) -> Option<String> {
         candidates(path).into_iter().find_map(|path| {
             let mut folders = self.folders.iter();
@@ -30,7 +30,7 @@ impl SourceTexts {
     }
 }
 
-/// The path, and what is left of it without its first parts.
+/// The path, and its ends without the first components.
 fn candidates(path: &str) -> Vec<&str> {
     let whole = path.trim_start_matches('/');
     let ends = whole

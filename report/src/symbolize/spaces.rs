@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use kvmprof_recording::file::{Mapping, ProcessMappings, address_space_key};
 
-/// Maximum number of other processes' mappings that a search skips. They had page tables in the same memory.
+/// Maximum number of other processes' mappings that a search skips: their page tables were in the same memory.
 const MAX_OTHERS: usize = 256;
 
-/// The mappings of an address space at a time. Equal sets are one set, in whichever process.
+/// The mappings of an address space at a time. Equal sets of any processes are one set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MappingSet(u32);
 

@@ -10,10 +10,10 @@ use super::shared::Shared;
 use super::spaces::{MappingSet, Spaces};
 use kvmprof_recording::file::{Binary, Contents, Mapping, Segment};
 
-/// A file of the guest. Those of many guests that have the same are one.
+/// A file of the guest. Equal files of several guests are shared.
 #[derive(Debug)]
 pub struct RecordedFile {
-    /// Its id is the recording's business, and 0 here.
+    /// The file's properties. The id, which only means something in one recording, is 0.
     binary: Binary,
     functions: OnceLock<FunctionTable>,
 }

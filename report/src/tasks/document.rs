@@ -6,14 +6,10 @@ use super::{TaskSums, state_name, wait_rows};
 use crate::room::{Room, TooMuch};
 use crate::symbolize::Resolver;
 
-/// Bytes that a row takes in memory, and one of its names beside the text.
-const ROW: usize = 1024;
-const NAME: usize = 48;
-
-/// All of `sums`, of what tasks wait in the first `top` rows.
+/// The document of `sums`, with the first `top` rows of waits.
 ///
 /// # Errors
-/// There is no `room` for it.
+/// It doesn't fit into `room`.
 pub fn document(
     sums: &TaskSums,
     resolver: &Resolver,
@@ -37,11 +33,11 @@ pub fn document(
     });
     let rows = wait_rows(sums, resolver);
     for row in rows.iter().take(top) {
-        let names = row.functions.iter().map(|name| NAME + name.len());
-        room.take(names.fold(ROW, usize::saturating_add))?;
+        room.take_row(row.functions.iter().map(|name| &**name), 1)?;
     }
-    let others = sums.delays.len().saturating_add(sums.free_waits.len());
-    room.take(others.saturating_mul(ROW))?;
+    for _ in 0..sums.delays.len() + sums.free_waits.len() {
+        room.take_row([], 1)?;
+    }
     let waits = rows.iter().take(top).map(|row| {
         json!({
             "state": row.state.letter().to_string(),

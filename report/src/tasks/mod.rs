@@ -1,4 +1,4 @@
-//! What a guest's tasks do when they are looked at: who runs, who could, and what the others wait for.
+//! What a guest's tasks do in the looks of a recording: which run, which could run, and what the others wait for.
 //!
 //! Counts are of looks: a task that is seen in ten looks counts ten times.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use kvmprof_recording::tasks::TaskState;
 
 use crate::graph::{CUT, GROUP, MARKS};
-use crate::profile::{FRAME, KERNEL_MARK, plain};
+use crate::profile::{KERNEL_MARK, plain};
 use crate::room::{Room, TooMuch};
 use crate::symbolize::{Asked, MappingSet, Resolver};
 
@@ -57,14 +57,14 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
     names.into()
 }
 
-/// The waits of `sums` by state and function, most often seen first. Only those of tasks that are on no vCPU.
+/// The waits of `sums` by state and innermost function, the most often seen first. Tasks that are on a vCPU don't wait.
 pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
     type Place = (TaskState, Option<Arc<str>>);
     let mut rows: HashMap<Place, (WaitRow, u64)> = HashMap::new();
     // A recording may have as many stacks as it likes, of functions with names as long as it likes: names are shared.
     let mut names: HashMap<*const sums::WaitStack, Rc<[Arc<str>]>> = HashMap::new();
     for (key, wait) in &sums.waits {
-        // One stack is many tasks'.
+        // Many tasks have the same stack.
         let known = names.entry(Rc::as_ptr(&key.stack));
         let functions = Rc::clone(known.or_insert_with(|| functions(resolver, key)));
         let first = functions.first().cloned();
@@ -98,10 +98,10 @@ pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
 }
 
 /// Folded stacks of the waits for [`Graph::draw`](crate::graph::Graph::draw): process, state, and the functions from the outermost in, with the number of
-/// times that a task was seen there. Without those of threads of the kernel that wait for work.
+/// times that a task was seen there. Threads of the kernel that wait for work are left out.
 ///
 /// # Errors
-/// There is no `room` for them, or for the picture.
+/// They, or the picture, don't fit into `room`.
 pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<String>, TooMuch> {
     let waits = || {
         let all = sums.waits.iter();
@@ -125,11 +125,11 @@ pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<S
     for (key, wait) in waits() {
         let name = plain(&sums.name(key.thread)).replace(MARKS, "");
         let mut line = format!("{name}-{};{}{GROUP}", key.thread.pid, state_name(key.state));
-        room.take(FRAME.saturating_add(line.len()))?;
+        room.take_frame(&line)?;
         let is_torn = outermost(key).is_some_and(|outermost| torn.contains(&outermost));
         for (number, function) in functions(resolver, key).iter().rev().enumerate() {
             // Before it becomes a part of the line: a name may be as long as the recording's symbols.
-            room.take(FRAME.saturating_add(function.len()))?;
+            room.take_frame(function)?;
             line.push(';');
             line.push_str(&plain(function).replace(MARKS, ""));
             if number == 0 && is_torn {
@@ -145,7 +145,7 @@ pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<S
         .collect())
 }
 
-/// What a state is called.
+/// The name of a state.
 pub fn state_name(state: TaskState) -> &'static str {
     match state {
         TaskState::Runnable => "runnable",

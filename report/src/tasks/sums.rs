@@ -13,12 +13,12 @@ use crate::text::visible;
 /// The highest number of a vCPU that is shown without a task on it.
 const MAX_VCPUS: u16 = 4095;
 
-/// A thread of the guest, whatever its name is: that changes when it executes another program.
+/// A thread of the guest. Its name isn't part of it, as that changes when the thread executes another program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Thread {
     /// Its process.
     pub pid: i32,
-    /// Its own id.
+    /// Its tid.
     pub tid: i32,
 }
 
@@ -27,13 +27,13 @@ pub struct Thread {
 pub struct WaitStack {
     /// Its frames, innermost first.
     pub frames: Vec<u64>,
-    /// How many of them are the scheduler's and locks' own, from the innermost one on.
+    /// How many of the innermost frames are of the scheduler and of locks.
     pub scheduler: usize,
-    /// Whether it goes to its outermost frame.
+    /// Whether it has its outermost frame.
     pub is_whole: bool,
 }
 
-/// Who waits in what.
+/// A task, and where it waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WaitKey {
     /// The task.
@@ -44,65 +44,65 @@ pub struct WaitKey {
     pub stack: Rc<WaitStack>,
 }
 
-/// How a task waited somewhere.
+/// How often and how long a task waited somewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
-    /// In how many looks.
+    /// The number of looks in which it waited there.
     pub seen: u64,
-    /// For how long it hadn't run at least, in ns of the host: since the first of the looks between which it has left no vCPU.
+    /// How long it did not run at least, in ns of the host: the time from the first to the last of the looks between which it never ran.
     pub longest: u64,
 }
 
-/// What waited for a vCPU.
+/// How many tasks waited for a vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuQueue {
-    /// Tasks that could have run on it, and were on none, in all looks together.
+    /// The number of tasks that could have run on it and were on no vCPU, summed over all looks.
     pub waiting: u64,
-    /// The most of them in one look.
+    /// The largest number of them in one look.
     pub most: u64,
-    /// Looks in which there was one at least.
+    /// The number of looks with at least one of them.
     pub looks: u64,
-    /// Looks in which no task was on it.
+    /// The number of looks in which no task was on it.
     pub free: u64,
-    /// Those of them in which a task waited for it, or for another one.
+    /// The number of those looks in which a task waited for this or another vCPU.
     pub free_while_waiting: u64,
-    /// By how much the run delays of the tasks have grown from look to look that were on it last, in ns of the guest.
+    /// The growth from look to look of the run delays of tasks that were on it last, in ns of the guest.
     pub delay: u64,
 }
 
 /// How often a task waited for one vCPU while a vCPU was free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeWait {
-    /// Looks in which any vCPU was.
+    /// The number of looks in which it waited while any vCPU was free.
     pub looks: u64,
-    /// Those of them in which that one was itself.
+    /// The number of those looks in which the vCPU that it waited for was free.
     pub own: u64,
 }
 
 /// The sums of a recording's looks, of the selected part.
 #[derive(Clone, Debug, Default)]
 pub struct TaskSums {
-    /// How many looks there are.
+    /// The number of looks.
     pub looks: u64,
-    /// How many of them have all tasks.
+    /// The number of looks that have all tasks.
     pub complete: u64,
-    /// For how long a vCPU stood still for them, in ns: all together, and at most.
+    /// How long a vCPU stood still for all looks together, in ns.
     pub duration: u64,
-    /// See `duration`.
+    /// How long a vCPU stood still for the longest look, in ns.
     pub longest: u64,
-    /// Tasks that were on a vCPU, in all looks together.
+    /// The number of tasks that were on a vCPU, summed over all looks.
     pub on_vcpu: u64,
-    /// Tasks in each state that were on none, in all looks together.
+    /// The number of tasks in each state that were on no vCPU, summed over all looks.
     pub states: BTreeMap<TaskState, u64>,
-    /// Tasks whose stacks weren't read, or ran meanwhile, in all looks together.
+    /// The number of tasks whose stacks weren't read, or that ran while they were read, summed over all looks.
     pub without_stack: u64,
-    /// What waited for each vCPU, by its number. Empty if only some processes were recorded or are selected: what the others do isn't known.
+    /// The tasks that waited for each vCPU, by its number. Empty if only some processes were recorded or are selected: nothing is known of the others.
     pub vcpus: BTreeMap<u16, VcpuQueue>,
     /// Where tasks waited that were on no vCPU.
     pub waits: HashMap<WaitKey, Wait>,
-    /// How much longer each thread has been runnable without being on a vCPU at the last look than at the first one, in ns of the guest.
+    /// The growth of each thread's run delay from the first look to the last one, in ns of the guest.
     pub delays: BTreeMap<Thread, u64>,
-    /// Who waited for which vCPU while one was free. Empty where `vcpus` is.
+    /// Which thread waited for which vCPU while any was free. Empty where `vcpus` is.
     pub free_waits: BTreeMap<(Thread, u16), FreeWait>,
     /// The last known name of each thread, padded with NULs.
     pub names: HashMap<Thread, [u8; COMM_LENGTH]>,
@@ -112,7 +112,7 @@ pub struct TaskSums {
 #[derive(Clone, Copy, Debug)]
 struct Since {
     switches: u64,
-    /// The time of the first look since when it hasn't run.
+    /// The time of the first look since which it hasn't run.
     time: u64,
     /// The run delay at the last look.
     delay: Option<u64>,
@@ -124,7 +124,7 @@ struct Collector<'s> {
     selection: &'s Selection,
     since: HashMap<Thread, Since>,
     stacks: HashSet<Rc<WaitStack>>,
-    /// How many frames of further stacks are kept.
+    /// How many more frames can be kept.
     frames_left: usize,
     vcpus: u16,
     /// In how many looks each vCPU had a task, and in how many of them another one waited for any vCPU.
@@ -135,7 +135,7 @@ struct Collector<'s> {
 }
 
 impl WaitStack {
-    /// It with the function that waits as its only frame.
+    /// A stack with only the frame of the function that waits.
     fn innermost(&self) -> Self {
         Self {
             frames: self
@@ -160,7 +160,7 @@ impl Thread {
 }
 
 impl TaskSums {
-    /// The last known name of `thread`, as far as it can be shown.
+    /// The last known name of `thread`, with characters that can't be shown replaced.
     pub fn name(&self, thread: Thread) -> String {
         let comm = self.names.get(&thread).copied().unwrap_or_default();
         let bytes = comm.split(|byte| *byte == 0).next();
@@ -235,8 +235,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Counts what is on vCPUs and what waits for them. A file can say that there are any number of vCPUs, so those of which nothing is seen
-    /// are counted at the end.
+    /// Counts the tasks that are on vCPUs and that wait for them. A file can claim any number of vCPUs, so those without a task are counted at
+    /// the end.
     fn add_queues(&mut self, look: &TaskLook) {
         let mut waiting: BTreeMap<u16, u64> = BTreeMap::new();
         let mut busy = BTreeSet::new();
@@ -262,7 +262,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Counts who waits for a vCPU though one is free, while these are `busy`.
+    /// Counts the tasks that wait for a vCPU while one is free. The vCPUs in `busy` have a task on them.
     fn add_free_waits(&mut self, look: &TaskLook, busy: &BTreeSet<u16>) {
         let is_any_free = busy.range(..self.vcpus).count() < self.vcpus.into();
         if !is_any_free || !self.has_all_processes {
@@ -345,7 +345,7 @@ impl Collector<'_> {
         wait.longest = wait.longest.max(unmoved);
     }
 
-    /// The one copy of `stack`, or of its innermost frame if it is a new one for whose frames there is no room.
+    /// The shared copy of `stack`. If it is a new one whose frames don't fit into the limit, it has only the innermost frame.
     fn shared(&mut self, mut stack: WaitStack) -> Rc<WaitStack> {
         if stack.frames.len() > self.frames_left && !self.stacks.contains(&stack) {
             stack = stack.innermost();

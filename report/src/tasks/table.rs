@@ -7,10 +7,10 @@ use kvmprof_recording::tasks::TaskState;
 use super::{TaskSums, WaitRow, state_name, wait_rows};
 use crate::symbolize::Resolver;
 
-/// How many callers of a function that waits are shown.
+/// Number of callers that are shown of a function that waits.
 const CALLERS: usize = 3;
 
-/// Prints `sums`: states, vCPUs, what is waited in, and uninterruptible tasks, at most `top` rows each.
+/// Prints `sums`: states, vCPUs, waits, and waits of uninterruptible tasks, at most `top` rows each.
 ///
 /// # Errors
 /// `out` can't be written to.
@@ -151,7 +151,7 @@ fn print_delays(sums: &TaskSums, top: usize, out: &mut dyn Write) -> io::Result<
     Ok(())
 }
 
-/// Who waited for a vCPU though one was free.
+/// Prints the tasks that waited for a vCPU while one was free.
 fn print_free_waits(sums: &TaskSums, top: usize, out: &mut dyn Write) -> io::Result<()> {
     let mut waits: Vec<_> = sums.free_waits.iter().collect();
     waits.sort_by(|a, b| b.1.looks.cmp(&a.1.looks).then_with(|| a.0.cmp(b.0)));
@@ -178,7 +178,7 @@ fn print_free_waits(sums: &TaskSums, top: usize, out: &mut dyn Write) -> io::Res
     Ok(())
 }
 
-/// `count` divided by `looks`, with a digit behind the point.
+/// `count` divided by `looks`, with one decimal.
 fn per(count: u64, looks: u64) -> String {
     let tenths = count.saturating_mul(10).checked_div(looks).unwrap_or(0);
     format!("{}.{}", tenths / 10, tenths % 10)

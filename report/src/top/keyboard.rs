@@ -13,12 +13,12 @@ pub struct Keyboard {
     terminal: Option<File>,
 }
 
-/// What a keyboard has.
+/// The state of a keyboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// Nothing was pressed.
     None,
-    /// Something that hasn't been read.
+    /// There is input to read.
     Waiting,
     /// The terminal has disappeared: crossterm would read from it in an endless loop.
     Gone,

@@ -9,7 +9,7 @@ use super::snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, StackRow};
 
 /// The letters of the modes in a bar, which make it readable without colours.
 pub const MODE_LETTERS: [char; Mode::ALL.len()] = ['u', 'k', 'i', '.'];
-/// On narrower screens tables have fewer columns.
+/// Width of a screen in characters below which tables have fewer columns.
 const WIDE: usize = 72;
 /// The minimum width of a bar with numbers.
 const MIN_BAR: usize = 12;

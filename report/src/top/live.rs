@@ -30,7 +30,7 @@ use kvmprof_recording::file::ReadError;
 const POLL: Duration = Duration::from_millis(100);
 /// Maximum number of keys that are handled before the stream is read again.
 const KEYS: usize = 64;
-/// How often rows are updated while data comes in: slowly enough for reading.
+/// The time between two updates of rows while data comes in: long enough for reading.
 const REFRESH: Duration = Duration::from_millis(500);
 /// Maximum number of pieces of the stream that are handled before the keyboard is read again.
 const PIECES: usize = 64;
@@ -93,7 +93,7 @@ pub fn run<E: std::error::Error + 'static>(
     }
 }
 
-/// Prints one table an interval.
+/// Prints a table in each interval.
 fn in_pipe<E: std::error::Error + 'static>(
     feed: &Feed<E>,
     options: &TopOptions,
@@ -155,8 +155,8 @@ fn on_terminal<E: std::error::Error + 'static>(
                 // The terminal has disappeared since the last look.
                 Keys::Gone => break,
                 Keys::None => Duration::ZERO,
-                // crossterm 0.29 has it at once, unless it was pressed just as the window changed its size: then it comes with the next
-                // one, and nothing is to be done until then (`try_read` in `src/event/source/unix/mio.rs` forgets it).
+                // crossterm 0.29 returns the key at once, unless it was pressed just as the window changed its size: then it comes with the next
+                // one, and nothing can be done until then (`try_read` in `src/event/source/unix/mio.rs` loses it).
                 Keys::Waiting => POLL,
             };
             if !event::poll(time)? {
@@ -189,7 +189,7 @@ fn on_terminal<E: std::error::Error + 'static>(
     Ok(())
 }
 
-/// Handles the data that has arrived. False if no more can come.
+/// Handles the data that has arrived. Returns false if no more can come.
 fn take<E: std::error::Error + 'static>(
     feed: &Feed<E>,
     model: &mut Model,
@@ -229,7 +229,7 @@ impl Drop for Screen {
     }
 }
 
-/// Restores the terminal and ignores errors: a terminal that is gone needs nothing.
+/// Restores the terminal and ignores errors, which come from a terminal that is gone.
 fn restore() {
     let _ = execute!(stdout(), Show, LeaveAlternateScreen);
     let _ = disable_raw_mode();

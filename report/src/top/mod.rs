@@ -1,6 +1,6 @@
 //! The live view, `kvmprof top`: the recent activity of a guest, from its recorder's stream.
 //!
-//! A [`Model`] keeps the last seconds in bounded memory; a [`Snapshot`] is its state at one moment; a [`View`] is what
+//! A [`Model`] has the last seconds in bounded memory; a [`Snapshot`] is its state at one moment; a [`View`] is what
 //! the user has chosen to see. Only [`run`] uses the terminal, and any stream can be the source.
 
 mod draw;

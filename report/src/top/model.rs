@@ -36,7 +36,7 @@ pub struct Slot {
     pub sums: Sums,
 }
 
-/// The window, fed with a recorder's stream. The caller gives the time, relative to any fixed moment.
+/// The window on a recorder's stream. The caller passes the time, relative to any fixed moment.
 #[derive(Debug)]
 pub struct Model {
     window: Duration,

@@ -91,13 +91,13 @@ pub struct Snapshot {
     pub info: RecordingInfo,
     /// The time in which these ticks arrived.
     pub span: Duration,
-    /// By vCPU.
+    /// Ticks by vCPU.
     pub vcpus: Vec<VcpuTicks>,
-    /// By pid.
+    /// Processes by pid.
     pub processes: Vec<ProcessRow>,
-    /// Not sorted.
+    /// Functions, not sorted.
     pub functions: Vec<FunctionRow>,
-    /// Samples beyond the window's limits.
+    /// The number of samples that were left out because of the window's limits.
     pub elsewhere: u64,
     /// True after the end of the stream.
     pub has_ended: bool,

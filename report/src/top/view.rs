@@ -7,12 +7,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, Target};
 
-/// Rows that a page key moves by.
+/// Number of rows that a page key moves by.
 const PAGE: usize = 10;
-/// Characters of the longest filter.
+/// Maximum number of characters of a filter.
 const MAX_FILTER: usize = 64;
 
-/// Which table is shown.
+/// The table that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Table {
     /// Processes.
@@ -275,7 +275,7 @@ fn moved(position: usize, code: KeyCode, last: usize) -> Option<usize> {
     Some(position.min(last))
 }
 
-/// The name of what stacks are shown of.
+/// The name of the process or function whose stacks are shown.
 pub fn title(target: &Target, snapshot: &Snapshot) -> String {
     match target {
         Target::Process(pid) => format!("{pid} {}", snapshot.process_name(*pid)),

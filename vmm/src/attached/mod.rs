@@ -137,15 +137,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let knowledge = Arc::new(known(&mut config)?);
     let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
     let sampled = sampled.collect();
-    let mut finder = KernelFinder::new(traced);
-    match finder.look_apart(&memory, &knowledge) {
-        Ok(()) => {}
-        Err(source @ IntrospectionError::OtherBuild { .. }) => {
-            let path = config.kernel.unwrap_or_default();
-            return Err(AttachedError::Kernel { path, source });
-        }
-        Err(error) => log::warn!("Samples have no processes for now: {error}"),
-    }
+    let finder = finder(traced, &config, &memory, &knowledge)?;
     let host_stacks = (config.host_stacks && config.capture == Capture::Kernel)
         .then(|| HostStacks::read(pid).map(Arc::new))
         .transpose()
@@ -158,24 +150,8 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         host_stacks.clone(),
     )
     .map_err(AttachedError::Capture)?;
-    let plan = ClockPlan {
-        hz: config.hz,
-        source: config.capture.clock_source(),
-        fallback: config.capture.clock_source(),
-        of_recordings: config.capture.clock_source(),
-        jitter: config.jitter,
-        registers: RegisterSource::Ioctls,
-    };
-    let info = MachineInfo {
-        monitors: DeviceMonitors::default(),
-        kernel: name(&config.machine),
-        memory_bytes: memory.slots().bytes(),
-        devices: None,
-        counters: MachineCounters::default(),
-        knowledge: Arc::clone(&knowledge),
-        host_stacks,
-        halted_ticks: Some(HaltedTicks::AtWakeUp),
-    };
+    let plan = clock_plan(&config);
+    let info = machine_info(&config.machine, &memory, &knowledge, host_stacks);
     let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
     let sources = BinarySources::new(memory.clone(), Arc::clone(&knowledge), None, sysroot);
     let recorder = config
@@ -213,6 +189,57 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         doorbell,
     };
     server.serve(threads, rings)
+}
+
+/// What finds the guest's kernel by its vCPUs. It has looked once: better now than at the first tick.
+fn finder(
+    traced: Vec<TracedVcpu>,
+    config: &AttachConfig,
+    memory: &Arc<AttachedMemory>,
+    knowledge: &GuestKnowledge,
+) -> Result<KernelFinder, AttachedError> {
+    let mut finder = KernelFinder::new(traced);
+    match finder.look_apart(memory, knowledge) {
+        Ok(()) => {}
+        Err(source @ IntrospectionError::OtherBuild { .. }) => {
+            let path = config.kernel.clone().unwrap_or_default();
+            return Err(AttachedError::Kernel { path, source });
+        }
+        Err(error) => log::warn!("Samples have no processes for now: {error}"),
+    }
+    Ok(finder)
+}
+
+/// The one clock that makes the ticks of this guest.
+fn clock_plan(config: &AttachConfig) -> ClockPlan {
+    let source = config.capture.clock_source();
+    ClockPlan {
+        hz: config.hz,
+        source,
+        fallback: source,
+        of_recordings: source,
+        jitter: config.jitter,
+        registers: RegisterSource::Ioctls,
+    }
+}
+
+/// What recordings and the status say about the guest's machine.
+fn machine_info(
+    machine: &Machine,
+    memory: &AttachedMemory,
+    knowledge: &Arc<GuestKnowledge>,
+    host_stacks: Option<Arc<HostStacks>>,
+) -> MachineInfo {
+    MachineInfo {
+        monitors: DeviceMonitors::default(),
+        kernel: name(machine),
+        memory_bytes: memory.slots().bytes(),
+        devices: None,
+        counters: MachineCounters::default(),
+        knowledge: Arc::clone(knowledge),
+        host_stacks,
+        halted_ticks: Some(HaltedTicks::AtWakeUp),
+    }
 }
 
 /// The descriptors and threads of the vCPUs that have any, by their numbers.

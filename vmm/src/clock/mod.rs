@@ -37,9 +37,7 @@ use std::str::FromStr;
 
 use kvmprof_recording::file::KERNEL_CLOCK;
 
-/// The slowest clock, in Hz.
-pub const MINIMUM_HZ: u32 = 1;
-/// The fastest clock, in Hz.
+/// The fastest clock, in Hz. The slowest has 1.
 pub const MAXIMUM_HZ: u32 = 10_000;
 /// The clock's rate when nothing else is said, in Hz.
 pub const DEFAULT_HZ: u32 = 100;

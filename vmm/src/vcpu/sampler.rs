@@ -121,11 +121,7 @@ impl Sampler {
         let Some(registers) = read_by_ioctls(fd) else {
             return;
         };
-        let vcpu = StoppedVcpu {
-            memory: &self.view.memory,
-            registers: &registers,
-            introspector: &self.view.introspector,
-        };
+        let vcpu = StoppedVcpu::new(&self.view, &registers);
         self.stores.look(vcpu, now);
         self.counting.look(vcpu);
     }
@@ -238,11 +234,7 @@ impl Sampler {
         let Some(registers) = registers else { return };
         let identity =
             (self.view.introspector).identify(&self.view.memory, &registers, false, false);
-        let vcpu = StoppedVcpu {
-            memory: &self.view.memory,
-            registers: &registers,
-            introspector: &self.view.introspector,
-        };
+        let vcpu = StoppedVcpu::new(&self.view, &registers);
         let is_urgent = (self.counting).exited(exit, identity.pid, identity.comm, vcpu);
         if is_urgent {
             self.ticks.ring();
@@ -354,11 +346,7 @@ impl Sampler {
         let halted = behind_hlt && !is_end_of_halt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
         let (ticks, view) = (&mut self.ticks, &mut self.view);
         let sample = view.capture(&registers, halted, behind_hlt && !halted, time, ticks);
-        let vcpu = StoppedVcpu {
-            memory: &self.view.memory,
-            registers: &registers,
-            introspector: &self.view.introspector,
-        };
+        let vcpu = StoppedVcpu::new(&self.view, &registers);
         self.stores.tick(&sample, vcpu);
         self.count_tick(&sample, &registers);
         Some((sample, halted))
@@ -366,11 +354,7 @@ impl Sampler {
 
     /// Counts what has passed until the tick that has found `sample`.
     fn count_tick(&mut self, sample: &Sample, registers: &Registers) {
-        let vcpu = StoppedVcpu {
-            memory: &self.view.memory,
-            registers,
-            introspector: &self.view.introspector,
-        };
+        let vcpu = StoppedVcpu::new(&self.view, registers);
         let is_urgent = self.counting.tick(sample.pid, sample.comm, vcpu);
         if is_urgent {
             self.ticks.ring();

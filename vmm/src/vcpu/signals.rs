@@ -50,13 +50,20 @@ fn all() -> [i32; 4] {
 /// # Errors
 /// What pthread_sigmask(3) says.
 pub fn block() -> io::Result<()> {
-    let set = set_of(&all());
+    change_mask(libc::SIG_BLOCK, &all())
+}
+
+/// Changes the calling thread's mask by `signals`, as `how` says: `SIG_BLOCK` or `SIG_UNBLOCK`.
+///
+/// # Errors
+/// What pthread_sigmask(3) says.
+pub fn change_mask(how: i32, signals: &[i32]) -> io::Result<()> {
+    let set = set_of(signals);
     // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
-    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
-    if error != 0 {
-        return Err(io::Error::from_raw_os_error(error));
+    match unsafe { libc::pthread_sigmask(how, &raw const set, ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
-    Ok(())
 }
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {

@@ -2,6 +2,8 @@
 
 use kvmprof_introspection::{ProcessFate, ProcessInstance, Registers, VcpuIntrospector};
 
+use super::view::VcpuView;
+
 use crate::machine::GuestMemory;
 
 /// A process that was never met is looked for once in so many of its turns: that takes longer than to look at one.
@@ -18,7 +20,16 @@ pub struct StoppedVcpu<'a> {
     pub introspector: &'a VcpuIntrospector,
 }
 
-impl StoppedVcpu<'_> {
+impl<'a> StoppedVcpu<'a> {
+    /// The vCPU that `view` looks at, while it has these registers.
+    pub fn new(view: &'a VcpuView<GuestMemory>, registers: &'a Registers) -> Self {
+        Self {
+            memory: &view.memory,
+            registers,
+            introspector: &view.introspector,
+        }
+    }
+
     /// What has become of process `pid`, which is `instance` if it was met. It has had so many turns before. `None` when that
     /// is unknown, or is not looked for in this turn.
     pub fn fate(

@@ -1,45 +1,38 @@
 //! From a configuration to running threads, and back.
 
-use std::cell::RefCell;
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use event_manager::MutEventSubscriber;
-use kvm_ioctls::{Cap, Kvm};
-use kvmprof_devices::endpoint::{Backend, HelloInfo};
+use kvmprof_devices::endpoint::HelloInfo;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use super::consoles::{console_input, hvc_console, text_watch};
 use super::contained::{as_user, limit_files, restrict_paths};
 use super::devices::virtio_devices;
-use super::event_loop::{EventLoop, Services};
+use super::event_thread::EventThread;
 use super::power_button::PowerButton;
-use super::termination::{Termination, take_signals_here};
+use super::sampling::{clock_plan, host_stacks, kernel_sampling};
+use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
-use super::time_limit::TimeLimit;
 use super::{GuestControl, VmConfig};
 use super::{VmEnd, VmError};
 use crate::binaries::BinarySources;
-use crate::clock::{ClockSource, HaltedTicks, Ticker};
-use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, TextWatch, WindowWatch};
+use crate::clock::{ClockSource, Ticker};
+use crate::console::HvcConsole;
 use crate::counters::{MachineCounters, VcpuCounting};
-use crate::host_socket::{HostListener, HostSocket};
+use crate::host_socket::HostListener;
 use crate::kernel_events;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profiler::{
-    ClockPlan, DeviceMonitors, FileRecorder, GuestDevices, MachineInfo, OnVcpus, Profiler,
-    RecordPlan, recording_info,
+    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, RecordPlan, recording_info,
 };
 use crate::vcpu::{
-    Doorbell, Ending, Gate, KernelSampling, OnReset, RegisterSource, Restart, VcpuCommon,
-    VcpuShared, signals,
+    Doorbell, Ending, Gate, KernelSampling, OnReset, Restart, VcpuCommon, VcpuShared, signals,
 };
-use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
-use kvmprof_attach::HostStacks;
+use crate::virtio::ConsolePorts;
 use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_recording::Sysroot;
 
@@ -74,12 +67,8 @@ impl Vm {
             // It needs /dev/kvm, and a machine of its own.
             kernel_events::find_out();
         }
-        let is_sampled_by_kernel = config.clock_source == ClockSource::Kernel;
-        // Before files are out of reach: this program's own is read.
-        let host_stacks = (config.host_stacks && is_sampled_by_kernel)
-            .then(|| HostStacks::read(std::process::id().cast_signed()).map(Arc::new))
-            .transpose()
-            .map_err(VmError::HostStacks)?;
+        // Before files are out of reach.
+        let host_stacks = host_stacks(&config)?;
         if config.restrict_paths {
             restrict_paths(&config)?;
         }
@@ -96,36 +85,16 @@ impl Vm {
             limit_files(&config)?;
         }
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
-        let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
-        let sampling = is_sampled_by_kernel
-            .then(|| KernelSampling::new(&machine, &knowledge, host_stacks.clone()).map(Arc::new))
-            .transpose()
-            .map_err(VmError::KernelClock)?;
-        let fallback = match config.clock_source {
-            ClockSource::Kernel => ClockSource::Thread,
-            source => source,
-        };
-        let serves_recordings =
-            |sampling: &Arc<KernelSampling>| sampling.serves_recordings(&knowledge);
-        let plan = ClockPlan {
-            hz: config.hz,
-            source: config.clock_source,
-            fallback,
-            of_recordings: match sampling.as_ref().is_some_and(serves_recordings) {
-                true => config.clock_source,
-                false => fallback,
-            },
-            jitter: config.jitter,
-            registers: register_source(&kvm),
-        };
+        let knowledge = Arc::new(known_at_once(config.knowledge.take(), &machine.image)?);
+        let source = config.clock_source;
+        let sampling = kernel_sampling(source, &machine, &knowledge, host_stacks.clone())?;
+        let plan = clock_plan(&config, &kvm, sampling.as_deref(), &knowledge);
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = MachineInfo {
             host_stacks,
             ..machine_info(&config.machine, &machine, &shared, &knowledge, monitors)
         };
-        let asked = stop_request.try_clone();
-        let asked = asked.map_err(VmError::host("a descriptor"))?;
-        let termination = Termination::by(asked);
+        let termination = Termination::by(another(&stop_request)?);
         let mut termination = termination.map_err(VmError::host("to catch signals"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
@@ -155,12 +124,10 @@ impl Vm {
             (held, config.on_reset, hvc.as_ref()),
             &doorbell,
         )?;
-        let asked_to_stop = stop_request.try_clone();
-        let asked_to_stop = asked_to_stop.map_err(VmError::host("a descriptor"))?;
         let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
         termination.press_first(Arc::clone(&button));
         let balloon = info.monitors.balloon.clone();
-        let control = GuestControl::new(asked_to_stop, vcpus.restart(), button, balloon);
+        let control = GuestControl::new(another(&stop_request)?, vcpus.restart(), button, balloon);
         let event_thread = EventThread {
             listener,
             termination,
@@ -230,6 +197,12 @@ impl Vm {
     }
 }
 
+/// Another descriptor of the event by which threads ask the guest to end.
+fn another(stop_request: &EventFd) -> Result<EventFd, VmError> {
+    let another = stop_request.try_clone();
+    another.map_err(VmError::host("a descriptor"))
+}
+
 /// What is known of the guest before it runs: what somebody said, or what a note in its image says. Of other images it
 /// takes too long to learn; guests with a note are up before anybody could have learned beside them.
 fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
@@ -295,61 +268,6 @@ pub(crate) fn start_recorder(
     FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
 }
 
-/// The registers come from the run page where KVM has one.
-fn register_source(kvm: &Kvm) -> RegisterSource {
-    if kvm.check_extension(Cap::SyncRegs) {
-        RegisterSource::RunPage
-    } else {
-        RegisterSource::Ioctls
-    }
-}
-
-/// The virtio console, if that is wanted.
-fn hvc_console(
-    config: &VmConfig,
-    stop_request: &EventFd,
-) -> Result<Option<Arc<HvcConsole>>, VmError> {
-    if config.console != Console::Hvc {
-        return Ok(None);
-    }
-    let output = config.console.open_output()?;
-    let hvc = HvcConsole::new(output.watched(text_watch(config, stop_request)?));
-    let hvc = hvc.map_err(VmError::host("what the console needs"))?;
-    Ok(Some(Arc::new(hvc)))
-}
-
-/// What ends the guest when a console has a certain text, if something is to.
-fn text_watch(config: &VmConfig, stop_request: &EventFd) -> Result<Option<TextWatch>, VmError> {
-    let Some(text) = &config.until else {
-        return Ok(None);
-    };
-    let stop = stop_request.try_clone();
-    let stop = Arc::new(stop.map_err(VmError::host("a descriptor"))?);
-    // Whoever waits for the guest's end is to find it said already.
-    let found = config.said.iter().cloned().chain([stop]);
-    Ok(Some(TextWatch::new(text, found.collect())))
-}
-
-/// Standard input to the guest's console; the escape key ends the guest.
-fn console_input(
-    hvc: Option<&Arc<HvcConsole>>,
-    devices: &MachineDevices,
-    stop_request: &EventFd,
-) -> Result<ConsoleInput, VmError> {
-    let target: Arc<dyn InputTarget> = match hvc {
-        Some(hvc) => hvc.clone(),
-        None => devices.serial().clone(),
-    };
-    let stop_request = stop_request
-        .try_clone()
-        .map_err(VmError::host("standard input"))?;
-    let quit = move || {
-        // A full counter has asked already.
-        let _ = stop_request.write(1);
-    };
-    ConsoleInput::stdin(target, Box::new(quit)).map_err(VmError::host("standard input"))
-}
-
 /// Starts the vCPUs' threads, which wait for a consumer first if they are to be `held`. What isn't known of the guest yet
 /// is learned beside them.
 fn start_vcpus(
@@ -413,86 +331,4 @@ fn start_vcpus(
             .map_err(VmError::host("a thread"))?;
     }
     Ok((vcpus, rings))
-}
-
-/// What the event thread starts with.
-struct EventThread {
-    listener: Option<HostListener>,
-    termination: Termination,
-    console: Option<ConsoleInput>,
-    hvc: Option<Arc<HvcConsole>>,
-    devices: Arc<MachineDevices>,
-    guest_access: GuestAccess,
-    hello: HelloInfo,
-    control: GuestControl,
-    doorbell: Arc<Doorbell>,
-    plan: ClockPlan,
-    info: MachineInfo,
-    prf_addresses: usize,
-    time_limit: Option<Duration>,
-    on_vcpus: OnVcpus,
-    sources: BinarySources,
-    recorder: Option<FileRecorder>,
-}
-
-impl EventThread {
-    fn serve(
-        mut self,
-        vcpus: VcpuThreads,
-        rings: Vec<Profiled>,
-    ) -> Result<Option<Ending>, VmError> {
-        take_signals_here().map_err(VmError::host("to take signals"))?;
-        // The first such event on a host takes milliseconds, which the guest's start needn't wait for. While there is one, others
-        // are cheap.
-        let (halted_ticks, _first_event) = HaltedTicks::of_this_host();
-        self.info.halted_ticks = Some(halted_ticks);
-        let profiler = Rc::new(RefCell::new(Profiler::new(
-            rings,
-            self.plan,
-            vcpus.gate(),
-            self.info,
-            self.prf_addresses,
-            Some(self.on_vcpus),
-            self.sources,
-        )));
-        profiler.borrow_mut().be_controlled(self.control);
-        if let Some(recorder) = self.recorder {
-            profiler.borrow_mut().record(recorder);
-        }
-        let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
-        let room = profiler.borrow().room();
-        let socket = self
-            .listener
-            .map(|listener| HostSocket::new(listener, self.hello, backend, room))
-            .transpose()?;
-        let devices = self.devices;
-        let for_guest = Rc::new(RefCell::new(GuestDevices(Rc::clone(&profiler))));
-        let ports = (devices.virtio_console())
-            .map(|device| ConsoleService::new(Arc::clone(device), for_guest, self.guest_access));
-        let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();
-        if let Some(console) = self.console {
-            subscribers.push(Box::new(console));
-        }
-        if let (Some(_), Some(device)) = (&self.hvc, devices.virtio_console()) {
-            let device = Arc::clone(device);
-            let watch = WindowWatch::new(Box::new(move |size| device.resize(size)));
-            subscribers.push(Box::new(
-                watch.map_err(VmError::host("to follow the terminal"))?,
-            ));
-        }
-        if let Some(time) = self.time_limit {
-            let stop_request = self.termination.stop_request();
-            let limit = stop_request.and_then(|request| TimeLimit::start(time, request));
-            subscribers.push(Box::new(limit.map_err(VmError::host("a timer"))?));
-        }
-        let services = Services {
-            profiler,
-            socket,
-            ports,
-            hvc: self.hvc,
-        };
-        let events = EventLoop::new(services, self.doorbell, self.termination, subscribers)?;
-        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Events);
-        events.run(vcpus)
-    }
 }

@@ -2,16 +2,19 @@
 //! answers from outside.
 
 mod config;
+mod consoles;
 mod contained;
 mod devices;
 mod end;
 mod error;
 mod event_loop;
+mod event_thread;
 mod file_sizes;
 mod forced_end;
 mod guest_control;
 mod launch;
 mod power_button;
+mod sampling;
 mod termination;
 mod threads;
 mod time_limit;

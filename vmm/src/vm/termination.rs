@@ -4,9 +4,7 @@
 //! every signal to any thread of the process, each vCPU's ticks among them.
 
 use std::io::{self, Read};
-use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
-use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
@@ -18,12 +16,13 @@ use super::event_loop::add;
 use super::forced_end;
 use super::power_button::PowerButton;
 use crate::lock::lock;
+use crate::vcpu::signals::change_mask;
 
 /// The signals that ask for the end.
 pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Goes to the event thread like those, for the console, but ends nothing.
-const WINDOW_CHANGE: i32 = libc::SIGWINCH;
+/// The signals that only the event thread takes: those, and that of a changed window, which is for the console.
+const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGWINCH];
 
 /// Blocks the signals that end the program, and SIGWINCH, in the calling thread and all that it makes from now
 /// on, but for those that take them. To be called before any other thread exists.
@@ -31,7 +30,7 @@ const WINDOW_CHANGE: i32 = libc::SIGWINCH;
 /// # Errors
 /// What pthread_sigmask(3) says.
 pub fn block_signals() -> io::Result<()> {
-    change_mask(libc::SIG_BLOCK)
+    change_mask(libc::SIG_BLOCK, &TAKEN)
 }
 
 /// Lets the calling thread take those signals.
@@ -39,7 +38,7 @@ pub fn block_signals() -> io::Result<()> {
 /// # Errors
 /// What pthread_sigmask(3) says.
 pub fn take_signals_here() -> io::Result<()> {
-    change_mask(libc::SIG_UNBLOCK)
+    change_mask(libc::SIG_UNBLOCK, &TAKEN)
 }
 
 /// The signals that [`catch_signals`] has caught, for the guest that is being started.
@@ -59,23 +58,6 @@ pub fn catch_signals() -> io::Result<()> {
         *caught = Some(Caught::new()?);
     }
     forced_end::start()
-}
-
-fn change_mask(how: i32) -> io::Result<()> {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
-    let set: libc::sigset_t = unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for signal in SIGNALS.into_iter().chain([WINDOW_CHANGE]) {
-            libc::sigaddset(set.as_mut_ptr(), signal);
-        }
-        set.assume_init()
-    };
-    // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
-    match unsafe { libc::pthread_sigmask(how, &raw const set, ptr::null_mut()) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
 }
 
 /// Signals, a byte for each.

@@ -33,7 +33,7 @@ pub struct ProfileArguments {
     /// Only these processes, by the guest's own pids (0: idle), separated by commas
     #[arg(long, value_name = "PID", value_parser = kvmprof_recording::parse_pid, value_delimiter = ',', allow_negative_numbers = true)]
     pid: Vec<i32>,
-    /// The most rows that a table has
+    /// Maximum number of rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 }

@@ -35,7 +35,7 @@ pub struct TopArguments {
     /// End after this many tables; if not given, by Ctrl-C
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// The most rows that a table has
+    /// Maximum number of rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 }

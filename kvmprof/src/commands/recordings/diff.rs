@@ -27,7 +27,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("picture").args(["output", "html"]),
-    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot \
+    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the file cannot \
     be written; 2 for wrong options.\n\n\
     Examples:\n  kvmprof diff before.kvmprof after.kvmprof\n  \
     kvmprof diff before.kvmprof after.kvmprof --html diff.html\n  \
@@ -42,10 +42,10 @@ pub struct DiffArguments {
     after: Option<PathBuf>,
     #[command(flatten)]
     input: InputArguments,
-    /// The SVG file of a differential flame graph; - is standard output; a name that ends in .gz has it packed by gzip
+    /// The SVG file of a differential flame graph; - is standard output; it is compressed by gzip if its name ends in .gz
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
-    /// The file of a page with both recordings; - is standard output; a name that ends in .gz has it packed by gzip
+    /// The file of a page with both recordings; - is standard output; it is compressed by gzip if its name ends in .gz
     #[arg(long, value_name = "PATH")]
     html: Option<PathBuf>,
     /// Replace the output file even if it is a recording

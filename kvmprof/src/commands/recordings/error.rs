@@ -1,23 +1,23 @@
-//! What keeps a command from its result.
+//! The errors of commands that read recordings.
 
 use std::io;
 use std::path::PathBuf;
 
 use kvmprof_recording::file::FileError;
 
-/// Why there is no result.
+/// Why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// The recording can't be read.
     #[error(transparent)]
     Recording(#[from] FileError),
-    /// The recording was to come from a terminal.
+    /// The recording would have to come from a terminal.
     #[error("Standard input is a terminal: pipe a recording into the command, or name its file")]
     InputIsTerminal,
-    /// There is no room for a copy of what isn't a file, or is packed.
+    /// A recording that isn't a file or is compressed can't be copied to a temporary file.
     #[error("Cannot make a temporary file for the recording: TMPDIR names the folder for it")]
     Temporary(#[source] io::Error),
-    /// The selection leaves nothing.
+    /// The recording has nothing that the options select.
     #[error(
         "Nothing in {recordings} matches {options}: kvmprof report {recordings} --by process,thread,vcpu,function shows what there is"
     )]
@@ -27,9 +27,9 @@ pub enum CommandError {
         /// The options that select a part of it.
         options: String,
     },
-    /// What is wanted of it is a matter of time.
+    /// The command needs the time between ticks.
     #[error(
-        "{path} was made by events (--event), between which no time is known: record without --event for this",
+        "{path} was sampled by an event (--event), so that the time between its ticks is unknown: record without --event for this",
         path = .0.display()
     )]
     NotByTime(PathBuf),
@@ -39,15 +39,15 @@ pub enum CommandError {
     /// Recordings can't be counted together.
     #[error(transparent)]
     DifferentTicks(kvmprof_report::profile::DifferentTicks),
-    /// The result would replace the recording that it is of.
+    /// The output file is the recording that is read.
     #[error("{path} is the recording that is read: name another file with {option}", path = .path.display())]
     OutputIsInput {
         /// The file.
         path: PathBuf,
-        /// What names another one.
+        /// The option that names another one.
         option: &'static str,
     },
-    /// The result would replace a recording.
+    /// The output file is another recording.
     #[error("{path} is a recording, which would be lost: {instead}", path = .path.display())]
     OutputIsRecording {
         /// The file.
@@ -58,21 +58,21 @@ pub enum CommandError {
     /// The result can't be written.
     #[error("Cannot write {path}", path = .path.display())]
     Write {
-        /// Where to.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The result can't be written to standard output.
     #[error("Cannot write to standard output")]
     Output(#[source] io::Error),
-    /// The format has no room for the recording.
+    /// The export failed.
     #[error(transparent)]
     Export(kvmprof_report::export::ExportError),
     /// The flame graph can't be drawn.
     #[error("Cannot draw the flame graph: {0}")]
     Drawing(String),
-    /// The files that names come from can't be used.
+    /// A file with names of functions can't be used.
     #[error(transparent)]
     Symbols(#[from] kvmprof_report::symbolize::SymbolError),
     /// No sample has the function that was asked for.
@@ -82,7 +82,7 @@ pub enum CommandError {
     NoSuchFunction(String),
     /// The shares of two recordings are shares of different things.
     #[error(
-        "One recording was sampled by another event than the other, or by the clock: compare recordings of the same --event"
+        "The recordings were sampled by different events, or one of them by the clock: compare recordings of the same --event"
     )]
     DifferentEvents,
     /// The recording has no looks at tasks.

@@ -15,12 +15,12 @@ use crate::commands::other_program::become_program;
 use kvmprof_report::export::{ExportError, Format, Source};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
-/// A format, and who writes it.
+/// A format, and the program that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chosen {
     /// This program.
     Own(Format),
-    /// kvmprof-collect, which has what it takes.
+    /// kvmprof-collect, which has a writer of Parquet files.
     Parquet,
 }
 
@@ -49,8 +49,8 @@ impl ValueEnum for Chosen {
 #[command(
     after_help = "For perf, in two commands:\n\n  kvmprof export --format perf-data out.kvmprof -o out.perf.data\n  \
     perf report -i out.perf.data --kallsyms out.perf.data.symbols/kallsyms\n\nThe folder out.perf.data.symbols has the \
-    names of the guest's functions; leave it where it was made.\n\n\
-    Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot be written; \
+    names of the guest's functions; don't move it.\n\n\
+    Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the file cannot be written; \
     2 for wrong options."
 )]
 pub struct ExportArguments {
@@ -60,7 +60,7 @@ pub struct ExportArguments {
     /// The format
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Chosen,
-    /// The file; - is standard output; a name that ends in .gz has it packed by gzip [default: standard output]
+    /// The output file; - is standard output; it is compressed by gzip if its name ends in .gz [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// Replace the output file even if it is a recording
@@ -69,10 +69,10 @@ pub struct ExportArguments {
     /// For Parquet: length of a window in seconds [default: 10]
     #[arg(long, value_name = "SECONDS")]
     window: Option<u32>,
-    /// For Parquet: the host's name [default: this one's]
+    /// For Parquet: the host's name [default: the name of this host]
     #[arg(long, value_name = "NAME")]
     host: Option<OsString>,
-    /// For Parquet: the guest's name [default: the recording's without its ending]
+    /// For Parquet: the guest's name [default: the recording's file name without its extension]
     #[arg(long, value_name = "NAME")]
     guest: Option<OsString>,
     #[command(flatten)]
@@ -105,7 +105,7 @@ impl Command for ExportArguments {
         if format == Format::PerfData && !is_standard(output) {
             write_perf_data(format, &source, output, console)?;
         } else {
-            // pprof's format is packed by itself.
+            // The format of pprof is compressed in any case.
             let packed = is_packed_name(output) && format != Format::Pprof;
             write_to(output, packed, console.output, |out| {
                 format.write(&source, out).map_err(failure)
@@ -116,7 +116,7 @@ impl Command for ExportArguments {
 }
 
 impl ExportArguments {
-    /// The command line of kvmprof-collect that does the same.
+    /// The command line by which kvmprof-collect exports the same.
     fn words_for_collector(&self) -> anyhow::Result<Vec<OsString>> {
         let Some(output) = self.output.as_deref().filter(|path| !is_standard(path)) else {
             return Err(usage("Parquet needs a folder: name it with --output"));
@@ -140,7 +140,7 @@ impl ExportArguments {
     }
 }
 
-/// Writes a file and the folder that belongs to it, and prints the command that reads them.
+/// Writes a file and the folder with its symbols, and prints the command that reads them.
 fn write_perf_data(
     format: Format,
     source: &Source,
@@ -149,7 +149,7 @@ fn write_perf_data(
 ) -> anyhow::Result<()> {
     if is_packed_name(path) {
         return Err(usage(format_args!(
-            "perf reads no packed files: give {} a name without .gz",
+            "perf cannot read compressed files: give {} a name without .gz",
             path.display()
         )));
     }

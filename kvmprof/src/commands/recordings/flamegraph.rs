@@ -13,7 +13,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 /// Draw the stacks of recordings as a flame graph, an SVG file
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot \
+    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the file cannot \
     be written; 2 for wrong options.\n\n\
     Example: kvmprof flamegraph out.kvmprof --output out.svg"
 )]

@@ -20,7 +20,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 /// most ticks, and the source lines that the folders have.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot \
+    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the file cannot \
     be written; 2 for wrong options.\n\n\
     Example: kvmprof html out.kvmprof --output out.html"
 )]

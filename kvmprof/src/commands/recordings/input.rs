@@ -12,13 +12,13 @@ use super::CommandError;
 use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
-use kvmprof_recording::file::Recording;
+use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_report::graph::title_of;
 use kvmprof_report::profile::{Profile, Selection, SelectionArguments, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
 use kvmprof_report::tasks::TaskSums;
 
-/// Which part of the recording, and where names come from.
+/// The options that select a part of a recording, and name the files with the names of functions.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InputArguments {
     #[command(flatten)]
@@ -28,36 +28,36 @@ pub struct InputArguments {
     vmlinux: Option<PathBuf>,
     /// A folder with the guest's files, for the functions and source lines of programs
     ///
-    /// Files are looked for by their paths in the guest, debug files in usr/lib/debug, and the functions that
-    /// programs made while they ran in tmp/perf-PID.map. A file whose build id isn't the recorded one is not used.
+    /// kvmprof looks for files by their paths in the guest, for debug files in usr/lib/debug, and for functions that
+    /// programs generated at run time in tmp/perf-PID.map. It does not use a file whose build id isn't the recorded one.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
 }
 
-/// A recording and its sums.
+/// A recording, and the sums of the selected part.
 pub struct Input {
     /// The recording.
     pub recording: Recording,
-    /// The sums of the part that was chosen.
+    /// The sums of the selected part.
     pub profile: Profile,
-    /// What the recording is read from, where that is a copy; removed when dropped.
+    /// The temporary file that the recording is read from, if it isn't the file itself. It is removed when dropped.
     pub copy: Option<NamedTempFile>,
 }
 
-/// What the looks at a guest's tasks in a recording add up to.
+/// The sums of the looks at a guest's tasks in a recording.
 pub struct TaskInput {
-    /// The sums of the part that was chosen.
+    /// The sums of the selected part.
     pub sums: TaskSums,
-    /// Names the functions.
+    /// Finds the names of functions.
     pub resolver: Resolver,
-    /// What a picture of the recording is called.
+    /// The title of a picture of the recording.
     pub title: String,
     /// The length of the recording, in bytes.
     pub length: usize,
 }
 
 impl InputArguments {
-    /// All of a recording, with the guest's files in this folder, if any.
+    /// The options that select all of a recording, with the guest's files in this folder, if any.
     pub fn of_all(sysroot: Option<PathBuf>) -> Self {
         Self {
             sysroot,
@@ -65,13 +65,15 @@ impl InputArguments {
         }
     }
 
-    /// What selects the part, as words of a command line.
+    /// The options that select the part, as words of a command line.
     ///
     /// # Errors
-    /// There are files that names come from: who takes the words doesn't read them.
+    /// There are options that name files: a program that takes the words doesn't read those.
     pub fn words(&self) -> anyhow::Result<Vec<OsString>> {
         if self.vmlinux.is_some() || self.sysroot.is_some() {
-            return Err(usage("--vmlinux and --sysroot aren't for this format"));
+            return Err(usage(
+                "This format cannot use --vmlinux and --sysroot: leave them out",
+            ));
         }
         Ok(self.selection.words())
     }
@@ -92,13 +94,13 @@ impl InputArguments {
     /// Opens the recording at `path` and sums it up.
     ///
     /// # Errors
-    /// The recording can't be read, nothing in it is of the part that was chosen, or the files that names come from
+    /// The recording can't be read, it has nothing that the options select, or the files with names of functions
     /// aren't there or are of another kernel.
     pub fn open(&self, path: &Path, console: &mut Console<'_>) -> anyhow::Result<Input> {
         self.open_with(path, console, &mut ())
     }
 
-    /// The same, while `watcher` gets what was chosen.
+    /// The same, while `watcher` gets the selected ticks.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -113,7 +115,7 @@ impl InputArguments {
         Ok(input)
     }
 
-    /// Opens the recordings at `paths` and counts them together, while a watcher of its own gets what was chosen of each.
+    /// Opens the recordings at `paths` and counts them together, while a watcher for each gets its selected ticks.
     ///
     /// # Errors
     /// As [`Self::open`]; a recording is named twice, or their ticks can't be added up.
@@ -147,18 +149,13 @@ impl InputArguments {
         let selection = self.selection()?;
         let progress = Progress::for_terminal();
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
-        let sources = Sources {
-            vmlinux: self.vmlinux.clone(),
-            sysroot: self.sysroot.clone(),
-        };
-        let contents = recording.contents().map_err(CommandError::from)?;
-        let resolver = Resolver::new(&contents, &sources).map_err(CommandError::from)?;
+        let (_, resolver) = self.resolver(&recording)?;
         let reading = progress.of("Reading");
         let profile = Profile::read_with(&recording, selection, resolver, &reading, watcher)
             .map_err(CommandError::from)?;
         profile.resolve(&progress.of("Finding names"));
         if profile.contents.unread > 0 {
-            console.say("interrupted: the result is of what was read until then");
+            console.say("interrupted: the result has only what was read until then");
         }
         for note in profile.resolver.take_notes() {
             console.say(note);
@@ -170,7 +167,7 @@ impl InputArguments {
         })
     }
 
-    /// Opens the recording, of which `paths` has one, and sums up the looks at the guest's tasks that it has.
+    /// Opens the one recording of `paths` and sums up its looks at the guest's tasks.
     ///
     /// # Errors
     /// As [`Self::open`]; there are several recordings, no looks, or options that select samples.
@@ -189,35 +186,29 @@ impl InputArguments {
         } = self.selection()?;
         if !vcpus.is_empty() || !modes.is_empty() || grep.is_some() {
             return Err(usage(
-                "--vcpu, --mode and --grep select samples: with --tasks there are --pid, --comm and --time",
+                "--vcpu, --mode and --grep select samples: with --tasks use --pid, --comm and --time",
             ));
         }
         let [path] = paths else {
-            return Err(usage("--tasks is of one recording: name one"));
+            return Err(usage("--tasks takes one recording: name one"));
         };
         let progress = Progress::for_terminal();
         let OpenRecording { recording, .. } = source::open(path, progress.interrupt())?;
-        let sources = Sources {
-            vmlinux: self.vmlinux.clone(),
-            sysroot: self.sysroot.clone(),
-        };
-        let contents = recording.contents().map_err(CommandError::from)?;
-        let resolver = Resolver::new(&contents, &sources).map_err(CommandError::from)?;
+        let (contents, resolver) = self.resolver(&recording)?;
         let reading = progress.of("Reading");
         let pids = if comms.is_empty() {
             pids
         } else {
             let named =
                 TaskSums::pids_by_name(&recording, &comms, &reading).map_err(CommandError::from)?;
-            let named = named.into_iter();
-            let both: Vec<i32> = named
+            named
+                .into_iter()
                 .filter(|pid| pids.is_empty() || pids.contains(pid))
-                .collect();
-            if both.is_empty() {
-                return Err(self.nothing_matched(&[path]).into());
-            }
-            both
+                .collect()
         };
+        if pids.is_empty() && !comms.is_empty() {
+            return Err(self.nothing_matched(&[path]).into());
+        }
         let selection = Selection {
             pids,
             time,
@@ -243,6 +234,17 @@ impl InputArguments {
         })
     }
 
+    /// What a recording has beside its samples, and the resolver of its functions' names.
+    fn resolver(&self, recording: &Recording) -> Result<(Contents, Resolver), CommandError> {
+        let sources = Sources {
+            vmlinux: self.vmlinux.clone(),
+            sysroot: self.sysroot.clone(),
+        };
+        let contents = recording.contents()?;
+        let resolver = Resolver::new(&contents, &sources)?;
+        Ok((contents, resolver))
+    }
+
     /// The folder with the guest's files.
     pub fn sysroot(&self) -> Option<&Path> {
         self.sysroot.as_deref()
@@ -256,9 +258,9 @@ impl InputArguments {
         self.selection.selection().map_err(usage)
     }
 
-    /// Checks that something was chosen, if a choice was made.
+    /// Checks that the recordings have something that the options select, if there are such options.
     fn check_match(&self, paths: &[&Path], profile: &Profile) -> Result<(), CommandError> {
-        // Of ticks without a sample it isn't known whose they were.
+        // It isn't known which process a tick without a sample belongs to.
         let is_of_samples = profile.selection.is_of_samples();
         let is_there = profile.samples() > 0 || !is_of_samples && profile.account().ticks > 0;
         let was_interrupted = profile.recordings().any(|one| one.contents.unread > 0);
@@ -284,7 +286,7 @@ fn check_paths(paths: &[&Path]) -> Result<(), CommandError> {
         let inode = match path.metadata() {
             _ if is_standard(path) => None,
             Ok(found) => Some((found.dev(), found.ino())),
-            // That it isn't there is told when it is opened.
+            // Opening it reports this error.
             Err(_) => continue,
         };
         if seen.contains(&inode) {

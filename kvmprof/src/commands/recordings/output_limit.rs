@@ -1,4 +1,4 @@
-//! How much a command makes of a recording.
+//! The limit of what a command makes of a recording.
 
 use std::io::{self, Write};
 
@@ -12,13 +12,13 @@ use crate::commands::units::parse_memory;
 /// The option `--output-limit`.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct OutputLimit {
-    /// The most that is made of the recording, written or in memory, such as 4G [default: 128M and 1024 times the recording's size]
+    /// Maximum size of the output and of tables in memory, such as 4G [default: 128M plus 1024 times the recording's size]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     output_limit: Option<u64>,
 }
 
 impl OutputLimit {
-    /// The limit that was given, in bytes.
+    /// The limit of the command line, in bytes.
     pub fn bytes(self) -> Option<u64> {
         self.output_limit
     }
@@ -30,7 +30,7 @@ impl OutputLimit {
     }
 }
 
-/// Writes to standard output by `write` as long as there is `room`.
+/// Has `write` write to standard output as long as there is `room`.
 pub(super) fn within(
     room: &Room,
     console: &mut Console<'_>,

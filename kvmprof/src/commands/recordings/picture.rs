@@ -17,7 +17,7 @@ pub struct PictureArguments {
     /// The recordings, which are counted together; - is standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// The file to write; - is standard output; a name that ends in .gz has it packed by gzip
+    /// The file to write; - is standard output; it is compressed by gzip if its name ends in .gz
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
     /// Replace the output file even if it is a recording

@@ -19,14 +19,15 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Show what a recording has: modes, vCPUs, processes, modules, functions
 ///
-/// Shares are of all ticks that were sampled or counted as idle, with 95 % confidence intervals. SELF is where the
-/// program counter was, TOTAL what was somewhere on the stack.
+/// Shares are relative to all ticks that were sampled or counted as idle, with 95 % confidence intervals. SELF counts samples
+/// with the program counter in a function, TOTAL counts samples with the function anywhere on the stack.
 ///
-/// Several recordings are counted together, if their ticks come from the same --hz or --event: functions by their names and
-/// modules, vCPUs by their numbers, processes and threads apart for each recording, whose number stands beside them.
+/// Several recordings are counted together; their ticks have to come from the same --hz or --event. Functions are added up by
+/// their names and modules, and vCPUs by their numbers. Processes and threads are counted separately for each recording, with
+/// its number beside them.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the report cannot \
+    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the report cannot \
     be written; 2 for wrong options.\n\n\
     Examples: kvmprof report out.kvmprof --by process,function --top 10\n          \
     kvmprof report monday.kvmprof tuesday.kvmprof --grep '^tcp_' --mode kernel"
@@ -39,13 +40,13 @@ pub struct ReportArguments {
     input: InputArguments,
     #[command(flatten)]
     limit: OutputLimit,
-    /// The tables, in this order [default: those that have something to show]
+    /// The tables to show, in this order [default: all that have rows]
     #[arg(long, value_enum, value_name = "TABLE", value_delimiter = ',')]
     by: Vec<Section>,
     /// The order of modules, functions and lines: by their own samples, or by all samples with them on the stack
     #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
     sort: SortBy,
-    /// The most rows that a table has
+    /// Maximum number of rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
     /// Show what calls this function, instead of the tables
@@ -54,21 +55,21 @@ pub struct ReportArguments {
     /// Show what this function calls, instead of the tables
     #[arg(long, value_name = "FUNCTION")]
     callees: Option<String>,
-    /// Show what the guest's tasks were doing when they were looked at, instead of the tables: who waits for what, and who for a vCPU
+    /// Show the recorded looks at the guest's tasks instead of the tables: which tasks wait, for what, and which for a vCPU
     ///
-    /// The recording was made with --tasks. A task that is seen in ten looks counts ten times. LONGEST is for how long a task hadn't
-    /// run at least: the time between the first and the last look between which it hasn't left a vCPU.
+    /// This needs a recording made with --tasks. A task that is seen in ten looks counts ten times. LONGEST is how long a task did not
+    /// run, as far as the looks show it: the time from the first to the last of the looks between which it never ran.
     #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees"])]
     tasks: bool,
-    /// Print a JSON document instead, with the tables that --by names, else all of them
+    /// Print a JSON document instead, with the tables of --by, or all tables
     #[arg(long)]
     json: bool,
 }
 
-/// The version of the JSON document's form. Members may be added without a new one.
+/// The version of the JSON document's format. It stays the same when members are added.
 const SCHEMA: u32 = 1;
 
-/// The tables, by their members in the JSON document.
+/// The tables and their members of the JSON document.
 const TABLES: [(Section, &str); 7] = [
     (Section::Mode, "modes"),
     (Section::Vcpu, "vcpus"),
@@ -115,7 +116,7 @@ impl Command for ReportArguments {
 }
 
 impl ReportArguments {
-    /// Prints what the looks at the guest's tasks tell.
+    /// Prints the sums of the looks at the guest's tasks.
     fn show_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let TaskInput {
             sums,
@@ -158,7 +159,7 @@ impl ReportArguments {
                     document[key] = modes(profile);
                     continue;
                 }
-                // They are all there.
+                // They have all rows.
                 Section::Vcpu | Section::Process | Section::Thread => continue,
                 Section::Module => modules(profile, self.sort).len(),
                 Section::Function => functions(profile, self.sort).len(),

@@ -19,7 +19,7 @@ use super::{CommandError, InputArguments, OutputLimit};
 /// held the lock; the locks that were waited for, by their addresses; and the ticks that the host stole, by what the vCPU was last seen in.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when the recording cannot be read, has nothing of what was chosen or was made by events \
+    after_help = "Exit status: 0; 1 when the recording cannot be read, has nothing that the options select or was made by events \
     instead of time, or the tables cannot be written; 2 for wrong options.\n\n\
     Example: kvmprof stalls out.kvmprof --time 10:20"
 )]
@@ -30,7 +30,7 @@ pub struct StallsArguments {
     /// Only this time, in seconds from the recording's begin; either end may be left open
     #[arg(long, value_name = "A:B", default_value = ":")]
     time: TimeRange,
-    /// The most rows that a table has
+    /// Maximum number of rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
     #[command(flatten)]

@@ -8,11 +8,11 @@ use crate::{COMM_LENGTH, DEFAULT_STACK_FRAMES, Sample, StackSummary, Ticks};
 
 use super::details::DetailsEncoder;
 use super::times::TimesEncoder;
-use super::varint::{push, push_signed};
+use super::varint::{push, push_comm, push_frames, push_signed};
 
 pub use read::{decode, decode_with};
 
-/// A block is handed over when it has so many bytes: some thousand samples.
+/// The size at which a block is full, in bytes: some thousand samples.
 const FULL: usize = 64 << 10;
 
 /// The records of a block, by their first byte.
@@ -41,19 +41,19 @@ mod record {
 pub struct SampleBlock {
     /// The records.
     pub bytes: Vec<u8>,
-    /// What is known of some of its samples beyond that, as a block of its own that precedes it; empty if nothing is.
+    /// Details of some of its samples, as a block of its own that precedes it; empty if there are none.
     pub details: Vec<u8>,
-    /// When its ticks were, as a block of its own that precedes both.
+    /// The times of its ticks, as a block of its own that precedes both.
     pub times: Vec<u8>,
-    /// How many samples there are.
+    /// The number of samples.
     pub samples: u64,
-    /// How many ticks counted as idle.
+    /// The number of idle ticks.
     pub idle: u64,
-    /// How many stolen ones.
+    /// The number of stolen ticks.
     pub stolen: u64,
-    /// How many lost ones.
+    /// The number of lost ticks.
     pub lost: u64,
-    /// How many of processes that weren't asked for.
+    /// The number of ticks of processes that weren't requested.
     pub ungathered: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct SamplesEncoder {
     times: TimesEncoder,
     threads: HashMap<Thread, u64>,
     stacks: HashMap<Vec<u64>, u64>,
-    // A stack's summary and frames, to look it up by.
+    // A stack's summary and frames, by which it is looked up.
     key: Vec<u64>,
     time: u64,
 }
@@ -106,7 +106,7 @@ impl SamplesEncoder {
 
     fn push_sample(&mut self, sample: &Sample, frames: &[u64]) {
         let thread = self.thread(sample);
-        // A reader goes by the summary.
+        // A reader takes the number of frames from the summary.
         let (summary, frames) = if frames.len() == sample.stack.frames() {
             (sample.stack, frames)
         } else {
@@ -141,10 +141,7 @@ impl SamplesEncoder {
             push_signed(bytes, thread.pid.into());
             push_signed(bytes, thread.tid.into());
             push(bytes, thread.address_space);
-            let name = thread.comm.split(|byte| *byte == 0).next();
-            let name = name.unwrap_or_default();
-            push(bytes, name.len() as u64);
-            bytes.extend(name);
+            push_comm(bytes, &thread.comm);
             next
         })
     }
@@ -180,11 +177,7 @@ impl SamplesEncoder {
                 bytes.extend(ends);
             }
         }
-        let mut last = 0_u64;
-        for frame in frames {
-            push_signed(bytes, frame.wrapping_sub(last).cast_signed());
-            last = *frame;
-        }
+        push_frames(bytes, frames);
         let index = self.stacks.len() as u64;
         self.stacks.insert(self.key.clone(), index);
         index
@@ -200,7 +193,7 @@ impl SamplesEncoder {
         self.block.bytes.is_empty()
     }
 
-    /// The block; what follows goes into the next one.
+    /// Takes the block. Later ticks go into the next one.
     pub fn take(&mut self) -> SampleBlock {
         self.threads.clear();
         self.stacks.clear();

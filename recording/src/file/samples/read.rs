@@ -3,13 +3,10 @@
 use super::{Thread, record};
 use crate::file::details::DetailsReader;
 use crate::file::varint::Numbers;
-use crate::{
-    COMM_LENGTH, DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary,
-    Ticks,
-};
+use crate::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 /// Reads a block, without details: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
-/// block makes no sense; what came before that has been handed over.
+/// block is invalid. What came before the fault has been handed over.
 pub fn decode(bytes: &[u8], each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
     decode_with(bytes, &[], each)
 }
@@ -79,18 +76,11 @@ pub fn decode_with(
 }
 
 fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
-    let pid = i32::try_from(numbers.next_signed()?).ok()?;
-    let tid = i32::try_from(numbers.next_signed()?).ok()?;
-    let address_space = numbers.next()?;
-    let length = numbers.next_as()?;
-    let name = numbers.bytes(length)?;
-    let mut comm = [0; COMM_LENGTH];
-    comm.get_mut(..length)?.copy_from_slice(name);
     Some(Thread {
-        pid,
-        tid,
-        address_space,
-        comm,
+        pid: numbers.pid()?,
+        tid: numbers.pid()?,
+        address_space: numbers.next()?,
+        comm: numbers.comm()?,
     })
 }
 
@@ -117,16 +107,11 @@ fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Ve
     if summary.frames() > most {
         return None;
     }
-    let mut last = 0_u64;
-    let mut frames = Vec::with_capacity(summary.frames());
-    for _ in 0..summary.frames() {
-        last = last.wrapping_add_signed(numbers.next_signed()?);
-        frames.push(last);
-    }
+    let frames = numbers.frames(summary.frames())?;
     Some((summary, frames))
 }
 
-/// A sample, whose time and program counter are still distances, and the numbers of its thread and stack.
+/// A sample and the numbers of its thread and stack. Its time and program counter are still differences.
 fn decode_sample(numbers: &mut Numbers<'_>) -> Option<(Sample, usize, usize)> {
     let vcpu = numbers.next_as()?;
     let time = numbers.next_signed()?.cast_unsigned();

@@ -15,25 +15,25 @@ struct Waiting {
     idle: u64,
 }
 
-/// Keeps a recording's bytes until they are read.
+/// Keeps a recording's bytes until the client has read them.
 #[derive(Debug)]
 pub struct ClientSink {
     queue: VecDeque<Waiting>,
-    /// Bytes in the queue, those of its first part that have been read among them.
+    /// The number of bytes in the queue, including those of its first part that have been read.
     queued: usize,
     /// How many bytes of the first part have been read.
     read: usize,
-    /// Room for the queue.
+    /// The queue's share of the room.
     share: Share,
     delivered: Delivered,
-    /// How many bytes the last part has that found no room, by the limit that it had. Until there is room for so many no
-    /// other one is packed: that is work, and who doesn't read would have it done for nothing.
+    /// For each limit, the size of the last part that didn't fit. Until there is room for it, no other part is packed: for a client that
+    /// doesn't read, that would be wasted work.
     refused: BTreeMap<usize, usize>,
     is_finished: bool,
 }
 
 impl ClientSink {
-    /// Bytes for which each recording has room, however many wait of others: a kernel's functions, and the samples of some seconds.
+    /// Bytes that each recording can always keep, however many others wait: a kernel's functions, and the samples of some seconds.
     pub const OWN_BYTES: usize = 4 << 20;
 
     /// A recording that begins with `info`.
@@ -41,7 +41,7 @@ impl ClientSink {
         Self::within(info, &Room::unlimited())
     }
 
-    /// The same; what waits beyond [`OWN_BYTES`](Self::OWN_BYTES) is in `room`, and what finds none there is refused.
+    /// The same. Bytes beyond [`OWN_BYTES`](Self::OWN_BYTES) count in `room`, and are refused if they don't fit there.
     pub fn within(info: &RecordingInfo, room: &Arc<Room>) -> Self {
         let bytes = beginning(info);
         let mut share = Share::new(room, Self::OWN_BYTES);
@@ -61,12 +61,12 @@ impl ClientSink {
         }
     }
 
-    /// Whether [`read`](Self::read) has something, or the end.
+    /// Whether [`read`](Self::read) would return bytes or the end.
     pub fn is_readable(&self) -> bool {
         self.is_finished || !self.queue.is_empty()
     }
 
-    /// What there is of the recording, at most `limit` bytes; an empty vector at its end. `None` while there is nothing to read yet.
+    /// The next bytes of the recording, at most `limit`; an empty vector at its end. `None` while there is nothing to read yet.
     pub fn read(&mut self, limit: usize) -> Option<Vec<u8>> {
         if self.queue.is_empty() {
             return self.is_finished.then(Vec::new);
@@ -85,17 +85,17 @@ impl ClientSink {
         Some(bytes)
     }
 
-    /// How many more bytes may wait while `limit` of this recording may.
+    /// How many more bytes may wait if at most `limit` bytes of this recording may.
     fn room(&self, limit: usize) -> usize {
         let own = limit.saturating_sub(self.waiting());
-        // What there is always room for is the end, which makes the account right.
+        // The end always fits, because it completes the account.
         match limit {
             usize::MAX => own,
             _ => own.min(self.share.capacity().saturating_sub(self.queued)),
         }
     }
 
-    /// The first part has been read.
+    /// Removes the first part, which has been read.
     fn end_of_first(&mut self) {
         if let Some(part) = self.queue.pop_front() {
             self.read = 0;

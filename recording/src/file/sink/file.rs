@@ -1,4 +1,4 @@
-//! A recording in a file, which a thread of its own packs and writes: nobody else waits for the disk.
+//! A recording in a file. A thread packs and writes it, so that no other thread waits for the disk.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use std::thread::{Builder, JoinHandle};
 use super::{Delivered, Part, Sink, beginning};
 use crate::file::{Account, Block, Kind, NewFile, RecordingInfo};
 
-/// Bytes that the account at a recording's end takes at most.
+/// Maximum size of the account at a recording's end, in bytes.
 pub const END_ROOM: u64 = 1 << 10;
 
 /// How a recording's file is written.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// Bytes that it may have: the recording ends before it has more, as a whole one.
+    /// Maximum size of the file in bytes. The recording ends before it exceeds that, and is complete.
     pub limit: Option<u64>,
     /// Learns why the file isn't whole, if it can't be written.
     pub failure: RecordingFailure,
-    /// What the thread that writes calls first.
+    /// The thread that writes calls this first.
     pub begin: Option<fn()>,
 }
 
-/// Why a recording's file isn't whole; for those who have waited for the recording's end.
+/// Why a recording's file isn't complete, for those that have waited for the recording's end.
 #[derive(Clone, Debug, Default)]
 pub struct RecordingFailure(Arc<OnceLock<String>>);
 
 impl RecordingFailure {
-    /// What went wrong first; `None` if nothing did.
+    /// The first error; `None` if there was none.
     pub fn message(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
@@ -40,14 +40,14 @@ impl RecordingFailure {
 pub struct FileSink {
     /// `None` after the end.
     queue: Option<Sender<Part>>,
-    /// Bytes that were handed over.
+    /// The number of bytes that were handed over.
     handed_over: usize,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FileSink {
-    /// Makes the file at `path`, which begins with `info`. An older file is replaced when the first samples are written; an older recording has
+    /// Makes the file at `path`, which begins with `info`. It replaces an older file when the first samples are written; an older recording gets
     /// [another name](NewFile::create_recording) then.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Sink for FileSink {
         let size = part.size();
         match &self.queue {
             Some(queue) if size <= limit.saturating_sub(self.waiting()) => {
-                // It can't be sent when that thread has panicked, which has been reported already.
+                // Sending fails if that thread has panicked, which has been reported already.
                 queue.send(part).map_err(|unsent| unsent.0)?;
                 self.handed_over += size;
                 Ok(())
@@ -136,15 +136,15 @@ impl Drop for FileSink {
     }
 }
 
-/// How far the thread is.
+/// The progress of the thread.
 #[derive(Debug, Default)]
 struct Progress {
     samples: AtomicU64,
     idle: AtomicU64,
     refused: AtomicU64,
-    /// Bytes of parts that have been written, or never will be.
+    /// The number of bytes of parts that have been written, or never will be.
     done: AtomicUsize,
-    /// Nothing is written any more: writing has failed, or the file has as many bytes as it may.
+    /// Nothing is written any more: writing has failed, or the file has its maximum size.
     over: AtomicBool,
 }
 
@@ -167,9 +167,9 @@ impl Progress {
     }
 }
 
-/// The file of a recording, which may have to get its name yet.
+/// The file of a recording. It may still have a temporary name.
 pub(super) trait RecordingFile: Write {
-    /// Gives the file its name: in the place of an older one only if the recording `is_worth_it`. Returns whether it
+    /// Gives the file its name. It replaces an older file only if the recording `is_worth_it`. Returns whether it
     /// has its name.
     fn keep(&mut self, is_worth_it: bool) -> io::Result<bool>;
 }
@@ -183,20 +183,20 @@ impl RecordingFile for NewFile {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Writer<W> {
     file: W,
     path: PathBuf,
     progress: Arc<Progress>,
-    /// Bytes of the file.
+    /// The size of the file, in bytes.
     written: u64,
-    /// The ticks in it.
+    /// The account of the ticks in the file.
     account: Account,
     options: FileOptions,
 }
 
 impl<W: RecordingFile> Writer<W> {
-    /// Writes until nobody sends any more.
+    /// Writes parts until the sender is dropped.
     fn run(&mut self, parts: &Receiver<Part>) {
         for part in parts {
             let is_written = self.write(&part) && self.name_file(&part);
@@ -214,7 +214,7 @@ impl<W: RecordingFile> Writer<W> {
         }
     }
 
-    /// Whether the block is in the file. After a failure no more are: behind half a block they couldn't be found.
+    /// Writes a block. Returns whether it is in the file. After a failure no more are: a reader couldn't find them after half a block.
     fn write(&mut self, part: &Part) -> bool {
         if self.progress.is_over() {
             return false;
@@ -249,10 +249,10 @@ impl<W: RecordingFile> Writer<W> {
         true
     }
 
-    /// Nothing more is written.
+    /// Ends writing.
     fn fail(&mut self, error: &io::Error) {
         let why = format!("The recording {} isn't whole: {error}", self.path.display());
-        // The first one tells what went wrong.
+        // Only the first error is kept.
         let _ = self.options.failure.0.set(why);
         self.progress.end();
     }
@@ -272,7 +272,7 @@ impl<W: RecordingFile> Writer<W> {
         self.progress.end();
     }
 
-    /// Has the file take its name once there are samples in it, and at its end unless an older one is worth more.
+    /// Gives the file its name once there are samples in it, and at its end unless an older file is worth more.
     /// False if the system refuses.
     fn name_file(&mut self, part: &Part) -> bool {
         let is_worth_it = match part {

@@ -1,4 +1,4 @@
-//! Where the blocks of a recording go.
+//! The sinks of a recording's blocks.
 
 mod client;
 mod file;
@@ -15,23 +15,23 @@ pub use client::ClientSink;
 pub use file::{END_ROOM, FileOptions, FileSink, RecordingFailure};
 pub use symbol_text::SymbolText;
 
-/// A block on its way into a recording.
+/// A block that is to be added to a recording.
 #[derive(Clone, Debug)]
 pub enum Part {
     /// Ticks.
     Samples(SampleBlock),
-    /// Looks at the guest's tasks, as [`TasksEncoder`](super::TasksEncoder) makes them.
+    /// Looks at the guest's tasks, made by [`TasksEncoder`](super::TasksEncoder).
     Looks(Vec<u8>),
     /// Functions of the guest's kernel or its modules.
     Symbols(SymbolText),
-    /// A whole block, as [`Block::encode`] makes it.
+    /// A whole block, made by [`Block::encode`].
     Encoded(Arc<[u8]>),
     /// The account of all ticks, which comes last.
     End(Account),
 }
 
 impl Part {
-    /// About how many bytes it takes while it waits.
+    /// Approximate size in memory while it waits, in bytes.
     fn size(&self) -> usize {
         match self {
             Self::Samples(block) => block.bytes.len() + block.details.len() + block.times.len(),
@@ -42,7 +42,7 @@ impl Part {
         }
     }
 
-    /// The block. `None` when it would be too long, or has nothing in it.
+    /// The block. `None` when it would be too long, or is empty.
     fn encode(&self) -> Option<Encoded> {
         match self {
             Self::Samples(block) if block.bytes.is_empty() => None,
@@ -57,7 +57,7 @@ impl Part {
         }
     }
 
-    /// How many samples and idle ticks are in it.
+    /// The numbers of samples and of idle ticks in it.
     fn counts(&self) -> (u64, u64) {
         match self {
             Self::Samples(block) => (block.samples, block.idle),
@@ -66,12 +66,12 @@ impl Part {
     }
 }
 
-/// A block as it is in a recording.
+/// An encoded block.
 #[derive(Debug)]
 enum Encoded {
-    /// Of one recording.
+    /// A block of one recording.
     Own(Vec<u8>),
-    /// Of any number of recordings.
+    /// A block that any number of recordings share.
     Shared(Arc<[u8]>),
 }
 
@@ -86,7 +86,7 @@ impl Deref for Encoded {
     }
 }
 
-/// The block, behind those of its times and of its details if it has any.
+/// The blocks of its times and of its details, if it has any, and the block itself.
 fn encode_samples(block: &SampleBlock) -> Option<Vec<u8>> {
     let mut bytes = Block::encode(Kind::Times, &block.times)?;
     if !block.details.is_empty() {
@@ -96,43 +96,43 @@ fn encode_samples(block: &SampleBlock) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What became of the ticks that a sink was given; the rest waits.
+/// What became of the ticks that a sink got. The others still wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Samples that have arrived.
+    /// The number of samples that have arrived.
     pub samples: u64,
-    /// Idle ticks that have arrived.
+    /// The number of idle ticks that have arrived.
     pub idle: u64,
-    /// Samples and idle ticks that will not arrive any more.
+    /// The number of samples and idle ticks that won't arrive any more.
     pub refused: u64,
 }
 
 /// Takes the blocks of one recording, in their order, and never makes the caller wait before
 /// [`finish`](Self::finish).
 pub trait Sink {
-    /// How many bytes may wait when a block comes that is about many samples, such as a file's functions.
+    /// Maximum number of bytes that may wait when a block comes that many samples refer to, such as a file's functions.
     const CAPACITY: usize;
 
-    /// Takes `part`, unless more than `limit` bytes would wait then.
+    /// Takes `part`, unless more than `limit` bytes would wait afterwards.
     ///
     /// # Errors
-    /// There is no room: `part` comes back.
+    /// It doesn't fit. The error is `part`.
     fn put(&mut self, part: Part, limit: usize) -> Result<(), Part>;
 
-    /// Bytes that wait, about.
+    /// Approximate number of bytes that wait.
     fn waiting(&self) -> usize;
 
     /// What became of the ticks so far.
     fn delivered(&self) -> Delivered;
 
-    /// Whether it can still deliver anything.
+    /// Whether it can still deliver blocks.
     fn is_open(&self) -> bool;
 
-    /// Nothing more comes.
+    /// Ends the recording: no more parts come.
     fn finish(&mut self);
 }
 
-/// The bytes that a recording begins with: its header, and `info`.
+/// The first bytes of a recording: its header, and `info`.
 fn beginning(info: &RecordingInfo) -> Vec<u8> {
     let info = serde_json::to_vec(info).unwrap_or_default();
     let info = Block::encode(Kind::Info, &info).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Functions that many recordings have.
+//! Functions that many recordings share.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::file::{Block, Kind};
 
-/// Functions in the form of `/proc/kallsyms`, for any number of recordings: packed once, by whoever needs it first. A kernel's take
-/// some tens of ms.
+/// Functions in the form of `/proc/kallsyms`, for any number of recordings. They are packed when the first one needs them; those of a kernel
+/// take some tens of ms.
 #[derive(Clone, Debug)]
 pub struct SymbolText {
     text: Arc<[u8]>,
@@ -13,7 +13,7 @@ pub struct SymbolText {
 }
 
 impl SymbolText {
-    /// These functions.
+    /// The functions in this text.
     pub fn new(text: Arc<[u8]>) -> Self {
         Self {
             text,
@@ -26,7 +26,7 @@ impl SymbolText {
         &self.text
     }
 
-    /// Its block of a recording, which all have in common. `None` if it would be too long.
+    /// The block that all recordings share. `None` if it would be too long.
     pub fn block(&self) -> Option<Arc<[u8]>> {
         let pack = || Block::encode(Kind::Symbols, &self.text).map(Arc::from);
         self.block.get_or_init(pack).clone()

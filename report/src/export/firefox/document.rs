@@ -51,7 +51,7 @@ pub fn milliseconds(ns: u64) -> f64 {
     ns as f64 / 1_000_000.0
 }
 
-/// -1 stands for none in columns that can't be null.
+/// A column that can't be null has -1 for none.
 fn or_none(number: Option<u32>) -> i64 {
     number.map_or(-1, i64::from)
 }

@@ -14,7 +14,7 @@ use crate::text::visible;
 /// The base of the kernel's relative addresses: x86-64 kernels have their code and modules above it
 /// (`Documentation/arch/x86/x86_64/mm.rst` of the Linux sources).
 const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
-/// Bytes of a build id that a debug id is made of, and that perf has.
+/// Number of bytes of a build id in a debug id, and in perf.
 const DEBUG_ID: usize = 16;
 const BUILD_ID: usize = 20;
 
@@ -76,7 +76,7 @@ impl Library {
         u32::try_from(frame.file_address.checked_sub(base)?).ok()
     }
 
-    /// What symbol servers know it by, beside its name: 32 hexadecimal digits and a 0, by the first bytes of the build id, of
+    /// The debug id, by which symbol servers identify the library: 32 hexadecimal digits and a 0, from the first bytes of the build id, of
     /// which three groups are in the other order of bytes, as Breakpad and the Firefox Profiler have it
     /// (<https://docs.rs/debugid/latest/debugid/struct.DebugId.html>).
     pub fn breakpad_id(&self) -> String {
@@ -94,12 +94,12 @@ impl Library {
         text
     }
 
-    /// What the system knows its file by: the build id, if it is known.
+    /// The code id, by which the system identifies its file: the build id, if known.
     pub fn code_id(&self) -> Option<&str> {
         Some(self.build_id.as_str()).filter(|id| !id.is_empty())
     }
 
-    /// It, as the format has it.
+    /// The library in the form of the format.
     fn document(&self) -> Value {
         json!({
             "name": self.name,
@@ -130,7 +130,7 @@ fn is_file(mapping: &Mapping) -> bool {
 pub struct Libraries(Interned<Library>);
 
 impl Libraries {
-    /// None yet.
+    /// No libraries.
     pub fn new() -> Self {
         Self(Interned::new("files"))
     }
@@ -140,7 +140,7 @@ impl Libraries {
         Ok(self.0.number(library)?.0)
     }
 
-    /// All, as the format has them.
+    /// All libraries in the form of the format.
     pub fn into_documents(self) -> Vec<Value> {
         let libraries = self.0.into_ordered();
         libraries.iter().map(Library::document).collect()

@@ -3,9 +3,9 @@
 //! `src/types/profile.ts` of the profiler's sources). The whole profile is kept in memory, some 30 bytes a sample.
 //!
 //! Processes and threads are the guest's. A sample's category, and so its colour, is its mode. A marker shows each stay
-//! of a thread on a vCPU, from the first sample there to the last. Halted vCPUs are threads of process 0. Files, the kernel and its
-//! modules are libraries, with the names of sampled functions. Where an event takes the samples, the title says so, and there is no
-//! CPU usage: the samples tell nothing of it.
+//! of a thread on a vCPU, from its first sample there to the last. Halted vCPUs are threads of process 0. Files, the kernel and its
+//! modules are libraries, with the names of sampled functions. If an event takes the samples, the title says so, and there is no
+//! CPU usage, which isn't known then.
 
 mod document;
 mod libraries;
@@ -27,17 +27,17 @@ use libraries::Libraries;
 pub use libraries::{Library, hexadecimal};
 use thread::{Finished, NewFrame, Stay, Tables};
 
-/// The interval of samples that have none, in ns: the format wants one.
+/// The interval of samples by events, in ns: the format requires one.
 const NO_INTERVAL: u64 = 1_000_000;
 /// The type of the markers, and their name.
 const MARKER: &str = "vCPU";
 
-/// What is told of code.
+/// The details of code in a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Inlined functions and source lines, as far as they are known.
+    /// Inlined functions and source lines, if known.
     Whole,
-    /// What the recording itself has: a symbol server tells the rest.
+    /// Only what the recording has: a symbol server answers questions about the rest.
     OnDemand,
 }
 
@@ -79,7 +79,7 @@ struct Builder<'a> {
     libraries: Libraries,
     processes: Vec<Process>,
     numbers: HashMap<i32, usize>,
-    /// How many threads there are of each tid.
+    /// The number of threads with each tid.
     tids: HashMap<u32, u32>,
     threads: HashMap<ThreadKey, Thread>,
 }
@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
             Some(thread) => thread,
             None => self.new_thread(event, time),
         };
-        // The last name counts, as in the guest.
+        // A thread has its last name, as in the guest.
         if thread.name != event.comm {
             thread.name.clone_from(&event.comm);
         }
@@ -227,7 +227,7 @@ impl<'a> Builder<'a> {
                 }
                 _ => None,
             };
-            // The function that has the code: of an inlined one it is the one that it is inlined into.
+            // The function that contains the code: for an inlined function, the one that it is inlined into.
             let outer = frames[index..].iter().find(|outer| !outer.is_inlined);
             let symbol = outer.zip(library).and_then(|(outer, (_, _, address))| {
                 let offset = u32::try_from(outer.offset?).ok()?;
@@ -300,7 +300,7 @@ fn category(frame: &Frame<'_>, mode: Mode, is_innermost: bool) -> u32 {
     }
 }
 
-/// What the profile says of itself.
+/// The profile's properties.
 fn meta(source: &Source, detail: Detail) -> Value {
     let info = &source.profile().contents.info;
     let category =

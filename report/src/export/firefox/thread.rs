@@ -78,7 +78,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Empty ones.
+    /// Empty tables.
     pub fn new() -> Self {
         Self {
             strings: Interned::new("strings"),
@@ -172,8 +172,8 @@ impl Tables {
     }
 }
 
-/// How long the thread ran from each sample to the next, in ns: a tick's time for each tick, and never more than has
-/// passed. Ticks come unevenly; what a sample has too much is the next one's.
+/// How long the thread ran from each sample to the next, in ns: the time of each tick, and never more than has passed.
+/// Ticks come unevenly, so that the excess of a sample counts for the next one.
 fn busy_time(samples: &[Sample], tick_ns: u64) -> Vec<u64> {
     let (mut before, mut left) = (0, 0_u64);
     let busy = samples.iter().map(|sample| {
@@ -202,7 +202,7 @@ pub struct Finished {
     pub frames: Vec<Frame>,
     /// The number of the stack below, and that of the frame.
     pub stacks: Vec<(Option<u32>, u32)>,
-    /// By time.
+    /// The samples, by time.
     pub samples: Vec<Sample>,
     /// How long the thread ran before each sample, in ns.
     pub busy: Vec<u64>,

@@ -21,7 +21,7 @@ type Section = (u32, u32, u64, usize, u64, u32, u32, u64);
 const BUILD_ID_NAME: &[u8] = b"GNU\0";
 const BUILD_ID_KIND: u32 = 3;
 
-/// A file with `functions` at their addresses and with `build_id`, unless that is empty. Its text covers all addresses, with equal file offsets, as it is mapped.
+/// A file with `functions` at their addresses and with `build_id`, unless that is empty. Its text covers all addresses, at equal file offsets, as in the mapping.
 pub fn file(functions: &BTreeMap<u64, Function>, build_id: &[u8]) -> Vec<u8> {
     let (mut symbols, mut names) = (vec![0; SYMBOL], vec![0]);
     for (begin, function) in functions {

@@ -34,7 +34,7 @@ const NAME_ALIGN: usize = 64;
 /// `CLOCK_MONOTONIC`.
 const CLOCK_MONOTONIC: u32 = 1;
 
-/// What the file says of the guest.
+/// The properties of the guest in the file.
 #[derive(Debug, Default)]
 pub struct Facts<'a> {
     /// The release of its kernel; empty if it isn't known.
@@ -53,7 +53,7 @@ pub struct Facts<'a> {
 /// A feature: its number and contents.
 type Feature = (u32, Vec<u8>);
 
-/// A file that is being written. Until it is finished, perf takes it for empty.
+/// A file that is being written. Until it is finished, perf reads it as empty.
 #[derive(Debug)]
 pub struct PerfFile {
     out: BufWriter<File>,
@@ -164,7 +164,7 @@ fn event_description(name: &str, weight: Weight) -> Vec<u8> {
     description
 }
 
-/// A text with its length, as features have it.
+/// A text with its length, in the form of features.
 fn text(text: &str) -> Vec<u8> {
     let length = (text.len() + 1).next_multiple_of(NAME_ALIGN);
     let mut bytes = u32::try_from(length)
@@ -176,7 +176,7 @@ fn text(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What is behind the data, which end at `offset`: first where each feature lies, then the features.
+/// The part after the data, which end at `offset`: first the position of each feature, then the features.
 fn feature_sections(offset: u64, features: &[Feature]) -> Vec<u8> {
     let mut begin = offset + 16 * features.len() as u64;
     let mut bytes = Vec::new();

@@ -102,7 +102,7 @@ struct Export<'a> {
     comms: HashMap<(i32, i32), String>,
     // Stacks of each process with functions that the folder has already.
     known: HashMap<i32, HashSet<Stack>>,
-    // What perf has been told of each process's mappings.
+    // The mappings of each process in the records so far.
     maps: HashMap<i32, Maps>,
     round_end: Option<u64>,
     latest: u64,
@@ -110,7 +110,7 @@ struct Export<'a> {
     times: Option<(u64, u64)>,
 }
 
-/// The mappings of files of a process, by their begin, while it has the mappings of `set`.
+/// The mappings of a process's files, by their begin, as long as it has the mappings of `set`.
 #[derive(Default)]
 struct Maps {
     set: MappingSet,
@@ -160,7 +160,7 @@ impl Export<'_> {
         }
         self.records.comm(event);
         if self.comms.insert(thread, event.comm.clone()).is_some() {
-            // It may be another program, with other functions.
+            // The process may execute another program with other functions.
             self.known.remove(&event.pid);
         }
     }

@@ -16,7 +16,7 @@ mod kind {
     pub const MMAP: u32 = 1;
     pub const COMM: u32 = 3;
     pub const SAMPLE: u32 = 9;
-    /// perf's own: events before the last such record can be sorted now.
+    /// A record of perf's own: events before the last such record can be sorted now.
     pub const FINISHED_ROUND: u32 = 68;
 }
 
@@ -24,10 +24,10 @@ mod kind {
 const KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_USER`.
 const USER: u16 = 2;
-/// The most bytes of a build id (`BUILD_ID_SIZE`), and the bit that says that its length is told.
+/// Maximum length of a build id in bytes (`BUILD_ID_SIZE`), and the bit that says that the record has its length.
 pub const BUILD_ID_LENGTH: usize = 20;
 const BUILD_ID_HAS_LENGTH: u16 = 1 << 15;
-/// Bytes of a name with its NUL (`TASK_COMM_LEN`).
+/// Maximum length of a name with its NUL, in bytes (`TASK_COMM_LEN`).
 const COMM_LENGTH: usize = 16;
 /// perf's name for a kernel that runs on its own, followed by the name of a symbol.
 const KERNEL_NAME: &str = "[kernel.kallsyms]";
@@ -43,12 +43,12 @@ pub fn context(is_kernel: bool) -> u64 {
     }
 }
 
-/// Where a file is mapped.
+/// A mapping of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub begin: u64,
     pub length: u64,
-    /// Which of the file's bytes is at `begin`.
+    /// The offset in the file of the byte at `begin`.
     pub page_offset: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Writes all records to `file`, if there is `room`.
+    /// Writes all records to `file`, if they fit into `room`.
     pub fn hand_over(&mut self, room: &Room, file: &mut PerfFile) -> io::Result<()> {
         room.take(self.bytes.len())?;
         file.write_all(&self.bytes)?;
@@ -133,7 +133,7 @@ impl Records {
         });
     }
 
-    /// Says the build id of the file at `path`, or of the kernel (`struct perf_record_header_build_id`).
+    /// Adds the build id of the file at `path`, or of the kernel (`struct perf_record_header_build_id`).
     pub fn build_id(&mut self, path: Option<&[u8]>, id: &[u8]) {
         let (misc, name) = match path {
             Some(path) => (USER, path),
@@ -149,7 +149,7 @@ impl Records {
         });
     }
 
-    /// What hasn't been written.
+    /// The records that haven't been written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -186,7 +186,7 @@ fn text(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend(std::iter::repeat_n(0, 8 - text.len() % 8));
 }
 
-/// Appends what `sample_id_all` adds to all records but samples.
+/// Appends the fields that `sample_id_all` adds to all records except samples.
 fn sample_id(bytes: &mut Vec<u8>, (pid, tid): (i32, i32), time: u64, cpu: u64) {
     ids(bytes, pid, tid);
     push(bytes, time);

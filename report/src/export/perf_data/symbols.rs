@@ -33,11 +33,11 @@ const MAX_NAME: usize = 480;
 pub struct Function {
     /// Its name.
     pub name: String,
-    /// Bytes up to its last sampled address.
+    /// Its length up to the last sampled address, in bytes.
     pub length: u64,
 }
 
-/// The longest name of a file, in characters.
+/// Maximum length of a file's name, in characters.
 const MAX_FILE_NAME: usize = 200;
 
 type Functions = BTreeMap<u64, Function>;
@@ -50,7 +50,7 @@ struct FileSymbols {
     functions: Functions,
 }
 
-/// The symbol files of the kernel, of the guest's files, and of processes for code that is in none.
+/// The symbol files of the kernel, of the guest's files, and of each process for its code that is in no file.
 #[derive(Debug)]
 pub struct SymbolFolder {
     path: PathBuf,
@@ -62,7 +62,7 @@ pub struct SymbolFolder {
 }
 
 impl SymbolFolder {
-    /// Creates the folder at `path` if there is none. It is for the user alone, as all that is made of recordings.
+    /// Creates the folder at `path` if there is none. Only the user may read it, as all files that are made of recordings.
     pub fn create(path: &Path) -> io::Result<Self> {
         create_folder(path).map_err(named(path))?;
         Ok(Self {
@@ -107,7 +107,7 @@ impl SymbolFolder {
         Ok(&file.path)
     }
 
-    /// The file for code of process `pid` that is in none of the guest's files, and whether it is new: the process has had none yet,
+    /// The file for code of process `pid` that is in none of the guest's files, and whether it is new: the process had none yet,
     /// or has executed another program.
     pub fn note_process(
         &mut self,
@@ -188,7 +188,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_new_file(path, bytes).map_err(named(path))
 }
 
-/// Adds to an error which file or folder it is about: not the one that the user has named.
+/// Adds the path to an error, because it isn't the one that the user has named.
 fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -200,7 +200,7 @@ fn note(name: &str) -> Function {
     }
 }
 
-/// `name` with only what a part of a path may have anywhere: letters, digits, and those of `more`.
+/// `name` with only those characters that every component of a path may have: letters, digits, and those of `more`.
 fn plain(name: &str, more: &str) -> String {
     let characters = name.chars().map(|character| match character {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => character,
@@ -213,7 +213,7 @@ fn plain(name: &str, more: &str) -> String {
 /// The name of the file of symbols for the guest's file `name`.
 fn file_name(name: &str) -> String {
     let name = plain(name, ".+");
-    // Not the folder itself, nor the one that it is in.
+    // The name must not be that of the folder itself or of its parent.
     if name.chars().all(|character| character == '.') {
         return format!("_{name}");
     }

@@ -33,7 +33,7 @@ const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
 #[command(
     after_help = "The address has a random part: other users of this host can't guess it, and the browser gets it by a file that \
     only this user can read.\n\n\
-    Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the port is taken; 2 for wrong options.\n\n\
+    Exit status: 0; 1 when the recording cannot be read or has nothing that the options select, or the port is taken; 2 for wrong options.\n\n\
     Examples:\n  kvmprof view out.kvmprof\n  kvmprof view out.kvmprof --firefox --no-open --port 3000"
 )]
 pub struct ViewArguments {

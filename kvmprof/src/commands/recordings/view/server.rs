@@ -1,6 +1,5 @@
 //! A server for browsers of this host.
 
-use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use kvmprof_recording::elf::hex;
 use kvmprof_report::symbol_server::{self, MAX_REQUEST};
 use kvmprof_tools::http::{Method, Request};
 use kvmprof_tools::interrupt::Interrupt;
@@ -205,9 +205,5 @@ fn secret() -> io::Result<String> {
     if getrandom(&mut bytes, GetRandomFlags::empty())? != bytes.len() {
         return Err(io::Error::other("the host has too few random numbers"));
     }
-    let mut word = String::new();
-    for byte in bytes {
-        let _ = write!(word, "{byte:02x}");
-    }
-    Ok(word)
+    Ok(hex(&bytes))
 }

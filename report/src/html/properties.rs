@@ -1,4 +1,4 @@
-//! What the page says without its script: the recording's properties and the account of its ticks.
+//! The part of the page that needs no script: the recording's properties and the account of its ticks.
 
 use std::fmt::Write;
 

@@ -1,0 +1,58 @@
+//! The consoles of a guest: what they print ends the guest if it is asked to, and one of them has standard input.
+
+use std::sync::Arc;
+
+use vmm_sys_util::eventfd::EventFd;
+
+use super::{VmConfig, VmError};
+use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, TextWatch};
+use crate::machine::MachineDevices;
+
+/// The virtio console, if the configuration asks for it.
+pub(super) fn hvc_console(
+    config: &VmConfig,
+    stop_request: &EventFd,
+) -> Result<Option<Arc<HvcConsole>>, VmError> {
+    if config.console != Console::Hvc {
+        return Ok(None);
+    }
+    let output = config.console.open_output()?;
+    let hvc = HvcConsole::new(output.watched(text_watch(config, stop_request)?));
+    let hvc = hvc.map_err(VmError::host("what the console needs"))?;
+    Ok(Some(Arc::new(hvc)))
+}
+
+/// What ends the guest when a console prints the text of `--until`, if there is one.
+pub(super) fn text_watch(
+    config: &VmConfig,
+    stop_request: &EventFd,
+) -> Result<Option<TextWatch>, VmError> {
+    let Some(text) = &config.until else {
+        return Ok(None);
+    };
+    let stop = stop_request.try_clone();
+    let stop = Arc::new(stop.map_err(VmError::host("a descriptor"))?);
+    // `said` comes first: whoever waits for the guest's end has to find it written.
+    let found = config.said.iter().cloned().chain([stop]);
+    Ok(Some(TextWatch::new(text, found.collect())))
+}
+
+/// Standard input to the guest's console; the escape key ends the guest.
+pub(super) fn console_input(
+    hvc: Option<&Arc<HvcConsole>>,
+    devices: &MachineDevices,
+    stop_request: &EventFd,
+) -> Result<ConsoleInput, VmError> {
+    let target: Arc<dyn InputTarget> = match hvc {
+        Some(hvc) => hvc.clone(),
+        None => devices.serial().clone(),
+    };
+    let stop_request = stop_request
+        .try_clone()
+        .map_err(VmError::host("standard input"))?;
+    let quit = move || {
+        // A full counter has asked already.
+        let _ = stop_request.write(1);
+    };
+    ConsoleInput::stdin(target, Box::new(quit)).map_err(VmError::host("standard input"))
+}

@@ -1,0 +1,109 @@
+//! The event thread of a guest of our own: what it starts with, and what it serves.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_manager::MutEventSubscriber;
+use kvmprof_devices::endpoint::{Backend, HelloInfo};
+
+use super::event_loop::{EventLoop, Services};
+use super::termination::{Termination, take_signals_here};
+use super::threads::{Profiled, VcpuThreads};
+use super::time_limit::TimeLimit;
+use super::{GuestControl, VmError};
+use crate::binaries::BinarySources;
+use crate::clock::HaltedTicks;
+use crate::console::{ConsoleInput, HvcConsole, WindowWatch};
+use crate::host_socket::{HostListener, HostSocket};
+use crate::machine::MachineDevices;
+use crate::profiler::{ClockPlan, FileRecorder, GuestDevices, MachineInfo, OnVcpus, Profiler};
+use crate::vcpu::{Doorbell, Ending};
+use crate::virtio::{ConsoleService, GuestAccess};
+
+/// What the event thread starts with.
+pub(super) struct EventThread {
+    pub listener: Option<HostListener>,
+    pub termination: Termination,
+    pub console: Option<ConsoleInput>,
+    pub hvc: Option<Arc<HvcConsole>>,
+    pub devices: Arc<MachineDevices>,
+    pub guest_access: GuestAccess,
+    pub hello: HelloInfo,
+    pub control: GuestControl,
+    pub doorbell: Arc<Doorbell>,
+    pub plan: ClockPlan,
+    pub info: MachineInfo,
+    pub prf_addresses: usize,
+    pub time_limit: Option<Duration>,
+    pub on_vcpus: OnVcpus,
+    pub sources: BinarySources,
+    pub recorder: Option<FileRecorder>,
+}
+
+impl EventThread {
+    /// Serves everybody until the guest ends, and returns how it has ended: `None` if it was stopped.
+    ///
+    /// # Errors
+    /// What keeps the thread from going on.
+    pub fn serve(
+        mut self,
+        vcpus: VcpuThreads,
+        rings: Vec<Profiled>,
+    ) -> Result<Option<Ending>, VmError> {
+        take_signals_here().map_err(VmError::host("to take signals"))?;
+        // The first such event on a host takes milliseconds, which the guest's start needn't wait for. While there is one, others
+        // are cheap.
+        let (halted_ticks, _first_event) = HaltedTicks::of_this_host();
+        self.info.halted_ticks = Some(halted_ticks);
+        let profiler = Rc::new(RefCell::new(Profiler::new(
+            rings,
+            self.plan,
+            vcpus.gate(),
+            self.info,
+            self.prf_addresses,
+            Some(self.on_vcpus),
+            self.sources,
+        )));
+        profiler.borrow_mut().be_controlled(self.control);
+        if let Some(recorder) = self.recorder {
+            profiler.borrow_mut().record(recorder);
+        }
+        let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
+        let room = profiler.borrow().room();
+        let socket = self
+            .listener
+            .map(|listener| HostSocket::new(listener, self.hello, backend, room))
+            .transpose()?;
+        let devices = self.devices;
+        let for_guest = Rc::new(RefCell::new(GuestDevices(Rc::clone(&profiler))));
+        let ports = (devices.virtio_console())
+            .map(|device| ConsoleService::new(Arc::clone(device), for_guest, self.guest_access));
+        let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();
+        if let Some(console) = self.console {
+            subscribers.push(Box::new(console));
+        }
+        if let (Some(_), Some(device)) = (&self.hvc, devices.virtio_console()) {
+            let device = Arc::clone(device);
+            let watch = WindowWatch::new(Box::new(move |size| device.resize(size)));
+            subscribers.push(Box::new(
+                watch.map_err(VmError::host("to follow the terminal"))?,
+            ));
+        }
+        if let Some(time) = self.time_limit {
+            let stop_request = self.termination.stop_request();
+            let limit = stop_request.and_then(|request| TimeLimit::start(time, request));
+            subscribers.push(Box::new(limit.map_err(VmError::host("a timer"))?));
+        }
+        let services = Services {
+            profiler,
+            socket,
+            ports,
+            hvc: self.hvc,
+        };
+        let events = EventLoop::new(services, self.doorbell, self.termination, subscribers)?;
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Events);
+        events.run(vcpus)
+    }
+}

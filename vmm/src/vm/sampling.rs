@@ -1,0 +1,70 @@
+//! Who takes the samples of a guest, and how.
+
+use std::sync::Arc;
+
+use kvm_ioctls::{Cap, Kvm};
+use kvmprof_attach::HostStacks;
+use kvmprof_introspection::GuestKnowledge;
+
+use super::{VmConfig, VmError};
+use crate::clock::ClockSource;
+use crate::machine::Machine;
+use crate::profiler::ClockPlan;
+use crate::vcpu::{KernelSampling, RegisterSource};
+
+/// What unwinds the stacks of the host, if the configuration asks for them. It reads this program's own file.
+pub(super) fn host_stacks(config: &VmConfig) -> Result<Option<Arc<HostStacks>>, VmError> {
+    let is_wanted = config.host_stacks && config.clock_source == ClockSource::Kernel;
+    is_wanted
+        .then(|| HostStacks::read(std::process::id().cast_signed()).map(Arc::new))
+        .transpose()
+        .map_err(VmError::HostStacks)
+}
+
+/// The host kernel's part, if it takes the samples of `machine`.
+pub(super) fn kernel_sampling(
+    source: ClockSource,
+    machine: &Machine,
+    knowledge: &GuestKnowledge,
+    host_stacks: Option<Arc<HostStacks>>,
+) -> Result<Option<Arc<KernelSampling>>, VmError> {
+    (source == ClockSource::Kernel)
+        .then(|| KernelSampling::new(machine, knowledge, host_stacks).map(Arc::new))
+        .transpose()
+        .map_err(VmError::KernelClock)
+}
+
+/// Which clock makes the ticks, also where the host's kernel can't: its samples may lack something that recordings need.
+pub(super) fn clock_plan(
+    config: &VmConfig,
+    kvm: &Kvm,
+    sampling: Option<&KernelSampling>,
+    knowledge: &GuestKnowledge,
+) -> ClockPlan {
+    let fallback = match config.clock_source {
+        ClockSource::Kernel => ClockSource::Thread,
+        source => source,
+    };
+    let serves_recordings = sampling.is_some_and(|sampling| sampling.serves_recordings(knowledge));
+    ClockPlan {
+        hz: config.hz,
+        source: config.clock_source,
+        fallback,
+        of_recordings: if serves_recordings {
+            config.clock_source
+        } else {
+            fallback
+        },
+        jitter: config.jitter,
+        registers: register_source(kvm),
+    }
+}
+
+/// The registers come from the run page where KVM has one.
+fn register_source(kvm: &Kvm) -> RegisterSource {
+    if kvm.check_extension(Cap::SyncRegs) {
+        RegisterSource::RunPage
+    } else {
+        RegisterSource::Ioctls
+    }
+}
