@@ -115,6 +115,7 @@ impl LinuxKnowledge {
             modules: Modules::new(&symbols, &btf),
             tasks: TaskLayout::find(&btf)?,
             orc: stacks::find(&image, &symbols, &release),
+            initcalls: stacks::find_initcalls(&image, &symbols),
             processes: ProcessLayout::find(&btf),
             map_budget: MapBudget::default(),
             instances: InstanceLayout::find(&symbols, &btf),

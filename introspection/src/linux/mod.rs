@@ -3,6 +3,8 @@
 mod cpu;
 mod cpu_places;
 mod from_kernel_image;
+#[cfg(test)]
+mod initcall_tests;
 mod kernel_watch;
 mod locks;
 mod modules;
@@ -28,7 +30,7 @@ use vm_memory::GuestAddress;
 use crate::PhysicalMemory;
 
 use crate::memory::AddressSpace;
-use crate::unwind::{MODULES, OrcTable};
+use crate::unwind::{Initcalls, MODULES, OrcTable};
 use crate::{Registers, Symbols};
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
@@ -71,6 +73,8 @@ pub struct LinuxKnowledge {
     tasks: TaskLayout,
     /// The unwind tables, if the kernel has them.
     orc: Option<OrcTable>,
+    /// The table of initcalls, if it is known.
+    initcalls: Option<Initcalls>,
     /// The offsets for reading processes' mappings, if known.
     processes: Option<ProcessLayout>,
     /// How many maps of processes may be passed on.
@@ -166,6 +170,9 @@ impl LinuxKnowledge {
         self.placement.forget();
         self.direct_map.store(0, Ordering::Relaxed);
         self.modules.forget();
+        if let Some(initcalls) = &self.initcalls {
+            initcalls.forget();
+        }
     }
 
     /// Makes the kernel's placement known if it has this `slide` on a vCPU with `registers`.

@@ -40,6 +40,8 @@ fn agree(guest: &LinuxGuest, learned: GuestKnowledge, what: &str) {
     assert_eq!(facts(ours), facts(image), "{what}");
     let facts = |linux: &LinuxKnowledge| format!("{:?} {:?}", linux.processes, linux.instances);
     assert_eq!(facts(ours), facts(image), "{what}");
+    let facts = |linux: &LinuxKnowledge| format!("{:?}", linux.initcalls.as_ref().unwrap());
+    assert_eq!(facts(ours), facts(image), "{what}");
     let (orc, expected) = (ours.orc().unwrap(), image.orc().unwrap());
     assert_eq!(orc.len(), expected.len(), "{what}");
     for function in [offsets::FRAMED, offsets::ENTRY, offsets::STACK_END] {

@@ -12,8 +12,8 @@ use crate::Symbols;
 use crate::image::KernelImage;
 use crate::memory::AddressSpace;
 use crate::unwind::{
-    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, UnwindCache, UserRegisters,
-    UserUnwinder,
+    Initcalls, KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, UnwindCache,
+    UserRegisters, UserUnwinder,
 };
 
 /// The unwind table in a kernel's image: in its sections, or between its symbols.
@@ -30,6 +30,22 @@ pub fn find(image: &KernelImage<'_>, symbols: &Symbols, release: &str) -> Option
     )?;
     let format = OrcFormat::from_kernel(release, entries)?;
     OrcTable::parse(address, addresses, entries, format)
+}
+
+/// The table of initcalls in a kernel's image. `None` if the kernel's symbols or the image lack it, as that of a kernel that has
+/// booted and runs, or if it has another form.
+pub fn find_initcalls(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Initcalls> {
+    let names = ["do_one_initcall", "__initcall_start", "__initcall_end"];
+    let [caller, start, stop] = symbols.addresses_of(names);
+    let (caller, start, stop) = (caller?, start?, stop?);
+    let length = usize::try_from(stop.checked_sub(start)?).ok()?;
+    let entries = image.bytes_from(start)?.get(..length)?;
+    Initcalls::parse(
+        caller..symbols.address_after(caller)?,
+        start,
+        entries,
+        symbols,
+    )
 }
 
 /// The running task, and the code outside the kernel's image that its stack may go through.
@@ -127,6 +143,7 @@ impl LinuxKnowledge {
         let unwinder = KernelUnwinder {
             orc: self.orc.as_ref(),
             modules: Some(modules.code()),
+            initcalls: self.initcalls.as_ref(),
             slide: placement.slide,
             image: self.image.clone(),
         };
@@ -160,6 +177,7 @@ impl LinuxKnowledge {
         let unwinder = KernelUnwinder {
             orc: self.orc.as_ref(),
             modules: Some(modules.code()),
+            initcalls: self.initcalls.as_ref(),
             slide: view.linked(0),
             image: self.image.clone(),
         };

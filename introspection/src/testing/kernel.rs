@@ -111,6 +111,12 @@ pub mod offsets {
     pub const STACK_END: u64 = 0x2800;
     /// The unwind table: addresses, 12 bytes, and entries, 18 bytes.
     pub const ORC: [u64; 2] = [0x41a0, 0x41b0];
+    /// `do_one_initcall`, which keeps 16 bytes on the stack as [`FRAMED`] does.
+    pub const DO_ONE_INITCALL: u64 = 0x2680;
+    /// Two initcalls, and a function that is none, which keep 16 bytes on the stack.
+    pub const INITCALLS: [u64; 3] = [0x26a0, 0x26b0, 0x26c0];
+    /// The table of the two initcalls, 8 bytes.
+    pub const INITCALL_TABLE: u64 = 0x41d0;
     /// `init_top_pgt`, the kernel's own page tables.
     pub const PAGE_TABLES: u64 = 0x1_e000;
     /// The image's end.
@@ -139,30 +145,7 @@ pub mod lock {
 }
 
 /// Offsets in a `struct module`, in bytes.
-pub mod module {
-    /// `module.state`, 4 bytes.
-    pub const STATE: u64 = 0;
-    /// `module.list`.
-    pub const LIST: u64 = 8;
-    /// `module.name`, 56 bytes.
-    pub const NAME: u64 = 0x18;
-    /// `module.build_id`, 20 bytes.
-    pub const BUILD_ID: u64 = 0x50;
-    /// `module.kallsyms`, a pointer.
-    pub const KALLSYMS: u64 = 0x70;
-    /// `mod_arch_specific.num_orcs`, 4 bytes; `orc_unwind_ip` and `orc_unwind`, pointers.
-    pub const ORC: u64 = 0x80;
-    /// `module.mem`, or `core_layout`.
-    pub const TEXT: u64 = 0x100;
-    /// Bytes of a `module_memory`, which starts with its base.
-    pub const MEMORY_LENGTH: u64 = 0x48;
-    /// `module_memory.size`, 4 bytes.
-    pub const MEMORY_SIZE: u64 = 8;
-    /// `module.init_layout`.
-    pub const INIT_LAYOUT: u64 = 0x180;
-    /// `module_layout.text_size`, 4 bytes after the base and the total size.
-    pub const TEXT_SIZE: u64 = 12;
-}
+pub use super::module_offsets as module;
 
 /// The build id of all kernels.
 pub const BUILD_ID: &[u8; 20] = b"0123456789abcdefghij";
@@ -354,6 +337,12 @@ impl Kernel {
             (offsets::ORC[0] + 12, 'r', "__stop_orc_unwind_ip"),
             (offsets::ORC[1], 'r', "__start_orc_unwind"),
             (offsets::ORC[1] + 18, 'r', "__stop_orc_unwind"),
+            (offsets::DO_ONE_INITCALL, 'T', "do_one_initcall"),
+            (offsets::INITCALLS[0], 't', "first_initcall"),
+            (offsets::INITCALLS[1], 't', "second_initcall"),
+            (offsets::INITCALLS[2], 'T', "after_initcalls"),
+            (offsets::INITCALL_TABLE, 'D', "__initcall_start"),
+            (offsets::INITCALL_TABLE + 8, 'D', "__initcall_end"),
             (offsets::NOTES, 'R', "__start_notes"),
             (offsets::NOTES + NOTES.len() as u64, 'R', "__stop_notes"),
             (offsets::END, 'B', "_end"),
@@ -416,8 +405,10 @@ impl Kernel {
             &0xffff_8880_0000_0000_u64.to_le_bytes(),
         );
         let functions = [offsets::FRAMED, offsets::ENTRY, offsets::STACK_END];
-        for (index, function) in (0..).zip(functions) {
-            let place = offsets::ORC[0] + index * 4;
+        let unwound = (offsets::ORC[0]..).step_by(4).zip(functions);
+        let called = (offsets::INITCALL_TABLE..).step_by(4);
+        let called = called.zip(offsets::INITCALLS).take(2);
+        for (place, function) in unwound.chain(called) {
             let distance = i32::try_from(function.cast_signed() - place.cast_signed()).unwrap();
             put(place, &distance.to_le_bytes());
         }

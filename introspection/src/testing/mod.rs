@@ -11,6 +11,7 @@ pub mod eh_frame;
 pub mod kallsyms;
 pub mod kernel;
 pub mod linux_guest;
+pub mod module_offsets;
 pub mod modules;
 pub mod page_tables;
 pub mod processes;

@@ -136,6 +136,7 @@ impl DeepStacks {
         let unwinder = KernelUnwinder {
             orc: Some(&self.orc),
             modules: None,
+            initcalls: None,
             slide: 0,
             image: TEXT..TEXT + CODE,
         };

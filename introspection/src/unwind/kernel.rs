@@ -7,6 +7,7 @@ use std::ops::Range;
 use kvmprof_recording::StackEnd;
 
 use super::code_regions::{MODULES, ModuleCode};
+use super::initcalls::Initcalls;
 use super::orc::{Base, Kind, OrcEntry, OrcFormat};
 use super::retpoline;
 use super::stack_memory::StackMemory;
@@ -54,6 +55,8 @@ pub struct KernelUnwinder<'a> {
     pub orc: Option<&'a OrcTable>,
     /// The code of its modules, as far as it is known.
     pub modules: Option<&'a ModuleCode>,
+    /// Its table of initcalls, if it is known.
+    pub initcalls: Option<&'a Initcalls>,
     /// The kernel's slide, in bytes.
     pub slide: u64,
     /// The link-time addresses of its image.
@@ -149,12 +152,17 @@ impl KernelUnwinder<'_> {
         stack: &mut Stack,
     ) -> Option<UserRegisters> {
         let mut switches = 0;
+        let mut callee = None;
+        let mut initcalls = self.initcalls.filter(|_| self.orc.is_some());
         loop {
-            if !stack.push_kernel(frame.inside()) {
+            let step = self.step(&frame, memory);
+            let ended = self.ended_initcall(&frame, callee, &step, &mut initcalls, memory);
+            let mut frames = ended.into_iter().chain([frame.inside()]);
+            if !frames.all(|address| stack.push_kernel(address)) {
                 stack.end_kernel(StackEnd::Truncated);
                 return None;
             }
-            match self.step(&frame, memory) {
+            match step {
                 Step::User(user) => {
                     stack.end_kernel(StackEnd::Complete);
                     return Some(user);
@@ -169,6 +177,7 @@ impl KernelUnwinder<'_> {
                         stack.end_kernel(StackEnd::Broken);
                         return None;
                     }
+                    callee = Some(frame.inside());
                     frame = next;
                 }
             }
@@ -183,6 +192,38 @@ impl KernelUnwinder<'_> {
             None => self.by_frame_pointer(frame, memory),
         };
         step.unwrap_or(Step::End(StackEnd::Broken))
+    }
+
+    /// The address of the initcall that `frame`, one of `do_one_initcall`, has called, if that has ended by a jump to
+    /// `callee`. `step` leads to the frame's caller. Takes `initcalls` at the first such frame of a stack, so that there is
+    /// one search on each.
+    fn ended_initcall(
+        &self,
+        frame: &Frame,
+        callee: Option<u64>,
+        step: &Step,
+        initcalls: &mut Option<&Initcalls>,
+        memory: &mut impl StackMemory,
+    ) -> Option<u64> {
+        let linked = |address: u64| address.wrapping_sub(self.slide);
+        let Step::Kernel(caller) = step else {
+            return None;
+        };
+        if frame.is_exact || caller.is_exact {
+            return None;
+        }
+        let known = initcalls.filter(|it| it.calls_at(linked(frame.inside())))?;
+        *initcalls = None;
+        // What is between the frame's end and its return address.
+        let length = caller.sp.checked_sub(frame.sp)?.checked_sub(8)?;
+        if length > Initcalls::MAX_FRAME {
+            return None;
+        }
+        let words = (0..length)
+            .step_by(8)
+            .map(|offset| memory.word(frame.sp.wrapping_add(offset)).map(linked));
+        let begin = known.ended(linked(frame.ip), linked(callee?), words)?;
+        Some(begin.wrapping_add(self.slide))
     }
 
     /// The entry for `address`, from the kernel's table or a module's.

@@ -8,6 +8,7 @@ mod code_regions;
 mod frame_pointer;
 mod frame_rules;
 mod image;
+mod initcalls;
 mod kernel;
 mod orc;
 mod retpoline;
@@ -25,6 +26,7 @@ use super::Registers;
 
 pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
 pub(super) use image::ImageUnwinder;
+pub(super) use initcalls::Initcalls;
 pub(super) use kernel::KernelUnwinder;
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;

@@ -1,5 +1,6 @@
 mod frame_pointers;
 mod images;
+mod initcalls;
 mod modules;
 mod outermost;
 mod retpolines;
@@ -119,6 +120,7 @@ fn walk(
     let unwinder = KernelUnwinder {
         orc,
         modules: None,
+        initcalls: None,
         slide: SLIDE,
         image: TEXT..TEXT + 0x20_0000,
     };

@@ -42,6 +42,7 @@ fn module_code_has_tables_of_its_own() {
     let unwinder = KernelUnwinder {
         orc: Some(&orc),
         modules: Some(&modules),
+        initcalls: None,
         slide: SLIDE,
         image: TEXT..TEXT + 0x20_0000,
     };
