@@ -133,7 +133,7 @@ impl Lab {
         self
     }
 
-    /// Has the machine's clocks advance by 1 ns with each instruction that it executes, and by as much as needed while it is idle: what this
+    /// Has the machine's clocks advance by 1 ns with each instruction that it executes, and as this host's while it is idle: what this
     /// host does meanwhile changes no time in it, so that times in it can be compared. With several CPUs, one that waits for another
     /// gets nowhere for long: it is for machines with one.
     #[must_use]
