@@ -87,7 +87,15 @@ fn initcalls_take_as_long_as_the_kernel_says() {
     assert_eq!(measured.len(), BOOTS);
     let boots: Vec<Boot> = (1..=BOOTS).map(|number| boot(&run, number)).collect();
     let mean = |times: &mut dyn Iterator<Item = u64>| times.sum::<u64>() / BOOTS as u64;
-    let names: BTreeSet<&String> = measured.iter().flat_map(BTreeMap::keys).collect();
+    let mut names: BTreeSet<&String> = measured.iter().flat_map(BTreeMap::keys).collect();
+    // Where the machine's one processor has also read the kernel's image until then, it isn't known when the first one that was seen began.
+    for boot in &boots {
+        let first = boot
+            .calls
+            .iter()
+            .find(|call| call.kind == CallKind::Initcall);
+        names.remove(&first.unwrap().function);
+    }
     let mut held = 0;
     for name in names {
         let times = measured.iter().map(|times| times.get(name).copied());
@@ -111,7 +119,7 @@ fn initcalls_take_as_long_as_the_kernel_says() {
         held += 1;
     }
     println!("{held} initcalls within a tenth");
-    assert!(held >= 5, "{held}");
+    assert!(held >= 8, "{held}");
 }
 
 /// The kernel takes the time a little before the first instruction and after the last one.
