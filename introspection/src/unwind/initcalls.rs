@@ -104,6 +104,11 @@ impl Initcalls {
         (learned >> 1 == place && !initcall.contains(&callee)).then_some(initcall.start)
     }
 
+    /// Whether a stack has shown that: no further one changes it.
+    pub fn has_learned(&self) -> bool {
+        self.learned.load(Ordering::Relaxed) != UNKNOWN
+    }
+
     /// Forgets what stacks have shown: the kernel starts anew, and may patch its code in another way.
     pub fn forget(&self) {
         self.learned.store(UNKNOWN, Ordering::Relaxed);

@@ -113,7 +113,7 @@ impl KernelUnwinder<'_> {
             }),
             is_exact: true,
         };
-        self.walk_from(frame, memory, stack)
+        self.walk_from(frame, self.initcalls, memory, stack)
     }
 
     /// Fills the kernel part of `stack`, of a task that isn't on a CPU. `sp` is the stack pointer that `__switch_to_asm` has left in it. A task that has
@@ -142,18 +142,21 @@ impl KernelUnwinder<'_> {
             others: None,
             is_exact,
         };
-        self.walk_from(frame, memory, stack)
+        // Another vCPU may run the task meanwhile: its frames would be of different moments then, and teach what is wrong.
+        let initcalls = self.initcalls.filter(|known| known.has_learned());
+        self.walk_from(frame, initcalls, memory, stack)
     }
 
     fn walk_from(
         &self,
         mut frame: Frame,
+        initcalls: Option<&Initcalls>,
         memory: &mut impl StackMemory,
         stack: &mut Stack,
     ) -> Option<UserRegisters> {
         let mut switches = 0;
         let mut callee = None;
-        let mut initcalls = self.initcalls.filter(|_| self.orc.is_some());
+        let mut initcalls = initcalls.filter(|_| self.orc.is_some());
         loop {
             let step = self.step(&frame, memory);
             let ended = self.ended_initcall(&frame, callee, &step, &mut initcalls, memory);

@@ -247,6 +247,26 @@ fn tasks_that_wait_have_it_too() {
     assert_eq!(stack.frames(), [&[at(OTHER) + 4][..], &callers].concat());
 }
 
+/// Another vCPU may have run it meanwhile, up to the next initcall: then its words are of different moments.
+#[test]
+fn nothing_is_learned_from_tasks_that_wait() {
+    let orc = table_with(2);
+    let initcalls = parse(&entries(&FUNCTIONS)).unwrap();
+    let mut memory = Words::default();
+    memory.set(STACK, &[0, 0, 0, 0, 0, 0, at(FUNCTIONS[0]) + 5]);
+    let words = [at(BACK), pointer(1), NOWHERE, at(THREAD_END) + 1];
+    memory.set(STACK + 56, &words);
+    let mut stack = Stack::default();
+    unwinder(Some(&orc), &initcalls).walk_switched(STACK, [None; 2], &mut memory, &mut stack);
+    assert_eq!(stack.frames(), on_stack(FUNCTIONS[0] + 4, BACK));
+    assert!(!initcalls.has_learned());
+    let restored = |initcalls: &Initcalls| frames(initcalls, OTHER, BACK, [pointer(1), NOWHERE]);
+    assert_eq!(restored(&initcalls), on_stack(OTHER, BACK));
+    // What a vCPU shows then is right: the pointer is to this entry.
+    frames(&initcalls, FUNCTIONS[0], BACK, [pointer(0), NOWHERE]);
+    assert_eq!(restored(&initcalls)[1], at(FUNCTIONS[1]));
+}
+
 #[test]
 fn stacks_by_frame_pointers_stay_as_they_are() {
     let initcalls = learned(0);
