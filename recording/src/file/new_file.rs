@@ -40,7 +40,7 @@ pub enum RefusedOutput {
     NoFolder,
     /// An older recording has no place.
     #[error(
-        "the recording that is there can't be kept, as a folder is called so with .old: remove it, or choose another name"
+        "the recording that is there can't be kept: its name with .old at the end is a folder's, so remove that folder, or choose another name"
     )]
     NoPlaceForOlder,
 }
@@ -259,14 +259,21 @@ impl NewFile {
     /// call does nothing.
     ///
     /// # Errors
-    /// The file can't be renamed. The older file still exists, under one name or the other.
+    /// The file can't be renamed, or the older recording can't, for example because another user's file has its new name in a folder
+    /// like `/tmp`. The older file still exists, under one name or the other.
     pub fn keep(&mut self) -> io::Result<()> {
         if let Some(pending) = &self.pending {
             if let Some(older) = &pending.older
                 && fs::symlink_metadata(&pending.path).is_ok_and(|found| found.is_file())
             {
                 match fs::rename(&pending.path, older) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        let why = format!(
+                            "the recording that is there can't be renamed to {}: {error}",
+                            older.display()
+                        );
+                        return Err(io::Error::new(error.kind(), why));
+                    }
                     _ => {}
                 }
             }

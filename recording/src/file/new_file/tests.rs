@@ -88,6 +88,22 @@ fn an_older_recording_without_a_place_stays_where_it_is() {
     assert_eq!(fs::read(&other).unwrap()[MAGIC.len()..], *b"new");
 }
 
+/// What stands in the way has come meanwhile.
+#[test]
+fn an_older_recording_that_cannot_be_renamed_stays_and_the_error_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    record(&path, b"first").unwrap();
+    let mut file = NewFile::create_recording(&path).unwrap();
+    fs::create_dir(folder.path().join("out.old")).unwrap();
+    let error = file.keep().unwrap_err().to_string();
+    assert!(error.contains("can't be renamed to"), "{error}");
+    assert!(error.contains("out.old"), "{error}");
+    drop(file);
+    assert_eq!(names(folder.path()), ["out", "out.old"]);
+    assert_eq!(fs::read(&path).unwrap()[MAGIC.len()..], *b"first");
+}
+
 #[test]
 fn a_file_that_is_not_kept_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
