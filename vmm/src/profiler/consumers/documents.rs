@@ -45,11 +45,13 @@ impl Documents {
     ///
     /// # Errors
     /// ENOMEM if all would be more than [`MAX_DOCUMENT_BYTES`].
-    pub fn begin(&mut self, handle: Handle, bytes: Vec<u8>) -> Result<(), Errno> {
+    pub fn begin(&mut self, handle: Handle, mut bytes: Vec<u8>) -> Result<(), Errno> {
         let mut share = Share::new(&self.room, 0);
         if !share.resize(bytes.len()) {
             return Err(Errno::ENOMEM);
         }
+        // Who made them had room for up to twice as many, which nobody counts.
+        bytes.shrink_to_fit();
         let document = Document {
             bytes,
             read: 0,
@@ -104,6 +106,16 @@ mod tests {
         assert!(documents.has(handle));
         assert_eq!(documents.read(handle, 3), b"");
         assert!(!documents.has(handle));
+    }
+
+    #[test]
+    fn a_document_takes_no_memory_beyond_its_share() {
+        let mut documents = Documents::default();
+        let mut bytes = Vec::with_capacity(1 << 20);
+        bytes.extend_from_slice(b"abcde");
+        documents.begin(Handle(7), bytes).unwrap();
+        let capacity = documents.begun[&Handle(7)].bytes.capacity();
+        assert!(capacity < 1 << 10, "{capacity}");
     }
 
     #[test]
