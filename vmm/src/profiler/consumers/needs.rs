@@ -129,3 +129,21 @@ impl AllNeeds {
         setting
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_that_serve_both_are_the_closer_ones_of_more_tasks() {
+        let needs = |ms: u64, scope: TaskScope| LookNeeds {
+            period: Duration::from_millis(ms),
+            scope,
+        };
+        let (often, of_all) = (needs(1, TaskScope::FirstThread), needs(10, TaskScope::All));
+        for both in [often.with(of_all), of_all.with(often)] {
+            assert_eq!(both, needs(1, TaskScope::All));
+        }
+        assert_eq!(often.with(often), often);
+    }
+}
