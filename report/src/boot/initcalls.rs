@@ -376,7 +376,7 @@ mod tests {
         let calls = times(&seen);
         // From halfway between 1100 and 1112, to halfway between 1912 and 1920.
         assert_eq!(calls[1], named("two", 810, (800, 820)));
-        // It waits on another vCPU's account: that has run its own thread.
+        // A look at a task that waits isn't a sample of its vCPU: that has run thread 7 only.
         let others = Others::of(&seen, 10);
         assert_eq!(others.until(&at(1910, 7, ""), 1920), 1910);
     }

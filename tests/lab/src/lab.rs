@@ -133,9 +133,9 @@ impl Lab {
         self
     }
 
-    /// Has the machine's clocks advance by 1 ns with each instruction that it executes, and as this host's while it is idle: what this
-    /// host does meanwhile changes no time in it, so that times in it can be compared. With several CPUs, one that waits for another
-    /// gets nowhere for long: it is for machines with one.
+    /// Has the machine's clocks advance by 1 ns with each instruction that it executes, and as this host's while it is idle: the load of
+    /// this host changes no time in which the machine executes, so that such times can be compared. With several CPUs, one that waits for
+    /// another gets nowhere for long: it is for machines with one.
     #[must_use]
     pub fn instruction_clock(mut self) -> Self {
         self.counts_instructions = true;
