@@ -46,7 +46,6 @@ pub struct Lab {
     cpus: u32,
     memory: u64,
     has_five_levels: bool,
-    counts_instructions: bool,
     host_files: Vec<(PathBuf, Option<String>)>,
     contents: Vec<(String, u32, Vec<u8>)>,
     modules: Vec<String>,
@@ -83,7 +82,6 @@ impl Default for Lab {
             cpus: 2,
             memory: 2048,
             has_five_levels: false,
-            counts_instructions: false,
             host_files: Vec::new(),
             contents: Vec::new(),
             modules: Vec::new(),
@@ -130,15 +128,6 @@ impl Lab {
     #[must_use]
     pub fn five_levels(mut self) -> Self {
         self.has_five_levels = true;
-        self
-    }
-
-    /// Has the machine's clocks advance by 1 ns with each instruction that it executes, and as this host's while it is idle: the load of
-    /// this host changes no time in which the machine executes, so that such times can be compared. With several CPUs, one that waits for
-    /// another gets nowhere for long: it is for machines with one.
-    #[must_use]
-    pub fn instruction_clock(mut self) -> Self {
-        self.counts_instructions = true;
         self
     }
 
@@ -262,7 +251,6 @@ impl Lab {
             cpus: self.cpus,
             memory: self.memory,
             has_five_levels: self.has_five_levels,
-            counts_instructions: self.counts_instructions,
         };
         let options = RunOptions {
             forward: self.forward,

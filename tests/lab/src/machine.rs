@@ -28,11 +28,6 @@ const CPU: &str = "max,-xsave,-avx,-avx2,-f16c,-fma,-pku,-vaes,-vpclmulqdq,-fsrm
 /// A fifth level makes each walk of the machine's and its guests' page tables longer by nearly half, and all of a guest slower by a tenth.
 const FOUR_LEVELS: &str = ",-la57";
 
-/// An instruction takes 2^0 ns. Time in which nothing is to be executed passes as on the host: with `sleep=off`, it would pass at once, but QEMU 10 has been seen to hang so.
-const INSTRUCTION_CLOCK: &str = "shift=0,sleep=on";
-/// How fast such a machine's time-stamp counter counts, in kHz.
-const INSTRUCTIONS_KHZ: u64 = 1_000_000;
-
 /// How long a machine may be silent until it is up. It takes 2 s, and one that hangs never comes up.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a machine may be silent once its command was stopped, until it has sent the output folder.
@@ -75,8 +70,6 @@ pub(crate) struct Machine<'a> {
     pub memory: u64,
     /// Whether its processors have page tables with five levels.
     pub has_five_levels: bool,
-    /// Whether its clocks count the instructions that it executes.
-    pub counts_instructions: bool,
 }
 
 /// How long the machine runs, and what to do with what comes back.
@@ -118,8 +111,8 @@ pub(crate) fn run(machine: &Machine, options: &RunOptions) -> Result<Finished, L
 /// [`COMMAND_LINE`] with the rate of the time-stamp counter, in kHz. On a busy host a kernel that measures that itself, by devices that QEMU
 /// emulates, has been seen to be wrong by a factor of 40: all guests of such a machine have clocks that run too fast by as much,
 /// and get nowhere for timers.
-fn command_line(tsc_khz: u64) -> String {
-    format!("{COMMAND_LINE} tsc_early_khz={tsc_khz}")
+fn command_line() -> String {
+    format!("{COMMAND_LINE} tsc_early_khz={}", tsc::rate_khz())
 }
 
 fn stream_pairs() -> Result<(Streams, Streams), LabError> {
@@ -138,16 +131,9 @@ fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
     };
     let cpu = format!("{CPU}{levels}");
     let mut qemu = machine.qemu.command();
-    let (threads, tsc_khz) = match machine.counts_instructions {
-        true => ("single", INSTRUCTIONS_KHZ),
-        false => ("multi", tsc::rate_khz()),
-    };
-    if machine.counts_instructions {
-        qemu.args(["-icount", INSTRUCTION_CLOCK]);
-    }
     // Not microvm, though it boots quicker: one boot in ten hangs there.
     qemu.args(["-machine", "q35,sata=off,smm=off,smbus=off,vmport=off"])
-        .args(["-accel", &format!("tcg,thread={threads}"), "-cpu", &cpu])
+        .args(["-accel", "tcg,thread=multi", "-cpu", &cpu])
         .args(["-smp", &machine.cpus.to_string()])
         .args(["-m", &format!("{}M", machine.memory)])
         .args([
@@ -157,7 +143,7 @@ fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
             "none",
             "-no-reboot",
         ])
-        .args(["-monitor", "none", "-append", &command_line(tsc_khz)])
+        .args(["-monitor", "none", "-append", &command_line()])
         .arg("-kernel")
         .arg(machine.kernel)
         .args(["-initrd", &format!("/proc/self/fd/{initramfs}")])

@@ -82,13 +82,6 @@ impl Scenario {
         self
     }
 
-    /// Has the lab machine's clocks count its instructions ([`Lab::instruction_clock`]). It has one processor.
-    #[must_use]
-    pub fn instruction_clock(mut self) -> Self {
-        self.lab = self.lab.instruction_clock().cpus(1);
-        self
-    }
-
     /// Puts a kernel's image at `/lab/NAME`.
     #[must_use]
     pub fn kernel(mut self, name: &str, kernel: &Kernel) -> Self {

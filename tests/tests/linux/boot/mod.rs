@@ -1,5 +1,4 @@
-//! Boots of a Debian kernel, whose initcalls take as long as the kernel itself says (`initcall_debug`). The lab machine's clock counts
-//! instructions, so that times don't depend on what else this host does.
+//! Boots of a Debian kernel, whose initcalls take as long as the kernel itself says (`initcall_debug`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -19,7 +18,6 @@ const LEAST_NS: u64 = 5_000_000;
 fn run() -> Finished {
     once("boot", || {
         Scenario::new()
-            .instruction_clock()
             .kernel("vmlinuz", &debian("6.12"))
             .file("boots", BOOTS.to_string().into_bytes())
             .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
@@ -53,6 +51,10 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
         if line.contains("Switched to clocksource") && !std::mem::replace(&mut has_clock, true) {
             boots.last_mut().unwrap().clear();
         }
+        // The one that makes the kernel switch has begun by one clock and ends by another.
+        if line.contains("initcall clocksource_done_booting") {
+            continue;
+        }
         // initcall NAME+0x0/0x10 returned 0 after 123 usecs
         let Some((_, call)) = line.split_once("initcall ") else {
             continue;
@@ -80,74 +82,85 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
     boots
 }
 
+/// The call of the initcall `name`, if it was seen.
+fn call<'a>(boot: &'a Boot, name: &str) -> Option<&'a Call> {
+    let mut calls = boot.calls.iter();
+    calls.find(|call| call.kind == CallKind::Initcall && call.function == name)
+}
+
+/// The kernel takes the time a little before the first instruction and after the last one, by another clock.
+fn tolerance(measured: u64) -> u64 {
+    measured / 100
+}
+
+#[test]
+fn what_the_kernel_says_of_an_initcall_is_within_its_bounds() {
+    let run = run();
+    let (mut held, mut hidden) = (0, 0);
+    for (index, measured) in measured(&run).iter().enumerate() {
+        let boot = boot(&run, index + 1);
+        for (name, &time) in measured {
+            let tolerance = tolerance(time);
+            let Some(call) = call(&boot, name) else {
+                // It has no tick, and no look found its thread waiting in it.
+                let most = boot.longest_unseen_ns;
+                assert!(time <= most + tolerance, "{name}: {time}, {most} at most");
+                hidden += 1;
+                continue;
+            };
+            let (least, most) = (call.at_least_ns, call.at_most_ns);
+            assert!(
+                least <= time + tolerance && time <= most + tolerance,
+                "boot {}: {name}: {least} to {most} for {time}",
+                index + 1
+            );
+            held += 1;
+        }
+    }
+    println!("{held} within their bounds, {hidden} not seen");
+    assert!(held >= 5 * BOOTS, "{held}");
+}
+
+/// Of three boots, and where samples were as close as that: on a busy host, many are missing.
 #[test]
 fn initcalls_take_as_long_as_the_kernel_says() {
     let run = run();
     let measured = measured(&run);
-    assert_eq!(measured.len(), BOOTS);
     let boots: Vec<Boot> = (1..=BOOTS).map(|number| boot(&run, number)).collect();
     let mean = |times: &mut dyn Iterator<Item = u64>| times.sum::<u64>() / BOOTS as u64;
-    let mut names: BTreeSet<&String> = measured.iter().flat_map(BTreeMap::keys).collect();
-    // Where the machine's one processor has also read the kernel's image until then, it isn't known when the first one that was seen began.
-    for boot in &boots {
-        let first = boot
-            .calls
-            .iter()
-            .find(|call| call.kind == CallKind::Initcall);
-        names.remove(&first.unwrap().function);
-    }
-    let mut held = 0;
+    let names: BTreeSet<&String> = measured.iter().flat_map(BTreeMap::keys).collect();
+    let (mut close, mut far) = (0, 0);
     for name in names {
         let times = measured.iter().map(|times| times.get(name).copied());
-        let Some(times) = times.collect::<Option<Vec<u64>>>() else {
+        let calls = boots.iter().map(|boot| call(boot, name));
+        let (Some(times), Some(calls)) = (
+            times.collect::<Option<Vec<u64>>>(),
+            calls.collect::<Option<Vec<&Call>>>(),
+        ) else {
             continue;
         };
         let time = mean(&mut times.iter().copied());
         if time <= LEAST_NS {
             continue;
         }
-        let calls = boots.iter().flat_map(|boot| &boot.calls);
-        let calls: Vec<&Call> = calls
-            .filter(|call| call.kind == CallKind::Initcall && call.function == *name)
-            .collect();
         let here = mean(&mut calls.iter().map(|call| call.time_ns));
-        println!("{name}: {time} ns by the kernel, {times:?}; {here} here, {calls:?}");
-        assert!(
-            here.abs_diff(time) <= time / 10,
-            "{name}: {here} ns for {time}"
-        );
-        held += 1;
-    }
-    println!("{held} initcalls within a tenth");
-    assert!(held >= 8, "{held}");
-}
-
-/// The kernel takes the time a little before the first instruction and after the last one.
-#[test]
-fn what_the_kernel_says_of_an_initcall_is_within_its_bounds() {
-    let run = run();
-    let mut held = 0;
-    for (index, measured) in measured(&run).iter().enumerate() {
-        let boot = boot(&run, index + 1);
-        let calls = boot.calls.iter();
-        let calls = calls.filter(|call| call.kind == CallKind::Initcall);
-        for call in calls {
-            let Some(&time) = measured.get(&call.function) else {
-                continue;
-            };
-            let (least, most) = (call.at_least_ns, call.at_most_ns);
-            let tolerance = time / 100;
-            assert!(
-                least <= time + tolerance && time <= most + tolerance,
-                "boot {}: {}: {least} to {most} for {time}",
-                index + 1,
-                call.function
-            );
-            held += 1;
+        let [least, most]: [u64; 2] = [
+            mean(&mut calls.iter().map(|call| call.at_least_ns)),
+            mean(&mut calls.iter().map(|call| call.at_most_ns)),
+        ];
+        let is_within = here.abs_diff(time) <= time / 10;
+        println!("{name}: {time} ns by the kernel, {here} here, {least} to {most}: {is_within}");
+        if most - least <= time / 10 {
+            assert!(is_within, "{name}: {here} ns for {time}");
+            close += 1;
+        } else {
+            far += usize::from(!is_within);
         }
     }
-    println!("{held} within their bounds");
-    assert!(held >= 5 * BOOTS, "{held}");
+    println!(
+        "{close} as close as a tenth; of the others, {far} are farther from what the kernel says"
+    );
+    assert!(close >= 3, "{close} as close as a tenth");
 }
 
 #[test]

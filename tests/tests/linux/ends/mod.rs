@@ -14,8 +14,8 @@ fn run() -> Finished {
     once("ends", || {
         let (old, new) = (debian("6.1"), debian("6.12"));
         Scenario::new()
-            .unpacked_kernel("vmlinuz-6.1", &old)
-            .unpacked_kernel("vmlinuz-6.12", &new)
+            .kernel("vmlinuz-6.1", &old)
+            .kernel("vmlinuz-6.12", &new)
             .file("vmlinux-without-btf", without_btf(&new))
             .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
             .run(include_str!("driver.sh"))

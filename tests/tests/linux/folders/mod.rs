@@ -35,8 +35,8 @@ fn run() -> Finished {
         let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
         Scenario::new()
             .memory(LAB_MEMORY_MIB)
-            .unpacked_kernel("vmlinuz-6.1", &old)
-            .unpacked_kernel("vmlinuz-6.12", &new)
+            .kernel("vmlinuz-6.1", &old)
+            .kernel("vmlinuz-6.12", &new)
             .folder("modules", modules.path())
             .program_with_libraries("virtiofsd", &virtiofsd())
             .program_contents("calls", &calls.file)

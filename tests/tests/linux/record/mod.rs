@@ -104,7 +104,7 @@ fn boot(series: &str, words: &str) -> Finished {
         init = init.add(library, place);
     }
     Scenario::new()
-        .unpacked_kernel("vmlinuz", &debian(series))
+        .kernel("vmlinuz", &debian(series))
         .file("words", words.as_bytes().to_vec())
         .file("plain", plain.file)
         .file("guest.cpio", init.build().unwrap())
