@@ -331,7 +331,7 @@ fn record_and_report_name_the_event() {
         // Between events no time is known.
         let ran = run(["stalls", path]);
         assert_eq!(ran.status, 1, "{ran:?}");
-        assert!(ran.stderr.contains("was made by events"), "{ran:?}");
+        assert!(ran.stderr.contains("was sampled by an event"), "{ran:?}");
 
         // Of another process there is nothing but the number of its ticks.
         let of_another = [&words[..], &["--pid", "101"]].concat();
