@@ -1,5 +1,6 @@
 //! What is known about a guest: before it runs from its image, or from its memory.
 
+use std::fmt::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
@@ -45,19 +46,6 @@ impl ImageCode {
             symbols,
             unwinder: ImageUnwinder::from_elf(image),
         })
-    }
-}
-
-/// Bytes of a line of [`GuestKnowledge::kallsyms`], about.
-const LINE: usize = 48;
-
-/// Adds the 16 digits of `number` to `text`.
-fn push_hexadecimal(text: &mut String, number: u64) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for byte in number.to_be_bytes() {
-        for digit in [byte >> 4, byte & 15] {
-            text.push(char::from(DIGITS[usize::from(digit)]));
-        }
     }
 }
 
@@ -235,17 +223,12 @@ impl GuestKnowledge {
                 (&code.as_ref()?.symbols, 0..u64::MAX, 0)
             }
         };
-        // The thread that asks serves others, too: this must be quick for some 100,000 functions.
-        let mut text = String::with_capacity(symbols.len().saturating_mul(LINE));
+        let mut text = String::new();
         for (address, kind, name) in symbols.functions() {
             // Only addresses in the image have the slide, and a name must not end its line.
             if range.contains(&address) && name.bytes().all(|byte| byte.is_ascii_graphic()) {
-                push_hexadecimal(&mut text, address.wrapping_add(slide));
-                text.push(' ');
-                text.push(kind);
-                text.push(' ');
-                text.push_str(name);
-                text.push('\n');
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "{:016x} {kind} {name}", address.wrapping_add(slide));
             }
         }
         (!text.is_empty()).then_some(text)

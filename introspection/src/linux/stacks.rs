@@ -127,6 +127,17 @@ impl LinuxKnowledge {
         }
     }
 
+    /// What unwinds the stacks of this kernel, which has this `slide` and these `modules`.
+    fn kernel_unwinder<'a>(&'a self, modules: &'a LoadedModules, slide: u64) -> KernelUnwinder<'a> {
+        KernelUnwinder {
+            orc: self.orc.as_ref(),
+            modules: Some(modules.code()),
+            initcalls: self.initcalls.as_ref(),
+            slide,
+            image: self.image.clone(),
+        }
+    }
+
     fn unwind_kernel<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -140,13 +151,7 @@ impl LinuxKnowledge {
             return None;
         };
         let view = KernelView::new(self, placement, memory, registers);
-        let unwinder = KernelUnwinder {
-            orc: self.orc.as_ref(),
-            modules: Some(modules.code()),
-            initcalls: self.initcalls.as_ref(),
-            slide: placement.slide,
-            image: self.image.clone(),
-        };
+        let unwinder = self.kernel_unwinder(modules, placement.slide);
         let mut stack_memory =
             PagedMemory::new(memory, |address| view.translate(address)).with_copies(copies);
         let walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
@@ -174,13 +179,7 @@ impl LinuxKnowledge {
             return;
         };
         let forked = forked.map(|address| address.map(|address| view.linked(address)));
-        let unwinder = KernelUnwinder {
-            orc: self.orc.as_ref(),
-            modules: Some(modules.code()),
-            initcalls: self.initcalls.as_ref(),
-            slide: view.linked(0),
-            image: self.image.clone(),
-        };
+        let unwinder = self.kernel_unwinder(modules, view.linked(0));
         let mut stack_memory = PagedMemory::new(memory, |address| view.translate(address));
         let walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
             unwinder.walk_switched(sp, forked, &mut stack_memory, stack)

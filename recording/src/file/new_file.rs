@@ -243,13 +243,12 @@ impl NewFile {
         older.push(OLDER);
         let older = PathBuf::from(older);
         let is_taken = fs::symlink_metadata(&older).is_ok_and(|found| found.is_dir());
-        if is_recording(path) {
-            if is_taken {
-                return Err(RefusedOutput::NoPlaceForOlder.into());
-            }
-            pending.older = Some(older);
-        } else if !path.exists() && !is_taken {
-            // One may come until this one gets its name.
+        let is_kept = is_recording(path);
+        if is_kept && is_taken {
+            return Err(RefusedOutput::NoPlaceForOlder.into());
+        }
+        // Where there is nothing, a recording may come until this one gets its name.
+        if !is_taken && (is_kept || !path.exists()) {
             pending.older = Some(older);
         }
         Ok(file)
@@ -341,15 +340,17 @@ impl Drop for NewFile {
 
 /// Whether there is a recording at `path`, which isn't packed and isn't reached by a link.
 pub fn is_recording(path: &Path) -> bool {
-    let mut start = [0; MAGIC.len()];
     // It may have become a pipe.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags.bits().cast_signed());
-    let read = options
-        .open(path)
-        .and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && start == MAGIC
+    options.open(path).is_ok_and(begins_a_recording)
+}
+
+/// Whether `input` begins as a recording does.
+pub fn begins_a_recording(mut input: impl Read) -> bool {
+    let mut start = [0; MAGIC.len()];
+    input.read_exact(&mut start).is_ok() && start == MAGIC
 }
 
 /// The prefix of temporary names of a file called `name`. Programs that look for results skip names that begin with a dot.

@@ -70,6 +70,13 @@ struct Found {
     is_first: bool,
 }
 
+impl Found {
+    /// The process and the thread of a stack that was taken of these: the kernel's first process doesn't have its pid from the beginning.
+    fn thread(&self, pid: i32, tid: i32) -> (i32, i32) {
+        if self.is_first { (1, 1) } else { (pid, tid) }
+    }
+}
+
 /// Finds what the events of a recording were in. Each stack is looked at once.
 #[derive(Debug)]
 pub(super) struct Places<'a> {
@@ -123,19 +130,15 @@ impl<'a> Places<'a> {
     /// There is no room for it.
     pub fn seen(&mut self, event: &Event, began: u64) -> Result<Seen, ExportError> {
         self.source.room().take(SEEN)?;
-        let Found { place, is_first } = self.found(event)?;
-        let (pid, tid) = if is_first {
-            (1, 1)
-        } else {
-            (event.pid, event.tid)
-        };
+        let found = self.found(event)?;
+        let (pid, tid) = found.thread(event.pid, event.tid);
         Ok(Seen {
             time: event.time.saturating_sub(began),
             pid,
             tid,
             vcpu: event.vcpu,
             ticks: event.ticks,
-            place,
+            place: found.place,
             is_waiting: false,
         })
     }
@@ -173,11 +176,7 @@ impl<'a> Places<'a> {
             return Ok(None);
         }
         room.take(SEEN)?;
-        let (pid, tid) = if found.is_first {
-            (1, 1)
-        } else {
-            (task.pid, task.tid)
-        };
+        let (pid, tid) = found.thread(task.pid, task.tid);
         Ok(Some(Seen {
             time: look.time.saturating_sub(began),
             pid,

@@ -12,7 +12,7 @@ use crate::profile::{
     Weight, outermost_of_guest, task_name,
 };
 use crate::room::Room;
-use crate::symbolize::{Asked, MappingSet};
+use crate::symbolize::MappingSet;
 use kvmprof_recording::file::{BlockTimes, FileError, Observer, Recording, Unobserved};
 use kvmprof_recording::tasks::TaskLook;
 
@@ -277,27 +277,8 @@ impl Source {
 
     /// The frames of the stack in which a task waits, innermost first. `addresses` are those of a look.
     pub(crate) fn frames_of_task(&self, addresses: &[u64]) -> Vec<Frame<'static>> {
-        let frames = addresses.iter().flat_map(|address| {
-            let resolved = self.profile.resolver.resolve(Asked {
-                pid: IDLE_PID,
-                mappings: MappingSet::default(),
-                address: *address,
-                is_kernel: true,
-            });
-            let (frames, offset) = (resolved.frames, resolved.offset);
-            let named = frames.iter().map(|frame| Frame {
-                name: frame.function.as_ref().to_owned().into(),
-                address: *address,
-                offset,
-                file_address: resolved.file_address,
-                is_kernel: true,
-                module: frame.module.as_ref().to_owned().into(),
-                source: None,
-                is_inlined: frame.is_inlined,
-            });
-            named.collect::<Vec<_>>()
-        });
-        frames.collect()
+        let frames = self.profile.frames_of_task(addresses).into_iter();
+        frames.map(Frame::new).collect()
     }
 
     /// The frames of `event`, innermost first. A stack that is cut short has a note after the guest's frames.

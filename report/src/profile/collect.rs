@@ -295,19 +295,31 @@ impl Profile {
     pub fn frames(&self, pid: i32, stack: &Stack) -> Vec<StackFrame> {
         let mut all = Vec::with_capacity(stack.frames.len());
         for (index, asked) in stack.asked_all(pid).enumerate() {
-            let resolved = self.resolver.resolve(asked);
-            for frame in resolved.frames.iter() {
-                all.push(StackFrame {
-                    frame: frame.clone(),
-                    address: asked.address,
-                    offset: resolved.offset.filter(|_| !frame.is_inlined),
-                    file_address: resolved.file_address,
-                    is_kernel: asked.is_kernel,
-                    is_host: stack.is_host(index),
-                });
-            }
+            self.add_frames(asked, stack.is_host(index), &mut all);
         }
         all
+    }
+
+    /// The functions of the stack of the kernel in which a task waits, innermost first. `addresses` are those of a look at tasks.
+    pub fn frames_of_task(&self, addresses: &[u64]) -> Vec<StackFrame> {
+        let mut all = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            self.add_frames(Asked::in_kernel(IDLE_PID, *address), false, &mut all);
+        }
+        all
+    }
+
+    /// Adds the functions at one address, innermost first.
+    fn add_frames(&self, asked: Asked, is_host: bool, all: &mut Vec<StackFrame>) {
+        let resolved = self.resolver.resolve(asked);
+        all.extend(resolved.frames.iter().map(|frame| StackFrame {
+            frame: frame.clone(),
+            address: asked.address,
+            offset: resolved.offset.filter(|_| !frame.is_inlined),
+            file_address: resolved.file_address,
+            is_kernel: asked.is_kernel,
+            is_host,
+        }));
     }
 
     /// A warning if a recording isn't whole, or wasn't read to its end.

@@ -47,6 +47,18 @@ pub struct Asked {
     pub is_kernel: bool,
 }
 
+impl Asked {
+    /// A kernel frame of process `pid`, which needs no mappings.
+    pub fn in_kernel(pid: i32, address: u64) -> Self {
+        Self {
+            pid,
+            mappings: MappingSet::default(),
+            address,
+            is_kernel: true,
+        }
+    }
+}
+
 /// A function at an address. Functions that are inlined into each other share an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {

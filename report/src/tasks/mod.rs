@@ -17,7 +17,7 @@ use kvmprof_recording::tasks::TaskState;
 use crate::graph::{CUT, GROUP, MARKS};
 use crate::profile::{KERNEL_MARK, plain};
 use crate::room::{Room, TooMuch};
-use crate::symbolize::{Asked, MappingSet, Resolver};
+use crate::symbolize::{Asked, Resolver};
 
 pub use document::document;
 pub use sums::{FreeWait, TaskSums, Thread, VcpuQueue, Wait, WaitKey};
@@ -45,12 +45,7 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
     let frames = key.stack.frames.iter().skip(key.stack.scheduler);
     let mut names = Vec::new();
     for address in frames {
-        let resolved = resolver.resolve(Asked {
-            pid: key.thread.pid,
-            mappings: MappingSet::default(),
-            address: *address,
-            is_kernel: true,
-        });
+        let resolved = resolver.resolve(Asked::in_kernel(key.thread.pid, *address));
         let inlined = resolved.frames.iter();
         names.extend(inlined.map(|frame| Arc::clone(&frame.function)));
     }

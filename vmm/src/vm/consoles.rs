@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vmm_sys_util::eventfd::EventFd;
 
+use super::launch::another;
 use super::{VmConfig, VmError};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, TextWatch};
 use crate::machine::MachineDevices;
@@ -30,8 +31,7 @@ pub(super) fn text_watch(
     let Some(text) = &config.until else {
         return Ok(None);
     };
-    let stop = stop_request.try_clone();
-    let stop = Arc::new(stop.map_err(VmError::host("a descriptor"))?);
+    let stop = Arc::new(another(stop_request)?);
     // `said` comes first: whoever waits for the guest's end has to find it written.
     let found = config.said.iter().cloned().chain([stop]);
     Ok(Some(TextWatch::new(text, found.collect())))

@@ -198,7 +198,7 @@ impl Vm {
 }
 
 /// Another descriptor of the event by which threads ask the guest to end.
-fn another(stop_request: &EventFd) -> Result<EventFd, VmError> {
+pub(super) fn another(stop_request: &EventFd) -> Result<EventFd, VmError> {
     let another = stop_request.try_clone();
     another.map_err(VmError::host("a descriptor"))
 }

@@ -1,14 +1,14 @@
 //! Where results go: to a file, which never is a recording by mistake, or to standard output.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use kvmprof_recording::file::{MAGIC, NewFile};
+use kvmprof_recording::file::{NewFile, begins_a_recording};
 use kvmprof_tools::command_line::PipeWriter;
 
 use super::CommandError;
@@ -94,13 +94,9 @@ fn is_recording(path: &Path) -> bool {
     if !path.metadata().is_ok_and(|found| found.is_file()) {
         return false;
     }
-    let begins = |input: &mut dyn Read| {
-        let mut start = [0; MAGIC.len()];
-        input.read_exact(&mut start).is_ok() && start == MAGIC
-    };
     let open = || File::open(path).ok();
-    let plain = open().is_some_and(|mut file| begins(&mut file));
-    plain || open().is_some_and(|file| begins(&mut GzDecoder::new(file)))
+    let is_plain = open().is_some_and(begins_a_recording);
+    is_plain || open().is_some_and(|file| begins_a_recording(GzDecoder::new(file)))
 }
 
 /// Whether a result that is written to `path` is to be packed by gzip.
@@ -147,6 +143,7 @@ pub fn write_to(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Read;
     use std::os::unix::fs::symlink;
 
     use super::*;
