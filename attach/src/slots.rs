@@ -78,9 +78,9 @@ impl Slots {
         (0..TRIES).find_map(|_| {
             let version = Self::current_version(kernel, kvm)?;
             let entries = entries(kernel, version.table)?;
-            let is_settled = version.generation & CHANGING == 0
+            let is_stable = version.generation & CHANGING == 0
                 && Self::current_version(kernel, kvm)? == version;
-            if is_settled {
+            if is_stable {
                 Self::arrange(&entries, version)
             } else {
                 None

@@ -12,20 +12,20 @@ use kvmprof_sandbox::process;
 use kvmprof_sandbox::user::User;
 
 use crate::helper::Helper;
-use crate::network::{NetworkConfig, PeerPlace};
+use crate::network::{NetworkConfig, PeerAddress};
 use crate::share::{ShareOptions, ShareSource};
 use crate::unix_socket;
 use crate::vsock::VsockConfig;
 
 /// The sockets that such a process connects to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SocketPlaces {
+pub struct AllowedSockets {
     paths: Vec<PathBuf>,
     /// With `_` and the number of a port after them.
     of_ports: Vec<PathBuf>,
 }
 
-impl SocketPlaces {
+impl AllowedSockets {
     /// Those of these folders and networks.
     pub fn of_devices(shares: &[ShareOptions], networks: &[NetworkConfig]) -> Self {
         let shares = shares.iter().filter_map(|share| match &share.source {
@@ -33,8 +33,8 @@ impl SocketPlaces {
             ShareSource::Folder { .. } => None,
         });
         let networks = networks.iter().filter_map(|network| match &network.peer {
-            PeerPlace::Socket(path) => Some(path.clone()),
-            PeerPlace::Tap(_) => None,
+            PeerAddress::Socket(path) => Some(path.clone()),
+            PeerAddress::Tap(_) => None,
         });
         Self {
             paths: shares.chain(networks).collect(),
@@ -88,17 +88,17 @@ impl SocketConnector {
     /// The process has no other thread: one might hold a lock that nobody releases in the new process.
     pub unsafe fn fork(
         name: &CStr,
-        places: &SocketPlaces,
+        allowed: &AllowedSockets,
         user: Option<&User>,
     ) -> io::Result<Option<Self>> {
-        if places.is_empty() {
+        if allowed.is_empty() {
             return Ok(None);
         }
         let keep_rights = || match user {
             Some(user) => process::become_user(user),
             None => process::keep_file_rights(),
         };
-        let open = |asked: &OsStr| open(places, asked);
+        let open = |asked: &OsStr| open(allowed, asked);
         // SAFETY: by this function's own condition.
         let helper = unsafe { Helper::fork_opener(name, keep_rights, open) };
         Ok(Some(Self(helper?)))
@@ -108,8 +108,8 @@ impl SocketConnector {
     ///
     /// # Errors
     /// The host gives no socket or thread.
-    pub fn on_thread(places: SocketPlaces) -> io::Result<Self> {
-        let open = move |asked: &OsStr| open(&places, asked);
+    pub fn on_thread(allowed: AllowedSockets) -> io::Result<Self> {
+        let open = move |asked: &OsStr| open(&allowed, asked);
         Helper::open_on_thread("connector", open).map(Self)
     }
 
@@ -136,14 +136,14 @@ pub(crate) fn connect(connector: Option<&SocketConnector>, path: &Path) -> io::R
     Ok(stream)
 }
 
-/// Connects to the socket at this path, if it is one of `places`, without waiting for a server that doesn't accept. Reads of the connection wait.
-fn open(places: &SocketPlaces, asked: &OsStr) -> Option<io::Result<OwnedFd>> {
+/// Connects to the socket at this path, if it is one of `allowed`, without waiting for a server that doesn't accept. Reads of the connection wait.
+fn open(allowed: &AllowedSockets, asked: &OsStr) -> Option<io::Result<OwnedFd>> {
     let connect = || {
         let stream = unix_socket::connect(Path::new(asked))?;
         stream.set_nonblocking(false)?;
         Ok(stream.into())
     };
-    places.has(asked.as_bytes()).then(connect)
+    allowed.has(asked.as_bytes()).then(connect)
 }
 
 #[cfg(test)]
@@ -154,9 +154,9 @@ mod tests {
 
     use super::*;
 
-    fn places(paths: &[&Path], of_ports: &[&Path]) -> SocketPlaces {
+    fn allowed(paths: &[&Path], of_ports: &[&Path]) -> AllowedSockets {
         let owned = |paths: &[&Path]| paths.iter().map(|path| path.to_path_buf()).collect();
-        SocketPlaces {
+        AllowedSockets {
             paths: owned(paths),
             of_ports: owned(of_ports),
         }
@@ -169,8 +169,8 @@ mod tests {
         let listener = UnixListener::bind(&named).unwrap();
         let _other = UnixListener::bind(&other).unwrap();
         let nowhere = folder.path().join("nowhere");
-        let places = places(&[&named, &nowhere], &[]);
-        let connector = SocketConnector::on_thread(places).unwrap();
+        let allowed = allowed(&[&named, &nowhere], &[]);
+        let connector = SocketConnector::on_thread(allowed).unwrap();
         let why = |path: &Path| connector.connect(path).unwrap_err().to_string();
         assert_eq!(why(&other), "it isn't on the command line");
         assert!(why(&nowhere).contains("No such file"));
@@ -191,9 +191,9 @@ mod tests {
 
     #[test]
     fn a_guest_leads_to_numbered_sockets_only() {
-        let places = places(&[], &[Path::new("/run/guest")]);
+        let allowed = allowed(&[], &[Path::new("/run/guest")]);
         for path in ["/run/guest_0", "/run/guest_1234", "/run/guest_4294967295"] {
-            assert!(places.has(path.as_bytes()), "{path}");
+            assert!(allowed.has(path.as_bytes()), "{path}");
         }
         for path in [
             "/run/guest",
@@ -207,7 +207,7 @@ mod tests {
             "/run/systemd/private",
             "",
         ] {
-            assert!(!places.has(path.as_bytes()), "{path}");
+            assert!(!allowed.has(path.as_bytes()), "{path}");
         }
     }
 }

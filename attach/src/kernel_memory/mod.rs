@@ -21,7 +21,7 @@ const AT_ONCE: usize = 4096;
 pub struct KernelMemory {
     program: OwnedFd,
     /// The map into which the program copies what it reads. The program keeps the map alive.
-    place: Mutex<Place>,
+    value: Mutex<MappedValue>,
 }
 
 impl KernelMemory {
@@ -34,13 +34,13 @@ impl KernelMemory {
         let limit = i32::try_from(AT_ONCE).unwrap_or_default();
         let instructions = program::instructions(map.as_raw_fd(), limit);
         let program = bpf::load(&instructions).map_err(why_refused)?;
-        let place = Place::map(&map).map_err(|error| KernelMemoryError::Failed {
+        let value = MappedValue::map(&map).map_err(|error| KernelMemoryError::Failed {
             what: "map what the eBPF program reads",
             error,
         })?;
         let memory = Self {
             program,
-            place: Mutex::new(place),
+            value: Mutex::new(value),
         };
         // Some sandboxes allow to load programs and not to run them. That fails here.
         memory.own_task().map_err(why_refused)?;
@@ -91,9 +91,9 @@ impl KernelMemory {
     }
 
     fn run(&self, arguments: [u64; 2], result: &mut [u8]) -> io::Result<()> {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         match bpf::run(&self.program, arguments)? {
-            0 => place.copy_to(result),
+            0 => value.copy_to(result),
             error => Err(io::Error::from_raw_os_error(error.saturating_neg())),
         }
     }
@@ -121,12 +121,12 @@ pub(crate) fn why_refused(error: io::Error) -> KernelMemoryError {
 
 /// The mapped value of a map.
 #[derive(Debug)]
-struct Place(NonNull<u8>);
+struct MappedValue(NonNull<u8>);
 
 // SAFETY: the mapping belongs to the whole process, and this is its only owner.
-unsafe impl Send for Place {}
+unsafe impl Send for MappedValue {}
 
-impl Place {
+impl MappedValue {
     fn map(map: &OwnedFd) -> io::Result<Self> {
         // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
         let address = unsafe {
@@ -161,7 +161,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MappedValue {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), AT_ONCE) };

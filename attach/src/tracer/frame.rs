@@ -170,8 +170,8 @@ mod tests {
     const LENGTH: usize = 11_008;
     const OFFSET: usize = 2816;
 
-    /// The length and the components that the kernel is told.
-    fn told(extended: &[u8]) -> (u32, u64) {
+    /// The length and the components that the kernel reads from the software bytes.
+    fn length_and_components(extended: &[u8]) -> (u32, u64) {
         let software = &extended[SOFTWARE_BYTES..];
         let length = u32::from_ne_bytes(software[16..20].try_into().unwrap());
         (length, u64_at(software, 8).unwrap())
@@ -182,7 +182,7 @@ mod tests {
         let framed = |mut bytes: Vec<u8>, tiles| {
             without_unused_tiles(&mut bytes, tiles);
             let framed = with_software_bytes(bytes).unwrap();
-            let (length, components) = told(&framed);
+            let (length, components) = length_and_components(&framed);
             assert_eq!(framed.len(), usize::try_from(length).unwrap() + 4);
             assert!(framed.ends_with(&MAGIC_END.to_ne_bytes()));
             (usize::try_from(length).unwrap(), components)

@@ -40,7 +40,7 @@ pub enum AttachedError {
     )]
     NoVcpus(i32),
     /// The file that is said to be its kernel isn't one.
-    #[error("Cannot learn of the guest from {path}", path = .path.display())]
+    #[error("Cannot read the guest's kernel from {path}", path = .path.display())]
     Kernel {
         /// The file.
         path: PathBuf,

@@ -258,11 +258,11 @@ impl Sampler {
     /// Has the program read where processes are now, and copy the parts of stacks that are wanted, if that has changed.
     fn keep_current(&mut self) -> Option<()> {
         let now = monotonic_ns();
-        let mut is_news = false;
+        let mut has_moved = false;
         if self.is_to_look(now) {
             let before = self.places.clone();
             self.look(now)?;
-            is_news = self.places != before;
+            has_moved = self.places != before;
         }
         self.vcpu.common.refresh_memory(now, LONGEST)?;
         let slots = self.vcpu.common.memory.slots();
@@ -270,10 +270,10 @@ impl Sampler {
         let stacks = self.setting.stacks;
         let has_changed = !Arc::ptr_eq(&slots, &clock.slots) || clock.stacks != stacks;
         let period = clock.ticks.period();
-        if is_news || has_changed || self.is_to_retry(now) {
+        if has_moved || has_changed || self.is_to_retry(now) {
             let capture = self.capture(period);
-            // What the old program has sampled is read by what it was told.
-            self.take_old(is_news)?;
+            // The old program's samples are read with the places that it was made for.
+            self.take_old(has_moved)?;
             let clock = self.clock.as_mut()?;
             clock.ticks.replace(capture);
             (clock.slots, clock.stacks) = (slots, stacks);

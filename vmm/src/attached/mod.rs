@@ -312,12 +312,12 @@ fn known(config: &mut AttachConfig) -> Result<GuestKnowledge, AttachedError> {
         path: path.clone(),
         source,
     })?;
-    let learned = match GuestKnowledge::from_noted_image(&file) {
+    let knowledge = match GuestKnowledge::from_noted_image(&file) {
         Ok(Some(noted)) => Ok(noted),
         Ok(None) => GuestKnowledge::from_kernel_image(&file),
         Err(error) => Err(error),
     };
-    learned.map_err(|source| AttachedError::Kernel {
+    knowledge.map_err(|source| AttachedError::Kernel {
         path: path.clone(),
         source,
     })

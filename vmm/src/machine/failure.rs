@@ -48,14 +48,14 @@ pub struct GuestFailure {
     /// How it stopped.
     pub cause: FailureCause,
     /// Where it stood, if KVM still says.
-    pub place: Option<FailurePlace>,
+    pub location: Option<FailureLocation>,
     /// Whether the host runs guests in hardware.
     pub hardware_virtualization: bool,
 }
 
 /// Where a vCPU stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailurePlace {
+pub struct FailureLocation {
     /// Program counter, a guest-virtual address.
     pub rip: u64,
     /// Privilege level: 0 kernel, 3 user.
@@ -76,17 +76,17 @@ impl GuestFailure {
         cause: FailureCause,
     ) -> Self {
         let instruction = emulation_bytes(vcpu);
-        let place = match (vcpu.get_regs(), vcpu.get_sregs()) {
+        let location = match (vcpu.get_regs(), vcpu.get_sregs()) {
             // SVM loses the registers in a shutdown, so that KVM resets the vCPU.
             (Ok(regs), Ok(sregs)) if !is_reset(&regs, &sregs) => {
-                Some(place(vcpu, memory, (&regs, &sregs), instruction))
+                Some(location(vcpu, memory, (&regs, &sregs), instruction))
             }
             _ => None,
         };
         Self {
             vcpu: index,
             cause,
-            place,
+            location,
             hardware_virtualization: has_hardware_virtualization(),
         }
     }
@@ -148,14 +148,14 @@ fn emulation_bytes(vcpu: &mut VcpuFd) -> Option<Vec<u8>> {
     Some(instruction.insn_bytes[..size].to_vec())
 }
 
-fn place(
+fn location(
     vcpu: &VcpuFd,
     memory: &GuestMemory,
     (regs, sregs): (&kvm_regs, &kvm_sregs),
     instruction: Option<Vec<u8>>,
-) -> FailurePlace {
+) -> FailureLocation {
     let address = sregs.cs.base.wrapping_add(regs.rip);
-    FailurePlace {
+    FailureLocation {
         rip: regs.rip,
         cpl: sregs.ss.dpl,
         cr3: sregs.cr3,
@@ -224,8 +224,8 @@ impl fmt::Display for FailureCause {
 impl fmt::Display for GuestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on vCPU {}", self.cause, self.vcpu)?;
-        match &self.place {
-            Some(place) => write!(f, "\n  {place}")?,
+        match &self.location {
+            Some(location) => write!(f, "\n  {location}")?,
             None => write!(f, "\n  KVM no longer knows where: its registers are lost")?,
         }
         let not_emulated = FailureCause::InternalError {
@@ -241,7 +241,7 @@ impl fmt::Display for GuestFailure {
     }
 }
 
-impl fmt::Display for FailurePlace {
+impl fmt::Display for FailureLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -266,7 +266,7 @@ mod tests {
         GuestFailure {
             vcpu: 1,
             cause: FailureCause::InternalError { suberror: 1 },
-            place: Some(FailurePlace {
+            location: Some(FailureLocation {
                 rip: 0xffff_ffff_8100_0000,
                 cpl: 0,
                 cr3: 0x1000,
@@ -294,7 +294,7 @@ mod tests {
     fn lost_registers_are_called_so() {
         let failure = GuestFailure {
             cause: FailureCause::TripleFault,
-            place: None,
+            location: None,
             ..emulation_failure(true)
         };
         assert!(failure.to_string().contains("registers are lost"));

@@ -169,8 +169,8 @@ impl KernelClock {
         can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
-    /// Whether more is known of where values are than the program reads.
-    pub fn is_news(&self, places: &ProcessPlaces) -> bool {
+    /// Whether `places` has more values than the program reads.
+    pub fn is_improved_by(&self, places: &ProcessPlaces) -> bool {
         let known = self
             .running
             .as_ref()
@@ -234,8 +234,8 @@ impl KernelClock {
         can_serve
     }
 
-    /// Has the values read from now on whose places were `found`. The ticks until now have been taken.
-    pub fn learn(&mut self, found: Found) {
+    /// Makes the program read the values whose places are in `found`, from now on. The ticks until now have been taken.
+    pub fn read_from(&mut self, found: Found) {
         let Some(running) = &self.running else { return };
         match self.capture(&found, &running.setting, running.ticks.period()) {
             Ok(capture) => {
@@ -291,10 +291,10 @@ impl KernelClock {
 
     /// The thread's times, of which the one that it has run is exact.
     fn times(&self) -> io::Result<ThreadTimes> {
-        let told = ThreadTimes::read(&self.schedstat)?;
+        let times = ThreadTimes::read(&self.schedstat)?;
         Ok(ThreadTimes {
-            run: thread_cpu_ns(self.thread.tid).unwrap_or(told.run),
-            ..told
+            run: thread_cpu_ns(self.thread.tid).unwrap_or(times.run),
+            ..times
         })
     }
 }

@@ -21,10 +21,10 @@ impl Sampler {
         if self.knowledge.linux().is_none()
             && let Some(registers) = read_by_ioctls(fd)
             && let Some(places) = (self.view.introspector).places(&self.view.memory, &registers)
-            && kernel.is_news(&places)
+            && kernel.is_improved_by(&places)
         {
             let places = Some(places);
-            kernel.learn(Found { places, registers });
+            kernel.read_from(Found { places, registers });
         }
     }
 

@@ -101,14 +101,14 @@ impl Restart {
 
     fn has_panicked(&self) -> bool {
         // The console only counts where the kernel's memory can't be asked.
-        let is_told = || {
+        let console_shows_panic = || {
             let on_hvc = self.hvc.as_ref().and_then(|hvc| hvc.panic_message());
             on_hvc
                 .or_else(|| self.machine.devices.serial().panic_message())
                 .is_some()
         };
         let known = self.knowledge.has_panicked(&self.machine.memory);
-        known.unwrap_or_else(is_told)
+        known.unwrap_or_else(console_shows_panic)
     }
 
     /// Asks for a restart. Every vCPU's thread is to call [`Restart::carry_out`].

@@ -327,7 +327,7 @@ fn start_vcpus(
         .map_err(VmError::host("a thread"))?;
     if knowledge.is_pending() {
         vcpus
-            .learn(image, Arc::clone(knowledge), Arc::clone(doorbell))
+            .read_image(image, Arc::clone(knowledge), Arc::clone(doorbell))
             .map_err(VmError::host("a thread"))?;
     }
     Ok((vcpus, rings))

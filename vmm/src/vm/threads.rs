@@ -94,13 +94,13 @@ impl VcpuThreads {
         Arc::clone(&self.common.restart)
     }
 
-    /// Learns from the guest's image on a thread of its own: unpacking takes about as long here as it
-    /// takes the guest. An image that tells nothing ends the guest. The thread then learns of the kernel's modules,
+    /// Reads the guest's image on a thread of its own: unpacking takes about as long here as it
+    /// takes the guest. An image that tells nothing ends the guest. The thread then reads the kernel's modules,
     /// whenever a vCPU runs one that isn't known, until all are stopped.
     ///
     /// # Errors
     /// When the host gives no thread.
-    pub fn learn(
+    pub fn read_image(
         &self,
         image: Arc<[u8]>,
         knowledge: Arc<GuestKnowledge>,
@@ -114,9 +114,9 @@ impl VcpuThreads {
             .spawn(move || {
                 kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Introspection);
                 match GuestKnowledge::from_image(&image) {
-                    Ok(learned) => {
+                    Ok(found) => {
                         drop(image);
-                        knowledge.complete(learned);
+                        knowledge.complete(found);
                         knowledge.serve_modules(&memory, &stopping);
                     }
                     Err(error) => {

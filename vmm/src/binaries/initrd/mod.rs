@@ -79,7 +79,7 @@ fn zeros(bytes: &[u8], at: usize) -> usize {
 }
 
 /// An entry as it lies in the archive.
-struct Place<'a> {
+struct ArchiveEntry<'a> {
     header: Header,
     name: &'a str,
     contents: Range<usize>,
@@ -87,7 +87,7 @@ struct Place<'a> {
 }
 
 /// The entry at `at`, or behind the zeros there.
-fn next_entry(bytes: &[u8], at: usize) -> Option<Place<'_>> {
+fn next_entry(bytes: &[u8], at: usize) -> Option<ArchiveEntry<'_>> {
     let at = at + zeros(bytes, at);
     let header = Header::parse(bytes.get(at..at.checked_add(HEADER)?)?)?;
     let name_at = at + HEADER;
@@ -99,7 +99,7 @@ fn next_entry(bytes: &[u8], at: usize) -> Option<Place<'_>> {
     let begin = name_end.checked_next_multiple_of(4)?;
     let end = begin.checked_add(header.length)?;
     bytes.get(begin..end)?;
-    Some(Place {
+    Some(ArchiveEntry {
         // Names that are no text are none that anybody asks for.
         name: std::str::from_utf8(name).unwrap_or_default(),
         header,
@@ -135,14 +135,14 @@ fn unpack_files(bytes: &[u8]) -> FileTree {
     // One of several names of a file has the contents, often the last one.
     let mut linked: HashMap<Inode, NodeId> = HashMap::new();
     let mut at = 0;
-    while let Some(place) = next_entry(bytes, at).filter(|_| !files.is_full()) {
-        at = place.end;
-        let Place {
+    while let Some(entry) = next_entry(bytes, at).filter(|_| !files.is_full()) {
+        at = entry.end;
+        let ArchiveEntry {
             header,
             name,
             contents,
             ..
-        } = place;
+        } = entry;
         if name == TRAILER {
             linked.clear();
             continue;

@@ -47,7 +47,7 @@ struct Walk<'a> {
 }
 
 /// Where a name is, or may be added.
-struct Place {
+struct FolderEntry {
     folder: NodeId,
     name: Box<str>,
 }
@@ -88,16 +88,16 @@ impl FileTree {
 
     /// Puts a node at `path`, in place of a file or a link there. Missing folders on the way are made. `None` if nothing can be there.
     pub fn add(&mut self, path: &str, node: Node) -> Option<NodeId> {
-        let place = self.place(path)?;
+        let entry = self.entry(path)?;
         let id = self.new_node(node)?;
-        self.put(place, id);
+        self.put(entry, id);
         Some(id)
     }
 
     /// Gives the node another name.
     pub fn add_name(&mut self, path: &str, id: NodeId) {
-        if let Some(place) = self.place(path) {
-            self.put(place, id);
+        if let Some(entry) = self.entry(path) {
+            self.put(entry, id);
         }
     }
 
@@ -114,14 +114,14 @@ impl FileTree {
         Some(id)
     }
 
-    fn put(&mut self, place: Place, id: NodeId) {
-        if let Some(Node::Folder(names)) = self.nodes.get_mut(place.folder) {
-            names.insert(place.name, id);
+    fn put(&mut self, entry: FolderEntry, id: NodeId) {
+        if let Some(Node::Folder(names)) = self.nodes.get_mut(entry.folder) {
+            names.insert(entry.name, id);
         }
     }
 
-    /// The place for a new node at `path`.
-    fn place(&mut self, path: &str) -> Option<Place> {
+    /// The folder and the name of a new node at `path`.
+    fn entry(&mut self, path: &str) -> Option<FolderEntry> {
         let walk = self.walk(path, false)?;
         let lookups = walk.lookups;
         let mut missing: Vec<Box<str>> = walk.missing.into_iter().map(Box::from).collect();
@@ -136,10 +136,10 @@ impl FileTree {
         }
         for name in missing {
             let id = self.new_node(Node::Folder(HashMap::new()))?;
-            self.put(Place { folder, name }, id);
+            self.put(FolderEntry { folder, name }, id);
             folder = id;
         }
-        Some(Place { folder, name })
+        Some(FolderEntry { folder, name })
     }
 
     fn is_folder(&self, id: NodeId) -> bool {

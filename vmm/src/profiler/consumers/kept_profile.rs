@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn ticks_of_others_need_not_be_fed() {
         let (mut kept, mut passed) = (kept(1000, 0), PassedTicks::default());
-        let mut told_of_all = KeptProfile::new(&call(1000, 0), 2, 1000).unwrap();
+        let mut fed_all = KeptProfile::new(&call(1000, 0), 2, 1000).unwrap();
         for number in 0..3000_u64 {
             let vcpu = u16::from(number % 7 < 3);
             let mut ticks = Ticks {
@@ -203,18 +203,18 @@ mod tests {
                 sample.pid += i32::from(!is_its_own);
                 sample.pc = number;
             }
-            told_of_all.feed(&ticks);
+            fed_all.feed(&ticks);
             let before = passed.pass(&ticks);
             if is_its_own {
                 kept.feed(&ticks, before);
             }
             if number == 1500 {
-                told_of_all.set_hz(500);
+                fed_all.set_hz(500);
                 kept.set_hz(500, passed.clone());
             }
         }
-        assert!(told_of_all.status().ticks > 20);
-        assert_eq!(kept.profile.status(), told_of_all.status());
-        assert_eq!(kept.profile.stored(), told_of_all.stored());
+        assert!(fed_all.status().ticks > 20);
+        assert_eq!(kept.profile.status(), fed_all.status());
+        assert_eq!(kept.profile.stored(), fed_all.stored());
     }
 }
