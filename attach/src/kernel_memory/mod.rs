@@ -1,4 +1,4 @@
-//! Reads the host kernel's memory, by a small eBPF program that is made here and run by BPF_PROG_TEST_RUN.
+//! Reads the host kernel's memory. A small eBPF program, which this module makes and runs by BPF_PROG_TEST_RUN, does the reads.
 
 pub(crate) mod bpf;
 mod error;
@@ -42,7 +42,7 @@ impl KernelMemory {
             program,
             value: Mutex::new(value),
         };
-        // Some sandboxes allow to load programs and not to run them. That fails here.
+        // Some sandboxes allow a process to load programs, but not to run them. In such a sandbox this call fails.
         memory.own_task().map_err(why_refused)?;
         Ok(memory)
     }
@@ -50,7 +50,7 @@ impl KernelMemory {
     /// The address of the calling thread's `struct task_struct`.
     ///
     /// # Errors
-    /// What bpf(2) says.
+    /// bpf(2) fails.
     pub fn own_task(&self) -> io::Result<u64> {
         let mut address = [0; 8];
         self.run([0, 0], &mut address)?;
@@ -147,7 +147,7 @@ impl MappedValue {
             .ok_or_else(|| io::Error::other("it is mapped at address 0"))
     }
 
-    /// Copies its first bytes.
+    /// Copies the first bytes of the value to `buffer`.
     fn copy_to(&self, buffer: &mut [u8]) -> io::Result<()> {
         if buffer.len() > AT_ONCE {
             return Err(io::ErrorKind::InvalidInput.into());
