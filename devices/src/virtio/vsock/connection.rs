@@ -7,7 +7,7 @@ use super::packet::{
 };
 use super::{BUFFER, Readiness, Stream, Transfer};
 
-/// The most bytes that one call writes to the host's end.
+/// Maximum number of bytes that one call writes to the host's end.
 const PIECE: usize = 16 << 10;
 
 /// Why the device has to end a connection.
@@ -91,7 +91,7 @@ impl<S: Stream> Connection<S> {
             host_port,
             open: false,
             first: None,
-            // Events from before the connection was made have not been seen: the stream has to be tried.
+            // Nobody has seen events from before the connection was made, so the device has to try the stream.
             ready: Readiness {
                 input: true,
                 room: true,
