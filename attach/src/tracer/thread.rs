@@ -262,7 +262,7 @@ fn error_of(result: i64) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-/// The registers with which a thread goes on, so that its system call is restarted.
+/// The registers with which a thread continues so that its system call is restarted.
 fn resumed(registers: &user_regs_struct) -> user_regs_struct {
     if !is_to_be_restarted(registers) {
         return *registers;

@@ -18,7 +18,7 @@ use crate::lock::lock;
 /// Bytes of input that may wait for the guest.
 const INPUT_MAX: usize = 4096;
 /// How long the user's side may take for the guest's last words.
-const LAST_WORDS_PATIENCE: Duration = Duration::from_secs(2);
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct State {
@@ -81,7 +81,7 @@ impl HvcConsole {
 
     /// Writes what is left, unless its reader is stalled; throws output away from now on.
     pub fn finish(&self) {
-        self.output.finish(LAST_WORDS_PATIENCE);
+        self.output.finish(LAST_WORDS_TIMEOUT);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
