@@ -1,5 +1,5 @@
-//! A process that connects to Unix sockets in the place of a contained kvmprof, which may not: who may connect to one socket may connect to
-//! any, of which some start programs.
+//! A process that connects to Unix sockets on behalf of a contained kvmprof. kvmprof itself may not connect: a process that may connect to one
+//! socket may connect to any, and some sockets start programs.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -17,16 +17,16 @@ use crate::share::{ShareOptions, ShareSource};
 use crate::unix_socket;
 use crate::vsock::VsockConfig;
 
-/// The sockets that such a process connects to.
+/// The sockets that the connecting process may connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedSockets {
     paths: Vec<PathBuf>,
-    /// With `_` and the number of a port after them.
+    /// Paths that are followed by `_` and the number of a port.
     of_ports: Vec<PathBuf>,
 }
 
 impl AllowedSockets {
-    /// Those of these folders and networks.
+    /// The sockets of these folders and networks.
     pub fn of_devices(shares: &[ShareOptions], networks: &[NetworkConfig]) -> Self {
         let shares = shares.iter().filter_map(|share| match &share.source {
             ShareSource::Socket(path) => Some(path.clone()),
@@ -42,7 +42,7 @@ impl AllowedSockets {
         }
     }
 
-    /// Those that this socket device of a guest leads to.
+    /// The sockets of the guest's socket device.
     pub fn of_ports(vsock: Option<&VsockConfig>) -> Self {
         Self {
             paths: Vec::new(),
@@ -65,7 +65,7 @@ impl AllowedSockets {
     }
 }
 
-/// Whether this is a number of 32 bits as it is written for a port.
+/// Whether `number` is a number of 32 bits in the form of a port.
 fn is_port(number: &[u8]) -> bool {
     let port: Option<u32> = std::str::from_utf8(number)
         .ok()
@@ -73,13 +73,13 @@ fn is_port(number: &[u8]) -> bool {
     port.is_some_and(|port| port.to_string().as_bytes() == number)
 }
 
-/// The connection to it. Dropped, the process ends.
+/// The connection to the connecting process. Dropping it ends the process.
 #[derive(Debug)]
 pub struct SocketConnector(Helper);
 
 impl SocketConnector {
-    /// Forks the process, with this name, for these sockets; `None` if there are none. It connects to these and no others. It is `user`'s if that is
-    /// somebody, and otherwise keeps no rights of a superuser but to reach other users' files.
+    /// Forks the process, with this name, for these sockets; `None` if there are none. The process connects to no other sockets. It becomes `user` if
+    /// there is one. Otherwise it keeps no right of a superuser but that to use other users' files.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -104,7 +104,7 @@ impl SocketConnector {
         Ok(Some(Self(helper?)))
     }
 
-    /// The same by a thread of this process, which isn't contained: for programs that contain other threads of theirs.
+    /// A connector that is a thread of this process, which isn't contained: for programs that contain other threads.
     ///
     /// # Errors
     /// The host gives no socket or thread.
@@ -113,17 +113,17 @@ impl SocketConnector {
         Helper::open_on_thread("connector", open).map(Self)
     }
 
-    /// Connects to the socket at this path, which is one of those from the start. Who uses the connection waits for answers; only to be accepted nobody
-    /// does.
+    /// Connects to the socket at this path, which must be one of the allowed sockets. Reads of the connection wait for data, but this call doesn't wait
+    /// until the server accepts.
     ///
     /// # Errors
-    /// Nobody listens there, or too many wait for that one already.
+    /// No server listens at the path, or too many connections wait for the server already.
     pub(crate) fn connect(&self, path: &Path) -> io::Result<UnixStream> {
         self.0.open(path).map(UnixStream::from)
     }
 }
 
-/// Connects without waiting, by `connector` if there is one, and else as this thread. The connection doesn't block.
+/// Connects without waiting, by `connector` if there is one, or else on this thread. The connection doesn't block.
 ///
 /// # Errors
 /// As [`SocketConnector::connect`].

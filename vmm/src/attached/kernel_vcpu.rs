@@ -18,7 +18,7 @@ use crate::clock::{ClockSetting, Generation, Grid, ThreadTimes, TickSource, mono
 use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
 use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
 
-/// The number of periods between two looks into the ring, and the bounds of the pause. In it, the ring is filled to a half at most.
+/// The pause between two looks into the ring: this number of periods, within these bounds (ns), and no longer than half of the ring takes to fill.
 const PERIODS: u64 = 100;
 const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 100_000_000;

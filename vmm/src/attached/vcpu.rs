@@ -40,7 +40,7 @@ pub struct AttachedCommon {
     pub in_doubt: AtomicBool,
     /// Set once the guest has rebooted.
     pub has_rebooted: AtomicBool,
-    /// The number of vCPUs that the guest had at first. It changes once kvmprof has logged that there are more.
+    /// The largest number of vCPUs that the guest has been seen to have.
     pub vcpus: AtomicU32,
     /// Set by the thread that detects the guest's end. Then the doorbell rings.
     pub guest_has_ended: Arc<AtomicBool>,
@@ -76,7 +76,7 @@ impl AttachedCommon {
         Some(())
     }
 
-    /// Logs once that there are vCPUs which aren't sampled.
+    /// Logs that there are vCPUs which aren't sampled, if the guest has more vCPUs than before.
     fn look_for_vcpus(&self) {
         let Some(now) = self.memory.vcpu_count() else {
             return;

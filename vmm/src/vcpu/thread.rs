@@ -25,9 +25,9 @@ use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
 /// How long a guest's end may wait for what is learned from its image, which takes 0.1 to 0.7 s of processor
 /// time and begins with the guest.
-const LEARNING_TIMEOUT: Duration = Duration::from_secs(5);
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks at whether it is.
-const LEARNING_PAUSE: Duration = Duration::from_millis(10);
+const IMAGE_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the other threads hold of one vCPU.
 #[derive(Debug, Default)]
@@ -305,10 +305,10 @@ fn finish_exit(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
 /// A guest that resets itself while its image is still being read: without what is learned there, nobody
 /// could tell whether its kernel has panicked.
 fn await_knowledge(common: &VcpuCommon) {
-    let deadline = Instant::now() + LEARNING_TIMEOUT;
+    let deadline = Instant::now() + IMAGE_TIMEOUT;
     let stopping = || common.stopping.load(Ordering::Relaxed);
     while common.knowledge.is_pending() && !stopping() && Instant::now() < deadline {
-        thread::sleep(LEARNING_PAUSE);
+        thread::sleep(IMAGE_PAUSE);
     }
 }
 
