@@ -1,4 +1,4 @@
-//! What to tell people when a guest fails in a way that it can't go on from.
+//! Describes guests that have failed and can't continue, for users.
 
 use std::fmt;
 
@@ -21,17 +21,17 @@ const PAGE_SIZE: u64 = 4096;
 /// How a vCPU stopped for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// `KVM_EXIT_INTERNAL_ERROR`: KVM itself doesn't know how to go on.
+    /// `KVM_EXIT_INTERNAL_ERROR`: KVM itself can't continue.
     InternalError {
         /// `KVM_INTERNAL_ERROR_*`.
         suberror: u32,
     },
     /// `KVM_EXIT_FAIL_ENTRY`: the processor refused the guest's state.
     FailEntry {
-        /// What the processor gave as its reason.
+        /// The processor's reason.
         reason: u64,
     },
-    /// `KVM_EXIT_SHUTDOWN`: a fault while delivering a fault while delivering a fault.
+    /// `KVM_EXIT_SHUTDOWN`: a third fault, during the delivery of a double fault.
     TripleFault,
     /// An exit that this program doesn't know.
     UnknownExit {
@@ -40,29 +40,29 @@ pub enum FailureCause {
     },
 }
 
-/// A failed vCPU, described. Its `Display` is for the user, over several lines.
+/// The description of a failed vCPU. Its `Display` is for the user, over several lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestFailure {
     /// Index of the vCPU.
     pub vcpu: usize,
     /// How it stopped.
     pub cause: FailureCause,
-    /// Where it stood, if KVM still says.
+    /// Where it stopped, if KVM still has its registers.
     pub location: Option<FailureLocation>,
     /// Whether the host runs guests in hardware.
     pub hardware_virtualization: bool,
 }
 
-/// Where a vCPU stood.
+/// Where a vCPU stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureLocation {
     /// Program counter, a guest-virtual address.
     pub rip: u64,
     /// Privilege level: 0 kernel, 3 user.
     pub cpl: u8,
-    /// CR3, which tells the address space.
+    /// CR3, which identifies the address space.
     pub cr3: u64,
-    /// The bytes at `rip`, as far as they could be had.
+    /// The bytes at `rip`, as far as they could be read.
     pub instruction: Vec<u8>,
 }
 
@@ -117,7 +117,7 @@ impl FailureCause {
     }
 }
 
-/// Whether a vCPU stands where processors start after reset.
+/// Whether a vCPU is in the state after a reset.
 fn is_reset(regs: &kvm_regs, sregs: &kvm_sregs) -> bool {
     const RESET_BASE: u64 = 0xffff_0000;
     const RESET_RIP: u64 = 0xfff0;
