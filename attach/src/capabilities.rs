@@ -12,7 +12,7 @@ pub struct Capability {
 
 const SYS_ADMIN: u64 = 1 << 21;
 
-/// What eBPF needs.
+/// The capabilities that eBPF needs.
 pub const EBPF: [Capability; 2] = [
     Capability {
         name: "CAP_PERFMON",
@@ -23,24 +23,24 @@ pub const EBPF: [Capability; 2] = [
         enough: 1 << 39 | SYS_ADMIN,
     },
 ];
-/// What looking into another process needs.
+/// The capability to look into another process.
 pub const PROCESS: Capability = Capability {
     name: "CAP_SYS_PTRACE",
     enough: 1 << 19,
 };
-/// What opening the files of another user's process in /proc needs; CAP_DAC_OVERRIDE has it.
+/// The capability to open the files of another user's process in /proc. CAP_DAC_OVERRIDE includes it.
 pub const FILES: Capability = Capability {
     name: "CAP_DAC_READ_SEARCH",
     enough: 1 << 2 | 1 << 1,
 };
 
-/// The names of those of `needed` that this process lacks.
+/// The names of the capabilities among `needed` that this process lacks.
 pub fn missing(needed: &[Capability]) -> Vec<&'static str> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     missing_of(effective(&status).unwrap_or_default(), needed)
 }
 
-/// The effective capabilities that a process's status (proc_pid_status(5)) tells.
+/// The effective capabilities in a process's status (proc_pid_status(5)).
 fn effective(status: &str) -> Option<u64> {
     let line = status
         .lines()

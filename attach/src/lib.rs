@@ -1,12 +1,12 @@
 //! Guests of other VMMs on this host: finds them, and reads their memory and registers.
 //!
-//! [`find_machines`] lists every KVM guest of the host. What only the host's kernel knows (which thread runs a vCPU,
-//! where guest memory is) comes from [`HostKernel`], which reads `struct kvm` and its neighbours through a small eBPF
-//! program, by the offsets of the host's own BTF. [`AttachedMemory`] reads a guest's physical memory out of its VMM, and
-//! never writes. A [`tracer`] stops vCPUs for a moment and reads their registers.
+//! [`find_machines`] lists every KVM guest of the host. Only the host's kernel knows which thread runs a vCPU and where guest
+//! memory is. [`HostKernel`] reads this from `struct kvm` and the structures around it, through a small eBPF program and with the
+//! offsets of the host's own BTF. [`AttachedMemory`] reads a guest's physical memory out of its VMM, and never writes. A
+//! [`tracer`] stops vCPUs for a moment and reads their registers.
 //!
-//! The VMM is untrusted, and changes what it likes at any moment: lengths, loops and walks are bounded, and what doesn't
-//! fit together is reported and not followed.
+//! The VMM is untrusted, and may change its memory at any moment: lengths, loops and walks are bounded, and inconsistent data
+//! is reported and not followed.
 //!
 //! ```no_run
 //! use std::sync::Arc;

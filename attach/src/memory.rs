@@ -90,12 +90,12 @@ impl AttachedMemory {
         self.kvm
     }
 
-    /// How many vCPUs the guest has made until now; `None` where the host's kernel doesn't say. One that was closed still counts.
+    /// The number of vCPUs that the guest has made until now, closed ones included; `None` if the host's kernel doesn't show it.
     pub fn vcpu_count(&self) -> Option<u32> {
         self.kernel.vcpu_count(self.kvm)
     }
 
-    /// What tells whether the vCPU behind `descriptor` of the VMM runs a guest of the guest's own; `None` where the host's kernel doesn't say.
+    /// A check whether the vCPU behind `descriptor` of the VMM runs a nested guest; `None` if the host's kernel doesn't show it.
     pub fn nested_guest(&self, descriptor: i32) -> Option<NestedGuest> {
         NestedGuest::of_vcpu(&self.kernel, self.machine.pid, self.kvm, descriptor)
     }
@@ -105,11 +105,11 @@ impl AttachedMemory {
         Arc::clone(&self.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the memory slots again if they have changed. Returns whether they have. If they haven't, this takes some 20 short reads
-    /// of the host kernel's memory and of /proc, 40 us.
+    /// Reads the memory slots again if they have changed. Returns whether they have. If they haven't, this takes about 20 short reads
+    /// of the host kernel's memory and of /proc, in 40 us.
     ///
     /// # Errors
-    /// The guest has ended, or has no memory that can be read any more; what was read last stays.
+    /// The guest has ended, or has no memory that can be read any more. [`AttachedMemory::slots`] stay as they were.
     pub fn refresh(&self) -> Result<bool, AttachError> {
         // This comes first: the structures of a guest that has ended stay readable for a while, with the same version of the slots.
         if guest_of(&self.kernel, &self.machine) != Some(self.kvm) {

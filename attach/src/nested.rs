@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use crate::HostKernel;
 
-/// Tells whether a vCPU runs a guest of the guest's own just now: then its registers are that one's.
+/// Checks whether a vCPU runs a nested guest just now. Then its registers are those of the nested guest.
 #[derive(Debug)]
 pub struct NestedGuest {
     kernel: Arc<HostKernel>,
-    /// The address of `kvm_vcpu.arch.walk_mmu`, and where that leads to then.
+    /// The address of `kvm_vcpu.arch.walk_mmu`, and the value that it has while a nested guest runs.
     pointer: u64,
     nested: u64,
 }
 
 impl NestedGuest {
-    /// For the vCPU behind `descriptor` of process `pid`, if it is one of the guest at `kvm`.
+    /// A check for the vCPU behind `descriptor` of process `pid`, if it is a vCPU of the guest at `kvm`.
     pub(crate) fn of_vcpu(
         kernel: &Arc<HostKernel>,
         pid: i32,
@@ -35,8 +35,8 @@ impl NestedGuest {
         })
     }
 
-    /// Whether it does: one read of the host kernel's memory, some 2 us. It stays so while the vCPU stands still. Not seen is a guest for which
-    /// the guest makes shadow page tables, without nested paging.
+    /// Whether the vCPU runs a nested guest. This takes one read of the host kernel's memory, about 2 us. The answer holds while the vCPU stands
+    /// still. A nested guest with shadow page tables, without nested paging, isn't detected.
     pub fn runs(&self) -> bool {
         self.kernel.memory().read_u64(self.pointer) == Some(self.nested)
     }

@@ -1,4 +1,4 @@
-//! The memory slots of a guest: which parts of its physical memory are where in its VMM's address space.
+//! The memory slots of a guest: the parts of its physical memory, with their addresses in its VMM's address space.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::host_kernel::{SlotLayout, SlotOrder};
 const MAX_SLOTS: usize = 32_767;
 /// Slots from this number on are KVM's own (`KVM_USER_MEM_SLOTS`, `arch/x86/include/asm/kvm_host.h`).
 const OWN_SLOTS: i16 = 32_764;
-/// How often slots are read again that have changed during the read.
+/// How often slots are read again if they have changed during the read.
 const TRIES: usize = 16;
 /// Bits of a page's address within the page.
 const PAGE_SHIFT: u32 = 12;
@@ -21,7 +21,7 @@ const PAGE_SHIFT: u32 = 12;
 const READ_ONLY: u32 = 1 << 1;
 const GUEST_MEMFD: u32 = 1 << 2;
 const INVALID: u32 = 1 << 16;
-/// The bit of the generation that says that the slots are being changed (`KVM_MEMSLOT_GEN_UPDATE_IN_PROGRESS`).
+/// The bit of the generation that is set while the slots are being changed (`KVM_MEMSLOT_GEN_UPDATE_IN_PROGRESS`).
 const CHANGING: u64 = 1 << 63;
 
 /// One memory slot.
@@ -33,7 +33,7 @@ pub struct Slot {
     pub bytes: u64,
     /// Its address in the VMM's address space.
     pub host_address: u64,
-    /// Whether the guest can only read it: ROM.
+    /// Whether it is ROM, which the guest can only read.
     pub is_read_only: bool,
 }
 
@@ -78,9 +78,9 @@ impl Slots {
         (0..TRIES).find_map(|_| {
             let version = Self::current_version(kernel, kvm)?;
             let entries = entries(kernel, version.table)?;
-            let is_settled = version.generation & CHANGING == 0
+            let is_stable = version.generation & CHANGING == 0
                 && Self::current_version(kernel, kvm)? == version;
-            if is_settled {
+            if is_stable {
                 Self::arrange(&entries, version)
             } else {
                 None
@@ -147,13 +147,13 @@ impl Slots {
         self.slots.iter()
     }
 
-    /// The size of the guest's memory, in bytes: that of all slots which the guest can write to.
+    /// The size of the guest's memory, in bytes: the sum of all slots that the guest can write to.
     pub fn bytes(&self) -> u64 {
         let writable = self.slots.iter().filter(|slot| !slot.is_read_only);
         writable.fold(0, |sum: u64, slot| sum.saturating_add(slot.bytes))
     }
 
-    /// The size of the memory that the VMM itself can't read, in bytes, because it is in a guest_memfd. It isn't among
+    /// The size of the memory in guest_memfds, in bytes. The VMM itself can't read that memory, and it isn't among
     /// the slots.
     pub fn private_bytes(&self) -> u64 {
         self.private_bytes

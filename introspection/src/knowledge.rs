@@ -151,9 +151,9 @@ impl GuestKnowledge {
         Self::default()
     }
 
-    /// Completes pending knowledge with `learned`. Only the first call has an effect.
-    pub fn complete(&self, learned: Self) {
-        if let Some(guest) = learned.guest.into_inner() {
+    /// Completes pending knowledge with `found`. Only the first call has an effect.
+    pub fn complete(&self, found: Self) {
+        if let Some(guest) = found.guest.into_inner() {
             // Knowledge that is already there stays: vCPUs may have built on it.
             let _already = self.guest.set(guest);
         }
@@ -172,7 +172,7 @@ impl GuestKnowledge {
     /// Describes in words how processes are identified.
     pub fn describe(&self) -> String {
         match self.guest.get() {
-            None => "still learning from the image".to_owned(),
+            None => "still reading the image".to_owned(),
             Some(Guest::Linux(linux)) => match linux.slide() {
                 Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
                 None => format!("Linux {}, not found in memory yet", linux.release()),

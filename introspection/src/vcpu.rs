@@ -7,7 +7,7 @@ use crate::PhysicalMemory;
 use kvmprof_recording::{LockWait, StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
-use super::linux::StackPlace;
+use super::linux::StackSource;
 use super::linux::TaskReader;
 use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
 use super::process_places::ProcessPlaces;
@@ -247,7 +247,7 @@ impl VcpuIntrospector {
         stack: &mut Stack,
     ) {
         let copies = None;
-        self.unwind_at(memory, registers, StackPlace { parts, copies }, stack);
+        self.unwind_at(memory, registers, StackSource { parts, copies }, stack);
     }
 
     /// Unwinds the selected parts of the call stack that a vCPU had when it was stopped with `registers`, out of `copies` that
@@ -262,23 +262,23 @@ impl VcpuIntrospector {
         stack: &mut Stack,
     ) {
         let copies = Some(copies);
-        self.unwind_at(memory, registers, StackPlace { parts, copies }, stack);
+        self.unwind_at(memory, registers, StackSource { parts, copies }, stack);
     }
 
     fn unwind_at<M: PhysicalMemory>(
         &mut self,
         memory: &M,
         registers: &Registers,
-        place: StackPlace<'_>,
+        source: StackSource<'_>,
         stack: &mut Stack,
     ) {
         stack.clear();
         match self.knowledge.guest() {
-            Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, place, stack),
+            Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, source, stack),
             Guest::Note(..) | Guest::Unknown(_) => match self.knowledge.image_unwinder() {
                 // Of other guests nobody copies stacks.
-                Some(unwinder) if place.copies.is_none() => {
-                    unwinder.unwind(memory, registers, place.parts, &mut self.cache, stack);
+                Some(unwinder) if source.copies.is_none() => {
+                    unwinder.unwind(memory, registers, source.parts, &mut self.cache, stack);
                 }
                 _ => stack.only(registers.rip, registers.cpl, StackEnd::Unsupported),
             },

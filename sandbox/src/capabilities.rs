@@ -9,7 +9,7 @@ use crate::state::{self, Part};
 use crate::user::User;
 
 impl Thread {
-    /// The rights that the thread may need once a guest runs. Files that are named on the command line may be other users'.
+    /// The rights that the thread may need once a guest runs. Files on the command line may belong to other users.
     fn rights(self) -> CapabilitySet {
         match self {
             Self::Vcpu | Self::VcpuWithBpf => {
@@ -25,7 +25,7 @@ impl Thread {
             Self::Main | Self::Recorder => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
             // It removes the name of its socket.
             Self::Vsock => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
-            // The others that read of the guest's kernel and programs have their files open.
+            // The other threads that read the guest's kernel and programs have their files open.
             Self::BinariesWithSysroot => CapabilitySet::DAC_READ_SEARCH,
             Self::Introspection
             | Self::Binaries
@@ -45,7 +45,7 @@ impl Thread {
 /// eBPF, if it has to load programs.
 ///
 /// # Errors
-/// The system refuses it. It doesn't refuse to take rights away.
+/// The system refuses it. It never refuses to take rights away.
 pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
     let mut rights = thread.rights();
     if let Some(user) = user {

@@ -1,4 +1,4 @@
-//! Contains kvmprof on the host, in case a guest or a client finds a fault in it.
+//! Limits what kvmprof can do on the host, in case a guest or a client finds a fault in it.
 //!
 //! A program that runs a guest calls these functions in this order; each works where the host's kernel has what it needs:
 //!
@@ -9,7 +9,7 @@
 //! After [`user::choose`], a thread becomes another user with the last of these.
 //!
 //! Without [`filters::prepare`] nothing happens to a thread: programs that only read or test are not contained.
-//! [`state`] tells what is on.
+//! [`state`] returns which parts are on.
 //!
 //! ```no_run
 //! use std::path::PathBuf;

@@ -55,17 +55,17 @@ pub enum Restricted {
     No,
 }
 
-/// The kernel's Landlock doesn't do what it says that it can.
+/// The kernel refuses rules that its version of Landlock should support.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct PathsError(#[from] RulesetError);
 
 /// From now on this thread, and threads that it starts, may use these paths and no others. They may not connect to a TCP port or listen at
-/// one, reach abstract Unix sockets of processes that aren't restricted like them, or signal other processes, also not by a file's owner
-/// (fcntl(2), F_SETOWN_EX). A path where there is nothing gets no rule.
+/// one, reach abstract Unix sockets of processes that aren't restricted like them, or signal other processes, not even as a file's owner
+/// (fcntl(2), F_SETOWN_EX). A path at which nothing exists gets no rule.
 ///
 /// # Errors
-/// The kernel refuses rules that its version of Landlock has.
+/// The kernel refuses rules that its version of Landlock should support.
 pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
     let mut ruleset = ruleset(Scope::AbstractUnixSocket | Scope::Signal)?;
     for (path, allowed) in rules {
@@ -85,12 +85,12 @@ pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
 }
 
 /// From now on this thread may use no path at all, as after [`restrict`] without rules. This changes neither other threads nor what
-/// [`state`] tells. It does nothing on a kernel without Landlock.
+/// [`state`] returns. It does nothing on a kernel without Landlock.
 ///
 /// # Errors
 /// As for [`restrict`].
 pub fn restrict_to_none() -> Result<(), PathsError> {
-    // Before 6.15 a kernel takes threads with other restrictions for other processes, which this one's may have to signal.
+    // Before Linux 6.15, a kernel treats threads with other restrictions as other processes, and threads of this process may have to signal each other.
     ruleset(Scope::AbstractUnixSocket.into())?.restrict_self()?;
     Ok(())
 }
@@ -104,7 +104,7 @@ fn ruleset(scopes: BitFlags<Scope>) -> Result<RulesetCreated, PathsError> {
 }
 
 fn allow(ruleset: RulesetCreated, path: &Path, allowed: Use) -> Result<RulesetCreated, PathsError> {
-    // Files without a place among others, such as memfds and pipes by /proc/self/fd, aren't restricted, and can have no rule.
+    // Files outside of all folders, such as memfds and pipes by /proc/self/fd, aren't restricted, and can have no rule.
     let Ok(path) = path.canonicalize() else {
         return Ok(ruleset);
     };

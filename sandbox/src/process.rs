@@ -59,8 +59,8 @@ pub fn limit_files(bytes: u64) -> io::Result<()> {
     Ok(setrlimit(Resource::Fsize, limit)?)
 }
 
-/// From now on only processes with CAP_SYS_PTRACE can trace this process or read its memory by proc(5): other processes of the same user
-/// can't.
+/// From now on only processes with CAP_SYS_PTRACE can trace this process or read its memory by proc(5). Other processes of the same user
+/// no longer can.
 ///
 /// # Errors
 /// The system refuses it.
@@ -86,7 +86,8 @@ pub fn keep_file_rights() -> io::Result<()> {
     capabilities::keep_only(CapabilitySet::DAC_OVERRIDE)
 }
 
-/// Becomes `user`, without any right of a superuser, and gives up those of programs: for a process that does a few things for that user.
+/// Becomes `user`, without any right of a superuser, and gives up privileges of programs that it executes: for a process that does a few
+/// things for that user.
 ///
 /// # Errors
 /// The system refuses it.
@@ -115,7 +116,7 @@ pub fn close_inherited(arguments: impl Iterator<Item = OsString>) -> io::Result<
     Ok(())
 }
 
-/// The inherited files that an argument names. Other words may be in front of a path, as in `file:/dev/fd/3`.
+/// The inherited files that an argument names. Other words may precede a path, as in `file:/dev/fd/3`.
 fn named(argument: &str) -> Vec<u32> {
     let places = ["/dev/fd/", "/proc/self/fd/"];
     let behind = places

@@ -44,7 +44,7 @@ pub(crate) fn note(part: Part, how: impl Into<String>) {
     parts.insert(part, how.into());
 }
 
-/// How far each part is on, in a few words; `off` for a part that isn't.
+/// All parts, each with how far it is on, in a few words; `off` for a part that isn't on.
 pub fn state() -> Vec<(Part, String)> {
     let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let how = |part: Part| {

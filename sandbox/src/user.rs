@@ -1,7 +1,7 @@
-//! The user that a process of root becomes once it has opened what only root may open.
+//! The user that a process of root becomes after it has opened what only root may open.
 //!
 //! In the kernel each thread has a user of its own (credentials(7)); C libraries hide that. Here each thread becomes the user when it gets its
-//! filter ([`crate::enter`]). Files that are to belong to the user before that are made by [`acting`].
+//! filter ([`crate::enter`]). [`acting`] makes files that belong to the user before that.
 
 use std::fs;
 use std::io;
@@ -25,13 +25,13 @@ pub enum UserError {
     /// No user has this name.
     #[error("There is no user '{0}' in /etc/passwd: give a name from there, or UID:GID")]
     Unknown(String),
-    /// A user who isn't in the file has no group there.
+    /// The user isn't in /etc/passwd, so that the group isn't known.
     #[error("The user {0} isn't in /etc/passwd, where its group would be: give UID:GID")]
     NoGroup(u32),
-    /// The words are neither a name nor numbers.
+    /// The argument is neither a name nor numbers.
     #[error("'{0}' isn't a user: give a name, UID or UID:GID, with numbers from 1 to 4294967294")]
     Invalid(String),
-    /// The user is root.
+    /// The user or the group is root.
     #[error("User or group 0 is root, whose rights are to be given up: name another one")]
     Root,
     /// A file in which users are looked up can't be read.
@@ -53,7 +53,7 @@ impl User {
     /// # Errors
     /// One of them is root's, or can't be an id.
     pub fn new(uid: u32, gid: u32) -> Result<Self, UserError> {
-        // The last number stands for none: setresuid(2).
+        // The last number means no id: setresuid(2).
         for number in [uid, gid] {
             match number {
                 0 => return Err(UserError::Root),
@@ -178,7 +178,7 @@ pub(crate) fn chosen() -> Option<&'static User> {
 /// them. Afterwards this thread is root again.
 ///
 /// # Errors
-/// What keeps the thread from becoming the user.
+/// The thread can't become the user.
 pub fn acting<T>(action: impl FnOnce() -> T) -> io::Result<T> {
     let Some(user) = chosen() else {
         return Ok(action());
@@ -194,7 +194,7 @@ pub fn acting<T>(action: impl FnOnce() -> T) -> io::Result<T> {
     Ok(done)
 }
 
-/// An id that stays: setresuid(2).
+/// Stands for an id that doesn't change: setresuid(2).
 const KEEP: u32 = u32::MAX;
 
 /// Sets the real, effective and saved ids of this thread alone, which the C library's functions don't.

@@ -16,7 +16,7 @@ use kvmprof_test_guest::{
     port_results_area,
 };
 use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::connector::{SocketConnector, SocketPlaces};
+use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::profiler::RecordPlan;
@@ -54,12 +54,12 @@ fn contain_threads() {
 
 /// Has other threads than the guest's, which are contained, connect to the other ends of its networks and sockets.
 fn with_connectors(config: VmConfig) -> VmConfig {
-    let connector = |places| Arc::new(SocketConnector::on_thread(places).unwrap());
-    let devices = SocketPlaces::of_devices(&config.shares, &config.networks);
+    let connector = |allowed| Arc::new(SocketConnector::on_thread(allowed).unwrap());
+    let devices = AllowedSockets::of_devices(&config.shares, &config.networks);
     VmConfig {
         socket_connector: (!config.networks.is_empty()).then(|| connector(devices)),
         port_connector: (config.vsock.as_ref())
-            .map(|vsock| connector(SocketPlaces::of_ports(Some(vsock)))),
+            .map(|vsock| connector(AllowedSockets::of_ports(Some(vsock)))),
         ..config
     }
 }

@@ -1,5 +1,5 @@
-//! A process that connects to Unix sockets in the place of a contained kvmprof, which may not: who may connect to one socket may connect to
-//! any, of which some start programs.
+//! A process that connects to Unix sockets on behalf of a contained kvmprof. kvmprof itself may not connect: a process that may connect to one
+//! socket may connect to any, and some sockets start programs.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -12,29 +12,29 @@ use kvmprof_sandbox::process;
 use kvmprof_sandbox::user::User;
 
 use crate::helper::Helper;
-use crate::network::{NetworkConfig, PeerPlace};
+use crate::network::{NetworkConfig, PeerAddress};
 use crate::share::{ShareOptions, ShareSource};
 use crate::unix_socket;
 use crate::vsock::VsockConfig;
 
-/// The sockets that such a process connects to.
+/// The sockets that the connecting process may connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SocketPlaces {
+pub struct AllowedSockets {
     paths: Vec<PathBuf>,
-    /// With `_` and the number of a port after them.
+    /// Paths that are followed by `_` and the number of a port.
     of_ports: Vec<PathBuf>,
 }
 
-impl SocketPlaces {
-    /// Those of these folders and networks.
+impl AllowedSockets {
+    /// The sockets of these folders and networks.
     pub fn of_devices(shares: &[ShareOptions], networks: &[NetworkConfig]) -> Self {
         let shares = shares.iter().filter_map(|share| match &share.source {
             ShareSource::Socket(path) => Some(path.clone()),
             ShareSource::Folder { .. } => None,
         });
         let networks = networks.iter().filter_map(|network| match &network.peer {
-            PeerPlace::Socket(path) => Some(path.clone()),
-            PeerPlace::Tap(_) => None,
+            PeerAddress::Socket(path) => Some(path.clone()),
+            PeerAddress::Tap(_) => None,
         });
         Self {
             paths: shares.chain(networks).collect(),
@@ -42,7 +42,7 @@ impl SocketPlaces {
         }
     }
 
-    /// Those that this socket device of a guest leads to.
+    /// The sockets of the guest's socket device.
     pub fn of_ports(vsock: Option<&VsockConfig>) -> Self {
         Self {
             paths: Vec::new(),
@@ -65,7 +65,7 @@ impl SocketPlaces {
     }
 }
 
-/// Whether this is a number of 32 bits as it is written for a port.
+/// Whether `number` is a number of 32 bits in the form of a port.
 fn is_port(number: &[u8]) -> bool {
     let port: Option<u32> = std::str::from_utf8(number)
         .ok()
@@ -73,13 +73,13 @@ fn is_port(number: &[u8]) -> bool {
     port.is_some_and(|port| port.to_string().as_bytes() == number)
 }
 
-/// The connection to it. Dropped, the process ends.
+/// The connection to the connecting process. Dropping it ends the process.
 #[derive(Debug)]
 pub struct SocketConnector(Helper);
 
 impl SocketConnector {
-    /// Forks the process, with this name, for these sockets; `None` if there are none. It connects to these and no others. It is `user`'s if that is
-    /// somebody, and otherwise keeps no rights of a superuser but to reach other users' files.
+    /// Forks the process, with this name, for these sockets; `None` if there are none. The process connects to no other sockets. It becomes `user` if
+    /// there is one. Otherwise it keeps no right of a superuser but that to use other users' files.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -88,42 +88,42 @@ impl SocketConnector {
     /// The process has no other thread: one might hold a lock that nobody releases in the new process.
     pub unsafe fn fork(
         name: &CStr,
-        places: &SocketPlaces,
+        allowed: &AllowedSockets,
         user: Option<&User>,
     ) -> io::Result<Option<Self>> {
-        if places.is_empty() {
+        if allowed.is_empty() {
             return Ok(None);
         }
         let keep_rights = || match user {
             Some(user) => process::become_user(user),
             None => process::keep_file_rights(),
         };
-        let open = |asked: &OsStr| open(places, asked);
+        let open = |asked: &OsStr| open(allowed, asked);
         // SAFETY: by this function's own condition.
         let helper = unsafe { Helper::fork_opener(name, keep_rights, open) };
         Ok(Some(Self(helper?)))
     }
 
-    /// The same by a thread of this process, which isn't contained: for programs that contain other threads of theirs.
+    /// A connector that is a thread of this process, which isn't contained: for programs that contain other threads.
     ///
     /// # Errors
     /// The host gives no socket or thread.
-    pub fn on_thread(places: SocketPlaces) -> io::Result<Self> {
-        let open = move |asked: &OsStr| open(&places, asked);
+    pub fn on_thread(allowed: AllowedSockets) -> io::Result<Self> {
+        let open = move |asked: &OsStr| open(&allowed, asked);
         Helper::open_on_thread("connector", open).map(Self)
     }
 
-    /// Connects to the socket at this path, which is one of those from the start. Who uses the connection waits for answers; only to be accepted nobody
-    /// does.
+    /// Connects to the socket at this path, which must be one of the allowed sockets. Reads of the connection wait for data, but this call doesn't wait
+    /// until the server accepts.
     ///
     /// # Errors
-    /// Nobody listens there, or too many wait for that one already.
+    /// No server listens at the path, or too many connections wait for the server already.
     pub(crate) fn connect(&self, path: &Path) -> io::Result<UnixStream> {
         self.0.open(path).map(UnixStream::from)
     }
 }
 
-/// Connects without waiting, by `connector` if there is one, and else as this thread. The connection doesn't block.
+/// Connects without waiting, by `connector` if there is one, or else on this thread. The connection doesn't block.
 ///
 /// # Errors
 /// As [`SocketConnector::connect`].
@@ -136,14 +136,14 @@ pub(crate) fn connect(connector: Option<&SocketConnector>, path: &Path) -> io::R
     Ok(stream)
 }
 
-/// Connects to the socket at this path, if it is one of `places`, without waiting for a server that doesn't accept. Reads of the connection wait.
-fn open(places: &SocketPlaces, asked: &OsStr) -> Option<io::Result<OwnedFd>> {
+/// Connects to the socket at this path, if it is one of `allowed`, without waiting for a server that doesn't accept. Reads of the connection wait.
+fn open(allowed: &AllowedSockets, asked: &OsStr) -> Option<io::Result<OwnedFd>> {
     let connect = || {
         let stream = unix_socket::connect(Path::new(asked))?;
         stream.set_nonblocking(false)?;
         Ok(stream.into())
     };
-    places.has(asked.as_bytes()).then(connect)
+    allowed.has(asked.as_bytes()).then(connect)
 }
 
 #[cfg(test)]
@@ -154,9 +154,9 @@ mod tests {
 
     use super::*;
 
-    fn places(paths: &[&Path], of_ports: &[&Path]) -> SocketPlaces {
+    fn allowed(paths: &[&Path], of_ports: &[&Path]) -> AllowedSockets {
         let owned = |paths: &[&Path]| paths.iter().map(|path| path.to_path_buf()).collect();
-        SocketPlaces {
+        AllowedSockets {
             paths: owned(paths),
             of_ports: owned(of_ports),
         }
@@ -169,8 +169,8 @@ mod tests {
         let listener = UnixListener::bind(&named).unwrap();
         let _other = UnixListener::bind(&other).unwrap();
         let nowhere = folder.path().join("nowhere");
-        let places = places(&[&named, &nowhere], &[]);
-        let connector = SocketConnector::on_thread(places).unwrap();
+        let allowed = allowed(&[&named, &nowhere], &[]);
+        let connector = SocketConnector::on_thread(allowed).unwrap();
         let why = |path: &Path| connector.connect(path).unwrap_err().to_string();
         assert_eq!(why(&other), "it isn't on the command line");
         assert!(why(&nowhere).contains("No such file"));
@@ -191,9 +191,9 @@ mod tests {
 
     #[test]
     fn a_guest_leads_to_numbered_sockets_only() {
-        let places = places(&[], &[Path::new("/run/guest")]);
+        let allowed = allowed(&[], &[Path::new("/run/guest")]);
         for path in ["/run/guest_0", "/run/guest_1234", "/run/guest_4294967295"] {
-            assert!(places.has(path.as_bytes()), "{path}");
+            assert!(allowed.has(path.as_bytes()), "{path}");
         }
         for path in [
             "/run/guest",
@@ -207,7 +207,7 @@ mod tests {
             "/run/systemd/private",
             "",
         ] {
-            assert!(!places.has(path.as_bytes()), "{path}");
+            assert!(!allowed.has(path.as_bytes()), "{path}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A process that does in kvmprof's place what kvmprof itself may not any more once it is contained (`kvmprof_sandbox`).
+//! A helper process, which does what kvmprof itself may not do any more once it is contained (`kvmprof_sandbox`).
 //!
-//! It is forked before that, knows what the command line names, and takes short requests: so a kvmprof that somebody has taken over can
-//! ask it for these few things, and for nothing else.
+//! It is forked before that, knows the names on the command line, and takes short requests. So an attacker who has taken over kvmprof can
+//! request only these few things.
 
 use std::ffi::{CStr, OsStr};
 use std::fmt::Display;
@@ -21,29 +21,29 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::lock::lock;
 
-/// Longest message: a path, or an error's text.
+/// Maximum length of a message, in bytes: a path, or an error's text.
 const MESSAGE_MAX: usize = 8 << 10;
-/// The most files of an answer.
+/// Maximum number of files of an answer.
 const FILES_MAX: usize = 2;
 
-/// The first byte of an answer: done; otherwise what was wrong follows.
+/// The first byte of an answer to a successful request. After other first bytes, the error's text follows.
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 
-/// What a request brings: open files, or what was wrong, in words.
+/// The answer to a request: open files, or an error in words.
 pub(crate) type Answer = Result<Vec<OwnedFd>, String>;
 
-/// The connection to such a process. Dropped, the process ends.
+/// The connection to a helper process. Dropping it ends the process.
 #[derive(Debug)]
 pub(crate) struct Helper {
     /// `None` at the end.
     socket: Mutex<Option<OwnedFd>>,
-    /// `None`: it is another process's child.
+    /// The process; `None` if it is another process's child.
     process: Option<Pid>,
 }
 
 impl Helper {
-    /// Forks it. `server` runs in it, and makes what answers requests there.
+    /// Forks the helper. `server` runs in it, and returns the function that answers requests.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -60,11 +60,11 @@ impl Helper {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(near);
-                // A Ctrl-C of the terminal is kvmprof's; this process ends with it.
+                // A Ctrl-C of the terminal must only reach kvmprof. This process ends with it.
                 let _ = rustix::process::setpgid(None, None);
                 let _ = rustix::thread::set_name(name);
                 serve(&far, server());
-                // SAFETY: what its parent has registered for its exit is not the helper's.
+                // SAFETY: it doesn't return. Exit handlers of the parent must not run in the helper.
                 unsafe { libc::_exit(0) }
             }
             process => Ok(Self {
@@ -74,8 +74,8 @@ impl Helper {
         }
     }
 
-    /// Forks one that opens what the command line names, by [`Helper::open`], and nothing else: `open` returns `None` for other things.
-    /// `keep_rights` runs in it before, and has it give up all rights that it doesn't need: if that fails, nothing is opened.
+    /// Forks a helper that opens only what the command line names, by [`Helper::open`]: `open` returns `None` for other names.
+    /// `keep_rights` runs in the helper first, and gives up all rights that the helper doesn't need. If that fails, the helper opens nothing.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -98,7 +98,7 @@ impl Helper {
         unsafe { Self::fork(name, server) }
     }
 
-    /// The same by a thread of this process in place of another process, for programs that have threads already.
+    /// Does what [`Helper::fork_opener`] does by a thread of this process, for programs that have threads already.
     ///
     /// # Errors
     /// The host gives no socket or thread.
@@ -113,7 +113,7 @@ impl Helper {
         Ok(Self::inherited(near))
     }
 
-    /// One that another program has forked, which has executed this one and [handed it over](Self::hand_over).
+    /// A helper that another program has forked, which has executed this program and [handed the helper over](Self::hand_over).
     pub fn inherited(socket: OwnedFd) -> Self {
         Self {
             socket: Mutex::new(Some(socket)),
@@ -121,7 +121,7 @@ impl Helper {
         }
     }
 
-    /// Has the next program that this process executes keep the connection. Returns its number there.
+    /// Keeps the connection open in the next program that this process executes. Returns its descriptor there.
     ///
     /// # Errors
     /// [`leave`](Self::leave) was called, or the system refuses it.
@@ -132,12 +132,12 @@ impl Helper {
         Ok(socket.as_raw_fd())
     }
 
-    /// Leaves it to who else has the connection: it ends with them.
+    /// Leaves the helper to the other owners of the connection. It ends with them.
     pub fn leave(&self) {
         drop(lock(&self.socket).take());
     }
 
-    /// Has one that [`Helper::fork_opener`] has forked open the thing with this name.
+    /// Makes a helper of [`Helper::fork_opener`] open the file or socket with this name.
     ///
     /// # Errors
     /// It isn't on the command line, it can't be opened, or the helper is gone.
@@ -149,7 +149,7 @@ impl Helper {
     /// Sends a request and returns the answer's files.
     ///
     /// # Errors
-    /// What the helper says, or that it is gone.
+    /// The helper's error, or the helper has ended.
     pub fn ask(&self, message: &[u8]) -> io::Result<Vec<OwnedFd>> {
         let socket = lock(&self.socket);
         let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
@@ -182,7 +182,7 @@ impl Drop for Helper {
     fn drop(&mut self) {
         self.leave();
         if self.process.is_some() {
-            // It ends by that; who else has waited for it doesn't matter.
+            // The helper ends when the socket is closed. It doesn't matter if something else has waited for it.
             let _ = waitpid(self.process, WaitOptions::empty());
         }
     }
@@ -199,7 +199,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair?)
 }
 
-/// The answer of one that opens only what the command line names, `None` for other things.
+/// The answer of a helper that opens only what the command line names; `file` is `None` for other names.
 fn opened<E: Display>(file: Option<Result<OwnedFd, E>>) -> Answer {
     match file {
         Some(Ok(file)) => Ok(vec![file]),
@@ -208,7 +208,7 @@ fn opened<E: Display>(file: Option<Result<OwnedFd, E>>) -> Answer {
     }
 }
 
-/// Answers until the other end is closed.
+/// Answers requests until the other end is closed.
 fn serve(socket: &OwnedFd, mut answer: impl FnMut(&[u8]) -> Answer) {
     let mut message = [0; MESSAGE_MAX];
     loop {

@@ -30,12 +30,12 @@ const MAX_TREE: usize = 16;
 const NODE_MASK: u64 = 3;
 const NODE: u64 = 2;
 
-/// The host's kernel. Threads can share it.
+/// The memory of the host's kernel, with the layout of its structures. Threads can share it.
 #[derive(Debug)]
 pub struct HostKernel {
     memory: KernelMemory,
     layout: Layout,
-    /// An error here matters only to sampling.
+    /// An error matters only to sampling.
     vcpu_layout: Result<VcpuLayout, HostKernelError>,
     /// The pid namespace of this process, and its level.
     namespace: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Process {
 }
 
 impl HostKernel {
-    /// Loads the eBPF program that reads the kernel's memory, and finds the offsets of all members that are read. This takes some 10 ms.
+    /// Loads the eBPF program that reads the kernel's memory, and finds the offsets of all members that are read. This takes about 10 ms.
     ///
     /// # Errors
     /// The kernel has no eBPF, this process may not use it, or this version doesn't support the kernel.

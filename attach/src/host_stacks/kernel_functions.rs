@@ -9,13 +9,14 @@ use super::named;
 
 /// The lowest address of the kernel: those of user programs are below it.
 const KERNEL_BEGIN: u64 = 1 << 63;
-/// An address that is farther behind a function's begin isn't taken for a part of it, in bytes: the list has no lengths, and not all code is in it.
+/// The maximum distance of an address from the begin of its function, in bytes. An address that is farther away counts as unknown: the list has no
+/// lengths, and doesn't have all code.
 const LONGEST: u64 = 64 << 10;
 
 /// The functions, by address.
 #[derive(Debug)]
 pub struct KernelFunctions {
-    /// The address of each, and the place of its line in the text.
+    /// The address of each function, and the range of its line in the text.
     functions: Vec<(u64, Range<u32>)>,
     text: Vec<u8>,
 }

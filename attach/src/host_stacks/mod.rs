@@ -1,8 +1,8 @@
-//! Call stacks of the host below a guest's: what its kernel and the VMM did for a vCPU when a tick came.
+//! Call stacks of the host below a guest's: they show what the host's kernel and the VMM did for a vCPU when a tick came.
 //!
 //! The host's kernel unwinds its own part. The VMM's part is a copy of its stack, which is unwound here by the unwind tables of the VMM's
-//! files. Addresses don't leave this module: guests and readers of recordings must not learn those of the host's kernel.
-//! Each function gets a number instead, when it is seen first.
+//! files. Addresses don't leave this module: guests and readers of recordings must not see addresses of the host's kernel.
+//! Each function gets a number instead, when it is first seen.
 
 mod kernel_functions;
 mod program;
@@ -21,7 +21,7 @@ use program::Program;
 
 /// Maximum number of functions that get numbers. Functions that are seen later count as unknown.
 const MAX_FUNCTIONS: usize = 1 << 14;
-/// Maximum number of addresses whose function, and whose code, are remembered.
+/// Maximum number of addresses for which the function and the code are cached.
 const MAX_ADDRESSES: usize = 1 << 16;
 
 /// Why the host's stacks can't be read.
@@ -62,7 +62,7 @@ struct Seen {
     by_name: HashMap<String, u64>,
     /// A line for each number, in the form of `/proc/kallsyms`.
     text: String,
-    /// Code that ends right before an address.
+    /// The code that ends right before an address, by address.
     code: HashMap<u64, Option<[u8; 8]>>,
     cache: UnwindCache,
 }
@@ -73,12 +73,12 @@ pub struct NewHostFunctions {
     /// A text in the form of `/proc/kallsyms`, with numbers from [`HOST_FRAMES`] on for addresses. The module of the kernel's own functions is `[host:kernel]`, that of the
     /// kernel's module kvm `[host:kvm]`, and that of a program its file's name, as `[host:qemu-system-x86_64]`.
     pub text: String,
-    /// How long the text of all functions is with these, in bytes.
+    /// The length of the text of all functions seen so far, these included, in bytes.
     pub known: u64,
 }
 
 impl HostStacks {
-    /// Reads which functions the host's kernel has, and the files that process `pid` has mapped. What it maps later is unknown.
+    /// Reads the functions of the host's kernel, and the files that process `pid` has mapped. Files that it maps later are unknown.
     ///
     /// # Errors
     /// The kernel hides its functions, or this process may not look into the other one.
@@ -111,7 +111,7 @@ impl HostStacks {
         let mut seen = self.seen();
         let mut is_first = true;
         for address in record.kernel_frames() {
-            // A return address is behind the call.
+            // A return address is behind its call instruction.
             let inside = address.wrapping_sub(u64::from(!is_first));
             is_first = false;
             frames.push(seen.number_at(inside, || self.kernel.name(inside)));

@@ -62,7 +62,7 @@ struct Line<'a> {
 }
 
 impl Program {
-    /// Reads the files that process `pid` has mapped now. A file that has been replaced since is left out.
+    /// Reads the files that process `pid` has mapped now. A file that was replaced after it was mapped is left out.
     ///
     /// # Errors
     /// Its mappings can't be read.
@@ -128,8 +128,8 @@ impl Program {
         Some(bytes)
     }
 
-    /// The name of the function at `address`, with its file; if the function has no name, its place in the file. `None` outside of the
-    /// files' code.
+    /// The name of the function at `address`, with its file. If the function has no name, its offset in the file stands for the name. `None` outside
+    /// of the files' code.
     pub fn name(&self, address: u64) -> Option<String> {
         let mapping = self.mapping(address)?;
         let place = mapping.offset.checked_add(address - mapping.begin)?;
@@ -139,8 +139,8 @@ impl Program {
 }
 
 impl Code {
-    /// The file of `line` below `folder`, the process's root; `None` if there is another one at its path by now, it is no program, or there is no
-    /// `room` for its bytes.
+    /// Reads the file of `line` below `folder`, the process's root. `None` if another file is at its path by now, if it isn't a program, or if there
+    /// is no `room` for its bytes.
     fn read(folder: &OwnedFd, line: &Line<'_>, room: &mut u64) -> Option<Self> {
         let (file, length) = line.open(folder)?;
         (length <= MAX_FILE).then_some(())?;
@@ -157,7 +157,7 @@ impl Code {
         })
     }
 
-    /// The function with the file's byte number `place`: its name, or its place in the file.
+    /// The function that contains byte number `place` of the file: its name, or its offset in the file.
     fn function(&self, place: u64) -> Option<Cow<'_, str>> {
         let mut segments = self.segments.iter();
         let segment =
@@ -183,8 +183,8 @@ impl Code {
 }
 
 impl<'a> Line<'a> {
-    /// The file and its length. The process can have put anything in the file's place. Only that regular file is opened: to open some devices
-    /// has an effect, and to open a pipe waits.
+    /// Opens the file, and returns its length, too. The process can have put anything at the file's path. Only a regular file is opened: opening some
+    /// devices has side effects, and opening a pipe waits.
     fn open(&self, folder: &OwnedFd) -> Option<(File, u64)> {
         // The kernel's list has paths without symbolic links.
         let place = openat2(

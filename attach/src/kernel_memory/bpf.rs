@@ -219,8 +219,8 @@ pub fn set_event(array: &OwnedFd, event: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Loads a program for perf events, which the kernel checks. The verifier's messages cost time: they are asked for only when it has
-/// refused the program.
+/// Loads a program for perf events, which the kernel checks. The verifier's messages cost time: the program is loaded again with messages only
+/// after the verifier has refused it.
 pub fn load_for_event(instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
     let first = match load_type(PROG_TYPE_PERF_EVENT, instructions, &mut []) {
         Ok(program) => return Ok(program),

@@ -30,9 +30,9 @@ pub enum KernelMemoryError {
     /// Another call failed.
     #[error("Cannot {what}: {error}")]
     Failed {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Reads the host kernel's memory, by a small eBPF program that is made here and run by BPF_PROG_TEST_RUN.
+//! Reads the host kernel's memory. A small eBPF program, which this module makes and runs by BPF_PROG_TEST_RUN, does the reads.
 
 pub(crate) mod bpf;
 mod error;
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 4096;
 pub struct KernelMemory {
     program: OwnedFd,
     /// The map into which the program copies what it reads. The program keeps the map alive.
-    place: Mutex<Place>,
+    value: Mutex<MappedValue>,
 }
 
 impl KernelMemory {
@@ -34,15 +34,15 @@ impl KernelMemory {
         let limit = i32::try_from(AT_ONCE).unwrap_or_default();
         let instructions = program::instructions(map.as_raw_fd(), limit);
         let program = bpf::load(&instructions).map_err(why_refused)?;
-        let place = Place::map(&map).map_err(|error| KernelMemoryError::Failed {
+        let value = MappedValue::map(&map).map_err(|error| KernelMemoryError::Failed {
             what: "map what the eBPF program reads",
             error,
         })?;
         let memory = Self {
             program,
-            place: Mutex::new(place),
+            value: Mutex::new(value),
         };
-        // Some sandboxes allow to load programs and not to run them. That fails here.
+        // Some sandboxes allow a process to load programs, but not to run them. In such a sandbox this call fails.
         memory.own_task().map_err(why_refused)?;
         Ok(memory)
     }
@@ -50,7 +50,7 @@ impl KernelMemory {
     /// The address of the calling thread's `struct task_struct`.
     ///
     /// # Errors
-    /// What bpf(2) says.
+    /// bpf(2) fails.
     pub fn own_task(&self) -> io::Result<u64> {
         let mut address = [0; 8];
         self.run([0, 0], &mut address)?;
@@ -91,9 +91,9 @@ impl KernelMemory {
     }
 
     fn run(&self, arguments: [u64; 2], result: &mut [u8]) -> io::Result<()> {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         match bpf::run(&self.program, arguments)? {
-            0 => place.copy_to(result),
+            0 => value.copy_to(result),
             error => Err(io::Error::from_raw_os_error(error.saturating_neg())),
         }
     }
@@ -121,12 +121,12 @@ pub(crate) fn why_refused(error: io::Error) -> KernelMemoryError {
 
 /// The mapped value of a map.
 #[derive(Debug)]
-struct Place(NonNull<u8>);
+struct MappedValue(NonNull<u8>);
 
 // SAFETY: the mapping belongs to the whole process, and this is its only owner.
-unsafe impl Send for Place {}
+unsafe impl Send for MappedValue {}
 
-impl Place {
+impl MappedValue {
     fn map(map: &OwnedFd) -> io::Result<Self> {
         // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
         let address = unsafe {
@@ -147,7 +147,7 @@ impl Place {
             .ok_or_else(|| io::Error::other("it is mapped at address 0"))
     }
 
-    /// Copies its first bytes.
+    /// Copies the first bytes of the value to `buffer`.
     fn copy_to(&self, buffer: &mut [u8]) -> io::Result<()> {
         if buffer.len() > AT_ONCE {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -161,7 +161,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MappedValue {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), AT_ONCE) };

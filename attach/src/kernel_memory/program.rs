@@ -5,7 +5,7 @@ use super::bpf::Instruction;
 /// Numbers of helpers (`include/uapi/linux/bpf.h`).
 pub const HELPER_GET_CURRENT_TASK: i32 = 35;
 pub const HELPER_PROBE_READ_KERNEL: i32 = 113;
-/// The source register of a 64-bit load that says: the address of a map's value.
+/// The source register of a 64-bit load that loads the address of a map's value.
 const PSEUDO_MAP_VALUE: u8 = 2;
 
 /// Opcodes.

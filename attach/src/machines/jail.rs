@@ -1,14 +1,14 @@
-//! The name of the jail that a VMM runs in, where its command line has no name.
+//! The name of the jail that a VMM runs in, for guests whose command line has no name.
 
 use super::processes;
 
-/// The guest's name by the root folder of process `pid`, the VMM; `None` if that isn't one of a jail.
+/// The guest's name by the root folder of process `pid`, the VMM; `None` if the folder isn't the root of a jail.
 ///
 /// Firecracker's jailer makes `.../ID/root` the root, by a mount namespace, and others do so by chroot(2); containers have `.../ID/rootfs`. `kvmprof
 /// jail` names its folder as the source of the root's file system. Control groups aren't asked: what they are called says who has started a
 /// process (`session-3.scope`), in a jail or not.
 pub fn name_of(pid: i32) -> Option<Vec<u8>> {
-    // Where the root is no mount's, this is all that tells it. A root that isn't in this process's own tree of mounts looks like its own.
+    // If the root isn't the root of a mount, only this link names it. A root outside of this process's own tree of mounts looks like its own root.
     let root = processes::root(pid)?;
     if root != b"/" {
         return above_root(&root).map(<[u8]>::to_vec);
@@ -18,7 +18,7 @@ pub fn name_of(pid: i32) -> Option<Vec<u8>> {
     name_by_mounts(&theirs, &own)
 }
 
-/// The same by the mounts of the VMM and of this process (`/proc/PID/mountinfo`).
+/// The guest's name by the mounts of the VMM and of this process (`/proc/PID/mountinfo`).
 fn name_by_mounts(theirs: &[u8], own: &[u8]) -> Option<Vec<u8>> {
     let root = Root::find(theirs)?;
     let is_own =
@@ -34,10 +34,10 @@ fn name_by_mounts(theirs: &[u8], own: &[u8]) -> Option<Vec<u8>> {
     above_root(&unescaped(root.folder)).map(<[u8]>::to_vec)
 }
 
-/// What is mounted at a process's root, as `/proc/PID/mountinfo` has it.
+/// The file system at a process's root, as `/proc/PID/mountinfo` describes it.
 struct Root<'a> {
     device: &'a [u8],
-    /// Which folder of the file system.
+    /// The folder of the file system that is mounted.
     folder: &'a [u8],
     kind: &'a [u8],
     source: &'a [u8],

@@ -20,7 +20,7 @@ use crate::{HostKernel, HostKernelError, Slots};
 /// A vCPU of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vcpu {
-    /// Its id (KVM_CREATE_VCPU): on x86 its local APIC's, in most VMMs its number from 0.
+    /// Its id (KVM_CREATE_VCPU). On x86 this is the id of its local APIC; most VMMs count from 0.
     pub index: u32,
     /// Its descriptor in the VMM.
     pub descriptor: i32,
@@ -33,33 +33,33 @@ pub struct Vcpu {
 pub struct Machine {
     /// The VMM's process.
     pub pid: i32,
-    /// When the process was started, in clock ticks since the host's start (proc_pid_stat(5), field 22): tells it from
-    /// another one with the same pid later on.
+    /// When the process was started, in clock ticks since the host's start (proc_pid_stat(5), field 22). It distinguishes the
+    /// process from a later one with the same pid.
     pub start_time: u64,
     /// The name of the VMM's program. The VMM chose it: escape it before it is shown.
     pub program: String,
-    /// The guest's name by the VMM's command line, or else by the jail that the VMM runs in. Escape it, too.
+    /// The guest's name from the VMM's command line, or else from the jail that the VMM runs in. Escape it, too.
     pub name: Option<String>,
     /// The guest's descriptor in the VMM.
     pub descriptor: i32,
     /// Its vCPUs, by their index.
     pub vcpus: Vec<Vcpu>,
-    /// The size of its memory, in bytes: all that the VMM gave it and it can write to. `None` if that isn't known.
+    /// The size of its writable memory, in bytes. `None` if that isn't known.
     pub memory_bytes: Option<u64>,
-    /// What keeps it from being attached to.
+    /// Why it can't be attached to; `None` if it can.
     pub obstacle: Option<Obstacle>,
 }
 
-/// What [`find_machines`] has found.
+/// The result of [`find_machines`].
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The guests, by the VMMs' pids.
     pub machines: Vec<Machine>,
-    /// How many processes this one may not look into: they may have guests, too.
+    /// The number of processes that this process may not look into. They may have guests, too.
     pub hidden: usize,
 }
 
-/// A guest of which only what is cheap to find is known yet: a process of another user can have any number of descriptors of the same guests.
+/// A guest of which only what is cheap to find is known so far. A process of another user can have any number of descriptors of the same guests.
 struct Candidate {
     machine: Machine,
     /// Its `struct kvm`, if that is known.
@@ -107,14 +107,14 @@ fn each_once(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates
 }
 
-/// The names of the capabilities that this process lacks to look into process `pid`; `None`: into any process. The list is empty if it may
-/// look.
+/// The names of the capabilities that this process lacks to look into process `pid`, or into any process if `pid` is `None`. The list is
+/// empty if this process may look.
 pub fn missing_to_look_into(pid: Option<i32>) -> Vec<&'static str> {
     let opened = pid.map(processes::descriptors);
     if !opened.is_none_or(|opened| is_forbidden(opened.err())) {
         return Vec::new();
     }
-    // Files of the same user's processes can be opened without this capability, so that only others say whether it is needed.
+    // Files of the same user's processes can be opened without this capability, so that only other users' processes show whether it is needed.
     let needs_files = pid.is_none_or(|pid| is_forbidden(processes::open_descriptors(pid).err()));
     let files = needs_files.then_some(capabilities::FILES);
     let needed: Vec<Capability> = [capabilities::PROCESS].into_iter().chain(files).collect();
@@ -223,7 +223,7 @@ impl Candidate {
     }
 }
 
-/// What keeps a guest from being attached to, as far as its process and its vCPUs say.
+/// Why a guest can't be attached to, as far as its process and its vCPUs show.
 fn obstacle_of_process(machine: &Machine) -> Option<Obstacle> {
     if !processes::can_read_memory(machine.pid) {
         Some(Obstacle::Permission)

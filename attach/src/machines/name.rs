@@ -1,17 +1,17 @@
-//! The name that a guest has by its VMM's command line, or by the jail that its VMM runs in.
+//! A guest's name: from its VMM's command line, or from the jail that its VMM runs in.
 
 use super::{jail, processes};
 
 /// Maximum number of bytes of a name; longer names are cut.
 const MAX_NAME: usize = 256;
 
-/// The name of the guest of process `pid`: that of its command line, else that of its jail. `None` if there is neither.
+/// The name of the guest of process `pid`: the one on its command line, or else the one of its jail. `None` if there is neither.
 pub fn name_of_guest(pid: i32) -> Option<String> {
     let by_arguments = name_of(&processes::command_line(pid));
     by_arguments.or_else(|| jail::name_of(pid).map(|name| text(&name)))
 }
 
-/// A name, cut to its longest length.
+/// A name, cut to the maximum length.
 fn text(name: &[u8]) -> String {
     let name = name.get(..MAX_NAME).unwrap_or(name);
     String::from_utf8_lossy(name).into_owned()
@@ -67,7 +67,7 @@ fn guest(value: &[u8]) -> Vec<u8> {
         .to_vec()
 }
 
-/// The options of `value`, which commas separate; a doubled comma is one in the option.
+/// The options of `value`, separated by commas. A doubled comma stands for a comma in an option.
 fn options(value: &[u8]) -> Vec<Vec<u8>> {
     let mut options = vec![Vec::new()];
     let mut rest = value.iter().peekable();

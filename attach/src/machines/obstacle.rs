@@ -1,11 +1,11 @@
-//! What keeps a guest from being attached to.
+//! The reasons why a guest can't be attached to.
 
 use crate::{HostKernel, Slots};
 
-/// From this `KVM_X86_*_VM` on memory is encrypted: SEV, SEV-ES, SEV-SNP, TDX (`arch/x86/include/uapi/asm/kvm.h`).
+/// The first `KVM_X86_*_VM` whose memory is encrypted: SEV, then SEV-ES, SEV-SNP, TDX (`arch/x86/include/uapi/asm/kvm.h`).
 const SEV: u8 = 2;
 
-/// What keeps a guest from being attached to, in words for the user.
+/// Why a guest can't be attached to. Its `Display` is for the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// The host's kernel can't be asked where guest memory is.
@@ -41,12 +41,12 @@ pub enum Obstacle {
     NoThread,
 }
 
-/// What keeps the memory of the guest at `kvm` from being read, as far as the kernel knows.
+/// Why the memory of the guest at `kvm` can't be read, as far as the kernel knows.
 pub fn obstacle_of_memory(kernel: &HostKernel, kvm: u64, slots: &Slots) -> Option<Obstacle> {
     obstacle(kernel.vm_type(kvm), slots.bytes(), slots.private_bytes())
 }
 
-/// The same by the guest's type, if that is known, the size of its memory, and that of what its VMM can't read.
+/// The obstacle by the guest's type, if that is known, the size of its memory, and the size of the memory that its VMM can't read.
 fn obstacle(kind: Option<u8>, bytes: u64, private_bytes: u64) -> Option<Obstacle> {
     if kind.is_some_and(|kind| kind >= SEV) {
         return Some(Obstacle::Encrypted);

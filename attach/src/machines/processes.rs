@@ -1,4 +1,4 @@
-//! What /proc says of processes. They may end at any moment: then results are `None` or empty.
+//! Processes, as /proc describes them. A process may end at any moment: then results are `None` or empty.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ const USER_WORKER: u32 = 0x4000;
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: u64 = 0xae80;
 
-/// What a descriptor of KVM stands for.
+/// The object behind a descriptor of KVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A guest (KVM_CREATE_VM).
@@ -119,8 +119,8 @@ pub fn is_guest(pid: i32, number: i32) -> bool {
     link.is_ok_and(|link| kind(link.as_bytes()) == Some(Kind::Guest))
 }
 
-/// When a process was started, in clock ticks since the host's start: with the pid, this tells processes apart that
-/// have one pid after the other.
+/// When a process was started, in clock ticks since the host's start. With the pid, this distinguishes processes that
+/// have the same pid one after the other.
 pub fn start_time(pid: i32) -> Option<u64> {
     stat_field(&fs::read(folder(pid).join("stat")).ok()?, START_TIME)
 }
@@ -163,13 +163,13 @@ fn read(pid: i32, name: &str, max: u64) -> Vec<u8> {
     bytes
 }
 
-/// Where the root of a process is, seen from this one's; `/` also where its mounts are others.
+/// The path of a process's root, as seen from this process's root. It is `/`, too, if the process has other mounts.
 pub fn root(pid: i32) -> Option<Vec<u8>> {
     let link = rustix::fs::readlink(folder(pid).join("root"), Vec::new());
     link.ok().map(CString::into_bytes)
 }
 
-/// What is mounted where for a process (proc_pid_mountinfo(5)), or the first part of it.
+/// The list of a process's mounts (proc_pid_mountinfo(5)), or the first part of it.
 pub fn mounts(pid: i32) -> Vec<u8> {
     read(pid, "mountinfo", MAX_MOUNTS)
 }
@@ -184,12 +184,12 @@ pub fn running_vcpu(pid: i32, tid: i32) -> Option<i32> {
     let folder = folder(pid).join("task").join(tid.to_string());
     let call = fs::read_to_string(folder.join("syscall")).ok()?;
     let descriptor = running_vcpu_of(&call)?;
-    // KVM's own worker in the VMM (kvm-nx-lpage-recovery) has its maker's registers, and so the same system call.
+    // KVM's own worker in the VMM (kvm-nx-lpage-recovery) has the registers of the thread that made it, and so shows the same system call.
     let flags: u32 = stat_field(&fs::read(folder.join("stat")).ok()?, FLAGS)?;
     (flags & (IO_WORKER | USER_WORKER) == 0).then_some(descriptor)
 }
 
-/// As [`running_vcpu`], by the file's contents (proc_pid_syscall(5)): the call's number and its arguments.
+/// The result of [`running_vcpu`] from the file's contents (proc_pid_syscall(5)): the call's number and its arguments.
 fn running_vcpu_of(call: &str) -> Option<i32> {
     let mut words = call.split_ascii_whitespace();
     let mut word = || words.next();

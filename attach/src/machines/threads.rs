@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Vcpu;
 use super::processes::{self, Descriptor, Kind};
 
-/// How often threads are looked at: the system call of a thread that is on a processor can't be seen.
+/// How often threads are looked at. A look doesn't show the system call of a thread that is on a processor.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -1,4 +1,4 @@
-//! Instructions of an eBPF program, as they are added (`Documentation/bpf/standardization/instruction-set.rst`).
+//! Builds an eBPF program, instruction by instruction (`Documentation/bpf/standardization/instruction-set.rst`).
 
 use super::record::FLAGS;
 use crate::kernel_memory::bpf::Instruction;
@@ -35,7 +35,7 @@ pub const JUMP_IF_ABOVE_IMMEDIATE: u8 = 0x25;
 pub const JUMP_IF_ANY_BIT: u8 = 0x45;
 pub const JUMP_IF_NEGATIVE: u8 = 0xc5;
 
-/// Registers that calls leave alone: the program's context, where the pointer leads to, flags, and the record.
+/// Registers that calls don't change: the program's context, the address that the pointer holds, flags, and the record.
 pub const CONTEXT: u8 = 6;
 pub const TARGET: u8 = 7;
 pub const FLAG_SET: u8 = 8;
@@ -125,7 +125,7 @@ impl Program {
         self.0.len() - 1
     }
 
-    /// Reads kernel memory; zeros where that fails.
+    /// Reads kernel memory to `offset` of the record. If that fails, the record has zeros there.
     pub fn read_kernel(&mut self, offset: usize, bytes: i32, address: u64) {
         self.load_immediate(3, address);
         self.read(offset, bytes, HELPER_PROBE_READ_KERNEL);

@@ -1,11 +1,11 @@
-//! Why the host's kernel takes no samples.
+//! Reasons why the host's kernel can't take samples.
 
 use std::io;
 
 use crate::kernel_memory::{KernelMemoryError, why_refused};
 use crate::{HostKernelError, kernel_memory::bpf::LoadError};
 
-/// Why the host's kernel takes no samples.
+/// Why the host's kernel can't take samples.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplingError {
     /// The types of the host's kernel don't say where registers are.
@@ -20,10 +20,10 @@ pub enum SamplingError {
     /// The verifier doesn't accept the program.
     #[error("The host's kernel refuses the eBPF program that takes samples ({0})")]
     Verifier(String),
-    /// The vCPU has gone.
+    /// The VMM has closed the vCPU.
     #[error("A vCPU of the guest has gone")]
     NoVcpu,
-    /// The guest of this process isn't where the host's kernel keeps guests.
+    /// The host's kernel has no such guest of this process.
     #[error("The host's kernel doesn't know the guest of this process")]
     NoGuest,
 }

@@ -1,5 +1,5 @@
-//! The part of the program that puts a record of the host's own call stack into the ring, ahead of the sample's: of ticks that come while the
-//! vCPU's thread isn't in the guest.
+//! The part of the program that puts a record of the host's own call stack into the ring, ahead of the sample's record, if a tick comes while
+//! the vCPU's thread isn't in the guest.
 
 use kvmprof_introspection::bytes::u64_at;
 
@@ -18,7 +18,7 @@ const HELPER_GET_STACK: i32 = 67;
 const HELPER_GET_CURRENT_TASK_BTF: i32 = 158;
 const HELPER_TASK_PT_REGS: i32 = 175;
 
-/// A flag in the place of a sample's flags: the record is one of the host's stack.
+/// A flag, at the offset of a sample's flags: the record is a host stack.
 pub const HOST: i32 = 1 << 30;
 /// Offsets in a record of the numbers of bytes of the kernel's frames and of the VMM's stack; each number has 8 bytes.
 const KERNEL_LENGTH: usize = 0;
@@ -39,19 +39,19 @@ const PIECES: i32 = 12;
 /// The longest such record.
 pub const MAX_HOST_RECORD_BYTES: usize = STACK + 12 * 1024;
 
-/// The code segment of what the tick interrupted, in the program's context; its lowest bits are the privilege level.
+/// The offset of the interrupted code segment in the program's context. The segment's lowest bits are the privilege level.
 const CONTEXT_CS: i16 = 17 * 8;
 
-/// Keeps how much was copied of the VMM's stack.
+/// The register with the number of bytes that were copied of the VMM's stack.
 const COPIED: u8 = 8;
 
 impl Program {
-    /// Writes the record, which is put together in the value of the map `record`, if the tick didn't interrupt the guest. Of registers only
-    /// the context stays.
+    /// Writes the record if the tick didn't interrupt the guest. The record is built in the value of the map `record`. Changes all registers
+    /// but the context.
     pub fn host_stack(&mut self, record: i32, outputs: i32) {
         self.load_record(record);
         self.add(STORE_IMMEDIATE_64, RECORD, 0, offset16(FLAGS), HOST);
-        // There is none of a guest (perf_callchain_kernel in arch/x86/events/core.c), nor where the VMM itself was interrupted.
+        // The kernel has no stack if the tick interrupted a guest (perf_callchain_kernel in arch/x86/events/core.c) or the VMM itself.
         self.registers(MOVE_REGISTER, 1, CONTEXT);
         self.point_to(2, FRAMES);
         self.immediate(MOVE_IMMEDIATE, 3, FRAMES_BYTES);
@@ -80,7 +80,7 @@ impl Program {
         self.land(is_guest);
     }
 
-    /// Reads the registers with which the thread left user mode, and copies its stack from there on.
+    /// Reads the registers that the thread had when it left user mode, and copies its stack from RSP on.
     fn copy_program_stack(&mut self) {
         self.call(HELPER_GET_CURRENT_TASK_BTF);
         self.registers(MOVE_REGISTER, 1, 0);
@@ -121,7 +121,7 @@ impl<'a> HostRecord<'a> {
         u64_at(self.0, offset).unwrap_or_default()
     }
 
-    /// The kernel's frames, innermost first: where it was interrupted, then return addresses. None while the VMM itself ran.
+    /// The kernel's frames, innermost first: the interrupted instruction, then return addresses. Empty if the VMM itself ran.
     pub fn kernel_frames(&self) -> impl Iterator<Item = u64> {
         let bytes = usize::try_from(self.u64(KERNEL_LENGTH)).unwrap_or(usize::MAX);
         let frames = self.0.get(FRAMES..STACK).unwrap_or_default();
@@ -129,7 +129,7 @@ impl<'a> HostRecord<'a> {
         words.iter().map(|word| u64::from_le_bytes(*word))
     }
 
-    /// The VMM's RIP, RSP and RBP when it was interrupted or entered the kernel, and what was copied of its stack from RSP on. `None` if that
+    /// The VMM's RIP, RSP and RBP when it was interrupted or entered the kernel, and the copy of its stack from RSP on. `None` if they
     /// couldn't be read.
     pub fn program(&self) -> Option<([u64; 3], &'a [u8])> {
         let registers = [RIP, RSP, RBP].map(|offset| self.u64(offset));

@@ -1,4 +1,4 @@
-//! Offsets of what a sample needs in the structures of the host's kernel, in bytes from the start of each.
+//! Offsets, in structures of the host's kernel, of the members that a sample needs, in bytes from the start of each structure.
 
 use std::fs;
 
@@ -17,36 +17,36 @@ pub struct VcpuLayout {
     pub kvm: u64,
     /// `kvm_vcpu.arch.regs`.
     pub registers: u64,
-    /// `kvm_vcpu.arch.regs_avail`: which of them are valid.
+    /// `kvm_vcpu.arch.regs_avail`: which of these registers are valid.
     pub available: u64,
     /// `kvm_vcpu.arch.cr3` and `cr4`.
     pub cr3: u64,
     pub cr4: u64,
     /// `kvm_vcpu.arch.mp_state`.
     pub mp_state: u64,
-    /// Where it shows that the vCPU runs a guest of the guest's own; `None` where the kernel doesn't tell.
+    /// The members that show whether the vCPU runs a nested guest; `None` if the kernel has none.
     pub nested: Option<Nested>,
-    /// The place of the other registers.
+    /// The location of the other registers.
     pub state: State,
 }
 
-/// `kvm_vcpu.arch.walk_mmu` and `nested_mmu`. The first is a pointer, which leads to the second while the vCPU runs a guest of the guest's own by nested
-/// paging (`nested_ept_init_mmu_context`, `arch/x86/kvm/vmx/nested.c`; `nested_svm_init_mmu_context`, `arch/x86/kvm/svm/nested.c`).
+/// `kvm_vcpu.arch.walk_mmu` and `nested_mmu`. The first is a pointer. It points to the second while the vCPU runs a nested guest with nested paging
+/// (`nested_ept_init_mmu_context`, `arch/x86/kvm/vmx/nested.c`; `nested_svm_init_mmu_context`, `arch/x86/kvm/svm/nested.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nested {
     pub walk_mmu: u64,
     pub nested_mmu: u64,
 }
 
-/// The place of those registers of a vCPU that KVM keeps in another structure for each kind of processor, in bytes from the start of
-/// `struct kvm_vcpu`, which is the first member of that structure.
+/// The location of the registers that KVM keeps in a structure of its own for each kind of processor. `struct kvm_vcpu` is the first member
+/// of that structure; offsets are in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Without VT-x and SVM: `vcpu_pvm.cpl`, an `int`, and `vcpu_pvm.seg[VCPU_SREG_CS].l`. CR3 is current.
     Software { cpl: u64, code: u64 },
     /// SVM: `vcpu_svm.vmcb`, a pointer to what the processor has written.
     Svm { vmcb: u64 },
-    /// VT-x has them in the processor.
+    /// VT-x: the processor keeps them, and memory has no copy.
     Unknown,
 }
 
@@ -68,7 +68,7 @@ const LONG_VMCB: u8 = 1 << 1;
 const LONG_SEGMENT: u8 = 1;
 
 impl State {
-    /// Their place on this host, if `types` are those of its kernel.
+    /// The location of these registers on this host, if `types` are the types of its kernel.
     fn of_host(types: &Btf<'_>) -> Option<Self> {
         let processor = processor(&fs::read_to_string("/proc/cpuinfo").ok()?)?;
         if processor != Processor::Svm {
@@ -108,7 +108,7 @@ impl State {
 }
 
 impl VcpuLayout {
-    /// Finds it.
+    /// Finds the offsets in the kernel's BTF.
     pub fn find(btf: &Btf<'_>) -> Result<Self, HostKernelError> {
         let offset = |structure, member| {
             btf.offset_of(structure, member)

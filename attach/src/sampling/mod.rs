@@ -1,9 +1,9 @@
-//! Samples of vCPUs that the host's kernel takes: a small eBPF program on a clock event of the vCPU's thread, which puts
+//! Samples of vCPUs that the host's kernel takes. A small eBPF program runs on each clock event of the vCPU's thread, and puts
 //! one record for each tick into the ring of another event.
 //!
-//! The program runs in the clock's interrupt, so the vCPU stands still meanwhile, and `current` is its thread. It reads
-//! registers that KVM keeps in memory. It reads the running process and thread from guest memory, through the VMM's mapping, at addresses that
-//! were found before and are constants of the program.
+//! The program runs in the clock's interrupt, so the vCPU stands still meanwhile, and `current` is its thread. The program reads
+//! the registers that KVM keeps in memory. It reads the running process and thread from guest memory, through the VMM's mapping. Their
+//! addresses were found before, and are constants of the program.
 
 mod assembly;
 mod error;
@@ -34,12 +34,12 @@ use layout::{State, vmcb};
 use program::{Plan, Read, Source};
 use stacks::Stacks;
 
-/// Most parts of guest memory that tasks are looked for in: a guest has one below 4 GiB and one above, and its kernel's
+/// Maximum number of parts of guest memory in which tasks are searched. A guest has one below 4 GiB, one above, and its kernel's
 /// image.
 const MAX_RANGES: usize = 8;
-/// Smaller slots are firmware and devices.
+/// Minimum size of a slot with memory, in bytes: smaller slots are firmware and devices.
 const MIN_SLOT: u64 = 1 << 20;
-/// Most bytes that are copied of each stack. A kernel's stacks have 16 KiB, and use a tenth of that as a rule.
+/// Maximum number of bytes that are copied of each stack. A kernel's stack has 16 KiB, and usually a tenth of it is in use.
 const STACK_BYTES: i32 = 4096;
 /// CR4.LA57: 5 levels of page tables.
 const LA57: u64 = 1 << 12;
@@ -56,19 +56,19 @@ pub struct SamplingHost {
     /// `struct kvm`.
     kvm: u64,
     layout: VcpuLayout,
-    /// What this process's CLOCK_MONOTONIC is ahead of the host's by, in ns modulo 2^64.
+    /// This process's CLOCK_MONOTONIC minus the host's, in ns modulo 2^64.
     time_offset: u64,
-    /// The host's functions, if samples with stacks have the host's stacks, too.
+    /// The host's functions; `None` if samples have no host stacks.
     host_stacks: Option<Arc<HostStacks>>,
 }
 
-/// A program for one vCPU. Once it is set on an event it lives as long as that.
+/// A program for one vCPU. Once it is set on an event, it lives as long as the event.
 #[derive(Debug)]
 pub struct SamplingProgram {
     program: OwnedFd,
     /// The array with the event that records go to. The kernel removes the entry when this descriptor is closed.
     _outputs: OwnedFd,
-    /// The map in whose value the program puts a record together.
+    /// The map in whose value the program builds a record.
     _record: OwnedFd,
     _host_record: Option<OwnedFd>,
 }
@@ -77,7 +77,7 @@ impl SamplingHost {
     /// Makes programs for the guest whose memory is `memory`.
     ///
     /// # Errors
-    /// The host's kernel isn't one that is known.
+    /// This version doesn't support the host's kernel.
     pub fn attached(memory: &AttachedMemory) -> Result<Self, SamplingError> {
         let kernel = Arc::clone(memory.kernel());
         Self::new(kernel, memory.machine().pid, memory.kvm())
@@ -86,7 +86,7 @@ impl SamplingHost {
     /// Makes programs for the guest of this process behind the descriptor `vm`.
     ///
     /// # Errors
-    /// The host's kernel isn't one that is known.
+    /// This version doesn't support the host's kernel.
     pub fn own(kernel: Arc<HostKernel>, vm: i32) -> Result<Self, SamplingError> {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         let process = kernel.process(pid);
@@ -95,7 +95,7 @@ impl SamplingHost {
             (kernel.mm_of(kvm)? == process.mm).then_some(kvm)
         });
         let mut host = Self::new(kernel, pid, kvm.ok_or(SamplingError::NoGuest)?)?;
-        // They are offered neither VT-x nor SVM.
+        // kvmprof's own guests have neither VT-x nor SVM.
         host.layout.nested = None;
         Ok(host)
     }
@@ -113,8 +113,8 @@ impl SamplingHost {
         })
     }
 
-    /// From now on a record of the host's stack precedes a sample with stacks whose tick didn't interrupt the guest. `stacks` are those of
-    /// the guest's VMM.
+    /// From now on, a record of the host's stack precedes each sample with stacks whose tick didn't interrupt the guest. `stacks` are the stacks
+    /// of the guest's VMM.
     #[must_use]
     pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
         Self {
@@ -123,12 +123,12 @@ impl SamplingHost {
         }
     }
 
-    /// The reader of the records of the host's stacks, if there are such records.
+    /// The reader for records of the host's stacks; `None` if there are no such records.
     pub fn host_stacks(&self) -> Option<&HostStacks> {
         self.host_stacks.as_deref()
     }
 
-    /// Most bytes that the records of one tick have, with stacks or without.
+    /// Maximum length of the records of one tick, in bytes, with these parts of stacks.
     pub fn max_record_bytes(&self, stacks: StackParts) -> usize {
         if stacks == StackParts::default() {
             return RECORD_BYTES;
@@ -137,24 +137,24 @@ impl SamplingHost {
         MAX_SAMPLE_BYTES + host.map_or(0, |_| host::MAX_HOST_RECORD_BYTES)
     }
 
-    /// Whether a vCPU's privilege level is in every record. Without it a guest's mode is known only by its addresses, which tell the kernel from
-    /// programs only in Linux.
+    /// Whether every record has the vCPU's privilege level. Without it, only addresses show a guest's mode, and only those of Linux distinguish
+    /// the kernel from programs.
     pub fn knows_privilege(&self) -> bool {
         self.layout.state != State::Unknown
     }
 
-    /// The bit that says in a record that the code segment is 64-bit code.
+    /// The bit of a record that is set if the code segment is 64-bit code.
     pub fn long_mask(&self) -> u8 {
         self.layout.state.long_mask()
     }
 
-    /// The program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots` and writes to
-    /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Records have the values of `places`, by
-    /// their order there; `None`: registers only. `stacks`: which parts of the stacks of Linux guests they have, where the
-    /// host's kernel has the stack pointer in memory.
+    /// Loads the program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots`. The program writes to
+    /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Records have the values of `places`, in the same
+    /// order, or only registers if `places` is `None`. For Linux guests they have these parts of `stacks`, if the host's kernel has the
+    /// stack pointer in memory.
     ///
     /// # Errors
-    /// The vCPU is gone, or the host's kernel refuses the program.
+    /// The VMM has closed the vCPU, or the host's kernel refuses the program.
     pub fn program(
         &self,
         slots: &Slots,

@@ -16,13 +16,13 @@ use crate::kernel_memory::program::{
     EXIT, HELPER_PROBE_READ_KERNEL, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64,
 };
 
-/// What a program reads.
+/// What a program reads, and where it writes records.
 #[derive(Debug)]
 pub struct Plan {
     /// `struct kvm_vcpu`, and the `struct kvm` that it belongs to.
     pub vcpu: u64,
     pub kvm: u64,
-    /// Whether SVM translates by the guest's own page tables: then KVM's copy of CR3 isn't current.
+    /// Whether SVM uses the guest's own page tables (nested paging). Then KVM's copy of CR3 isn't current.
     pub has_nested_paging: bool,
     /// The descriptor of the array whose first entry is the event that records go to.
     pub outputs: i32,
@@ -31,14 +31,14 @@ pub struct Plan {
     pub pointer: Option<Pointer>,
     pub reads: Vec<Read>,
     pub stacks: Option<Stacks>,
-    /// The descriptor of the map whose value has room for a record of the host's stack, where that is wanted.
+    /// The descriptor of the map whose value has room for a record of the host's stack; `None` for programs without such records.
     pub host_record: Option<i32>,
-    /// What is to be added to the host's CLOCK_MONOTONIC, modulo 2^64.
+    /// The number of ns that the program adds to the host's CLOCK_MONOTONIC, modulo 2^64.
     pub time_offset: u64,
 }
 
 impl Plan {
-    /// How much room a record needs, in bytes.
+    /// Maximum length of a record, in bytes.
     pub fn room(&self) -> usize {
         self.stacks.as_ref().map_or(RECORD_BYTES, Stacks::room)
     }
@@ -57,14 +57,14 @@ pub struct Pointer {
 pub enum Source {
     /// At this address in the VMM.
     Host(u64),
-    /// This many bytes behind the address that the pointer has.
+    /// This many bytes behind the address that the pointer holds.
     Pointer(i32),
 }
 
 /// A value.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Its place in the record.
+    /// Its index in the record.
     pub index: usize,
     pub source: Source,
     /// Its size in bytes, at most 16.
@@ -139,7 +139,7 @@ impl Program {
         }
     }
 
-    /// Reads what is in the VMCB alone; the pointer to it is at `pointer`.
+    /// Reads the registers that only the VMCB has. The pointer to the VMCB is at `pointer`.
     fn vmcb(&mut self, pointer: u64, plan: &Plan) {
         self.read_kernel(FLAGS, 8, pointer);
         self.load(TARGET, FLAGS);
@@ -160,7 +160,7 @@ impl Program {
     }
 }
 
-/// Instructions that write a record. Their result is 0, so that the event itself writes nothing.
+/// The instructions that write a record. The program's result is 0, so that the event itself writes nothing.
 pub fn instructions(layout: &VcpuLayout, plan: &Plan) -> Vec<Instruction> {
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);

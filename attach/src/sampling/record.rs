@@ -3,7 +3,7 @@
 use kvmprof_introspection::bytes::{array_at, u64_at};
 use kvmprof_introspection::{ProcessPlaces, Registers, StackCopy};
 
-/// The offset of a record's time, in ns of CLOCK_MONOTONIC. It has 8 bytes, as each of the following.
+/// The offset of a record's time, in ns of CLOCK_MONOTONIC. This number and each of the following ones have 8 bytes.
 pub const TIME: usize = 0;
 /// The guest's RIP at its last exit.
 pub const RIP: usize = 8;
@@ -15,27 +15,27 @@ pub const CPL: usize = 24;
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
-/// What the record has: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FIRST_VALUE`].
+/// The record's flags: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`NESTED`], [`FIRST_VALUE`].
 pub const FLAGS: usize = 48;
-/// The guest-virtual address of the running task; 0: it wasn't read.
+/// The guest-virtual address of the running task; 0 if it couldn't be read.
 pub const TASK: usize = 56;
 /// The values, [`VALUE`] bytes for each.
 pub const VALUES: usize = 64;
-/// Bytes of a value's place.
+/// The size of a value in the record, in bytes.
 pub const VALUE: usize = 16;
-/// Bytes of a record without stacks. The following are in records with stacks.
+/// The size of a record without stacks, in bytes. Only records with stacks have the following members.
 pub const RECORD_BYTES: usize = VALUES + VALUE * ProcessPlaces::MAX;
 
-/// A byte in which a bit says that the code segment is 64-bit code.
+/// A byte with a bit that is set if the code segment is 64-bit code.
 pub const CODE: usize = RECORD_BYTES;
 /// The general registers, by their numbers in instructions.
 pub const GENERAL: usize = CODE + 8;
 /// Bytes of the general registers.
 pub const GENERAL_BYTES: i32 = 16 * 8;
-/// The copies, [`COPY`] bytes for each: the guest-virtual address, and how many bytes there are. What was copied follows all
-/// else, without gaps.
+/// The descriptions of the copies, [`COPY`] bytes for each: the guest-virtual address, and the number of bytes. The copied bytes follow
+/// behind all else, without gaps.
 pub const COPIES: usize = GENERAL + 16 * 8;
-/// Bytes of a copy's place.
+/// The size of a copy's description, in bytes.
 pub const COPY: usize = 16;
 /// The number of the copy of the stack that the guest's kernel services interrupts on.
 pub const INTERRUPT: usize = 0;
@@ -61,18 +61,18 @@ const R13: usize = 13;
 pub const OWN: i32 = 1;
 /// A flag: the privilege level was read.
 pub const PRIVILEGE: i32 = 2;
-/// A flag: there are registers, and stacks as far as they could be copied.
+/// A flag: the record has registers, and the stacks as far as they could be copied.
 pub const STACKS: i32 = 4;
-/// A flag: the vCPU runs a guest of the guest's own, whose registers these are.
+/// A flag: the vCPU runs a nested guest, and the registers are those of the nested guest.
 pub const NESTED: i32 = 8;
-/// A flag: the first value was read. The next values' follow.
+/// A flag: the first value was read. The flags of the other values follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
 
 /// Bits of `regs_avail`.
 const RIP_AVAILABLE: u64 = 1 << super::layout::RIP;
 const RSP_AVAILABLE: u64 = 1 << RSP;
 
-/// One record. All that it has is of the same moment.
+/// One record. All its members are from the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a>(&'a [u8]);
 
@@ -95,27 +95,27 @@ impl<'a> Record<'a> {
         self.u64(TIME)
     }
 
-    /// Whether the vCPU still is the guest's. If it isn't the record says nothing else.
+    /// Whether the vCPU still belongs to the guest. If it doesn't, the record's other members are invalid.
     pub fn is_own(&self) -> bool {
         self.has(OWN)
     }
 
-    /// Whether the vCPU runs a guest of the guest's own: then the registers and the stacks are that one's, and the values those of the guest.
+    /// Whether the vCPU runs a nested guest. Then the registers and the stacks are those of the nested guest, and the values those of the guest.
     pub fn is_nested(&self) -> bool {
         self.has(NESTED)
     }
 
-    /// The guest's program counter at its last exit; `None` where the host's kernel doesn't have it in memory.
+    /// The guest's program counter at its last exit; `None` if the host's kernel doesn't have it in memory.
     pub fn rip(&self) -> Option<u64> {
         (self.u64(AVAILABLE) & RIP_AVAILABLE != 0).then(|| self.u64(RIP))
     }
 
-    /// CR3. Exact where [`super::SamplingHost::knows_privilege`]; elsewhere KVM's copy, which may be that of an earlier exit.
+    /// CR3. It is exact if [`super::SamplingHost::knows_privilege`]; otherwise it is KVM's copy, which may be from an earlier exit.
     pub fn cr3(&self) -> u64 {
         self.u64(CR3)
     }
 
-    /// The privilege level at the last exit, if it was read: where [`super::SamplingHost::knows_privilege`].
+    /// The privilege level at the last exit; `None` unless [`super::SamplingHost::knows_privilege`].
     pub fn cpl(&self) -> Option<u8> {
         (self.has(PRIVILEGE)).then(|| self.u64(CPL).to_le_bytes()[0] & 3)
     }
@@ -142,7 +142,7 @@ impl<'a> Record<'a> {
         array_at(self.0, VALUES + index * VALUE)
     }
 
-    /// Sets the general registers that unwinding stacks needs. `None` in a record without stacks, and where the host's kernel
+    /// Sets the general registers that the unwinding of stacks needs. `None` for a record without stacks, and if the host's kernel
     /// didn't have the stack pointer in memory.
     pub fn fill_general(&self, registers: &mut Registers) -> Option<()> {
         (self.has(STACKS) && self.u64(AVAILABLE) & RSP_AVAILABLE != 0).then_some(())?;
@@ -171,7 +171,7 @@ impl<'a> Record<'a> {
                 true => usize::try_from(self.u64(place + 8)).unwrap_or(usize::MAX),
                 false => 0,
             };
-            // A record that was cut short lacks the whole copy that didn't fit.
+            // A record that was cut short lacks all of the copy that didn't fit.
             let (bytes, behind) = rest.split_at_checked(length).unwrap_or_default();
             rest = behind;
             StackCopy {

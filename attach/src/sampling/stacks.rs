@@ -1,7 +1,7 @@
-//! The part of the program that copies the guest's stacks, to be unwound later.
+//! The part of the program that copies the guest's stacks, which are unwound later.
 //!
-//! Stacks are at guest-virtual addresses, so the guest's page tables are walked, as the processor does it (AMD APM volume 2,
-//! section 5.3; Intel SDM volume 3, section 4.5). All jumps go forward: every walk ends, whatever the guest has in its tables.
+//! Stacks are at guest-virtual addresses. So the program walks the guest's page tables as the processor does (AMD APM volume 2,
+//! section 5.3; Intel SDM volume 3, section 4.5). All jumps go forward, so that every walk ends, whatever the guest's tables contain.
 
 use super::assembly::{
     ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, HELPER_PROBE_READ_USER, JUMP,
@@ -32,12 +32,12 @@ const SAVED_BYTES: i32 = 32;
 const USER_CODE: i32 = 0x23;
 const USER_CODE_BIT: i32 = 0x10;
 
-/// Registers that calls leave alone: the address that is translated or copied, and the table that translates it.
+/// Registers that calls don't change: the address that is translated or copied, and the table that translates it.
 const ADDRESS: u8 = 7;
 const TABLE: u8 = 8;
-/// Places on the program's own stack: an entry of a table; where the part that is copied ends; how much has been copied in
-/// all; how much the next piece has; what was saved; an address on the task's stack; and the outermost word of the
-/// interrupt's.
+/// Offsets of variables on the program's own stack: an entry of a table; the end of the part that is copied; the number of bytes
+/// copied in all; the length of the next piece; the saved registers; an address on the task's stack; and the outermost word of the
+/// interrupt stack.
 const ENTRY: i16 = -8;
 const END: i16 = -16;
 const USED: i16 = -24;
@@ -65,7 +65,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Maximum number of bytes of a record, and room for a piece behind it: the verifier only knows that each piece
+    /// Maximum number of bytes of a record, and of one piece behind it: the verifier only knows that each piece
     /// is smaller than a page.
     pub fn room(&self) -> usize {
         STACK_BYTES + usize::try_from(self.most() + PAGE).unwrap_or_default()
@@ -75,15 +75,15 @@ impl Stacks {
         3 * self.bytes
     }
 
-    /// How many pieces a stack has at most: it may begin anywhere in a page.
+    /// Maximum number of pieces of a stack, which may begin anywhere in a page.
     fn pieces(&self) -> i32 {
         (self.bytes + PAGE - 1) / PAGE + 1
     }
 }
 
 impl Program {
-    /// Copies stacks behind the record's [`STACK_BYTES`]. Registers and CR3 are in the record; of registers only that and the
-    /// context stay.
+    /// Copies stacks behind the record's [`STACK_BYTES`]. The record has the guest's registers and CR3 already. Changes all registers of
+    /// the program but the record and the context.
     pub fn copy_stacks(&mut self, stacks: &Stacks) {
         self.immediate(MOVE_IMMEDIATE, 1, 0);
         self.add(STORE_64, STACK, 1, USED, 0);
@@ -116,8 +116,8 @@ impl Program {
         self.land_all(ends);
     }
 
-    /// If [`ADDRESS`] is on the interrupts' stack, copies that and sets the address to where the interrupted stack goes on.
-    /// The jumps that are returned are taken where that isn't known.
+    /// If [`ADDRESS`] is on the interrupt stack, copies that stack and sets the address to where the interrupted stack continues.
+    /// The returned jumps are taken if that address isn't known.
     fn copy_interrupt_stack(&mut self, stacks: &Stacks, pointer: u64) -> [usize; 2] {
         self.load_immediate(3, pointer);
         self.read_word(ENTRY);
@@ -185,8 +185,8 @@ impl Program {
         self.immediate(ADD_IMMEDIATE, register, 1);
     }
 
-    /// Sets [`ADDRESS`] to the stack pointer that was saved when the kernel was entered. The jumps that are returned are
-    /// taken where none was.
+    /// Sets [`ADDRESS`] to the stack pointer that was saved when the kernel was entered. The returned jumps are taken if no
+    /// stack pointer was saved.
     fn find_user_stack(&mut self, stacks: &Stacks) -> [usize; 3] {
         self.end_of_kernel_stack(ADDRESS);
         self.immediate(ADD_IMMEDIATE, ADDRESS, -SAVED_BYTES);
@@ -222,8 +222,8 @@ impl Program {
         self.add(STORE_64, RECORD, 2, offset16(place + 8), 0);
     }
 
-    /// Copies the piece in the page of [`ADDRESS`], and moves [`ADDRESS`] behind it. The jumps that are returned are taken
-    /// where there is nothing more.
+    /// Copies the piece in the page of [`ADDRESS`], and moves [`ADDRESS`] behind it. The returned jumps are taken if nothing is
+    /// left to copy.
     fn copy_piece(&mut self, stacks: &Stacks) -> [usize; 4] {
         self.add(LOAD_64, 1, STACK, END, 0);
         let is_whole = self.jump(JUMP_IF_NOT_BELOW, ADDRESS, 1, 0);
@@ -254,10 +254,10 @@ impl Program {
         [is_whole, is_long, is_full, unreadable]
     }
 
-    /// Puts the VMM's address for guest-virtual [`ADDRESS`] into register 3: an address that can't be read, if it isn't mapped.
+    /// Puts the VMM's address for guest-virtual [`ADDRESS`] into register 3. If the address isn't mapped, register 3 has an address that can't be read.
     ///
-    /// The verifier looks at all paths through the program. So that paths join again, nothing depends on the range that an address is in: an
-    /// address without memory is 0, which is read like all others, and that read fails.
+    /// The verifier checks all paths through the program. So that paths join again, nothing depends on the range that an address is in: an
+    /// address without memory becomes 0, which is read like all others, and that read fails.
     fn translate(&mut self, stacks: &Stacks) {
         let mut nowhere = vec![self.jump_unless_canonical(stacks.levels)];
         let mut mapped = Vec::new();
@@ -296,7 +296,7 @@ impl Program {
         self.land(found);
     }
 
-    /// A jump that is taken where the bits of [`ADDRESS`] above those that are translated differ.
+    /// A jump that is taken if [`ADDRESS`] isn't canonical: the bits above those that are translated differ.
     fn jump_unless_canonical(&mut self, levels: i32) -> usize {
         let unused = 64 - PAGE_SHIFT - LEVEL_SHIFT * levels;
         self.registers(MOVE_REGISTER, 1, ADDRESS);
@@ -305,14 +305,14 @@ impl Program {
         self.jump(JUMP_IF_NOT_EQUAL, 1, ADDRESS, 0)
     }
 
-    /// Leaves only the address in an entry of a page table, or in CR3.
+    /// Clears all bits but the address in an entry of a page table, or in CR3.
     fn frame(&mut self, register: u8) {
         for (code, bits) in [(SHIFT_LEFT, 12), (SHIFT_RIGHT, 24), (SHIFT_LEFT, 12)] {
             self.immediate(code, register, bits);
         }
     }
 
-    /// Puts the physical address of [`ADDRESS`] into register 1. The entry in [`TABLE`] is that of its page, which has 2^`shift` bytes.
+    /// Puts the physical address of [`ADDRESS`] into register 1. [`TABLE`] has the entry of the address's page, which has 2^`shift` bytes.
     fn page(&mut self, shift: i32) {
         self.frame(TABLE);
         self.registers(MOVE_REGISTER, 1, TABLE);

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-/// What this process's CLOCK_MONOTONIC is ahead of the host's by, in ns modulo 2^64; 0 where there are no time namespaces.
+/// This process's CLOCK_MONOTONIC minus the host's, in ns modulo 2^64; 0 if the kernel has no time namespaces.
 pub fn monotonic_offset() -> u64 {
-    // The file is about the namespace of children, which is the process's own as long as it makes none (time_namespaces(7)).
+    // The file shows the namespace of future children. That is the process's own namespace unless it makes another one (time_namespaces(7)).
     let offsets = fs::read_to_string("/proc/self/timens_offsets");
     offsets.map_or(0, |text| parse(&text).unwrap_or(0))
 }

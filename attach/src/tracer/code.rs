@@ -1,4 +1,4 @@
-//! Instructions of a process's own code, by which its threads are made to do system calls.
+//! Instructions of a process's own code, which its threads execute to do system calls for the tracer.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,9 +12,9 @@ use super::memory;
 
 /// `syscall; ret`: the end of each function of a C library that can't fail, such as getpid(2).
 const SYSTEM_CALL: &[u8] = b"\x0f\x05\xc3";
-/// `mov $15, %rax; syscall`: rt_sigreturn(2), to which the C library has signal handlers return.
+/// `mov $15, %rax; syscall`: rt_sigreturn(2). The C library makes signal handlers return to these instructions.
 const SIGNAL_RETURN: &[u8] = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05";
-/// How much of a process's code is searched, in bytes.
+/// Maximum number of bytes of a process's code that are searched.
 const MAX_CODE: u64 = 512 << 20;
 /// Maximum number of bytes of the list of mappings that are read.
 const MAX_MAPS: u64 = 16 << 20;
@@ -93,7 +93,7 @@ impl ThreadCode {
         Err(CodeError::Missing { pid })
     }
 
-    /// Whether the instructions are there in the program that thread `tid` executes; some 2 us.
+    /// Whether the program that thread `tid` executes has the instructions at these addresses. This takes about 2 us.
     pub(super) fn is_there(&self, tid: pid_t) -> bool {
         let mut system_call = [0; SYSTEM_CALL.len()];
         let mut signal_return = [0; SIGNAL_RETURN.len()];

@@ -1,8 +1,8 @@
-//! A return frame, by which a thread gets its registers back if this process can't restore them.
+//! A return frame, which restores a thread's registers if this process can't restore them.
 //!
-//! It is the frame of a signal handler (`struct rt_sigframe`, `arch/x86/include/asm/sigframe.h`), laid below the thread's
-//! stack. A thread that was sent to `syscall; ret` with its stack pointer at the frame's start does the system call, returns
-//! to the code that does rt_sigreturn(2), and has all its registers back.
+//! It is the frame of a signal handler (`struct rt_sigframe`, `arch/x86/include/asm/sigframe.h`), written below the thread's
+//! stack. The thread is sent to `syscall; ret` with its stack pointer at the frame's start. It does the system call, returns to the
+//! code that does rt_sigreturn(2), and then has all its registers back.
 
 use std::sync::LazyLock;
 
@@ -21,13 +21,13 @@ const SIGNAL_MASK: usize = CONTEXT + 256;
 const UCONTEXT: usize = SIGNAL_MASK + 8;
 /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
 const FLAGS: u64 = 1 | 2 | 4;
-/// No mode of an alternate signal stack: with it, the thread keeps the one that it has.
+/// An invalid mode of an alternate signal stack: with it, the thread keeps its alternate stack as it is.
 const NO_STACK_MODE: u64 = 4;
 /// Offset of `struct _fpx_sw_bytes` in the extended registers, and what it begins and the registers end with.
 const SOFTWARE_BYTES: usize = 464;
 const MAGIC_BEGIN: u32 = 0x4650_5853;
 const MAGIC_END: u32 = 0x4650_5845;
-/// What FXSAVE writes; XSAVE adds a header, which begins with the components in use (XSTATE_BV), and more.
+/// The number of bytes that FXSAVE writes. XSAVE adds a header, which begins with the components in use (XSTATE_BV), and more.
 const LEGACY: usize = 512;
 const HEADER: usize = 64;
 /// CPUID's leaf about XSAVE, and the component with AMX's tiles (XTILEDATA).
@@ -97,8 +97,8 @@ fn aligned(address: u64, alignment: u64) -> u64 {
     address - address % alignment
 }
 
-/// Where XSAVE puts AMX's tiles, in bytes from the start of the extended registers; `None` on processors without them. Asked once: in a guest,
-/// CPUID takes an exit.
+/// The offset at which XSAVE puts AMX's tiles, in bytes from the start of the extended registers; `None` on processors without tiles. The
+/// processor is asked only once, because in a guest CPUID causes an exit.
 fn tiles() -> Option<usize> {
     static TILES_AT: LazyLock<Option<usize>> = LazyLock::new(|| {
         // SAFETY: every processor that runs 64-bit code has CPUID. Newer versions of Rust have it as a safe function.
@@ -110,8 +110,9 @@ fn tiles() -> Option<usize> {
     *TILES_AT
 }
 
-/// Leaves out unused tiles. ptrace(2) returns tiles of every thread, but rt_sigreturn(2) restores them only for threads that have
-/// asked for them (arch_prctl(2), ARCH_REQ_XCOMP_PERM): for others it would restore only what FXSAVE saves. A thread that uses tiles has asked.
+/// Removes unused tiles. ptrace(2) returns the tiles of every thread, but rt_sigreturn(2) accepts tiles only for threads that have
+/// requested them (arch_prctl(2), ARCH_REQ_XCOMP_PERM); for other threads it would restore only what FXSAVE saves. A thread that uses tiles
+/// has requested them.
 fn without_unused_tiles(extended: &mut Vec<u8>, tiles: Option<usize>) {
     let Some(tiles) = tiles.filter(|tiles| *tiles < extended.len()) else {
         return;
@@ -129,7 +130,7 @@ fn without_unused_tiles(extended: &mut Vec<u8>, tiles: Option<usize>) {
     }
 }
 
-/// The extended registers as rt_sigreturn(2) takes them: those of XSAVE with the size and the components that they have.
+/// The extended registers in the form of rt_sigreturn(2): those of XSAVE, with their size and components in the software bytes.
 fn with_software_bytes(mut extended: Vec<u8>) -> Option<Vec<u8>> {
     let length = u32::try_from(extended.len()).ok()?;
     if extended.len() == LEGACY {
@@ -170,8 +171,8 @@ mod tests {
     const LENGTH: usize = 11_008;
     const OFFSET: usize = 2816;
 
-    /// The length and the components that the kernel is told.
-    fn told(extended: &[u8]) -> (u32, u64) {
+    /// The length and the components that the kernel reads from the software bytes.
+    fn length_and_components(extended: &[u8]) -> (u32, u64) {
         let software = &extended[SOFTWARE_BYTES..];
         let length = u32::from_ne_bytes(software[16..20].try_into().unwrap());
         (length, u64_at(software, 8).unwrap())
@@ -182,7 +183,7 @@ mod tests {
         let framed = |mut bytes: Vec<u8>, tiles| {
             without_unused_tiles(&mut bytes, tiles);
             let framed = with_software_bytes(bytes).unwrap();
-            let (length, components) = told(&framed);
+            let (length, components) = length_and_components(&framed);
             assert_eq!(framed.len(), usize::try_from(length).unwrap() + 4);
             assert!(framed.ends_with(&MAGIC_END.to_ne_bytes()));
             (usize::try_from(length).unwrap(), components)

@@ -7,7 +7,7 @@ use libc::{c_void, iovec, pid_t};
 /// Fills the buffer of each of `parts` from its address.
 ///
 /// # Errors
-/// What process_vm_readv(2) says; EFAULT if a part of it can't be read.
+/// process_vm_readv(2) fails; with EFAULT if a part of the memory can't be read.
 pub fn read<const PARTS: usize>(tid: pid_t, parts: [(u64, &mut [u8]); PARTS]) -> io::Result<()> {
     let remote = parts
         .each_ref()
@@ -27,7 +27,7 @@ pub fn read<const PARTS: usize>(tid: pid_t, parts: [(u64, &mut [u8]); PARTS]) ->
 /// Writes `bytes` below the stack of a stopped thread.
 ///
 /// # Errors
-/// What process_vm_writev(2) says; EFAULT if a part of it can't be written.
+/// process_vm_writev(2) fails; with EFAULT if a part of the memory can't be written.
 pub fn write(tid: pid_t, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),

@@ -1,7 +1,7 @@
 //! Stops a vCPU of another process for a moment, and reads its registers (ptrace(2)).
 //!
-//! KVM gives a vCPU's registers only to the process that made it. So the vCPU's thread is stopped, made to ask KVM itself, and then
-//! goes on where it was. This needs no knowledge of the other process's program, and no change to it.
+//! KVM gives a vCPU's registers only to the process that made the vCPU. So the tracer stops the vCPU's thread, makes it ask KVM itself, and
+//! then lets it continue where it was. This needs no knowledge of the other process's program, and no change to it.
 //!
 //! The thread isn't traced between two samples: its signals don't pass through this process. If this process is killed, the
 //! thread goes on where it was stopped, by a return frame that was written below its stack.

@@ -10,22 +10,22 @@ use libc::{c_int, c_uint, c_void, iovec, pid_t, user_regs_struct};
 const NT_X86_XSTATE: usize = 0x202;
 /// `NT_PRFPREG`: the extended registers, as FXSAVE lays them out.
 const NT_PRFPREG: usize = 2;
-/// More than the extended registers of any processor take, in bytes.
+/// Maximum size of the extended registers, in bytes: more than those of any processor need.
 const MAX_EXTENDED: usize = 64 << 10;
 
 /// A thread that this thread traces.
 ///
-/// When this is dropped, the tracing ends. That fails unless the traced thread is stopped; then the end of this thread ends the tracing.
+/// Dropping this ends the tracing. This fails unless the traced thread is stopped; in that case, the end of the tracing thread ends the tracing.
 #[derive(Debug)]
 pub struct Traced {
     tid: pid_t,
 }
 
 impl Traced {
-    /// Begins to trace thread `tid`, which runs on.
+    /// Begins to trace thread `tid`, which continues to run.
     ///
     /// # Errors
-    /// What PTRACE_SEIZE says: EPERM, or ESRCH when there is no such thread.
+    /// PTRACE_SEIZE fails: with EPERM, or with ESRCH if there is no such thread.
     pub fn seize(tid: pid_t, options: c_uint) -> io::Result<Self> {
         // SAFETY: PTRACE_SEIZE takes no address, and its options as a number.
         let result = unsafe {
@@ -40,17 +40,17 @@ impl Traced {
         Ok(Self { tid })
     }
 
-    /// Interrupts it: it stops soon.
+    /// Interrupts the thread, which stops soon after.
     pub fn interrupt(&self) -> io::Result<()> {
         self.request(libc::PTRACE_INTERRUPT, 0)
     }
 
-    /// Lets it go on, with `signal` if that isn't 0.
+    /// Lets the thread continue, with `signal` if that isn't 0.
     pub fn proceed(&self, signal: c_int) -> io::Result<()> {
         self.request(libc::PTRACE_CONT, signal.unsigned_abs())
     }
 
-    /// Lets it go on to its next entry to a system call or return from one, with `signal` if that isn't 0.
+    /// Lets the thread continue to its next entry to a system call or return from one, with `signal` if that isn't 0.
     pub fn proceed_to_system_call(&self, signal: c_int) -> io::Result<()> {
         self.request(libc::PTRACE_SYSCALL, signal.unsigned_abs())
     }
@@ -60,7 +60,7 @@ impl Traced {
         self.request(libc::PTRACE_DETACH, 0)
     }
 
-    /// Its new wait status, `None` if it has not changed (waitpid(2)).
+    /// The thread's new wait status; `None` if it hasn't changed (waitpid(2)).
     pub fn wait(&self) -> io::Result<Option<c_int>> {
         let mut status = 0;
         // SAFETY: `status` is valid to write to.

@@ -18,8 +18,8 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread may take to stop. A thread that waits for a disk, or is frozen, takes longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// How long it may take until a thread stops for the wanted reason, such as the end of one system call. That includes all stops before: one for
-/// each signal that it gets meanwhile, and two for each system call of the signals' handlers.
+/// Maximum time until a thread stops for the wanted reason, such as the end of one system call. This includes all stops before: one for
+/// each signal that the thread gets meanwhile, and two for each system call of the signals' handlers.
 pub const MAX_STOP: Duration = Duration::from_millis(500);
 /// CS in 64-bit code: of Linux, and of Linux on Xen without hardware virtualization (`FLAT_USER_CS64`).
 const CODE_64_BIT: [u64; 2] = [0x33, 0xe033];
@@ -29,7 +29,7 @@ pub const ROOM: u64 = 1024;
 /// `PTRACE_EVENT_STOP << 16` and the bit of PTRACE_O_TRACESYSGOOD (ptrace(2)).
 const EVENT_STOP: c_int = 128;
 const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
-/// What a system call returns inside the kernel that is to be restarted (`include/linux/errno.h`).
+/// The result, inside the kernel, of a system call that is to be restarted (`include/linux/errno.h`).
 const ERESTARTSYS: i64 = 512;
 const ERESTART_RESTARTBLOCK: i64 = 516;
 
@@ -42,7 +42,7 @@ pub enum Stop {
     Suspended,
     /// It enters a system call or returns from one.
     SystemCall,
-    /// It is to be given this signal.
+    /// This signal is about to be delivered to it.
     Signal(c_int),
     /// It has ended.
     Gone,
@@ -91,19 +91,19 @@ fn stop(status: c_int) -> Stop {
     }
 }
 
-/// A thread that stands still until this is over.
+/// A stopped thread. It stands still until [`StoppedThread::resume`].
 #[derive(Debug)]
 pub struct StoppedThread<'a> {
     traced: &'a Traced,
     tid: pid_t,
     code: ThreadCode,
     registers: user_regs_struct,
-    /// The frame by which it comes back without this process, once it has been sent to a system call.
+    /// The frame that restores its registers without this process, once the thread has been sent to a system call.
     frame: Option<ReturnFrame>,
 }
 
 impl<'a> StoppedThread<'a> {
-    /// The thread `tid` that `traced` has just seen stop, and whose process had this `code`.
+    /// Thread `tid`, which `traced` has just seen stop. Its process had this `code`.
     pub fn new(traced: &'a Traced, tid: pid_t, code: ThreadCode) -> Result<Self, TraceError> {
         Ok(Self {
             traced,
@@ -114,12 +114,12 @@ impl<'a> StoppedThread<'a> {
         })
     }
 
-    /// The registers that it was stopped with.
+    /// The registers that the thread had when it was stopped.
     pub fn registers(&self) -> &user_regs_struct {
         &self.registers
     }
 
-    /// Makes it do ioctl(2) with `command` on its `descriptor`, which fills `answer`, of up to [`ROOM`] bytes.
+    /// Makes the thread do ioctl(2) with `command` on its `descriptor`. The call fills `answer`, which has up to [`ROOM`] bytes.
     ///
     /// # Errors
     /// The thread couldn't be made to do it, or the kernel's answer is an error.
@@ -134,7 +134,7 @@ impl<'a> StoppedThread<'a> {
             rip: self.code.system_call,
             rsp: stack,
             rax: libc::SYS_ioctl.unsigned_abs(),
-            // It is in no system call that could be restarted.
+            // The kernel must not restart a system call here.
             orig_rax: u64::MAX,
             rdi: u64::from(descriptor.unsigned_abs()),
             rsi: command,
@@ -176,7 +176,7 @@ impl<'a> StoppedThread<'a> {
         Ok(places)
     }
 
-    /// Makes it do the system call of `call`, and returns that call's result. The thread runs if it is too slow.
+    /// Makes the thread do the system call of `call`, and returns the call's result. If the call takes too long, the thread is left running.
     fn call(&self, call: &user_regs_struct) -> Result<i64, TraceError> {
         self.traced
             .set_registers(call)
@@ -197,7 +197,7 @@ impl<'a> StoppedThread<'a> {
         })
     }
 
-    /// Lets it go on by `proceed` from stop to stop, with its signals, until `see` finds something in one of them.
+    /// Lets the thread continue by `proceed` from stop to stop, with its signals, until `see` returns a value for a stop.
     fn follow<T>(
         &self,
         proceed: impl Fn(&Traced, c_int) -> io::Result<()>,
@@ -225,7 +225,7 @@ impl<'a> StoppedThread<'a> {
         }
     }
 
-    /// Restores its registers, and lets it go on.
+    /// Restores the thread's registers, and lets it continue.
     pub fn resume(self) -> Result<(), TraceError> {
         if self.frame.is_some() {
             let set = self.traced.set_registers(&self.registers);
@@ -237,8 +237,8 @@ impl<'a> StoppedThread<'a> {
         self.traced.detach().map_err(TraceError::Wait)
     }
 
-    /// Makes the kernel look for signals, as it did when the thread was stopped: it restarts interrupted system calls
-    /// there.
+    /// Makes the kernel check for signals, as it did when the thread was stopped: this is where it restarts interrupted system
+    /// calls.
     fn pass_signals(&self) -> Result<(), TraceError> {
         self.traced.interrupt().map_err(TraceError::Wait)?;
         self.follow(Traced::proceed, |stop| {
@@ -262,7 +262,7 @@ fn error_of(result: i64) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-/// The registers with which a thread goes on, so that its system call is restarted.
+/// The registers with which a thread continues so that its system call is restarted.
 fn resumed(registers: &user_regs_struct) -> user_regs_struct {
     if !is_to_be_restarted(registers) {
         return *registers;

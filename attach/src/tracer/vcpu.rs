@@ -21,7 +21,7 @@ const KVM_GET_MP_STATE: u64 = 0x8004_ae98;
 
 /// The time between two calls of [`TracedVcpu::let_go`].
 pub const SLOW_PAUSE: Duration = Duration::from_millis(2);
-/// How often this process tries to trace a thread when the system refuses it.
+/// How often this process tries to trace a thread that the system refuses to trace.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// Why a vCPU couldn't be looked at.
@@ -41,7 +41,7 @@ pub enum TraceError {
     /// The thread has ended.
     #[error("The thread has ended")]
     Gone,
-    /// The instructions that were found aren't in the program that the thread executes.
+    /// The program that the thread executes doesn't have the instructions at the known addresses.
     #[error(
         "The thread executes another program than at first, or that program's C library isn't where it was"
     )]
@@ -72,7 +72,7 @@ pub enum TraceError {
 /// The result of a look at a vCPU.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Look<T> {
-    /// It was stopped. The value is what was seen.
+    /// The vCPU was stopped, and this is the result of the look.
     Seen(T),
     /// Its process is stopped, by SIGSTOP or the like.
     Suspended,
@@ -82,7 +82,7 @@ pub enum Look<T> {
     Gone,
 }
 
-/// A vCPU that stands still.
+/// A stopped vCPU.
 #[derive(Debug)]
 pub struct State<'a> {
     thread: StoppedThread<'a>,
@@ -98,18 +98,18 @@ impl State<'_> {
             && registers.rdi == u64::from(self.descriptor.unsigned_abs())
     }
 
-    /// Its registers, as KVM_GET_REGS and KVM_GET_SREGS tell them.
+    /// Its registers, from KVM_GET_REGS and KVM_GET_SREGS.
     ///
     /// # Errors
-    /// The thread can't be made to ask, or KVM doesn't tell.
+    /// The thread can't be made to do the ioctls, or KVM refuses them.
     pub fn registers(&mut self) -> Result<(kvm_regs, kvm_sregs), TraceError> {
         Ok((self.ask(KVM_GET_REGS)?, self.ask(KVM_GET_SREGS)?))
     }
 
-    /// Whether it runs or is halted, as KVM_GET_MP_STATE tells it.
+    /// Whether it runs or is halted, from KVM_GET_MP_STATE.
     ///
     /// # Errors
-    /// The thread can't be made to ask, or KVM doesn't tell.
+    /// The thread can't be made to do the ioctl, or KVM refuses it.
     pub fn mp_state(&mut self) -> Result<u32, TraceError> {
         Ok(self.ask::<kvm_mp_state>(KVM_GET_MP_STATE)?.mp_state)
     }
@@ -144,18 +144,18 @@ pub struct TracedVcpu {
     thread: Arc<VmmThread>,
     descriptor: i32,
     code: ThreadCode,
-    /// Whether it is traced with its seccomp filters suspended, if it has any or gets one. A process that may not suspend filters traces it only
-    /// while it has none.
+    /// Whether the thread is traced with its present and later seccomp filters suspended. A process that may not suspend filters traces the
+    /// thread only while it has no filter.
     suspends_filters: bool,
     /// A thread that was interrupted and hasn't stopped yet.
     slow: Option<Traced>,
 }
 
 impl TracedVcpu {
-    /// The vCPU of process `pid` with that descriptor, which the thread `tid` runs. The process has this `code`.
+    /// The vCPU of process `pid` with this descriptor, which thread `tid` runs. The process has this `code`.
     ///
-    /// If there is no such thread, it has [gone](Look::Gone). This stays the thread that has the id now, also if another thread gets
-    /// that id later.
+    /// If there is no such thread, looks at the vCPU return [`Look::Gone`]. The vCPU keeps the thread that has the id now, even if another thread
+    /// gets that id later.
     pub fn new(pid: pid_t, tid: pid_t, descriptor: i32, code: ThreadCode) -> Self {
         Self {
             thread: Arc::new(VmmThread::new(pid, tid)),
@@ -188,15 +188,15 @@ impl TracedVcpu {
         self.descriptor
     }
 
-    /// Whether its thread is still there; some 1 us.
+    /// Whether its thread is still there. This takes about 1 us.
     pub fn has_thread(&self) -> bool {
         self.thread.is_there()
     }
 
-    /// Stops the vCPU, calls `see` with it, and lets it go on.
+    /// Stops the vCPU, calls `see` with it, and lets it continue.
     ///
     /// # Errors
-    /// It can't be stopped. It goes on in any case, if [`Self::let_go`] is called while it [is slow](Self::is_slow).
+    /// The vCPU can't be stopped. It continues in any case, if [`Self::let_go`] is called while it [is slow](Self::is_slow).
     pub fn look<T>(
         &mut self,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
@@ -216,7 +216,7 @@ impl TracedVcpu {
             return Ok(Look::Gone);
         }
         if matches!(seen, Err(TraceError::Slow)) {
-            // It is in a handler of a signal, and gets back by the frame.
+            // The thread is in a signal handler, and the frame restores its registers.
             traced.interrupt().map_err(TraceError::Wait)?;
             self.slow = Some(traced);
             return Err(TraceError::Slow);
@@ -232,12 +232,12 @@ impl TracedVcpu {
         }
     }
 
-    /// Whether a look has given up waiting for the vCPU's thread, which will still stop.
+    /// Whether a look has stopped waiting for the vCPU's thread, which will still stop.
     pub fn is_slow(&self) -> bool {
         self.slow.is_some()
     }
 
-    /// Call this when the thread that has made the looks until now has ended: that has ended the tracing.
+    /// Notes that the thread that has made the looks until now has ended. Its end has ended the tracing.
     pub fn tracer_has_ended(&mut self) {
         self.slow = None;
     }
@@ -272,7 +272,7 @@ impl TracedVcpu {
         let begin = Instant::now();
         loop {
             let stop = match begin.elapsed() {
-                // It runs, as it was let go from its last stop.
+                // The thread runs: it has continued from its last stop.
                 long if long >= MAX_STOP => None,
                 _ => wait(&traced)?,
             };
@@ -289,7 +289,7 @@ impl TracedVcpu {
                 }
             }
         }
-        // The thread may have ended just before it was traced, and another one may have its id. That one is let go.
+        // The thread may have ended just before it was traced, and another one may have its id. That thread is not traced any longer.
         if !self.thread.is_there() {
             return Ok(Look::Gone);
         }

@@ -1,4 +1,4 @@
-//! A thread of a VMM, which isn't mistaken for another thread that gets its id later.
+//! A thread of a VMM, which is distinguished from other threads that get its id later.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,13 +7,13 @@ use libc::pid_t;
 
 /// A thread of a VMM.
 ///
-/// The kernel gives a thread's id to another one once the thread has ended. A file in `/proc` that was opened for the first one stays its
-/// own, and can't be read any more then.
+/// The kernel may give a thread's id to another thread once the thread has ended. A file in `/proc` that was opened for the first thread stays
+/// that thread's file, and can't be read any more once the thread has ended.
 #[derive(Debug)]
 pub struct VmmThread {
     pub pid: pid_t,
     pub tid: pid_t,
-    /// Its name. `None`: there was no such thread.
+    /// The thread's file with its name; `None` if there was no such thread.
     name: Option<File>,
 }
 
@@ -27,7 +27,7 @@ impl VmmThread {
         }
     }
 
-    /// Whether the thread is there, so that its number is its own; some 1 us. It may have executed another program.
+    /// Whether the thread still exists, so that its id is still its own. This takes about 1 us. The thread may have executed another program.
     pub fn is_there(&self) -> bool {
         let mut name = [0; 16];
         let read = self.name.as_ref().map(|file| file.read_at(&mut name, 0));

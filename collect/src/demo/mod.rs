@@ -58,12 +58,12 @@ pub struct DemoArguments {
 }
 
 /// The folder for all files: one that the user has named, or a temporary one.
-enum Place {
+enum DemoFolder {
     Given(PathBuf),
     Own(tempfile::TempDir),
 }
 
-impl Place {
+impl DemoFolder {
     fn new(folder: Option<&Path>) -> anyhow::Result<Self> {
         let Some(folder) = folder else {
             let folder = tempfile::Builder::new().prefix("kvmprof-fleet-").tempdir();
@@ -86,17 +86,17 @@ impl Place {
 impl Command for DemoArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals()?;
-        let place = Place::new(self.folder.as_deref())?;
+        let folder = DemoFolder::new(self.folder.as_deref())?;
         let guests = GUESTS
             .iter()
-            .map(|name| start_guest(name, &place))
+            .map(|name| start_guest(name, &folder))
             .collect::<anyhow::Result<Vec<Child>>>()?;
         let metrics = free_address()?;
-        let config = self.configure(&place, &metrics)?;
+        let config = self.configure(&folder, &metrics)?;
         let collector = Child::start(program("kvmprof-collect"), [Path::new("--config"), &config])
             .context("Cannot run kvmprof-collect")?;
-        let prometheus = Prometheus::start(&place, &metrics);
-        self.tell(&place, &metrics, &prometheus, console);
+        let prometheus = Prometheus::start(&folder, &metrics);
+        self.tell(&folder, &metrics, &prometheus, console);
         let until = Instant::now() + self.seconds;
         while Instant::now() < until && !interrupt.is_raised() {
             sleep(POLL);
@@ -108,11 +108,11 @@ impl Command for DemoArguments {
         end("The collector", collector)?;
         // Delivers batches that waited in the spool when the collector ended.
         Prepared::new(Config::read(&config)?)?.hand_over()?;
-        let ledgers = GUESTS.map(|name| ledger(&place, name));
+        let ledgers = GUESTS.map(|name| ledger(&folder, name));
         for (name, guest) in GUESTS.into_iter().zip(guests) {
             end(&format!("Guest {name}"), guest)?;
         }
-        print(&place, ledgers, console.output)?;
+        print(&folder, ledgers, console.output)?;
         if prometheus.is_ok() {
             tables::processes(&by_process, console.output)?;
         }
@@ -122,15 +122,15 @@ impl Command for DemoArguments {
 
 /// Queries the Parquet files, and prints the answer next to the guests' own counts.
 fn print(
-    place: &Place,
+    folder: &DemoFolder,
     ledgers: [anyhow::Result<ClockLedger>; GUESTS.len()],
     output: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let folder = place.path("parquet");
-    if ask::is_empty(&folder) {
+    let parquet = folder.path("parquet");
+    if ask::is_empty(&parquet) {
         bail!("Nothing was collected: collect for longer (--seconds)");
     }
-    let (by, rows) = ask::ask(&folder)?;
+    let (by, rows) = ask::ask(&parquet)?;
     writeln!(
         output,
         "Functions of the fleet, by {by}:\n\n  {}\n",
@@ -138,7 +138,7 @@ fn print(
     )?;
     tables::functions(&rows, output)?;
     for (name, ledger) in GUESTS.into_iter().zip(ledgers) {
-        let truth = Truth::read(&truth_of(place, name))?;
+        let truth = Truth::read(&truth_of(folder, name))?;
         tables::compare(name, &truth, &rows, output)?;
         let ClockLedger {
             ticks,
@@ -156,8 +156,8 @@ fn print(
 
 impl DemoArguments {
     /// Writes the collector's configuration. Returns its path.
-    fn configure(&self, place: &Place, metrics: &str) -> anyhow::Result<PathBuf> {
-        let shown = |name: &str| toml::Value::String(place.path(name).display().to_string());
+    fn configure(&self, folder: &DemoFolder, metrics: &str) -> anyhow::Result<PathBuf> {
+        let shown = |name: &str| toml::Value::String(folder.path(name).display().to_string());
         let text = format!(
             "sockets = [{}]\nhz = {}\nwindow = 2\nhost = 'demo'\n\n[spool]\nfolder = {}\n\n[metrics]\nlisten = '{metrics}'\n\n\
              [[sink]]\nname = 'lake'\ntype = 'parquet'\nfolder = {}\nseconds = 10\n",
@@ -166,14 +166,14 @@ impl DemoArguments {
             shown("spool"),
             shown("parquet"),
         );
-        let path = place.path("collect.toml");
+        let path = folder.path("collect.toml");
         fs::write(&path, text).context("Cannot write the configuration")?;
         Ok(path)
     }
 
     fn tell(
         &self,
-        place: &Place,
+        folder: &DemoFolder,
         metrics: &str,
         prometheus: &anyhow::Result<Prometheus>,
         console: &mut Console<'_>,
@@ -182,7 +182,7 @@ impl DemoArguments {
             "two guests run, and are collected from at {} Hz for {} s; all of it is in {}",
             self.hz,
             self.seconds.as_secs(),
-            place.path("").display()
+            folder.path("").display()
         ));
         console.say(format_args!("metrics are at http://{metrics}/metrics"));
         match prometheus {
@@ -195,14 +195,14 @@ impl DemoArguments {
     }
 }
 
-fn truth_of(place: &Place, name: &str) -> PathBuf {
-    place.path(&format!("{name}.json"))
+fn truth_of(folder: &DemoFolder, name: &str) -> PathBuf {
+    folder.path(&format!("{name}.json"))
 }
 
 /// Starts a guest that waits for the collector, which finds it by its socket.
-fn start_guest(name: &str, place: &Place) -> anyhow::Result<Child> {
-    let socket = place.path(&format!("{name}.sock"));
-    let truth = truth_of(place, name);
+fn start_guest(name: &str, folder: &DemoFolder) -> anyhow::Result<Child> {
+    let socket = folder.path(&format!("{name}.sock"));
+    let truth = truth_of(folder, name);
     // The guest's work is periodic, so that a periodic clock would be in step with it.
     let words = [
         "demo".as_ref(),
@@ -227,8 +227,8 @@ fn start_guest(name: &str, place: &Place) -> anyhow::Result<Child> {
 }
 
 /// The account of all ticks of a guest: the collector has counted only those that it received.
-fn ledger(place: &Place, name: &str) -> anyhow::Result<ClockLedger> {
-    let connection = Connection::connect(&place.path(&format!("{name}.sock")))?;
+fn ledger(folder: &DemoFolder, name: &str) -> anyhow::Result<ClockLedger> {
+    let connection = Connection::connect(&folder.path(&format!("{name}.sock")))?;
     let document = connection.snapshot(device::STATUS, MAX_STATUS)?;
     let status: Status = serde_json::from_slice(&document)?;
     Ok(status.clock.ledger)

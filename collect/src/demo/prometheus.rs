@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use kvmprof_tools::interrupt::Interrupt;
 use serde::Deserialize;
 
-use super::{POLL, Place, free_address};
+use super::{DemoFolder, POLL, free_address};
 use crate::child::{Child, program};
 
 /// The query: the ticks of each guest's processes in all modes.
@@ -58,12 +58,12 @@ struct Labels {
 }
 
 impl Prometheus {
-    /// Starts it. It scrapes the page at `metrics`, and keeps its files in `place`.
+    /// Starts it. It scrapes the page at `metrics`, and keeps its files in `folder`.
     ///
     /// # Errors
     /// It isn't installed, or can't be started.
-    pub fn start(place: &Place, metrics: &str) -> anyhow::Result<Self> {
-        let config = place.path("prometheus.yml");
+    pub fn start(folder: &DemoFolder, metrics: &str) -> anyhow::Result<Self> {
+        let config = folder.path("prometheus.yml");
         let text = format!(
             "global: {{ scrape_interval: 1s }}\n\
              scrape_configs: [{{ job_name: kvmprof, static_configs: [{{ targets: ['{metrics}'] }}] }}]\n"
@@ -72,7 +72,10 @@ impl Prometheus {
         let address = free_address()?;
         let words = [
             format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", place.path("prometheus").display()),
+            format!(
+                "--storage.tsdb.path={}",
+                folder.path("prometheus").display()
+            ),
             format!("--web.listen-address={address}"),
         ];
         match Child::start(program("prometheus"), words) {

@@ -192,8 +192,10 @@ impl Spool {
 
     fn progress_of(&self, sink: &str) -> Progress {
         let state = self.lock();
-        let place = state.sinks.get(sink);
-        place.map(|place| place.progress).unwrap_or_default()
+        let position = state.sinks.get(sink);
+        position
+            .map(|position| position.progress)
+            .unwrap_or_default()
     }
 
     /// Notes the windows that are lost if the collector is killed: the number of guests, by the window's start in s since 1970.
@@ -293,17 +295,17 @@ impl Spool {
     pub fn claim(&self, sink: &str, span: u64) -> Result<Option<Claim>, SpoolError> {
         let mut state = self.lock();
         let attempt = loop {
-            let Some(place) = state.sinks.get(sink) else {
+            let Some(position) = state.sinks.get(sink) else {
                 return Ok(None);
             };
             if state.end == End::Closed {
                 return Ok(None);
             }
-            if let Some(attempt) = place.progress.attempt {
+            if let Some(attempt) = position.progress.attempt {
                 drop(state);
                 break attempt;
             }
-            if let Some(attempt) = state.enough(place.progress.next, span) {
+            if let Some(attempt) = state.enough(position.progress.next, span) {
                 state.claim(sink, attempt);
                 drop(state);
                 self.save(sink)?;
@@ -352,8 +354,8 @@ impl Spool {
         notes.write(&self.folder, &next)?;
         // Changes that others have made meanwhile stay.
         let mut state = self.lock();
-        if let Some(place) = state.sinks.get_mut(sink) {
-            change(&mut place.progress);
+        if let Some(position) = state.sinks.get_mut(sink) {
+            change(&mut position.progress);
         }
         state.note_saved(sink, next);
         Ok(())
@@ -371,8 +373,8 @@ impl Spool {
     /// Changes a sink's progress, which is written with the next change or the next batch.
     pub fn change_later(&self, sink: &str, change: impl FnOnce(&mut Progress)) {
         let mut state = self.lock();
-        if let Some(place) = state.sinks.get_mut(sink) {
-            change(&mut place.progress);
+        if let Some(position) = state.sinks.get_mut(sink) {
+            change(&mut position.progress);
             state.unsaved.insert(sink.to_owned());
         }
     }
@@ -391,8 +393,8 @@ impl Spool {
         if saved.is_err() {
             // Batches are removed all the same, which makes room for the note.
             let progress = self.progress_of(sink);
-            if let Some(place) = self.lock().sinks.get_mut(sink) {
-                place.saved = progress;
+            if let Some(position) = self.lock().sinks.get_mut(sink) {
+                position.saved = progress;
             }
         }
         self.remove_done(attempt.first, attempt.last)?;
@@ -401,8 +403,8 @@ impl Spool {
 
     /// Notes that the sink has ended by a fault of the program.
     pub fn note_failed(&self, sink: &str) {
-        if let Some(place) = self.lock().sinks.get_mut(sink) {
-            place.has_failed = true;
+        if let Some(position) = self.lock().sinks.get_mut(sink) {
+            position.has_failed = true;
         }
     }
 
@@ -457,14 +459,17 @@ impl Spool {
         let state = self.lock();
         let sinks = state.sinks.iter();
         sinks
-            .map(|(sink, place)| (sink.clone(), place.progress, place.waiting))
+            .map(|(sink, position)| (sink.clone(), position.progress, position.waiting))
             .collect()
     }
 
     /// The sinks that have ended by a fault of the program.
     pub fn failed(&self) -> BTreeSet<String> {
         let state = self.lock();
-        let failed = state.sinks.iter().filter(|(_, place)| place.has_failed);
+        let failed = state
+            .sinks
+            .iter()
+            .filter(|(_, position)| position.has_failed);
         failed.map(|(sink, _)| sink.clone()).collect()
     }
 

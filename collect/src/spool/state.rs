@@ -22,7 +22,7 @@ pub(super) enum End {
 
 /// A sink in the spool.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct SinkPosition {
     /// Its progress.
     pub(super) progress: Progress,
     /// The progress that is on the disk. A batch stays until no sink needs it by this, too.
@@ -39,7 +39,7 @@ pub(super) struct State {
     pub(super) entries: BTreeMap<u64, Entry>,
     pub(super) bytes: u64,
     pub(super) collected: Collected,
-    pub(super) sinks: BTreeMap<String, Place>,
+    pub(super) sinks: BTreeMap<String, SinkPosition>,
     /// Sinks whose progress isn't written yet, or couldn't be written.
     pub(super) unsaved: BTreeSet<String>,
     pub(super) end: End,
@@ -52,28 +52,28 @@ impl State {
             .entries
             .keys()
             .filter(|number| progress.needs(**number));
-        let place = Place {
+        let position = SinkPosition {
             progress,
             saved: progress,
             waiting: needed.count() as u64,
             has_failed: false,
         };
-        self.sinks.insert(sink.to_owned(), place);
+        self.sinks.insert(sink.to_owned(), position);
     }
 
     /// Adds a batch, whose number is above those of all batches that sinks have received.
     pub(super) fn insert(&mut self, entry: Entry) {
         self.bytes += entry.bytes;
         self.entries.insert(entry.number, entry);
-        for place in self.sinks.values_mut() {
-            place.waiting += 1;
+        for position in self.sinks.values_mut() {
+            position.waiting += 1;
         }
     }
 
     /// Takes out a batch that isn't being delivered. It is lost for the sinks that need it.
     pub(super) fn lose(&mut self, entry: &Entry) {
-        for (sink, place) in &mut self.sinks {
-            let progress = &mut place.progress;
+        for (sink, position) in &mut self.sinks {
+            let progress = &mut position.progress;
             if progress.next > entry.number {
                 continue;
             }
@@ -83,7 +83,7 @@ impl State {
             if before.next().is_none() {
                 progress.next = entry.number + 1;
             }
-            place.waiting = place.waiting.saturating_sub(1);
+            position.waiting = position.waiting.saturating_sub(1);
             self.unsaved.insert(sink.clone());
         }
         self.remove(entry);
@@ -97,18 +97,18 @@ impl State {
 
     /// Notes that the sink has claimed these batches.
     pub(super) fn claim(&mut self, sink: &str, attempt: Attempt) {
-        if let Some(place) = self.sinks.get_mut(sink) {
-            place.progress.attempt = Some(attempt);
-            place.progress.next = attempt.last + 1;
+        if let Some(position) = self.sinks.get_mut(sink) {
+            position.progress.attempt = Some(attempt);
+            position.progress.next = attempt.last + 1;
         }
     }
 
     /// Ends the sink's attempt, which is returned.
     pub(super) fn finish(&mut self, sink: &str) -> Option<Attempt> {
-        let place = self.sinks.get_mut(sink)?;
-        let attempt = place.progress.attempt.take()?;
+        let position = self.sinks.get_mut(sink)?;
+        let attempt = position.progress.attempt.take()?;
         let done = self.entries.range(attempt.first..=attempt.last).count();
-        place.waiting = place.waiting.saturating_sub(done as u64);
+        position.waiting = position.waiting.saturating_sub(done as u64);
         Some(attempt)
     }
 
@@ -119,8 +119,8 @@ impl State {
         }
         let is_done = |entry: &&Entry| {
             let mut sinks = self.sinks.values();
-            sinks.all(|place| {
-                !place.progress.needs(entry.number) && !place.saved.needs(entry.number)
+            sinks.all(|position| {
+                !position.progress.needs(entry.number) && !position.saved.needs(entry.number)
             })
         };
         let claimed = self.entries.range(first..=last).map(|(_, entry)| entry);
@@ -131,9 +131,9 @@ impl State {
 
     /// Notes the progress of a sink that is on the disk.
     pub(super) fn note_saved(&mut self, sink: &str, saved: Progress) {
-        if let Some(place) = self.sinks.get_mut(sink) {
-            place.saved = saved;
-            if place.progress == saved {
+        if let Some(position) = self.sinks.get_mut(sink) {
+            position.saved = saved;
+            if position.progress == saved {
                 self.unsaved.remove(sink);
             }
         }
@@ -143,7 +143,7 @@ impl State {
     pub(super) fn oldest_free(&self) -> Option<Entry> {
         let is_free = |entry: &&Entry| {
             let mut sinks = self.sinks.values();
-            !sinks.any(|place| place.progress.is_in_flight(entry.number))
+            !sinks.any(|position| position.progress.is_in_flight(entry.number))
         };
         self.entries.values().find(is_free).copied()
     }
@@ -264,17 +264,17 @@ mod tests {
             }
             for step in &steps {
                 for gone in take(&mut state, step) {
-                    for place in state.sinks.values() {
-                        prop_assert!(!place.progress.needs(gone.number));
+                    for position in state.sinks.values() {
+                        prop_assert!(!position.progress.needs(gone.number));
                         // After a crash, a batch of an attempt that is begun again is there.
-                        prop_assert!(!place.saved.needs(gone.number));
+                        prop_assert!(!position.saved.needs(gone.number));
                     }
                 }
                 let bytes: u64 = state.entries.values().map(|entry| entry.bytes).sum();
                 prop_assert_eq!(state.bytes, bytes);
-                for place in state.sinks.values() {
-                    let needed = state.entries.keys().filter(|number| place.progress.needs(**number));
-                    prop_assert_eq!(place.waiting, needed.count() as u64);
+                for position in state.sinks.values() {
+                    let needed = state.entries.keys().filter(|number| position.progress.needs(**number));
+                    prop_assert_eq!(position.waiting, needed.count() as u64);
                 }
             }
             // Once all progress is on the disk, exactly the batches that no sink needs are removed.
@@ -283,8 +283,8 @@ mod tests {
             }
             state.take_done(0, u64::MAX);
             for number in state.entries.keys() {
-                let mut places = state.sinks.values();
-                prop_assert!(places.any(|place| place.progress.needs(*number)));
+                let mut positions = state.sinks.values();
+                prop_assert!(positions.any(|position| position.progress.needs(*number)));
             }
         }
     }

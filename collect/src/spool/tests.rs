@@ -4,9 +4,9 @@ use super::testing::{fill_up, on_small_disk, take_kept_room};
 use super::*;
 use crate::batch::testing::batch;
 
-struct Place(tempfile::TempDir);
+struct SpoolFolder(tempfile::TempDir);
 
-impl Place {
+impl SpoolFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -32,8 +32,8 @@ fn claim(spool: &Spool, sink: &str, span: u64) -> Claim {
 
 #[test]
 fn each_sink_gets_each_batch_once() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a", "b"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a", "b"]);
     for start in [10, 20] {
         spool.push(&batch(start, &["g"], 5)).unwrap();
     }
@@ -46,7 +46,7 @@ fn each_sink_gets_each_batch_once() {
     spool.finish("b", |_| ()).unwrap();
     assert_eq!(spool.fill().batches, 1);
     drop(spool);
-    let spool = place.open(LARGE, &["a", "b"]);
+    let spool = folder.open(LARGE, &["a", "b"]);
     spool.drain();
     assert!(spool.claim("a", 0).unwrap().is_none());
     let last = claim(&spool, "b", 0);
@@ -55,15 +55,15 @@ fn each_sink_gets_each_batch_once() {
     assert_eq!(spool.fill(), Fill::default());
     drop(spool);
     // Numbers go on after all files have been removed.
-    let spool = place.open(LARGE, &["a", "b"]);
+    let spool = folder.open(LARGE, &["a", "b"]);
     spool.push(&batch(30, &["g"], 5)).unwrap();
     assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
 }
 
 #[test]
 fn what_was_being_handed_over_comes_again_and_is_the_same() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30, 40] {
         spool.push(&batch(start, &["g"], 5)).unwrap();
     }
@@ -74,7 +74,7 @@ fn what_was_being_handed_over_comes_again_and_is_the_same() {
         })
         .unwrap();
     drop(spool);
-    let spool = place.open(LARGE, &["a"]);
+    let spool = folder.open(LARGE, &["a"]);
     for start in [50, 60] {
         spool.push(&batch(start, &["g"], 5)).unwrap();
     }
@@ -88,12 +88,12 @@ fn what_was_being_handed_over_comes_again_and_is_the_same() {
 
 #[test]
 fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a"]);
     spool.push(&batch(0, &["g"], 5)).unwrap();
     let each = spool.fill().bytes;
     drop(spool);
-    let spool = place.open(4 * each + each / 2, &["a"]);
+    let spool = folder.open(4 * each + each / 2, &["a"]);
     // It is being delivered, so that it stays.
     assert_eq!(starts(&claim(&spool, "a", 0)), [0]);
     for start in (10..100).step_by(10) {
@@ -111,7 +111,7 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
     );
     // The newest batches are there, and the count is kept.
     drop(spool);
-    let spool = place.open(LARGE, &["a"]);
+    let spool = folder.open(LARGE, &["a"]);
     assert_eq!(spool.progress()[0].1.lost, lost);
     let kept: Vec<u64> = (spool.read_all().unwrap().iter())
         .map(|batch| batch.start)
@@ -124,12 +124,12 @@ fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
 /// A batch that is being delivered to one sink stays, and the batch that is removed instead isn't the next one of another sink.
 #[test]
 fn a_sink_that_has_claimed_nothing_loses_only_what_goes() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a", "b"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a", "b"]);
     spool.push(&batch(0, &["g"], 5)).unwrap();
     let each = spool.fill().bytes;
     drop(spool);
-    let spool = place.open(2 * each + each / 2, &["a", "b"]);
+    let spool = folder.open(2 * each + each / 2, &["a", "b"]);
     assert_eq!(starts(&claim(&spool, "a", 0)), [0]);
     for start in [10, 20, 30] {
         spool.push(&batch(start, &["g"], 5)).unwrap();
@@ -149,34 +149,34 @@ fn a_sink_that_has_claimed_nothing_loses_only_what_goes() {
 
 #[test]
 fn windows_of_a_killed_collector_are_counted_once() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &[]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &[]);
     spool.note_open(BTreeMap::from([(10, 2), (20, 3)])).unwrap();
     spool.push(&batch(10, &["g", "h"], 5)).unwrap();
     drop(spool);
     for _ in 0..2 {
-        assert_eq!(place.open(LARGE, &[]).fill().killed, 3);
+        assert_eq!(folder.open(LARGE, &[]).fill().killed, 3);
     }
     // It was killed after the batch was written and before the state was: two guests lose their next window.
-    let state = std::fs::read(place.path().join(STATE)).unwrap();
+    let state = std::fs::read(folder.path().join(STATE)).unwrap();
     let mut state: Collected = serde_json::from_slice(&state).unwrap();
     state.open = BTreeMap::from([(20, 2), (30, 1)]);
-    let spool = place.open(LARGE, &[]);
+    let spool = folder.open(LARGE, &[]);
     spool.push(&batch(20, &["g", "h"], 5)).unwrap();
     drop(spool);
     std::fs::write(
-        place.path().join(STATE),
+        folder.path().join(STATE),
         serde_json::to_vec(&state).unwrap(),
     )
     .unwrap();
-    assert_eq!(place.open(LARGE, &[]).fill().killed, 3 + 3);
+    assert_eq!(folder.open(LARGE, &[]).fill().killed, 3 + 3);
 }
 
 /// The end doesn't wait for a sink that is behind: batches that wait for it are there at the next start.
 #[test]
 fn a_closed_spool_keeps_what_waits() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30] {
         spool.push(&batch(start, &["g"], 5)).unwrap();
     }
@@ -186,7 +186,7 @@ fn a_closed_spool_keeps_what_waits() {
     assert!(spool.claim("a", 0).unwrap().is_none());
     assert_eq!(spool.fill().batches, 2);
     drop(spool);
-    let spool = place.open(LARGE, &["a"]);
+    let spool = folder.open(LARGE, &["a"]);
     spool.drain();
     for start in [20, 30] {
         assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
@@ -197,26 +197,26 @@ fn a_closed_spool_keeps_what_waits() {
 
 #[test]
 fn a_damaged_file_is_lost_and_nothing_else() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a"]);
     for start in [10, 20, 30] {
         spool.push(&batch(start, &["g"], 5)).unwrap();
     }
     let entries = spool.folder.batches().unwrap();
-    let path = place.path().join(entries[1].name());
+    let path = folder.path().join(entries[1].name());
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    std::fs::write(place.path().join("0000000000000009-1-1-1.batch.tmp"), "").unwrap();
+    std::fs::write(folder.path().join("0000000000000009-1-1-1.batch.tmp"), "").unwrap();
     spool.drain();
     assert_eq!(starts(&claim(&spool, "a", 100)), [10, 30]);
     assert_eq!(spool.progress()[0].1.lost.ticks, 8);
     drop(spool);
-    let spool = place.open(LARGE, &["a"]);
+    let spool = folder.open(LARGE, &["a"]);
     assert_eq!(spool.fill().batches, 3);
     assert!(
-        !place
+        !folder
             .path()
             .join("0000000000000009-1-1-1.batch.tmp")
             .exists()
@@ -227,18 +227,18 @@ fn a_damaged_file_is_lost_and_nothing_else() {
 fn the_folder_is_ones_own_and_used_once() {
     use std::os::unix::fs::PermissionsExt;
 
-    let place = Place::new();
-    let spool = place.open(LARGE, &[]);
-    let mode = std::fs::metadata(place.path())
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &[]);
+    let mode = std::fs::metadata(folder.path())
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o700);
-    let again = Spool::open(&place.path(), LARGE, &[]);
+    let again = Spool::open(&folder.path(), LARGE, &[]);
     assert!(matches!(again, Err(SpoolError::InUse(_))), "{again:?}");
     drop(spool);
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
-    let others = Spool::open(&place.path(), LARGE, &[]);
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
+    let others = Spool::open(&folder.path(), LARGE, &[]);
     assert!(matches!(others, Err(SpoolError::NotOwn(_))), "{others:?}");
 }
 
@@ -335,8 +335,8 @@ fn fill_the_disk(folder: &Path) {
 /// The collector and requests for metrics don't wait while a sink's note is written.
 #[test]
 fn a_note_that_takes_its_time_holds_nobody_up() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a"]);
     let writing = locked(&spool.notes["a"]);
     spool.push(&batch(10, &["g"], 5)).unwrap();
     spool.note_open(BTreeMap::from([(20, 1)])).unwrap();
@@ -349,8 +349,8 @@ fn a_note_that_takes_its_time_holds_nobody_up() {
 /// There may be a crash between the notes of two sinks: a batch stays until both notes say that it was received.
 #[test]
 fn a_batch_stays_until_it_is_noted_that_all_have_it() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a", "b"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a", "b"]);
     for start in [10, 20, 30] {
         spool.push(&batch(start, &["g"], 5)).unwrap();
     }
@@ -371,8 +371,8 @@ fn a_batch_stays_until_it_is_noted_that_all_have_it() {
 /// Counts are updated at each step, and not by a walk over all batches.
 #[test]
 fn what_waits_is_known_after_each_step() {
-    let place = Place::new();
-    let spool = place.open(LARGE, &["a", "b"]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a", "b"]);
     let waiting = || -> Vec<u64> {
         let all = spool.progress().into_iter();
         all.map(|(.., waiting)| waiting).collect()
@@ -389,7 +389,7 @@ fn what_waits_is_known_after_each_step() {
     spool.finish("b", |_| ()).unwrap();
     assert_eq!((waiting(), spool.fill().batches), (vec![1, 2], 2));
     drop(spool);
-    let spool = place.open(LARGE, &["a", "b"]);
+    let spool = folder.open(LARGE, &["a", "b"]);
     let all = spool.progress().into_iter();
     let waiting: Vec<u64> = all.map(|(.., waiting)| waiting).collect();
     assert_eq!(waiting, [1, 2]);
@@ -397,8 +397,8 @@ fn what_waits_is_known_after_each_step() {
 
 #[test]
 fn without_sinks_the_newest_stay() {
-    let place = Place::new();
-    let spool = place.open(1, &[]);
+    let folder = SpoolFolder::new();
+    let spool = folder.open(1, &[]);
     spool.push(&batch(10, &["g"], 5)).unwrap();
     assert_eq!(spool.fill().batches, 0);
 }

@@ -11,7 +11,7 @@ use super::{Backend, Handle, IoctlReply};
 pub(super) struct OpenDevice {
     pub handle: Handle,
     pub nonblocking: bool,
-    /// Whether each read begins at the start again: shortened, it would be taken for the whole.
+    /// Whether each read begins at the start of the data. Such a read can't be shortened, because the client would take the part for the whole.
     pub reads_from_start: bool,
 }
 
@@ -56,7 +56,7 @@ impl Action {
                 let reply = backend.ioctl(*handle, *command, *argument, data);
                 reply.map(|reply| {
                     Outcome::Ioctl(reply.map(|mut reply| {
-                        // The command is done: cut off what the client doesn't accept.
+                        // The command is done: the client doesn't accept more bytes than this.
                         reply.data.truncate(*limit);
                         reply
                     }))

@@ -48,20 +48,20 @@ pub trait Backend {
     /// Reads at most `limit` bytes; an empty vector is the end of file.
     ///
     /// # Errors
-    /// EAGAIN while there is nothing to read; others by the device's page.
+    /// EAGAIN while there is nothing to read; other errors as the device's page says.
     fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>>;
 
-    /// Writes `bytes`, all or as many as the result says.
+    /// Writes `bytes`. Returns how many of them were written.
     ///
     /// # Errors
-    /// By the device's page.
+    /// As the device's page says.
     fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno>;
 
     /// Executes `command`. `argument` is the third argument of ioctl(2) if it is a number; `data` is what it points to
     /// if it is a pointer (empty for NULL).
     ///
     /// # Errors
-    /// By the device's page.
+    /// As the device's page says.
     fn ioctl(
         &mut self,
         handle: Handle,
@@ -73,7 +73,7 @@ pub trait Backend {
     /// What the device can do without blocking.
     fn poll(&mut self, handle: Handle) -> Readiness;
 
-    /// Closes the device, drops its pending requests and frees its resources. The first call starts it; further calls
-    /// only tell whether it is done.
+    /// Closes the device, drops its pending requests and frees its resources. The first call starts the close; further calls
+    /// only return whether it is done.
     fn close(&mut self, handle: Handle) -> Poll<()>;
 }

@@ -13,14 +13,14 @@ const KEPT: usize = 64 << 10;
 pub(super) struct Input {
     /// At most one incomplete frame, except while the output is full or the turn is over.
     bytes: Vec<u8>,
-    /// Room for the frame that isn't complete.
+    /// Room for the incomplete frame.
     share: Share,
     /// Bytes of a refused frame that are yet to come.
     to_skip: usize,
 }
 
 impl Input {
-    /// Nothing, with this room for a frame that isn't complete.
+    /// An empty buffer, with this room for an incomplete frame.
     pub fn new(share: Share) -> Self {
         Self {
             bytes: Vec::new(),
@@ -34,10 +34,10 @@ impl Input {
         self.bytes.is_empty()
     }
 
-    /// Takes bytes from the client, but for those of a frame that was refused.
+    /// Takes bytes from the client, except those of a frame that was refused.
     ///
     /// # Errors
-    /// [`EndpointError::Overrun`] if as much waits as the longest frame has.
+    /// [`EndpointError::Overrun`] if as many bytes wait as the longest frame has.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(), EndpointError> {
         let skipped = self.to_skip.min(bytes.len());
         self.to_skip -= skipped;
@@ -49,12 +49,12 @@ impl Input {
         Ok(())
     }
 
-    /// Moves the bytes out, so that requests can borrow from them. [`put_back`](Self::put_back) is due.
+    /// Moves the bytes out, so that requests can borrow from them. The caller has to return them by [`put_back`](Self::put_back).
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// The bytes that were [taken](Self::take), the first `done` of which have been served.
+    /// Returns the bytes that were [taken](Self::take). The first `done` of them have been served.
     pub fn put_back(&mut self, bytes: Vec<u8>, done: usize) {
         self.bytes = bytes;
         self.bytes.drain(..done);
@@ -64,23 +64,23 @@ impl Input {
         }
     }
 
-    /// A frame is complete: it needs no room any more than what is served.
+    /// Notes that the frame is complete. It needs no room beyond the bytes that are being served.
     pub fn complete(&mut self) {
         self.share.force(0);
     }
 
-    /// Finds room for a frame of `length` bytes that isn't complete. False if there is none.
+    /// Reserves room for an incomplete frame of `length` bytes. False if there is no room.
     #[must_use]
     pub fn make_room(&mut self, length: usize) -> bool {
         self.share.resize(length)
     }
 
-    /// The next `count` bytes from the client are thrown away.
+    /// Throws away the next `count` bytes from the client.
     pub fn skip(&mut self, count: usize) {
         self.to_skip = count;
     }
 
-    /// Gives its memory back.
+    /// Frees the buffer's memory.
     pub fn clear(&mut self) {
         self.bytes = Vec::new();
         self.share.force(0);

@@ -18,10 +18,10 @@ use super::turn::Turn;
 use super::waiting::{Wait, WaitingRequest, WaitingRequests, nonblocking, reads_from_start};
 use super::{Backend, EndpointError, Handle};
 
-/// Bytes of a request that isn't complete for which there is room in any case: those of a command with its data.
+/// Bytes of an incomplete request for which there is always room: those of a command with its data.
 const OWN_FRAME: usize = 128 << 10;
-/// The same of all input: with it come the bytes behind it, of which the owner gives 64 KiB at a time, and the data of a command that a device
-/// works on.
+/// Bytes of all input for which there is always room: the incomplete request, the bytes behind it, of which the owner gives 64 KiB at a time, and
+/// the data of a command that a device works on.
 const OWN_INPUT: usize = OWN_FRAME + (64 << 10) + MAX_IOCTL_DATA;
 
 /// The machine's properties in the reply to a hello.
@@ -37,7 +37,9 @@ pub struct HelloInfo {
 ///
 /// The owner of the byte stream calls [`receive`](Self::receive) while [`wants_input`](Self::wants_input), sends
 /// [`output`](Self::output), and calls [`wake`](Self::wake) after it has sent something and after the devices have
-/// changed. Between two calls of [`begin_turn`](Self::begin_turn), which lets others have their turn, it serves [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) at most. After an error of either it must [`close`](Self::close) the connection, and do nothing else with it.
+/// changed. Between two calls of [`begin_turn`](Self::begin_turn), the endpoint serves [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) requests at
+/// most, so that other connections have their turns. After an error of `receive` or `wake`, the owner must [`close`](Self::close) the connection,
+/// and do nothing else with it.
 #[derive(Debug)]
 pub struct Endpoint {
     info: HelloInfo,
@@ -49,21 +51,21 @@ pub struct Endpoint {
     waiting: WaitingRequests,
     /// The request that a device is working on, and its tag; later requests wait.
     in_progress: Option<(u32, Action)>,
-    /// What may still be served.
+    /// The requests and the time that are left of this turn.
     turn: Turn,
 }
 
 impl Endpoint {
-    /// Bytes of requests and replies for which each connection has room, however many wait of others.
+    /// Bytes of requests and replies for which each connection has room, however much other connections use.
     pub const OWN_BYTES: usize = OWN_INPUT + output::OWN_BYTES;
 
-    /// A new connection, of which as much may wait as the longest request and the longest reply have.
+    /// A new connection with room for the longest request and the longest reply.
     pub fn new(info: HelloInfo) -> Self {
         Self::within(info, &Room::unlimited())
     }
 
-    /// The same; what waits beyond [`OWN_BYTES`](Self::OWN_BYTES) is in `room`. Where that is full, long writes and long reads that have to be
-    /// whole fail with ENOMEM, and other reads get less at a time.
+    /// A new connection that takes room beyond [`OWN_BYTES`](Self::OWN_BYTES) from `room`. If `room` is full, long writes and long reads that have
+    /// to be whole fail with ENOMEM, and other reads get less at a time.
     pub fn within(info: HelloInfo, room: &Arc<Room>) -> Self {
         Self {
             info,
@@ -84,17 +86,17 @@ impl Endpoint {
         self.can_serve() && !self.is_turn_over()
     }
 
-    /// A turn begins, as long as [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) requests take. [`wake`](Self::wake) goes on with those that waited for it.
+    /// Begins a turn of [`REQUESTS_PER_TURN`](super::REQUESTS_PER_TURN) requests. [`wake`](Self::wake) then serves the requests that waited for it.
     pub fn begin_turn(&mut self) {
         self.turn = Turn::new();
     }
 
-    /// The turn that has begun is over after `time`, too. One request is always served.
+    /// Limits the current turn to `time`, too. At least one request is served.
     pub fn limit_turn(&mut self, time: Duration) {
         self.turn.limit(time);
     }
 
-    /// True if requests wait for nothing but the next turn, so that the owner has to begin one.
+    /// True if requests wait only for the next turn, which the owner has to begin.
     pub fn waits_for_turn(&self) -> bool {
         self.can_serve() && self.is_turn_over()
     }
@@ -170,7 +172,7 @@ impl Endpoint {
         let opening = (self.in_progress.take()).and_then(|(_, action)| action.opening());
         let devices = std::mem::take(&mut self.devices).into_values();
         for device in devices.chain(opening) {
-            // It closes without further calls, and no reply is due.
+            // The device closes without further calls, and the client gets no reply.
             let _ = backend.close(device.handle);
         }
     }
@@ -204,8 +206,8 @@ impl Endpoint {
         result
     }
 
-    /// Finds room for the frame that `begun` begins, which isn't complete. Where there is none it is refused at once, and its bytes are thrown
-    /// away: those that have come, whose number is the result, and those that are yet to come.
+    /// Reserves room for the incomplete frame that begins with `begun`. If there is no room, refuses the frame at once, and throws away its bytes:
+    /// those that have come, whose number is the result, and those that are yet to come.
     fn await_rest(&mut self, begun: &[u8]) -> Result<usize, EndpointError> {
         let Some(frame) = RequestFrame::begun(begun)? else {
             return Ok(0);
@@ -422,7 +424,7 @@ impl Endpoint {
             let device = self.device(name)?;
             wait.check()?;
             Ok(OpenDevice {
-                // Like poll(2), a poll waits even for a device that was opened as non-blocking.
+                // As with poll(2), a poll waits even for a device that was opened as non-blocking.
                 nonblocking: asked || (device.nonblocking && kind == Kind::Read),
                 ..device
             })

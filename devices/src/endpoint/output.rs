@@ -8,8 +8,8 @@ use kvmprof_recording::Share;
 /// exceeds it.
 const HIGH_WATER: usize = 256 << 10;
 
-/// Bytes that may be kept in any case: as many as are sent before they are removed, as many as may wait, and the reply to a command or a
-/// read of as many bytes again.
+/// Bytes that may always be kept, in three parts of [`HIGH_WATER`] bytes: sent bytes that aren't removed yet, waiting bytes, and the reply to a
+/// command or a read.
 pub(super) const OWN_BYTES: usize = 3 * HIGH_WATER;
 
 /// A queue of bytes.
@@ -23,7 +23,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Nothing yet; `share` has [`OWN_BYTES`] of its own.
+    /// An empty queue. `share` has [`OWN_BYTES`] of its own.
     pub fn new(share: Share) -> Self {
         Self {
             bytes: Vec::new(),
@@ -32,7 +32,7 @@ impl Output {
         }
     }
 
-    /// How many bytes of data the next reply may have. While the output isn't [full](Self::is_full) that is almost 256 KiB at least.
+    /// Maximum number of bytes of data of the next reply: at least almost 256 KiB while the output isn't [full](Self::is_full).
     pub fn room(&self) -> usize {
         let taken = self.bytes.len().saturating_add(HEADER_LENGTH);
         self.share.capacity().saturating_sub(taken)
@@ -43,7 +43,7 @@ impl Output {
         self.bytes.get(self.gone..).unwrap_or_default()
     }
 
-    /// True if nothing may be added before the client takes something.
+    /// True if nothing may be added before the client has taken bytes.
     pub fn is_full(&self) -> bool {
         self.waiting().len() >= HIGH_WATER
     }

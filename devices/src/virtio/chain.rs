@@ -16,7 +16,7 @@ use super::queue::{CHAIN_MAX, DESCRIPTOR_SIZE, Direction, QueueError};
 pub(super) struct Table {
     pub address: u64,
     pub length: u16,
-    /// Longest indirect table that a descriptor may lead to; 0 if none may.
+    /// Maximum length of an indirect table; 0 if descriptors may not refer to indirect tables.
     pub indirect_max: u16,
 }
 
@@ -27,7 +27,7 @@ struct Piece {
     length: u32,
 }
 
-/// Pieces that are passed through once, from the first byte to the last.
+/// Pieces that are read or written once, from the first byte to the last.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     pieces: Vec<Piece>,
@@ -42,9 +42,9 @@ pub(super) struct Cursor {
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     pub head: u16,
-    /// What the device reads.
+    /// The pieces that the device reads.
     pub input: Cursor,
-    /// What it writes.
+    /// The pieces that the device writes.
     pub output: Cursor,
 }
 
@@ -76,7 +76,7 @@ impl Cursor {
                 .ok_or(QueueError::BufferOutsideMemory)?;
             transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutsideMemory)?;
             moved += step as usize;
-            // Memory that is named may be longer than what a used element can say.
+            // A chain of memory may be longer than the length field of a used element can state.
             self.done = self.done.saturating_add(step);
             self.offset += step;
             if self.offset == piece.length {
@@ -110,7 +110,7 @@ impl Chain {
             let descriptor = reader.descriptor(table, next)?;
             let flags = u32::from(descriptor.flags());
             if flags & VRING_DESC_F_INDIRECT != 0 {
-                // It ends the chain: it may not have a successor (section 2.7.5.3.1).
+                // An indirect descriptor ends the chain: it may not have a successor (section 2.7.5.3.1).
                 if flags & VRING_DESC_F_NEXT != 0 {
                     return Err(QueueError::Indirect);
                 }
@@ -127,7 +127,7 @@ impl Chain {
     }
 }
 
-/// What is read of one chain.
+/// Reads one chain.
 struct Reader<'a> {
     memory: &'a GuestMemory,
     direction: Direction,
@@ -173,7 +173,7 @@ impl Reader<'_> {
         let allowed = match self.direction {
             Direction::ToDevice => !is_output,
             Direction::ToDriver | Direction::Memory => is_output,
-            // What the device reads comes first (section 2.7.4.2).
+            // The pieces that the device reads come first (section 2.7.4.2).
             Direction::Request => is_output || chain.output.pieces.is_empty(),
         };
         if !allowed {

@@ -15,7 +15,7 @@ const REQUEST_MAX: usize = 4096;
 /// Maximum number of requests in one turn.
 const BUDGET: usize = 16;
 
-/// Where random bytes come from: fills the whole buffer, or says why it can't.
+/// The source of random bytes. It fills the whole buffer, or returns an error.
 pub type Source<'a> = &'a mut dyn FnMut(&mut [u8]) -> io::Result<()>;
 
 /// The device.

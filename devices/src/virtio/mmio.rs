@@ -40,7 +40,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"virt");
 const VERSION: u32 = 2;
 const VENDOR: u32 = u32::from_le_bytes(*b"KVMP");
 
-/// What the caller must do after a write to a register.
+/// The action that the caller must take after a write to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -54,7 +54,7 @@ pub enum Effect {
 #[derive(Clone, Debug, Default)]
 pub struct InterruptStatus {
     pending: Arc<AtomicU32>,
-    /// Reasons that are shown at every read.
+    /// Reasons that every read shows.
     always: u32,
 }
 
@@ -79,9 +79,9 @@ impl InterruptStatus {
         false
     }
 
-    /// The registers of a device whose used buffers another program announces, by an interrupt that goes to the guest without
-    /// a way past here. So each interrupt may be about used buffers, and a driver is told so: it has to look, and may find
-    /// none, as after any interrupt that came for two uses (section 2.7.7.2).
+    /// The registers of a device whose used buffers another program announces, by an interrupt that goes to the guest directly.
+    /// So each interrupt may be about used buffers, and the status always shows that reason. The driver has to look, and may find
+    /// no used buffer, as after any interrupt that came for two uses (section 2.7.7.2).
     #[must_use]
     pub fn of_used_buffers_elsewhere(&self) -> Self {
         Self {
@@ -296,7 +296,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         self.device.features() | 1 << VIRTIO_F_VERSION_1
     }
 
-    /// What the driver has accepted: nothing before it has said that it is done with them.
+    /// The features that the driver has accepted: none before it has set FEATURES_OK.
     fn accepted_features(&self) -> u64 {
         if self.status & VIRTIO_CONFIG_S_FEATURES_OK == 0 {
             0

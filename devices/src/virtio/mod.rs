@@ -1,7 +1,7 @@
 //! Virtio 1.2 devices behind the virtio-mmio transport, as plain state machines over guest memory.
 //!
 //! The guest's driver is never trusted. If it violates the specification, or passes invalid addresses, it loses the
-//! queue in question and nothing else: no panic, no loop of a length that it chooses, no access outside guest memory.
+//! queue in question, and nothing else happens: there is no panic, no loop of a length that it chooses, no access outside guest memory.
 //!
 //! Section numbers in comments are those of *Virtual I/O Device (VIRTIO) Version 1.2*.
 
@@ -32,7 +32,7 @@ pub trait VirtioDevice {
     /// The kind of device (section 5).
     fn device_id(&self) -> u32;
 
-    /// The device's own feature bits, and those of [`QUEUE_FEATURES`] that it wants; the transport adds its own.
+    /// The device's own feature bits, and the bits among [`QUEUE_FEATURES`] that it uses. The transport adds its own.
     fn features(&self) -> u64;
 
     /// The number of queues.
@@ -44,13 +44,13 @@ pub trait VirtioDevice {
     /// The device's present configuration; beyond its end it reads as zero.
     fn configuration(&self) -> Vec<u8>;
 
-    /// The driver writes `data` at `offset` of the configuration. Most devices have nothing to be written.
+    /// Handles the driver's write of `data` at `offset` of the configuration. Most devices ignore such writes.
     fn write_configuration(&mut self, _offset: usize, _data: &[u8]) {}
 
-    /// The driver is ready and has accepted these features: queues are served from now on.
+    /// Notes that the driver is ready and has accepted these features. Queues are served from now on.
     fn driver_ok(&mut self, features: u64);
 
-    /// The driver has reset the device, at any moment: restores the initial state. What can't be done here must be done
-    /// before queues are served again.
+    /// Restores the initial state after a reset by the driver, which can come at any moment. Work that can't be done here must be
+    /// done before queues are served again.
     fn reset(&mut self);
 }

@@ -13,7 +13,7 @@ use super::GuestMemory;
 use super::chain::{Chain, Table, in_memory};
 use super::take_over::Standing;
 
-/// Features: what a queue can do if the device offers it and the driver accepts it: indirect descriptors and the event index
+/// The features of queues that the device may offer and the driver may accept: indirect descriptors and the event index
 /// (sections 2.7.5.3 and 2.7.7.1).
 pub const QUEUE_FEATURES: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC | 1 << VIRTIO_RING_F_EVENT_IDX;
 
@@ -104,7 +104,7 @@ pub struct QueueLayout {
 }
 
 impl QueueLayout {
-    /// The memory of its three parts. `None` if that wraps around.
+    /// The memory of the queue's three parts. `None` if an address wraps around.
     fn ranges(&self) -> Option<[Range<u64>; 3]> {
         let size = u64::from(self.size);
         let range = |start: u64, length: u64| Some(start..start.checked_add(length)?);
@@ -123,7 +123,7 @@ pub struct Virtqueue {
     layout: QueueLayout,
     direction: Direction,
     chain: Option<Chain>,
-    /// Heads of chains that whoever served the queue before hasn't finished: they come first.
+    /// Heads of chains that the previous server of the queue hasn't finished. They come first.
     left: VecDeque<u16>,
     used: bool,
     indirect: bool,
@@ -164,7 +164,7 @@ impl Virtqueue {
         self.queue.size()
     }
 
-    /// Where a queue that is set up lies: in guest memory, and aligned.
+    /// The layout of a queue that is set up. All parts are in guest memory and aligned.
     #[must_use]
     pub fn layout(&self) -> Option<QueueLayout> {
         self.is_ready().then_some(self.layout)
@@ -180,7 +180,7 @@ impl Virtqueue {
         self.indirect = false;
     }
 
-    /// Turns on what the driver has accepted of [`QUEUE_FEATURES`].
+    /// Turns on the features among [`QUEUE_FEATURES`] that the driver has accepted.
     pub(super) fn accept(&mut self, features: u64) {
         self.indirect = features >> VIRTIO_RING_F_INDIRECT_DESC & 1 == 1;
         let event_index = features >> VIRTIO_RING_F_EVENT_IDX & 1 == 1;
@@ -218,11 +218,11 @@ impl Virtqueue {
         Ok(())
     }
 
-    /// Goes on with a queue that another program has served, which doesn't touch it any more. The chains that it hasn't returned come
-    /// first, as far as the rings tell which these are.
+    /// Takes over a queue from another program, which doesn't access it any more. The chains that the program hasn't returned come
+    /// first, as far as the rings show them.
     ///
     /// # Errors
-    /// The rings make no sense. The queue must be reset.
+    /// The rings are inconsistent. The queue must be reset.
     pub fn take_over(&mut self, memory: &GuestMemory) -> Result<(), QueueError> {
         let Some(layout) = self.layout() else {
             return Ok(());
@@ -256,7 +256,7 @@ impl Virtqueue {
         if self.chain.is_none() && self.is_ready() {
             let mut head = self.next_head(memory)?;
             if head.is_none() && self.queue.event_idx_enabled() {
-                // The driver is asked to notify of the next chain; it may have come just before that.
+                // From now on the driver notifies the device of the next chain. That chain may have come just before.
                 let more = self.queue.enable_notification(memory);
                 if more.map_err(|_| QueueError::OutsideMemory)? {
                     head = self.next_head(memory)?;
@@ -341,7 +341,7 @@ impl Virtqueue {
         })
     }
 
-    /// Passes over the next bytes to write, which keep what they have.
+    /// Skips the next bytes to write, which keep their contents.
     pub fn skip_output(&mut self, bytes: usize) {
         if let Some(chain) = &mut self.chain {
             // Nothing is moved, so that nothing fails.
@@ -349,7 +349,7 @@ impl Virtqueue {
         }
     }
 
-    /// Passes over the next memory to write, at most `bytes` of it, and calls `each` with the pieces that it lies in.
+    /// Skips the next memory to write, `bytes` at most, and calls `each` with the pieces of that memory.
     pub fn take_memory(&mut self, bytes: usize, mut each: impl FnMut(GuestAddress, usize)) {
         if let Some(chain) = &mut self.chain {
             // Nothing is moved, so that nothing fails.
@@ -384,7 +384,7 @@ impl Virtqueue {
             // If the driver's event index can't be read, it gets the interrupt: one too many does no harm.
             return self.queue.needs_notification(memory).unwrap_or(true);
         }
-        // After the used index, or both sides could miss each other's change (2.7.7.2).
+        // The fence comes after the write of the used index. Otherwise both sides could miss each other's change (2.7.7.2).
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let flags = memory.read_obj::<u16>(GuestAddress(self.queue.avail_ring()));
         u32::from(flags.map_or(0, u16::from_le)) & VRING_AVAIL_F_NO_INTERRUPT == 0

@@ -1,5 +1,5 @@
-//! Which chains of a queue are in progress, by its rings alone: nothing else is known of a queue that another program has served
-//! so far.
+//! Finds the chains of a queue that are in progress, by its rings alone: nothing else is known of a queue that another program has
+//! served so far.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::queue::{QueueError, QueueLayout};
 const INDEX: u64 = 2;
 const ENTRIES: u64 = 4;
 
-/// Where the rings of a queue stand.
+/// The state of a queue's rings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     /// Index of the available ring.
@@ -27,7 +27,7 @@ impl Standing {
     /// Reads the rings of the queue at `layout`, which lies in `memory` and isn't served at the moment.
     ///
     /// # Errors
-    /// The rings make no sense.
+    /// The rings are inconsistent.
     pub fn read(memory: &GuestMemory, layout: &QueueLayout) -> Result<Self, QueueError> {
         let size = u16::try_from(layout.size).map_err(|_| QueueError::Size(layout.size))?;
         let word = |address: u64| {
@@ -42,7 +42,7 @@ impl Standing {
             size,
             available,
             used,
-            // The number of a head has 32 bits in the used ring, of which a device that works sets 16.
+            // The number of a head has 32 bits in the used ring. A correct device sets only 16 of them.
             offered: &|index| word(layout.available + ENTRIES + 2 * place(index)),
             returned: &|index| word(layout.used + ENTRIES + 8 * place(index)),
         };
@@ -64,12 +64,12 @@ struct Rings<'a> {
 }
 
 impl Rings<'_> {
-    /// The heads that are in the available ring and not in the used one.
+    /// The heads in the available ring that aren't in the used ring.
     ///
-    /// The rings have only the last entries, and chains may be returned in any order. So this looks for the earliest moment
-    /// since which both rings agree if no chain was in progress then: each was made available as often as it was returned, or once
-    /// more. For queues that are empty now and then the result is right. A chain can be missed if the queue has taken as many other chains since as it
-    /// has entries.
+    /// The rings have only the last entries, and chains may be returned in any order. So this function assumes that no chain was in
+    /// progress at some moment, and looks for the earliest moment for which both rings agree: since then, each chain was made available
+    /// as often as it was returned, or once more. The result is right for queues that are empty now and then. A chain can be missed if the
+    /// queue has taken as many other chains since as it has entries.
     fn in_progress(&self) -> Result<VecDeque<u16>, QueueError> {
         let count = self.available.wrapping_sub(self.used);
         if count > self.size {
@@ -104,7 +104,7 @@ impl Rings<'_> {
         self.heads(length, &balance)
     }
 
-    /// How much more often each head was made available than returned, since `length` chains ago.
+    /// For each head, how often it was made available minus how often it was returned, over the last `length` chains.
     fn balance(&self, length: u16) -> Result<Vec<i32>, QueueError> {
         let mut balance = vec![0; self.size.into()];
         let mut add = |head: u16, by: i32| {
@@ -122,7 +122,7 @@ impl Rings<'_> {
         Ok(balance)
     }
 
-    /// The heads that have a balance, by when each was made available last.
+    /// The heads whose balance isn't 0, in the order in which they were last made available.
     fn heads(&self, length: u16, balance: &[i32]) -> Result<VecDeque<u16>, QueueError> {
         let mut heads = VecDeque::new();
         let mut left = balance.to_vec();
@@ -138,7 +138,7 @@ impl Rings<'_> {
     }
 }
 
-/// A chain is in progress once, or not at all.
+/// Whether a balance is impossible: a chain is in progress once, or not at all.
 fn is_wrong(balance: i32) -> bool {
     !(0..=1).contains(&balance)
 }

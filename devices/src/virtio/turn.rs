@@ -2,19 +2,19 @@
 
 use super::{GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
 
-/// Such a device.
+/// A device that gives up all its queues after an error of the driver.
 pub(super) trait GivesUp: VirtioDevice {
-    /// What the log calls it.
+    /// The device's name in the log.
     const NAME: &'static str;
 
-    /// Whether its queues are unusable until a reset.
+    /// Whether the device's queues are unusable until a reset.
     fn has_given_up(&self) -> bool;
 
-    /// Its queues are unusable from now on. Returns its count of such errors.
+    /// Makes the device's queues unusable from now on. Returns its count of such errors.
     fn give_up(&mut self) -> &mut u64;
 }
 
-/// Has `serve` work on the queues of `transport`, if they can be used, and tells the driver. The result is that of `serve`, or the default.
+/// Calls `serve` with the queues of `transport`, if they can be used, and informs the driver. Returns the result of `serve`, or else the default.
 pub(super) fn take_turn<D: GivesUp, T: Default>(
     transport: &mut MmioTransport<D>,
     memory: &GuestMemory,
@@ -36,7 +36,7 @@ pub(super) fn take_turn<D: GivesUp, T: Default>(
     result
 }
 
-/// Has `device` give up for an error of the driver, which is logged if it is the first: a hostile guest must not be able to fill
+/// Makes `device` give up after an error of the driver. Only the first error is logged: a hostile guest must not be able to fill
 /// the log.
 pub(super) fn give_up_for<D: GivesUp>(device: &mut D, error: &QueueError) {
     let faults = device.give_up();

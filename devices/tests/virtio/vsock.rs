@@ -27,7 +27,7 @@ fn bytes_go_both_ways_and_both_ends_agree_on_the_end() {
     assert_eq!((header.forwarded, header.room as usize), (5, BUFFER));
     // The guest says no more, but listens.
     bench.say(ports, Operation::Shutdown, SHUTDOWN_SEND, &[]);
-    assert!(end.borrow().told_end);
+    assert!(end.borrow().saw_end);
     end.borrow_mut().coming.extend(b"rest");
     end.borrow_mut().sent_all = true;
     bench.ready(1, true);

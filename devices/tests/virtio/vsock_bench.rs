@@ -25,7 +25,7 @@ pub struct End {
     pub sent_all: bool,
     /// What it was sent, and whether nothing follows.
     pub taken: Vec<u8>,
-    pub told_end: bool,
+    pub saw_end: bool,
     /// Bytes that it has room for.
     pub room: usize,
     pub deaf: bool,
@@ -79,7 +79,7 @@ impl Stream for Pipe {
     }
 
     fn end_writing(&mut self) {
-        self.end.borrow_mut().told_end = true;
+        self.end.borrow_mut().saw_end = true;
     }
 }
 

@@ -8,7 +8,7 @@ use kvmprof_recording::{COMM_LENGTH, LockWait, Mode, Preemption};
 use super::modules::KnownModules;
 use super::placement::Placement;
 use super::processes::{self, ProcessFollower, ProcessInstance, ProcessMap, ProcessOrigin, Seen};
-use super::stacks::{KnownCode, StackPlace};
+use super::stacks::{KnownCode, StackSource};
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
@@ -83,7 +83,7 @@ impl Cpu {
             if linux.direct_map_unknown()
                 && let Some(physical) = view.walk(task.address)
             {
-                linux.learn_direct_map(memory, placement, task.address, physical);
+                linux.find_direct_map(memory, placement, task.address, physical);
             }
             self.seen = Some(Seen {
                 task: task.address,
@@ -129,13 +129,13 @@ impl Cpu {
             });
     }
 
-    /// Unwinds the stack at `place`. The vCPU is or was stopped with `registers`.
+    /// Unwinds the stack of `source`. The vCPU is or was stopped with `registers`.
     pub fn unwind<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
         memory: &M,
         registers: &Registers,
-        place: StackPlace<'_>,
+        source: StackSource<'_>,
         stack: &mut Stack,
     ) {
         linux.modules.follow(&mut self.modules);
@@ -145,7 +145,7 @@ impl Cpu {
             modules: self.modules.loaded(),
             user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
         };
-        linux.unwind(memory, registers, place, code, stack);
+        linux.unwind(memory, registers, source, code, stack);
     }
 
     /// The lock that the vCPU waits for in a loop.

@@ -26,18 +26,18 @@ const NT_GNU_BUILD_ID: u32 = 3;
 const LINKED_TEXT: u64 = KERNEL_MAP + 0x100_0000;
 
 impl LinuxKnowledge {
-    /// Learns from a kernel file, a bzImage or an ELF vmlinux.
+    /// Reads a kernel file, a bzImage or an ELF vmlinux.
     ///
     /// # Errors
     /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
     pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
         let unpacked = image::unpack(file)?;
         let image = KernelImage::from_file(Vmlinux::parse(&unpacked)?);
-        let (learned, _) = Self::learn(image)?;
-        Ok(learned)
+        let (found, _) = Self::read_image(image)?;
+        Ok(found)
     }
 
-    /// Learns from the kernel that runs in `memory`, where a vCPU has `registers`.
+    /// Reads the kernel that runs in `memory`, where a vCPU has `registers`.
     ///
     /// # Errors
     /// No Linux kernel runs yet, another kernel does, or what is in memory lacks kallsyms or BTF.
@@ -46,10 +46,10 @@ impl LinuxKnowledge {
         registers: &Registers,
     ) -> Result<Self, IntrospectionError> {
         let running = RunningImage::read(memory, registers)?;
-        let (learned, slide) = Self::learn(running.image())
+        let (found, slide) = Self::read_image(running.image())
             .map_err(|error| IntrospectionError::IncompleteInMemory(Box::new(error)))?;
-        learned.locate_at(memory, registers, slide);
-        Ok(learned)
+        found.locate_at(memory, registers, slide);
+        Ok(found)
     }
 
     /// Compares this kernel, which wasn't found where a vCPU has `registers`, with the one that runs there. Copies that kernel's image, as
@@ -84,8 +84,8 @@ impl LinuxKnowledge {
         })
     }
 
-    /// Learns from `image`. Gives the slide too: that of a running kernel, 0 for a file.
-    fn learn(mut image: KernelImage<'_>) -> Result<(Self, u64), IntrospectionError> {
+    /// Reads `image`. Returns the slide, too: that of a running kernel, 0 for a file.
+    fn read_image(mut image: KernelImage<'_>) -> Result<(Self, u64), IntrospectionError> {
         let kernel = release(&image).ok_or(IntrospectionError::NotAKernel)?;
         let mut symbols = find_symbols(&image).ok_or_else(|| IntrospectionError::NoSymbols {
             kernel: kernel.clone(),
@@ -110,7 +110,7 @@ impl LinuxKnowledge {
         })?;
         // What was found first may have been left in reused memory.
         let release = release_in(banner).map_or(kernel, str::to_owned);
-        let learned = Self {
+        let found = Self {
             image: extent(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?,
             modules: Modules::new(&symbols, &btf),
             tasks: TaskLayout::find(&btf)?,
@@ -129,7 +129,7 @@ impl LinuxKnowledge {
             direct_map: AtomicU64::new(0),
             symbols,
         };
-        Ok((learned, slide))
+        Ok((found, slide))
     }
 }
 

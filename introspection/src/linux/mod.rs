@@ -45,7 +45,7 @@ pub use processes::{
     Area, Backing, FileIdentity, MappedFile, ProcessFate, ProcessInstance, ProcessMap,
     ProcessOrigin, UnwinderSlot,
 };
-pub use stacks::StackPlace;
+pub use stacks::StackSource;
 pub use tasks::{TaskReader, TaskScope};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
@@ -153,7 +153,7 @@ impl LinuxKnowledge {
         self.placement.get().or_else(|| {
             let space = AddressSpace::new(memory, registers);
             let placement = self.find(&space, registers)?;
-            self.modules.learn_paging(registers);
+            self.modules.note_paging(registers);
             self.placement.set(placement);
             Some(placement)
         })
@@ -179,7 +179,7 @@ impl LinuxKnowledge {
     fn locate_at<M: PhysicalMemory>(&self, memory: &M, registers: &Registers, slide: u64) {
         let space = AddressSpace::new(memory, registers);
         if let Some(placement) = self.verify(&space, slide) {
-            self.modules.learn_paging(registers);
+            self.modules.note_paging(registers);
             self.placement.set(placement);
         }
     }
@@ -225,7 +225,7 @@ impl LinuxKnowledge {
 
     /// Computes the start of the direct mapping from a valid kernel pointer and its physical address by the page
     /// tables.
-    fn learn_direct_map<M: PhysicalMemory>(
+    fn find_direct_map<M: PhysicalMemory>(
         &self,
         memory: &M,
         placement: Placement,

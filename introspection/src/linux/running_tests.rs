@@ -15,7 +15,7 @@ const FREE: u64 = 0x80_0000;
 /// The kernel's mapping in the guests.
 const MAPPING: u64 = TEXT + SLIDE;
 
-fn learn(guest: &LinuxGuest, registers: &Registers) -> GuestKnowledge {
+fn read_kernel(guest: &LinuxGuest, registers: &Registers) -> GuestKnowledge {
     GuestKnowledge::from_memory(&guest.memory, registers).unwrap()
 }
 
@@ -24,37 +24,37 @@ fn refused(memory: &Memory, registers: &Registers) -> IntrospectionError {
 }
 
 /// Checks that both kinds of knowledge about `guest` are the same.
-fn agree(guest: &LinuxGuest, learned: GuestKnowledge, what: &str) {
+fn agree(guest: &LinuxGuest, found: GuestKnowledge, what: &str) {
     guest.knowledge.locate(&guest.memory, &guest.kernel(0));
-    let (ours, image) = (learned.linux().unwrap(), guest.knowledge.linux().unwrap());
+    let (ours, image) = (found.linux().unwrap(), guest.knowledge.linux().unwrap());
     assert_eq!(ours.release(), image.release(), "{what}");
     assert_eq!(ours.slide(), Some(SLIDE), "{what}");
     assert_eq!(ours.placement.get(), image.placement.get(), "{what}");
     assert_eq!(ours.image(), image.image(), "{what}");
     assert_eq!(ours.banner, image.banner, "{what}");
     assert_eq!(ours.symbols().len(), image.symbols().len(), "{what}");
-    assert_eq!(learned.kallsyms(), guest.knowledge.kallsyms(), "{what}");
+    assert_eq!(found.kallsyms(), guest.knowledge.kallsyms(), "{what}");
     let id: String = BUILD_ID.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!((ours.build_id(), image.build_id()), (&*id, &*id), "{what}");
-    let facts = |linux: &LinuxKnowledge| format!("{:?} {:?}", linux.addresses, linux.tasks);
-    assert_eq!(facts(ours), facts(image), "{what}");
-    let facts = |linux: &LinuxKnowledge| format!("{:?} {:?}", linux.processes, linux.instances);
-    assert_eq!(facts(ours), facts(image), "{what}");
-    let facts = |linux: &LinuxKnowledge| format!("{:?}", linux.initcalls.as_ref().unwrap());
-    assert_eq!(facts(ours), facts(image), "{what}");
+    let described = |linux: &LinuxKnowledge| format!("{:?} {:?}", linux.addresses, linux.tasks);
+    assert_eq!(described(ours), described(image), "{what}");
+    let described = |linux: &LinuxKnowledge| format!("{:?} {:?}", linux.processes, linux.instances);
+    assert_eq!(described(ours), described(image), "{what}");
+    let described = |linux: &LinuxKnowledge| format!("{:?}", linux.initcalls.as_ref().unwrap());
+    assert_eq!(described(ours), described(image), "{what}");
     let (orc, expected) = (ours.orc().unwrap(), image.orc().unwrap());
     assert_eq!(orc.len(), expected.len(), "{what}");
     for function in [offsets::FRAMED, offsets::ENTRY, offsets::STACK_END] {
         assert_eq!(orc.find(TEXT + function), expected.find(TEXT + function));
     }
-    let learned = Arc::new(learned);
+    let found = Arc::new(found);
     for (cpu, pid) in [(0, 41), (1, 42)] {
         for registers in [guest.user(), guest.kernel(usize::from(cpu))] {
             let registers = Registers {
                 cr4: long_mode(0, guest.levels() == 5).cr4,
                 ..registers
             };
-            let mut vcpu = VcpuIntrospector::new(Arc::clone(&learned), cpu);
+            let mut vcpu = VcpuIntrospector::new(Arc::clone(&found), cpu);
             let identity = vcpu.identify(&guest.memory, &registers, false, true);
             assert_eq!((identity.pid, identity.tid), (pid, pid + 100), "{what}");
         }
@@ -69,7 +69,7 @@ fn a_running_kernel_tells_what_its_file_tells() {
             let guest = LinuxGuest::new(kernel);
             for registers in [guest.user(), guest.kernel(0)] {
                 let what = format!("{kernel:?}, CPL {}", registers.cpl);
-                agree(&guest, learn(&guest, &registers), &what);
+                agree(&guest, read_kernel(&guest, &registers), &what);
             }
         }
     }
@@ -130,9 +130,9 @@ fn a_running_kernel_is_found_with_five_levels_of_page_tables() {
         cr4,
         ..guest.user()
     };
-    let learned = learn(&guest, &registers);
-    assert_eq!(learned.slide(), Some(SLIDE));
-    assert_eq!(learned.linux().unwrap().release(), "6.99.0-test");
+    let found = read_kernel(&guest, &registers);
+    assert_eq!(found.slide(), Some(SLIDE));
+    assert_eq!(found.linux().unwrap().release(), "6.99.0-test");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_running_kernel_is_found_without_its_exception_handlers() {
     guest.write(IDT_PAGE, &[0; 4096]);
     // By the program counter, and in user mode by the page tables alone.
     for registers in [guest.kernel(0), guest.user()] {
-        assert_eq!(learn(&guest, &registers).slide(), Some(SLIDE));
+        assert_eq!(read_kernel(&guest, &registers).slide(), Some(SLIDE));
     }
 }
 
@@ -166,18 +166,18 @@ fn pages_of_any_size_and_holes_are_no_obstacle() {
     for kernel in [OLD, HOT, NEW] {
         let guest = LinuxGuest::new(kernel);
         let registers = small_pages(&guest, FREE, |page| Some(IMAGE + page));
-        agree(&guest, learn(&guest, &registers), "4 KiB pages");
+        agree(&guest, read_kernel(&guest, &registers), "4 KiB pages");
         // What was only needed to boot has been unmapped.
         let registers = small_pages(&guest, FREE + 0x10_0000, |page| {
             (page != offsets::PER_CPU_LOAD).then_some(IMAGE + page)
         });
-        agree(&guest, learn(&guest, &registers), "with a hole");
+        agree(&guest, read_kernel(&guest, &registers), "with a hole");
         // Or is no guest memory.
         let registers = small_pages(&guest, FREE + 0x20_0000, |page| {
             let outside = page == offsets::PER_CPU_LOAD;
             Some(if outside { 1 << 40 } else { IMAGE + page })
         });
-        agree(&guest, learn(&guest, &registers), "without a page");
+        agree(&guest, read_kernel(&guest, &registers), "without a page");
     }
 }
 
@@ -185,8 +185,8 @@ fn pages_of_any_size_and_holes_are_no_obstacle() {
 fn what_is_left_in_reused_memory_isnt_the_kernels_release() {
     let guest = LinuxGuest::new(HOT);
     guest.write(IMAGE + 0x800, b"Linux version 4.9.0-stale (somebody)\0");
-    let learned = learn(&guest, &guest.kernel(0));
-    agree(&guest, learned, "a stale banner");
+    let found = read_kernel(&guest, &guest.kernel(0));
+    agree(&guest, found, "a stale banner");
 }
 
 #[test]
@@ -211,9 +211,9 @@ fn a_large_page_may_reach_beyond_memory() {
         cr3: FREE,
         ..guest.kernel(0)
     };
-    let learned = GuestKnowledge::from_memory(&memory, &registers).unwrap();
-    assert_eq!(learned.slide(), Some(SLIDE));
-    let linux = learned.linux().unwrap();
+    let found = GuestKnowledge::from_memory(&memory, &registers).unwrap();
+    assert_eq!(found.slide(), Some(SLIDE));
+    let linux = found.linux().unwrap();
     assert_eq!(linux.image(), TEXT..TEXT + offsets::END);
 }
 
@@ -412,8 +412,8 @@ fn a_large_guest_takes_no_more_reads_than_a_small_one() {
     for registers in [guest.user(), guest.kernel(0)] {
         let [small, large] = [&guest.memory, &large].map(|memory| {
             let counted = Counted::new(memory);
-            let learned = GuestKnowledge::from_memory(&counted, &registers).unwrap();
-            assert_eq!(learned.slide(), Some(SLIDE));
+            let found = GuestKnowledge::from_memory(&counted, &registers).unwrap();
+            assert_eq!(found.slide(), Some(SLIDE));
             (counted.reads.get(), counted.bytes.get())
         });
         assert_eq!(small, large);
@@ -448,14 +448,14 @@ proptest! {
         if choice & 4 != 0 { registers.cr3 = cr3 % MEMORY as u64; }
         if choice & 8 != 0 { registers.idt_base = idt_base; }
         let counted = Counted::new(&guest.memory);
-        let learned = GuestKnowledge::from_memory(&counted, &registers);
+        let found = GuestKnowledge::from_memory(&counted, &registers);
         // Both halves of the page tables, and an image of the greatest size from each.
         prop_assert!(counted.reads.get() < 2_000_000, "{}", counted.reads.get());
         prop_assert!(counted.bytes.get() < 600 << 20, "{}", counted.bytes.get());
-        if let Ok(learned) = learned {
-            prop_assert!(learned.symbols().is_some_and(|symbols| !symbols.is_empty()));
-            learned.kallsyms();
-            let mut vcpu = VcpuIntrospector::new(Arc::new(learned), 0);
+        if let Ok(found) = found {
+            prop_assert!(found.symbols().is_some_and(|symbols| !symbols.is_empty()));
+            found.kallsyms();
+            let mut vcpu = VcpuIntrospector::new(Arc::new(found), 0);
             vcpu.identify(&guest.memory, &registers, false, true);
         }
     }

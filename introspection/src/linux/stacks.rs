@@ -60,7 +60,7 @@ pub struct KnownCode<'c> {
 
 /// Where a stack is.
 #[derive(Clone, Copy, Debug)]
-pub struct StackPlace<'c> {
+pub struct StackSource<'c> {
     /// Which parts are wanted.
     pub parts: StackParts,
     /// Copies of it, of a vCPU that runs again; `None`: in guest memory.
@@ -68,16 +68,16 @@ pub struct StackPlace<'c> {
 }
 
 impl LinuxKnowledge {
-    /// Unwinds the stack at `place`, of a vCPU that is or was stopped with `registers` in `code`.
+    /// Unwinds the stack of `source`, of a vCPU that is or was stopped with `registers` in `code`.
     pub fn unwind<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
-        place: StackPlace<'_>,
+        source: StackSource<'_>,
         code: KnownCode<'_>,
         stack: &mut Stack,
     ) {
-        let StackPlace { parts, copies } = place;
+        let StackSource { parts, copies } = source;
         let user = if registers.cpl == 3 {
             Some(UserRegisters::new(registers))
         } else {

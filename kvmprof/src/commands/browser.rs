@@ -13,7 +13,7 @@ use tempfile::{Builder, NamedTempFile};
 /// The program of the freedesktop.org tools that opens a file or an address in what the user has chosen for it.
 const OPENER: &str = "xdg-open";
 /// How long it takes to find out that there is no browser.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A browser that was told to open a page.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Opened {
     /// Gives it the time to say that there is no browser: for a command that is about to end.
     pub fn give_time(&self) {
         // Nothing is sent: it ends with the opener.
-        let _ = self.0.recv_timeout(PATIENCE);
+        let _ = self.0.recv_timeout(TIMEOUT);
     }
 }
 

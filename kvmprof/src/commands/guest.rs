@@ -23,7 +23,7 @@ use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryBacking, MemoryOptions};
-use kvmprof_vmm::network::{NetworkConfig, PeerPlace};
+use kvmprof_vmm::network::{NetworkConfig, PeerAddress};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::share::{ShareOptions, ShareSource};
 use kvmprof_vmm::virtio::GuestAccess;
@@ -215,8 +215,8 @@ impl GuestOptions {
         needs.inputs.extend(disks);
         for network in &self.networks {
             match &network.peer {
-                PeerPlace::Tap(_) => needs.taps = true,
-                PeerPlace::Socket(path) => needs.inputs.push(Bind::new(path, true)),
+                PeerAddress::Tap(_) => needs.taps = true,
+                PeerAddress::Socket(path) => needs.inputs.push(Bind::new(path, true)),
             }
         }
         if self.root.folder().is_some() {

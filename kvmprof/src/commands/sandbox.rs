@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
-use kvmprof_vmm::connector::{SocketConnector, SocketPlaces};
+use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::console::restore_terminal;
 use kvmprof_vmm::network::{NetworkConfig, TapOpener};
 use kvmprof_vmm::share::{ShareHelper, ShareOptions};
@@ -91,10 +91,10 @@ impl SandboxOptions {
         if is_on || user.is_some() {
             // Before it gives up what they need.
             helpers.taps = opener(networks)?.map(Arc::new);
-            let devices = SocketPlaces::of_devices(shares, networks);
+            let devices = AllowedSockets::of_devices(shares, networks);
             helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
             // Whoever the guest reaches is reached by the user.
-            let ports = SocketPlaces::of_ports(vsock);
+            let ports = AllowedSockets::of_ports(vsock);
             helpers.ports = connector(c"kvmprof-vsock", &ports, user)?.map(Arc::new);
             if self.share_helper.is_none() {
                 helpers.shares = starter(shares)?.map(Arc::new);
@@ -142,11 +142,11 @@ fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
 
 fn connector(
     name: &CStr,
-    places: &SocketPlaces,
+    allowed: &AllowedSockets,
     user: Option<&User>,
 ) -> anyhow::Result<Option<SocketConnector>> {
     // SAFETY: the command has started no thread yet.
-    let connector = unsafe { SocketConnector::fork(name, places, user) };
+    let connector = unsafe { SocketConnector::fork(name, allowed, user) };
     connector.context("Cannot start the process that connects to sockets")
 }
 

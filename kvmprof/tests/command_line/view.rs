@@ -277,17 +277,17 @@ fn the_browser_gets_the_address_by_a_file_of_the_users_own() {
     let opener = Opener::new(LASTING);
     let mut command = kvmprof(["view", "--firefox"]);
     let mut view = View::of(opener.first(command.arg(&recording)));
-    let told = text_of(&opener.path("xdg-open.told"));
-    let mut lines = told.lines();
-    assert_eq!(lines.next(), Some("1"), "{told}");
+    let asked = text_of(&opener.path("xdg-open.told"));
+    let mut lines = asked.lines();
+    assert_eq!(lines.next(), Some("1"), "{asked}");
     let page = PathBuf::from(lines.next().unwrap());
-    assert_eq!(page.parent(), Some(opener.0.path()), "{told}");
-    assert!(page.extension().is_some_and(|end| end == "html"), "{told}");
-    assert_eq!(lines.next(), Some("600"), "{told}");
+    assert_eq!(page.parent(), Some(opener.0.path()), "{asked}");
+    assert!(page.extension().is_some_and(|end| end == "html"), "{asked}");
+    assert_eq!(lines.next(), Some("600"), "{asked}");
     let profile = format!("http://{}{}", view.host, view.profile);
     let encoded = profile.replace(':', "%3A").replace('/', "%2F");
     let begin = format!("url={PROFILER}/from-url/{encoded}/?symbolServer=");
-    assert!(lines.any(|line| line.contains(&begin)), "{told}");
+    assert!(lines.any(|line| line.contains(&begin)), "{asked}");
     // The opener is still there, and questions are answered.
     let answer = view.ask("symbolicate/v5", &json!({ "jobs": [] }));
     assert_eq!(answer, json!({ "results": [] }));

@@ -214,7 +214,7 @@ impl Recording {
     ) -> Result<Contents, FileError> {
         let mut contents = Contents::default();
         let mut budget = Budget::default();
-        let mut has_facts = false;
+        let mut has_info = false;
         let before = self.unpacked.get();
         let (mut pushed, mut step) = (0, Vec::new());
         while reader.offset() < self.end.get() as u64 {
@@ -233,14 +233,14 @@ impl Recording {
                 Err(ReadError::CutOff { .. }) => break,
                 Err(error) => return Err(FileError::at(&self.path, error)),
             };
-            has_facts |= block.kind == Some(Kind::Info);
+            has_info |= block.kind == Some(Kind::Info);
             self.unpacked.set(before + reader.unpacked());
             let taken = contents.take(block, &mut budget, &mut each);
             if let Some(kinds) = taken.map_err(|error| FileError::at(&self.path, error))? {
                 reader.pass_over(kinds);
             }
             let progress = observer.advance(reader.offset(), self.bytes.length() as u64);
-            if progress.is_break() && has_facts {
+            if progress.is_break() && has_info {
                 self.end
                     .set(usize::try_from(reader.offset()).unwrap_or(usize::MAX));
             }
@@ -252,7 +252,7 @@ impl Recording {
         } else {
             contents.unread = rest;
         }
-        if has_facts {
+        if has_info {
             Ok(contents)
         } else {
             Err(FileError::Empty(self.path.clone()))

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Place, RequestError, SymbolServer, resolve, there};
+use super::{LibraryLocation, RequestError, SymbolServer, resolve, there};
 use crate::profile::Profile;
 use crate::symbolize::{Assembly, MAX_INSTRUCTION};
 
@@ -41,10 +41,10 @@ pub fn answer(
     body: &[u8],
 ) -> Result<Vec<u8>, RequestError> {
     let body: Body = serde_json::from_slice(body)?;
-    let places = body.library(server).ok_or(RequestError::NoLibrary)?;
+    let locations = body.library(server).ok_or(RequestError::NoLibrary)?;
     let start = number(&body.start_address)?;
     let size = usize::try_from(number(&body.size)?).unwrap_or(usize::MAX);
-    let asked = there(profile, places, start).ok_or(RequestError::NoCode)?;
+    let asked = there(profile, locations, start).ok_or(RequestError::NoCode)?;
     let wanted = if body.continue_until_function_end {
         MAX_CODE
     } else {
@@ -55,7 +55,7 @@ pub fn answer(
     let code = code.ok_or(RequestError::NoCode)?;
     let function_at = |address: u64| {
         let address = u32::try_from(address).ok()?;
-        resolve(profile, places, address)
+        resolve(profile, locations, address)
     };
     let assembly = Assembly::new(start.into(), function_at);
     let (size, instructions) = assembly.instructions(&code, size, body.continue_until_function_end);
@@ -70,8 +70,8 @@ pub fn answer(
 }
 
 impl Body {
-    /// The places of its library, found by the debug id, or by the code id if that is missing.
-    fn library<'a>(&self, server: &'a SymbolServer) -> Option<&'a [Place]> {
+    /// The locations of its library, found by the debug id, or by the code id if that is missing.
+    fn library<'a>(&self, server: &'a SymbolServer) -> Option<&'a [LibraryLocation]> {
         let by_debug_id = (self.debug_name.as_ref()).zip(self.debug_id.as_ref());
         let by_debug_id = by_debug_id.and_then(|(name, id)| server.library(name, id));
         by_debug_id

@@ -21,8 +21,8 @@ use crate::symbolize::{AddressLocation, Asked, Resolved, SourceTexts};
 
 /// Maximum size of a request in bytes: the addresses of a recording with some 300000 different ones.
 pub const MAX_REQUEST: usize = 8 << 20;
-/// Maximum number of places of a file in processes that are tried for an address in it.
-const MAX_PLACES: usize = 64;
+/// Maximum number of locations of a file in processes that are tried for an address in it.
+const MAX_LOCATIONS: usize = 64;
 
 /// A request of the profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +78,9 @@ pub enum RequestError {
     NoSource,
 }
 
-/// A place of a library in a process. The distance between addresses in the library and in the process is constant.
+/// A location of a library in a process. The distance between addresses in the library and in the process is constant.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct LibraryLocation {
     asked: Asked,
     /// The address in the process less that in the library, modulo 2^64.
     bias: u64,
@@ -89,7 +89,7 @@ struct Place {
 /// The libraries of a recording, by name and debug id.
 #[derive(Debug)]
 pub struct SymbolServer {
-    places: HashMap<String, HashMap<String, Vec<Place>>>,
+    locations: HashMap<String, HashMap<String, Vec<LibraryLocation>>>,
     /// The debug ids of libraries, by name and code id.
     code_ids: HashMap<(String, String), String>,
     sources: SourceTexts,
@@ -99,7 +99,7 @@ impl SymbolServer {
     /// A server for the recording of `profile`, with the source files of `sources`.
     pub fn new(profile: &Profile, sources: SourceTexts) -> Self {
         let mut server = Self {
-            places: HashMap::new(),
+            locations: HashMap::new(),
             code_ids: HashMap::new(),
             sources,
         };
@@ -130,11 +130,13 @@ impl SymbolServer {
             let code = (library.name.clone(), code_id.to_ascii_lowercase());
             self.code_ids.entry(code).or_insert_with(|| id.clone());
         }
-        let ids = self.places.entry(library.name.clone()).or_default();
-        let places = ids.entry(id).or_default();
-        let is_known = |place: &Place| place.bias == bias && place.asked.mappings == asked.mappings;
-        if places.len() < MAX_PLACES && !places.iter().any(is_known) {
-            places.push(Place { asked, bias });
+        let ids = self.locations.entry(library.name.clone()).or_default();
+        let locations = ids.entry(id).or_default();
+        let is_known = |location: &LibraryLocation| {
+            location.bias == bias && location.asked.mappings == asked.mappings
+        };
+        if locations.len() < MAX_LOCATIONS && !locations.iter().any(is_known) {
+            locations.push(LibraryLocation { asked, bias });
         }
     }
 
@@ -151,37 +153,37 @@ impl SymbolServer {
         })
     }
 
-    /// The places of a library.
-    fn library(&self, name: &str, id: &str) -> Option<&[Place]> {
-        let ids = self.places.get(name)?;
+    /// The locations of a library.
+    fn library(&self, name: &str, id: &str) -> Option<&[LibraryLocation]> {
+        let ids = self.locations.get(name)?;
         // Breakpad's form has capital letters, other forms have small ones.
-        let places = ids.get(&id.to_ascii_uppercase())?;
-        Some(places)
+        let locations = ids.get(&id.to_ascii_uppercase())?;
+        Some(locations)
     }
 
-    /// The places of a library with this code id.
-    fn library_by_code(&self, name: &str, id: &str) -> Option<&[Place]> {
+    /// The locations of a library with this code id.
+    fn library_by_code(&self, name: &str, id: &str) -> Option<&[LibraryLocation]> {
         let code = (name.to_owned(), id.to_ascii_lowercase());
         self.library(name, self.code_ids.get(&code)?)
     }
 }
 
-/// The functions at `address` of the library with these `places`.
-fn resolve(profile: &Profile, places: &[Place], address: u32) -> Option<Resolved> {
-    let there = there(profile, places, address)?;
+/// The functions at `address` of the library with these `locations`.
+fn resolve(profile: &Profile, locations: &[LibraryLocation], address: u32) -> Option<Resolved> {
+    let there = there(profile, locations, address)?;
     Some(profile.resolver.resolve(there))
 }
 
-/// `address` of the library that is at `places`, in a process that has it there.
-fn there(profile: &Profile, places: &[Place], address: u32) -> Option<Asked> {
+/// `address` of the library that is at `locations`, in a process that has it there.
+fn there(profile: &Profile, locations: &[LibraryLocation], address: u32) -> Option<Asked> {
     let tables = profile.resolver.tables();
-    let location = |asked: Asked| tables.locate(asked.mappings, asked.address, asked.is_kernel);
-    places.iter().find_map(|place| {
+    let locate = |asked: Asked| tables.locate(asked.mappings, asked.address, asked.is_kernel);
+    locations.iter().find_map(|location| {
         let there = Asked {
-            address: place.bias.wrapping_add(address.into()),
-            ..place.asked
+            address: location.bias.wrapping_add(address.into()),
+            ..location.asked
         };
-        let is_same = match (location(place.asked), location(there)) {
+        let is_same = match (locate(location.asked), locate(there)) {
             (AddressLocation::Mapping(one), AddressLocation::Mapping(other)) => {
                 one.file == other.file && one.binary == other.binary
             }

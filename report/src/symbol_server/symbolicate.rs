@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Place as LibraryPlace, RequestError, SymbolServer, resolve};
+use super::{LibraryLocation, RequestError, SymbolServer, resolve};
 use crate::profile::Profile;
 use crate::room::{Room, RoomWriter};
 use crate::symbolize::{Frame, SourceLine};
@@ -59,7 +59,7 @@ struct FrameResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     function_offset: Option<Hexadecimal>,
     #[serde(flatten)]
-    place: Place,
+    source: SourceLocation,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inlines: Vec<Inlined>,
 }
@@ -69,12 +69,12 @@ struct FrameResult<'a> {
 struct Inlined {
     function: Text,
     #[serde(flatten)]
-    place: Place,
+    source: SourceLocation,
 }
 
 /// A source line.
 #[derive(Default, Serialize)]
-struct Place {
+struct SourceLocation {
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ impl Serialize for Hexadecimal {
     }
 }
 
-impl Place {
+impl SourceLocation {
     fn of(source: Option<&SourceLine>) -> Self {
         Self {
             file: source.map(|source| Text(Arc::clone(&source.file))),
@@ -144,8 +144,8 @@ pub fn answer(
 /// A library of a job's memory map.
 struct Module<'a> {
     name: &'a str,
-    /// Its places in the recording.
-    places: Option<&'a [LibraryPlace]>,
+    /// Its locations in the recording.
+    locations: Option<&'a [LibraryLocation]>,
 }
 
 impl Job {
@@ -154,12 +154,12 @@ impl Job {
         let asked: BTreeSet<i64> = frames.map(|(module, _)| *module).collect();
         let modules = self.memory_map.iter().map(|(name, id)| Module {
             name,
-            places: server.library(name, id),
+            locations: server.library(name, id),
         });
         let modules: Vec<Module<'a>> = modules.collect();
         let found_modules = (0..).zip(self.memory_map.iter().zip(&modules));
         let found_modules = found_modules.map(|(index, ((name, id), module))| {
-            let found = module.places.is_some();
+            let found = module.locations.is_some();
             (
                 format!("{name}/{id}"),
                 asked.contains(&index).then_some(found),
@@ -190,7 +190,7 @@ fn frame<'a>(
 ) -> FrameResult<'a> {
     let resolved = module.and_then(|module| {
         let offset = u32::try_from(offset).ok()?;
-        resolve(profile, module.places?, offset)
+        resolve(profile, module.locations?, offset)
     });
     let frames: &[Frame] = resolved.as_ref().map_or(&[], |resolved| &resolved.frames);
     let (outer, inlined) = match frames.split_last() {
@@ -202,7 +202,7 @@ fn frame<'a>(
         .map(|resolved| resolved.offset.unwrap_or(0));
     let inlines = inlined.iter().map(|frame| Inlined {
         function: Text(Arc::clone(&frame.function)),
-        place: Place::of(frame.source.as_ref()),
+        source: SourceLocation::of(frame.source.as_ref()),
     });
     FrameResult {
         frame: number,
@@ -210,7 +210,7 @@ fn frame<'a>(
         module_offset: Hexadecimal(offset),
         function: outer.map(|frame| Text(Arc::clone(&frame.function))),
         function_offset: from_begin.map(|bytes| Hexadecimal(bytes.cast_signed())),
-        place: Place::of(outer.and_then(|frame| frame.source.as_ref())),
+        source: SourceLocation::of(outer.and_then(|frame| frame.source.as_ref())),
         inlines: inlines.collect(),
     }
 }

@@ -54,8 +54,8 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
 
 /// The waits of `sums` by state and innermost function, the most often seen first. Tasks that are on a vCPU don't wait.
 pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
-    type Place = (TaskState, Option<Arc<str>>);
-    let mut rows: HashMap<Place, (WaitRow, u64)> = HashMap::new();
+    type RowKey = (TaskState, Option<Arc<str>>);
+    let mut rows: HashMap<RowKey, (WaitRow, u64)> = HashMap::new();
     // A recording may have as many stacks as it likes, of functions with names as long as it likes: names are shared.
     let mut names: HashMap<*const sums::WaitStack, Rc<[Arc<str>]>> = HashMap::new();
     for (key, wait) in &sums.waits {

@@ -35,7 +35,7 @@ pub(super) fn probe() -> io::Result<()> {
 /// Applies the filter of `thread` to this thread. A call that it doesn't allow raises SIGSYS.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the filter.
 pub(super) fn apply(thread: Thread) -> io::Result<()> {
     install(&program(thread), 0).map(drop)
 }
@@ -43,7 +43,7 @@ pub(super) fn apply(thread: Thread) -> io::Result<()> {
 /// As [`apply`], but a call that the filter doesn't allow waits until the owner of the returned descriptor lets it go on (seccomp_unotify(2)).
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the filter.
 pub(super) fn apply_watched(thread: Thread) -> io::Result<OwnedFd> {
     let mut program = program(thread);
     for instruction in &mut program {

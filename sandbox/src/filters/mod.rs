@@ -1,8 +1,8 @@
 //! Which system calls each kind of thread may make, by seccomp(2).
 //!
-//! A filter holds for one thread, and those that it starts. The threads here start none, so that each has only its own. As they share
-//! their memory, a fault in one thread can make another one act: all filters together are the bound. No filter allows
-//! to execute a program, to make code executable, to trace, or to make a process or a namespace.
+//! A filter applies to one thread, and to the threads that it starts. The threads here start none, so that each has only its own filter.
+//! The threads share their memory, so that a fault in one thread can make another one act: what the process can do is bounded by all
+//! filters together. No filter allows a thread to execute a program, to make code executable, to trace, or to make a process or a namespace.
 //!
 //! The tables are in the folder `build` of this crate: they are compiled when kvmprof is built.
 
@@ -40,7 +40,7 @@ thread_local! {
 /// reported: it may only do what signal handlers may (signal-safety(7)), by system calls that all filters allow.
 ///
 /// # Errors
-/// The host's kernel has no filters, or for [`Mode::Log`] none that a thread can watch.
+/// The host's kernel has no filters. For [`Mode::Log`]: it has none that a thread can watch.
 pub fn prepare(mode: Mode, before_report: fn()) -> io::Result<()> {
     let watch = match mode {
         Mode::Off => return Ok(()),
@@ -68,7 +68,7 @@ pub fn is_contained() -> bool {
 }
 
 /// Gives this thread the filter of its kind, and takes away the rights of a superuser that it doesn't need, for good. After [`user::choose`] the
-/// thread becomes that user, too. Does nothing if there was neither [`prepare`] nor [`user::choose`], and when it is called a second time.
+/// thread becomes that user, too. Does nothing if neither [`prepare`] nor [`user::choose`] was called, or if this thread has called it before.
 ///
 /// [`prepare`] has checked that this process may have filters. If the system refuses one all the same, the process aborts: no thread goes
 /// on without its filter.
@@ -90,8 +90,8 @@ pub fn enter(thread: Thread) {
     }
 }
 
-/// As [`enter`], for a thread that was started before [`paths::restrict`], which restricts only later threads, and that needs no files. It
-/// can use no path from now on; without [`prepare`] it can use all paths.
+/// Does what [`enter`] does, for a thread that needs no files and was started before [`paths::restrict`], which restricts only later threads.
+/// The thread can use no path from now on; without [`prepare`] it can use all paths.
 pub fn enter_without_paths(thread: Thread) {
     if is_prepared()
         && let Err(error) = paths::restrict_to_none()

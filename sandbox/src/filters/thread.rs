@@ -18,7 +18,7 @@ pub enum Thread {
     Introspection,
     /// The thread that reads the guest's programs.
     Binaries,
-    /// The same thread where a folder of the host has the guest's files (`--sysroot`, `--root`).
+    /// The thread that reads the guest's programs, if a folder of the host has the guest's files (`--sysroot`, `--root`).
     BinariesWithSysroot,
     /// The thread that writes a recording.
     Recorder,

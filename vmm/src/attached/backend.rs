@@ -1,4 +1,4 @@
-//! What the clock of a vCPU runs on that another program runs: time, and what the host's scheduler says of its thread.
+//! The backend of the clock of another program's vCPU: time, and the host scheduler's statistics of the vCPU's thread.
 
 use std::fs::File;
 use std::io;
@@ -8,32 +8,32 @@ use std::time::Duration;
 use super::vcpu::LONGEST_SLEEP;
 use crate::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
 
-/// When ticks are due, for which the clock's thread waits by itself.
+/// The times at which ticks are due. The clock's thread waits for them itself.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     next: u64,
     period: u64,
 }
 
-/// Of one vCPU.
+/// The backend of one vCPU.
 #[derive(Debug)]
 pub struct AttachedBackend {
-    /// Of the vCPU's thread.
+    /// The scheduler statistics of the vCPU's thread.
     schedstat: File,
-    /// The same.
+    /// The status of the vCPU's thread.
     stat: File,
     timer: Option<Due>,
-    /// While the vCPU is halted. At each tick its thread is looked at, which doesn't wake it up.
+    /// The ticks while the vCPU is halted. At each of them the state of the vCPU's thread is read, which doesn't wake it up.
     halted: Option<Due>,
     delay_seen: u64,
-    /// The processor time of the calling thread when that was read, in ns.
+    /// The processor time of the calling thread at the last reading, in ns.
     own_time_seen: u64,
-    /// Of the calling thread, which makes the ticks.
+    /// The run delay of the calling thread, which makes the ticks.
     own_delay: RunDelay,
 }
 
 impl AttachedBackend {
-    /// For thread `tid` of process `pid`.
+    /// The backend for thread `tid` of process `pid`.
     ///
     /// # Errors
     /// There is no such thread, or the host's kernel keeps no statistics of threads.
@@ -52,15 +52,15 @@ impl AttachedBackend {
         })
     }
 
-    /// How long the clock's thread may sleep from `now` on, unless it is kicked.
+    /// How long the clock's thread may sleep from `now` (ns) on, unless it is kicked.
     pub fn sleep(&self, now: u64) -> Duration {
         let due = self.timer.as_ref().or(self.halted.as_ref());
         let sleep = |due: &Due| Duration::from_nanos(due.next.saturating_sub(now));
         due.map_or(LONGEST_SLEEP, sleep).min(LONGEST_SLEEP)
     }
 
-    /// It is `now`, in ns: what was due before has been seen. True when a tick is due on which a halted vCPU isn't halted any
-    /// more.
+    /// Notes that the time is `now`, in ns, and that all ticks before have been seen. True when a tick is due on which a halted vCPU isn't
+    /// halted any more.
     pub fn pass(&mut self, now: u64) -> bool {
         let timer = self.timer.as_mut().map(|due| due.pass(now));
         let halted = self.halted.as_mut().map(|due| due.pass(now));
@@ -75,7 +75,7 @@ impl AttachedBackend {
     }
 
     fn times(&self) -> Option<ThreadTimes> {
-        // A thread that has ended leaves nothing to read.
+        // The file of a thread that has ended can't be read.
         ThreadTimes::read(&self.schedstat).ok()
     }
 }
@@ -115,7 +115,7 @@ impl ClockBackend for AttachedBackend {
         self.timer = None;
     }
 
-    /// Here it rings on the first tick on which the thread runs.
+    /// This alarm rings on the first tick on which the vCPU's thread runs.
     fn start_alarm(&mut self, _run_time: u64) -> bool {
         self.halted = self.timer;
         self.halted.is_some()
@@ -125,7 +125,7 @@ impl ClockBackend for AttachedBackend {
         self.halted = None;
     }
 
-    /// On each tick since the alarm was started the thread has waited.
+    /// Always 0: the thread has waited on each tick since the alarm was started.
     fn run_time(&self) -> u64 {
         0
     }
@@ -137,7 +137,7 @@ impl ClockBackend for AttachedBackend {
         let own_time = own_time();
         let own_grown = own_time.saturating_sub(self.own_time_seen);
         self.own_time_seen = own_time;
-        // For so long the vCPU may have waited for this thread's own work.
+        // The vCPU may have waited this long for the clock thread's own work.
         grown.saturating_sub(own_grown)
     }
 
@@ -145,7 +145,7 @@ impl ClockBackend for AttachedBackend {
         self.own_delay.take()
     }
 
-    /// It stops the vCPU itself: what that takes is in its own times.
+    /// Always 0: this thread stops the vCPU itself, and the time for that is in its own times.
     fn kicked(&self) -> u64 {
         0
     }

@@ -1,4 +1,4 @@
-//! What can go wrong when a guest of another program is attached to.
+//! Errors of attaching to a guest of another program.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,27 +11,27 @@ use crate::host_socket::HostSocketError;
 use crate::kernel_capture::KernelCaptureError;
 use crate::vm::VmError;
 
-/// Why a guest can't be attached to, or not any longer.
+/// Why kvmprof can't attach to a guest, or can't stay attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachedError {
-    /// Its memory can't be read.
+    /// The guest's memory can't be read.
     #[error(transparent)]
     Memory(#[from] AttachError),
-    /// Its vCPUs' threads can't be asked for registers.
+    /// The threads of the guest's vCPUs can't be asked for registers.
     #[error(transparent)]
     Code(#[from] CodeError),
-    /// Its vCPUs can't be stopped.
+    /// The guest's vCPUs can't be stopped.
     #[error("The vCPUs of process {pid} can't be looked at")]
     Trace {
         /// The VMM.
         pid: i32,
-        /// What has happened.
+        /// The error.
         source: TraceError,
     },
-    /// The host's kernel takes no samples of it.
+    /// The host's kernel can't take samples of the guest.
     #[error("{0}; use --capture ptrace")]
     Capture(KernelCaptureError),
-    /// The stacks of the host can't be had.
+    /// The host's stacks can't be read.
     #[error("{0}; or leave --host-stacks out")]
     HostStacks(HostStacksError),
     /// No vCPU has a thread.
@@ -39,15 +39,15 @@ pub enum AttachedError {
         "No vCPU of the guest of process {0} has run yet, or their threads can't be found: try again later"
     )]
     NoVcpus(i32),
-    /// The file that is said to be its kernel isn't one.
-    #[error("Cannot learn of the guest from {path}", path = .path.display())]
+    /// The file of `--kernel` isn't a kernel.
+    #[error("Cannot read the guest's kernel from {path}", path = .path.display())]
     Kernel {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the file.
         source: IntrospectionError,
     },
-    /// That file can't be read.
+    /// The file of `--kernel` can't be read.
     #[error("Cannot read {path}", path = .path.display())]
     Read {
         /// The file.
@@ -58,7 +58,7 @@ pub enum AttachedError {
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] HostSocketError),
-    /// As for a guest of one's own.
+    /// An error that guests of kvmprof itself can have, too.
     #[error(transparent)]
     Vm(#[from] VmError),
 }

@@ -12,15 +12,15 @@ use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
 use crate::vcpu::select_registers;
 
-/// Between two looks for a kernel, in a guest that hasn't started one yet.
+/// The pause between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Finds the guest's kernel from what its vCPUs run.
+/// Finds the guest's kernel from the registers of its vCPUs.
 pub struct KernelFinder {
     vcpus: Vec<TracedVcpu>,
-    /// How many looks there were.
+    /// The number of looks so far.
     looks: usize,
-    /// Whether another kernel runs than that of the file, and that was said.
+    /// Whether another kernel runs than that of the file, which has been logged.
     is_other: bool,
 }
 
@@ -34,10 +34,10 @@ impl KernelFinder {
         }
     }
 
-    /// Completes `knowledge` if that is pending, and a kernel runs. Finds where the kernel is if its file is known.
+    /// Completes `knowledge` if it is pending, and a kernel runs. Locates the kernel if its file is known.
     ///
     /// # Errors
-    /// What keeps the kernel from being found now, and once [`IntrospectionError::OtherBuild`].
+    /// The reason why the kernel can't be found now, and [`IntrospectionError::OtherBuild`] once.
     pub fn look(
         &mut self,
         memory: &Arc<AttachedMemory>,
@@ -53,7 +53,7 @@ impl KernelFinder {
         if is_pending {
             knowledge.complete(GuestKnowledge::from_memory(memory, &registers)?);
         } else if self.is_other {
-            // What runs now may be what starts the kernel.
+            // The code that runs now may be the boot loader.
             knowledge.locate(memory, &registers);
         } else {
             let located = knowledge.locate_or_compare(memory, &registers);
@@ -63,7 +63,7 @@ impl KernelFinder {
         Ok(())
     }
 
-    /// As [`Self::look`], on a thread that ends with it: that lets a vCPU go that was too slow to be stopped.
+    /// Does what [`Self::look`] does, on a thread that ends afterwards. The thread's end releases a vCPU that was too slow to be stopped.
     ///
     /// # Errors
     /// As for [`Self::look`].
@@ -80,7 +80,7 @@ impl KernelFinder {
         looked.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Looks again and again, until `knowledge` is complete and it is known where the kernel is, or `stopping` is set. Gives itself back.
+    /// Looks again and again, until `knowledge` is complete and the kernel is located, or `stopping` is set. Returns the finder.
     pub fn search(
         mut self,
         memory: &Arc<AttachedMemory>,
@@ -106,7 +106,7 @@ impl KernelFinder {
         self
     }
 
-    /// The vCPUs, for somebody else on the same thread.
+    /// The vCPUs, for another user on the same thread.
     pub fn into_vcpus(self) -> Vec<TracedVcpu> {
         self.vcpus
     }

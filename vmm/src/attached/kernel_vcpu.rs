@@ -18,30 +18,30 @@ use crate::clock::{ClockSetting, Generation, Grid, ThreadTimes, TickSource, mono
 use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
 use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
 
-/// Periods between two looks into the ring, within these bounds; and half of what the ring has room for.
+/// The pause between two looks into the ring: this number of periods, within these bounds (ns), and no longer than half of the ring takes to fill.
 const PERIODS: u64 = 100;
 const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 100_000_000;
-/// Between two looks at the registers of a guest that hasn't said yet where its processes are, in ns. If it still hasn't, or only by a
-/// guess, after [`MANY_LOOKS`], the pause is twice as long after each [`FEW_LOOKS`], up to 8 times.
+/// The pause between two looks at the registers of a guest whose processes haven't been located yet, in ns. If they still aren't located, or
+/// only by a guess, after [`MANY_LOOKS`], the pause doubles after each [`FEW_LOOKS`], up to 8 times its length.
 const PAUSE: u64 = 250_000_000;
 const MANY_LOOKS: u32 = 16;
 const FEW_LOOKS: u32 = 4;
-/// Between two tries to have the host's kernel sample that has refused, in ns: memory or descriptors may be short for a moment.
+/// The pause before another try after the host's kernel has refused to take samples, in ns: memory or descriptors may be short for a moment.
 const RETRY: u64 = 1_000_000_000;
 
 /// All that the thread owns.
 pub struct KernelVcpu {
-    /// The vCPU's number, from 0, and that of the guest's CPU which it is taken for.
+    /// The vCPU's number, from 0, and the number of its CPU in the guest.
     pub vcpu: u16,
     pub cpu: u16,
-    /// The vCPU itself, which is asked for its registers until it is known where its processes are.
+    /// The vCPU itself. Its registers are read until its processes are located.
     pub traced: TracedVcpu,
-    /// What other threads hold of it.
+    /// The vCPU's state that other threads share.
     pub shared: Arc<VcpuShared>,
-    /// The way for its ticks.
+    /// The sender for its ticks.
     pub ticks: TickSender,
-    /// What it shares with its like.
+    /// The state that the threads of all vCPUs share.
     pub common: Arc<AttachedCommon>,
     /// The host's kernel.
     pub host: Arc<SamplingHost>,
@@ -51,7 +51,7 @@ impl KernelVcpu {
     /// Starts the thread. `ended` is called on it once the vCPU's thread has ended.
     ///
     /// # Errors
-    /// When no thread can be made.
+    /// The host gives no thread.
     pub fn start(
         self,
         ended: impl FnOnce() + Send + 'static,
@@ -91,7 +91,7 @@ impl KernelVcpu {
     }
 }
 
-/// While ticks are made.
+/// The state while ticks are made.
 struct Clock {
     hz: u32,
     ticks: KernelTicks,
@@ -102,18 +102,18 @@ struct Clock {
 
 struct Sampler {
     vcpu: KernelVcpu,
-    /// What tells whether the vCPU's registers are another guest's, which the guest runs itself.
+    /// The check whether the vCPU's registers are those of a nested guest.
     nested: Option<NestedGuest>,
     view: VcpuView<Arc<AttachedMemory>>,
-    /// Of the vCPU's thread.
+    /// The scheduler statistics of the vCPU's thread.
     schedstat: File,
     places: Option<ProcessPlaces>,
-    /// The registers that were looked at last, and when, in ns.
+    /// The registers at the last look, and its time, in ns.
     registers: Registers,
     looked: u64,
-    /// How many times that was.
+    /// The number of looks.
     looks: u32,
-    /// When the host's kernel was asked last to take samples, in ns, and whether it was said that it had refused.
+    /// When the host's kernel was last asked to take samples, in ns, and whether a warning about a refusal was logged.
     tried: u64,
     has_warned: bool,
     generation: Generation,
@@ -122,7 +122,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    /// Samples until the end, or until the vCPU's thread has gone.
+    /// Samples until the end, or until the vCPU's thread has ended.
     fn run(&mut self, stopping: &AtomicBool) {
         self.vcpu.shared.kicker.attach();
         while !stopping.load(Ordering::Relaxed) && self.poll().is_some() {
@@ -145,7 +145,7 @@ impl Sampler {
         })
     }
 
-    /// Takes what there is, and does what the profiler wants. `None` once the vCPU's thread has gone.
+    /// Takes the samples in the ring, and follows the profiler's requests. `None` once the vCPU's thread has ended.
     fn poll(&mut self) -> Option<()> {
         self.take()?;
         self.follow_requests()?;
@@ -157,7 +157,7 @@ impl Sampler {
         self.vcpu.traced.has_thread().then_some(())
     }
 
-    /// Hands over all samples, and what became of the other ticks until now.
+    /// Hands over all samples, and the account of the other ticks until now.
     fn take(&mut self) -> Option<()> {
         let Some(clock) = &mut self.clock else {
             return Some(());
@@ -198,7 +198,7 @@ impl Sampler {
             self.keep_current()?;
         }
         let control = &self.vcpu.shared.control;
-        // Its ticks are accounted for later: whoever wants them now has to ask.
+        // The vCPU's ticks are accounted for later. A thread that needs the account now has to request it.
         control.set_halted(hz != 0);
         self.generation = generation;
         control.acknowledge(generation);
@@ -224,7 +224,7 @@ impl Sampler {
         Some(())
     }
 
-    /// Has the host's kernel take samples; `None` if it refuses.
+    /// Makes the host's kernel take samples; `None` if it refuses.
     fn capture(&mut self, period: u64) -> Option<Capture> {
         self.tried = monotonic_ns();
         let thread = VcpuThreadId {
@@ -255,14 +255,14 @@ impl Sampler {
         self.clock.as_ref().is_some_and(is_refused) && now.saturating_sub(self.tried) >= RETRY
     }
 
-    /// Has the program read where processes are now, and copy the parts of stacks that are wanted, if that has changed.
+    /// Replaces the program if the places of processes, the memory slots or the wanted parts of stacks have changed.
     fn keep_current(&mut self) -> Option<()> {
         let now = monotonic_ns();
-        let mut is_news = false;
+        let mut has_moved = false;
         if self.is_to_look(now) {
             let before = self.places.clone();
             self.look(now)?;
-            is_news = self.places != before;
+            has_moved = self.places != before;
         }
         self.vcpu.common.refresh_memory(now, LONGEST)?;
         let slots = self.vcpu.common.memory.slots();
@@ -270,10 +270,10 @@ impl Sampler {
         let stacks = self.setting.stacks;
         let has_changed = !Arc::ptr_eq(&slots, &clock.slots) || clock.stacks != stacks;
         let period = clock.ticks.period();
-        if is_news || has_changed || self.is_to_retry(now) {
+        if has_moved || has_changed || self.is_to_retry(now) {
             let capture = self.capture(period);
-            // What the old program has sampled is read by what it was told.
-            self.take_old(is_news)?;
+            // The old program's samples are read with the places that it was made for.
+            self.take_old(has_moved)?;
             let clock = self.clock.as_mut()?;
             clock.ticks.replace(capture);
             (clock.slots, clock.stacks) = (slots, stacks);
@@ -281,14 +281,14 @@ impl Sampler {
         Some(())
     }
 
-    /// Whether it isn't known yet where the vCPU's processes are, or not for sure, and it is time to look again.
+    /// Whether the vCPU's processes aren't located yet, or not for sure, and it is time to look again.
     fn is_to_look(&self, now: u64) -> bool {
         let is_open = self.places.is_none() || !self.view.introspector.places_are_sure();
         let doublings = self.looks.saturating_sub(MANY_LOOKS).div_ceil(FEW_LOOKS);
         is_open && now.saturating_sub(self.looked) >= PAUSE << doublings.min(3)
     }
 
-    /// Takes what the program before has sampled, without the places that it didn't know.
+    /// Takes the samples of the previous program, without the places that it didn't have.
     fn take_old(&mut self, without_places: bool) -> Option<()> {
         let places = self.places.take_if(|_| without_places);
         let taken = self.take();
@@ -296,7 +296,7 @@ impl Sampler {
         taken
     }
 
-    /// Stops the vCPU once, to learn where its processes are.
+    /// Stops the vCPU once, to locate its processes.
     fn look(&mut self, now: u64) -> Option<()> {
         self.looked = now;
         self.looks = self.looks.saturating_add(1);
@@ -326,9 +326,9 @@ impl Sampler {
         }
     }
 
-    /// The thread ends: no tick follows, and nobody needs to wait.
+    /// Ends the clock. No tick follows, and no other thread needs to wait for this one.
     fn finish(&mut self) {
-        // There may be nothing to account by any more.
+        // The vCPU's thread may have ended, so that its last ticks can't be accounted for.
         let _ = self.take();
         self.clock = None;
         let shared = &self.vcpu.shared;

@@ -1,5 +1,5 @@
-//! A guest that another program runs: its vCPUs are stopped by ptrace(2) for each sample, or the host's kernel takes samples,
-//! and everything else is as for a guest of our own.
+//! Profiles a guest that another program runs. Its vCPUs are stopped by ptrace(2) for each sample, or the host's kernel takes
+//! samples. Everything else works as for a guest that kvmprof runs.
 
 mod backend;
 mod error;
@@ -42,13 +42,13 @@ use vmm_watch::VmmWatch;
 
 pub use error::AttachedError;
 
-/// How often a vCPU's thread is tried that is slow to stop, each time for 0.2 s, before the guest is refused.
+/// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
 const MAX_TRIES: u32 = 25;
 
-/// Who takes samples.
+/// What takes samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capture {
-    /// This process, which stops the vCPU by ptrace(2) for each.
+    /// This process, which stops the vCPU by ptrace(2) for each sample.
     #[default]
     Ptrace,
     /// The host's kernel, without stopping the vCPU's thread: less guest time a sample. On hosts with
@@ -65,45 +65,45 @@ impl Capture {
     }
 }
 
-/// A guest to be attached to, and how it is profiled.
+/// The guest to attach to, and how to profile it.
 #[derive(Debug)]
 pub struct AttachConfig {
     /// The guest.
     pub machine: Machine,
     /// The host's kernel, which knows where the guest's memory is.
     pub host: Arc<HostKernel>,
-    /// The guest's kernel file, if it isn't to be found in the guest's memory.
+    /// The guest's kernel file; `None` to find the kernel in the guest's memory.
     pub kernel: Option<PathBuf>,
-    /// What is known of the guest, if it isn't to be learned.
+    /// What is known of the guest; `None` to find it out.
     pub knowledge: Option<GuestKnowledge>,
-    /// Who takes samples.
+    /// What takes samples.
     pub capture: Capture,
-    /// Whether the stacks of the host's kernel and of the VMM are taken below the guest's; with [`Capture::Ptrace`] they never are.
+    /// Whether samples have the stacks of the host's kernel and of the VMM below the guest's; never with [`Capture::Ptrace`].
     pub host_stacks: bool,
     /// Ticks a second on each vCPU.
     pub hz: u32,
-    /// Whether ticks have a random phase; with [`Capture::Kernel`] they never have.
+    /// Whether ticks have a random phase; never with [`Capture::Kernel`].
     pub jitter: bool,
-    /// Where clients connect.
+    /// The path of the socket for clients; `None` for no socket.
     pub socket: Option<PathBuf>,
-    /// Addresses that a table of prf may have; 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
+    /// Maximum number of addresses in a table of prf: 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
     pub prf_addresses: usize,
-    /// Where every tick is recorded, if anywhere.
+    /// The recording of all ticks; `None` for no recording.
     pub record: Option<RecordPlan>,
     /// A folder on the host with the guest's files.
     pub sysroot: Option<PathBuf>,
-    /// Most frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
+    /// Maximum number of frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
     pub max_stack: usize,
 }
 
-/// Why it is over.
+/// Why the profiling of a guest has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachedEnd {
-    /// It was told to end: by a signal.
+    /// A signal has ended it.
     Stopped,
-    /// The guest has ended, or its VMM.
+    /// The guest or its VMM has ended.
     Guest,
-    /// The guest has rebooted: what is known of its kernel doesn't hold any more.
+    /// The guest has rebooted, so that the knowledge of its kernel is outdated.
     Reboot,
 }
 
@@ -125,7 +125,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         .iter()
         .map(|(descriptor, tid)| TracedVcpu::new(pid, *tid, *descriptor, code));
     let mut traced: Vec<TracedVcpu> = traced.collect();
-    // Threads of a process that has got the pid meanwhile aren't the guest's.
+    // Another process may have the pid by now. Its threads aren't the guest's.
     if let Err(error @ AttachError::Ended(_)) = memory.refresh() {
         return Err(error.into());
     }
@@ -191,7 +191,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     server.serve(threads, rings)
 }
 
-/// What finds the guest's kernel by its vCPUs. It has looked once: better now than at the first tick.
+/// The finder of the guest's kernel, after one look: an error is better reported now than at the first tick.
 fn finder(
     traced: Vec<TracedVcpu>,
     config: &AttachConfig,
@@ -223,7 +223,7 @@ fn clock_plan(config: &AttachConfig) -> ClockPlan {
     }
 }
 
-/// What recordings and the status say about the guest's machine.
+/// The description of the guest's machine for recordings and the status.
 fn machine_info(
     machine: &Machine,
     memory: &AttachedMemory,
@@ -242,7 +242,7 @@ fn machine_info(
     }
 }
 
-/// The descriptors and threads of the vCPUs that have any, by their numbers.
+/// The descriptors and threads of the vCPUs that have a thread, by their numbers.
 fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
     let vcpus = machine.vcpus.iter();
     vcpus
@@ -250,13 +250,13 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
         .collect()
 }
 
-/// The numbers of the guest's CPUs that they are, as far as is known without it: their places among all vCPUs.
+/// The numbers of the vCPUs' CPUs in the guest, as far as they are known without the guest: their positions among all vCPUs.
 fn numbers(machine: &Machine) -> impl Iterator<Item = u16> {
     let vcpus = machine.vcpus.iter().zip(0..);
     vcpus.filter_map(|(vcpu, number)| vcpu.thread.map(|_| number))
 }
 
-/// Says which vCPUs nobody samples, as no thread is known that runs them.
+/// Logs the vCPUs that aren't sampled, because no thread is known that runs them.
 fn name_left_out(machine: &Machine) {
     let left_out = machine.vcpus.iter().filter(|vcpu| vcpu.thread.is_none());
     let names: Vec<String> = left_out.map(|vcpu| vcpu.index.to_string()).collect();
@@ -268,7 +268,7 @@ fn name_left_out(machine: &Machine) {
     }
 }
 
-/// Whether the vCPUs' registers can be had: better now than at the first tick.
+/// Checks that the vCPUs' registers can be read: an error is better reported now than at the first tick.
 fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     let first = vcpus.first_mut().ok_or(AttachedError::NoVcpus(pid))?;
     let mut tries = 0;
@@ -277,14 +277,14 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
         return match first.look(|vcpu| vcpu.registers()) {
             Ok(Look::Gone) => Err(AttachError::Ended(pid).into()),
             Ok(_) => Ok(()),
-            // A host that has much else to do.
+            // The host may be busy.
             Err(TraceError::Slow) if tries < MAX_TRIES => continue,
             Err(source) => Err(AttachedError::Trace { pid, source }),
         };
     }
 }
 
-/// What makes the programs that take samples, if the host's kernel is to take them and can.
+/// The maker of programs that take samples; `None` if the host's kernel isn't to take samples.
 fn sampling_host(
     capture: Capture,
     memory: &AttachedMemory,
@@ -312,18 +312,18 @@ fn known(config: &mut AttachConfig) -> Result<GuestKnowledge, AttachedError> {
         path: path.clone(),
         source,
     })?;
-    let learned = match GuestKnowledge::from_noted_image(&file) {
+    let knowledge = match GuestKnowledge::from_noted_image(&file) {
         Ok(Some(noted)) => Ok(noted),
         Ok(None) => GuestKnowledge::from_kernel_image(&file),
         Err(error) => Err(error),
     };
-    learned.map_err(|source| AttachedError::Kernel {
+    knowledge.map_err(|source| AttachedError::Kernel {
         path: path.clone(),
         source,
     })
 }
 
-/// What recordings and the status call the guest's kernel.
+/// The name of the guest's kernel in recordings and the status.
 fn name(machine: &Machine) -> String {
     let pid = machine.pid;
     match &machine.name {
@@ -332,7 +332,7 @@ fn name(machine: &Machine) -> String {
     }
 }
 
-/// What the event loop starts with.
+/// The state that the event loop starts with.
 struct Server {
     listener: Option<HostListener>,
     plan: ClockPlan,

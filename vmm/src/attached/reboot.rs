@@ -1,4 +1,4 @@
-//! Notices that a guest has rebooted: what is known of its kernel is wrong from then on.
+//! Detects that a guest has rebooted. From then on, the knowledge of its kernel is wrong.
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -12,16 +12,16 @@ use super::vcpu::{AttachedCommon, REFRESH_NS};
 use crate::clock::{ThreadTimes, monotonic_ns};
 use crate::vcpu::{has_started, select_registers};
 
-/// Between two rounds of looks.
+/// The pause between two rounds of looks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The same while there are doubts: they last for less than half a second.
+/// The pause between two rounds while the guest may have rebooted. Such doubts last for less than half a second.
 const PAUSE_IN_DOUBT: Duration = Duration::from_millis(100);
-/// Of so many rounds one looks at a vCPU's registers though the kernel's clock has advanced.
+/// One of this many rounds looks at a vCPU's registers even if the kernel's clock has advanced.
 const ROUNDS: u32 = 8;
-/// A vCPU's thread that has run for less since the last look at it was halted but for that look, in ns.
+/// Minimum run time of a vCPU's thread since the last look, in ns, to count as having run. A shorter time is due to the look itself.
 const LEAST_RUN: u64 = 2_000_000;
 
-/// A vCPU's thread, and how long it had run when it was looked at last, in ns.
+/// A vCPU's thread, and its run time at the last look, in ns.
 struct Watched {
     traced: TracedVcpu,
     schedstat: Option<File>,
@@ -43,12 +43,12 @@ impl Watched {
         times.map_or(0, |times| times.map_or(0, |times| times.run))
     }
 
-    /// Whether it has run since the last look. Halted vCPUs are left alone: they do nothing, so they reboot nothing.
+    /// Whether the vCPU has run since the last look. Halted vCPUs aren't looked at, because they can't reboot the guest.
     fn has_run(&self) -> bool {
         self.run().saturating_sub(self.run) >= LEAST_RUN
     }
 
-    /// Its registers, unless it hasn't been started yet or can't be stopped now.
+    /// The vCPU's registers; `None` if it hasn't been started yet, or can't be stopped now.
     fn registers(&mut self) -> Option<Registers> {
         let looked = self.traced.look(|vcpu| {
             let has_started = has_started(vcpu.mp_state()?);
@@ -77,7 +77,7 @@ pub struct RebootWatch<'a> {
 }
 
 impl<'a> RebootWatch<'a> {
-    /// By these vCPUs, which only the calling thread stops.
+    /// A watch of these vCPUs, which only the calling thread stops.
     pub fn new(
         vcpus: Vec<TracedVcpu>,
         linux: &'a LinuxKnowledge,
@@ -94,7 +94,7 @@ impl<'a> RebootWatch<'a> {
         }
     }
 
-    /// Watches until the end; true if that is because the guest has rebooted. While it may have, nobody takes samples.
+    /// Watches until the end. True if the guest has rebooted. While it may have rebooted, no samples are taken.
     pub fn watch(mut self) -> bool {
         while !self.common.stopping.load(Ordering::Relaxed) {
             let has_rebooted = self.linux.slide().is_some() && self.round();
@@ -125,9 +125,9 @@ impl<'a> RebootWatch<'a> {
         }
     }
 
-    /// A round of looks; true once they say that the guest has rebooted.
+    /// Makes a round of looks. True once they show that the guest has rebooted.
     fn round(&mut self) -> bool {
-        // A VMM may give a guest that it starts anew other slots.
+        // A VMM may give a guest other slots when it restarts the guest.
         if (self.common)
             .refresh_memory(monotonic_ns(), REFRESH_NS)
             .is_none()
@@ -143,13 +143,13 @@ impl<'a> RebootWatch<'a> {
             KernelPulse::Still => false,
         };
         if has_advanced {
-            // A kernel that runs a guest of its own, or calls firmware, isn't seen in registers.
+            // Registers don't show a kernel that runs a nested guest or calls firmware.
             self.watch.trust();
             if !self.rounds.is_multiple_of(ROUNDS) {
                 return false;
             }
         }
-        // What has led to doubts may be halted now.
+        // The vCPU that has led to doubts may be halted now.
         let only_busy = !has_advanced && !self.watch.is_in_doubt();
         match self.sees_kernel(only_busy) {
             Some(false) if !has_advanced => self.watch.doubt(),
@@ -161,8 +161,8 @@ impl<'a> RebootWatch<'a> {
         }
     }
 
-    /// Whether any vCPU runs the kernel, `only_busy`: of those that have run since they were looked at. `None` if there
-    /// is none that could be looked at.
+    /// Whether any vCPU runs the kernel. With `only_busy`, only vCPUs that have run since the last look count. `None` if no vCPU
+    /// could be looked at.
     fn sees_kernel(&mut self, only_busy: bool) -> Option<bool> {
         let mut seen = None;
         for vcpu in &mut self.vcpus {

@@ -1,4 +1,4 @@
-//! The threads of a guest that another program runs: one for each vCPU, and one that learns of the guest.
+//! The threads for a guest that another program runs: one for each vCPU, and one that reads the guest's kernel.
 
 use std::io;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use super::vcpu::{AttachedCommon, AttachedVcpu};
 use crate::vcpu::{VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
 
-/// All of them. Dropped, they end.
+/// All threads. Dropping this ends them.
 pub struct AttachedThreads {
     shared: Vec<Arc<VcpuShared>>,
     common: Arc<AttachedCommon>,
-    /// How many of the vCPUs' threads are left in the VMM.
+    /// The number of the vCPUs' threads that are left in the VMM.
     left: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl AttachedThreads {
-    /// Starts a thread for each of `vcpus`, with the number of the guest's CPU that it is taken for. They ring the doorbell of `common` when the vCPUs' own threads have ended.
+    /// Starts a thread for each of `vcpus`, which come with the numbers of their CPUs in the guest. The threads ring the doorbell of `common` when
+    /// the vCPUs' own threads have ended.
     ///
     /// # Errors
     /// When the host gives no thread.

@@ -19,12 +19,12 @@ use crate::vcpu::{
     Doorbell, TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers, signals,
 };
 
-/// How often the memory slots are looked at, and whether the guest is there, in ns.
+/// The period at which the memory slots are checked, and whether the guest still exists, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;
-/// The longest that a vCPU's thread sleeps: by then it looks again.
+/// Maximum time that a vCPU's thread sleeps between two checks.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_nanos(REFRESH_NS);
 
-/// What the threads of all vCPUs of a guest share.
+/// The state that the threads of all vCPUs of a guest share.
 pub struct AttachedCommon {
     /// Guest memory.
     pub memory: Arc<AttachedMemory>,
@@ -32,29 +32,29 @@ pub struct AttachedCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
-    /// Most frames of a call stack.
+    /// Maximum number of frames of a call stack.
     pub max_stack: usize,
-    /// When the guest's memory slots were read last, in ns.
+    /// When the guest's memory slots were last read, in ns.
     pub refreshed: AtomicU64,
-    /// Whether the guest may have rebooted, so that samples could be taken for another kernel's.
+    /// Whether the guest may have rebooted, so that samples could be attributed to the wrong kernel.
     pub in_doubt: AtomicBool,
-    /// Set once it has.
+    /// Set once the guest has rebooted.
     pub has_rebooted: AtomicBool,
-    /// How many vCPUs the guest had at first, until it was said that it has more.
+    /// The largest number of vCPUs that the guest has been seen to have.
     pub vcpus: AtomicU32,
-    /// Set by whoever sees that the guest has ended, and then the doorbell rings.
+    /// Set by the thread that detects the guest's end. Then the doorbell rings.
     pub guest_has_ended: Arc<AtomicBool>,
-    /// Wakes up the thread that ends all.
+    /// Wakes up the thread that ends the profiling.
     pub doorbell: Arc<Doorbell>,
-    /// What takes samples in the host's kernel, if not this process takes them.
+    /// The maker of programs that take samples in the host's kernel; `None` if this process takes samples.
     pub sampling: Option<Arc<SamplingHost>>,
-    /// Set, and each vCPU's thread kicked, to end all of them.
+    /// Set to end all threads. Each vCPU's thread is kicked then.
     pub stopping: Arc<AtomicBool>,
 }
 
 impl AttachedCommon {
-    /// Takes the memory slots that the VMM has changed, if `pause` ns have passed at `now` (ns) since a vCPU's thread did so
-    /// last. `None` if the guest has ended.
+    /// Reads the memory slots again if the VMM has changed them, and if `pause` ns have passed at `now` (ns) since a vCPU's thread did
+    /// so last. `None` if the guest has ended.
     pub fn refresh_memory(&self, now: u64, pause: u64) -> Option<()> {
         let last = self.refreshed.load(Ordering::Relaxed);
         let is_due = now.saturating_sub(last) >= pause;
@@ -65,7 +65,7 @@ impl AttachedCommon {
         match self.memory.refresh() {
             Err(AttachError::Ended(_)) => {
                 self.guest_has_ended.store(true, Ordering::Relaxed);
-                // Without clients nothing else may ever wake it up.
+                // Without clients, nothing else may wake up that thread.
                 self.doorbell.ring_anyway();
                 return None;
             }
@@ -76,7 +76,7 @@ impl AttachedCommon {
         Some(())
     }
 
-    /// Says once that there are vCPUs which nobody samples.
+    /// Logs that there are vCPUs which aren't sampled, if the guest has more vCPUs than before.
     fn look_for_vcpus(&self) {
         let Some(now) = self.memory.vcpu_count() else {
             return;
@@ -92,16 +92,16 @@ impl AttachedCommon {
 
 /// All that the thread owns.
 pub struct AttachedVcpu {
-    /// The vCPU's number, from 0, and that of the guest's CPU which it is taken for.
+    /// The vCPU's number, from 0, and the number of its CPU in the guest.
     pub vcpu: u16,
     pub cpu: u16,
     /// The vCPU itself.
     pub traced: TracedVcpu,
-    /// What other threads hold of it.
+    /// The vCPU's state that other threads share.
     pub shared: Arc<VcpuShared>,
-    /// The way for its ticks.
+    /// The sender for its ticks.
     pub ticks: TickSender,
-    /// What it shares with its like.
+    /// The state that the threads of all vCPUs share.
     pub common: Arc<AttachedCommon>,
 }
 
@@ -109,7 +109,7 @@ impl AttachedVcpu {
     /// Starts the thread. `ended` is called on it once the vCPU's thread has ended.
     ///
     /// # Errors
-    /// When no thread can be made, or the vCPU's thread has ended.
+    /// The host gives no thread, or the vCPU's thread has ended.
     pub fn start(
         self,
         ended: impl FnOnce() + Send + 'static,
@@ -151,7 +151,7 @@ impl AttachedVcpu {
     }
 }
 
-/// Errors that were reported: one of each kind is enough.
+/// The kinds of errors that were reported. Each kind is reported once.
 #[derive(Debug, Default)]
 struct Failures {
     reported: Vec<std::mem::Discriminant<TraceError>>,
@@ -174,14 +174,14 @@ enum Presence {
     Gone,
 }
 
-/// What is known of the vCPU from one look to the next.
+/// The state of the vCPU that is kept between two looks.
 #[derive(Default)]
 struct Known {
     /// An application processor that has not had its SIPI yet has no meaningful registers.
     started: bool,
-    /// The guest's registers, as they were last.
+    /// The guest's registers at the last look.
     registers: Option<Registers>,
-    /// What tells whether they are another guest's, which the guest runs itself.
+    /// The check whether the registers are those of a nested guest.
     nested: Option<NestedGuest>,
 }
 
@@ -198,7 +198,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    /// Samples until the end, or until the vCPU's thread has gone.
+    /// Samples until the end, or until the vCPU's thread has ended.
     fn run(&mut self, mut clock: VcpuClock<AttachedBackend>, stopping: &AtomicBool) {
         self.shared.kicker.attach();
         let mut presence = self.follow_requests(&mut clock, monotonic_ns());
@@ -211,7 +211,7 @@ impl Sampler {
                 sleep
             });
             self.shared.kicker.seen();
-            // The next tick may be long in coming, or not come at all.
+            // The next tick may come much later, or not at all.
             self.traced.let_go();
             let now = monotonic_ns();
             let signal = clock.backend_mut().pass(now).then(signals::alarm);
@@ -238,7 +238,7 @@ impl Sampler {
         self.finish(&mut clock);
     }
 
-    /// Does what the profiler wants, and acknowledges it.
+    /// Follows the profiler's requests, and acknowledges them.
     fn follow_requests(&mut self, clock: &mut VcpuClock<AttachedBackend>, now: u64) -> Presence {
         let (generation, setting) = self.shared.control.requested();
         if generation == self.generation {
@@ -263,7 +263,7 @@ impl Sampler {
         presence
     }
 
-    /// Learns where the guest's kernel is, without a sample.
+    /// Locates the guest's kernel, without a sample.
     fn locate_kernel(&mut self) -> Presence {
         let (view, knowledge) = (&self.view, &self.knowledge);
         let nested = self.known.nested.as_ref();
@@ -313,7 +313,7 @@ impl Sampler {
         let mut seen = None;
         match looked {
             Ok(Look::Seen(sample)) => seen = Some(sample),
-            // The host doesn't let it run.
+            // The host has suspended the VMM.
             Ok(Look::Suspended) => elapsed.stolen += 1,
             Ok(Look::Busy) => elapsed.lost += 1,
             Ok(Look::Gone) => {
@@ -334,7 +334,7 @@ impl Sampler {
         presence
     }
 
-    /// The thread ends: no tick follows, and nobody needs to wait.
+    /// Ends the clock. No tick follows, and no other thread needs to wait for this one.
     fn finish(&mut self, clock: &mut VcpuClock<AttachedBackend>) {
         let elapsed = clock.account_halted(monotonic_ns());
         self.view.send(&mut self.ticks, elapsed, None);

@@ -1,4 +1,4 @@
-//! Notices the end of a VMM.
+//! Detects the end of a VMM.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::vm::add;
 
-/// Tells when a process has ended.
+/// Watches for the end of a process.
 pub struct VmmWatch {
     process: OwnedFd,
     has_ended: Arc<AtomicBool>,

@@ -1,8 +1,8 @@
 //! Files of ext4 file systems on the guest's disks, while the guest uses them.
 //!
 //! A program's file is seldom all in the guest's page cache: nothing reads its symbols and its unwind information but a debugger.
-//! So it is read from the disk. The guest may be changing the file system meanwhile: the checksums of ext4's own structures tell
-//! what doesn't fit together, and whoever asks for a file has to compare its build id with the one in the guest.
+//! So it is read from the disk. The guest may be changing the file system meanwhile. The checksums of ext4's own structures reveal
+//! inconsistent data, and callers have to compare a file's build id with the one in the guest.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -14,16 +14,16 @@ use ext4_view::{Ext4, Ext4Read, Path};
 
 use crate::disk::{Image, partitions};
 
-/// After this time a file system is looked at anew: it has been read only as it was.
+/// After this time a file system is opened again: the guest may have changed it.
 const FRESH: Duration = Duration::from_secs(2);
-/// Most reads and bytes of a file system until it is looked at anew. What the image says can't make it more.
+/// Maximum numbers of reads and of bytes of a file system until it is opened again, whatever the image contains.
 const READS_MAX: u64 = 1 << 20;
 const BYTES_MAX: u64 = 2 << 30;
 
 /// The guest's disks.
 #[derive(Clone, Debug, Default)]
 pub struct GuestDisks {
-    /// Whoever serves them closes them.
+    /// The images. Their devices close them.
     pub images: Vec<Weak<Image>>,
 }
 

@@ -13,19 +13,19 @@ use super::disk_files::DiskFiles;
 use crate::vm::block_signals;
 use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
 
-/// What mappings refer to a file by (`BinaryInfo::id`).
+/// The number by which mappings refer to a file (`BinaryInfo::id`).
 pub type FileId = u32;
 
-/// Maps that may wait for the thread. Where there is no room, stacks go by frame pointers, and functions are shown by
-/// their addresses.
+/// Maximum number of maps that wait for the thread. For further maps, stacks are unwound by frame pointers, and functions are shown
+/// by their addresses.
 const QUEUE: usize = 256;
-/// Most bytes of unwind information that are kept.
+/// Maximum number of bytes of unwind information that are kept.
 const MAX_TABLES: usize = 512 << 20;
 
 /// A map whose files are to be read.
 struct Request {
     map: Arc<ProcessMap>,
-    /// Of each of its areas.
+    /// The file of each of the map's areas.
     files: Vec<Option<FileId>>,
 }
 
@@ -36,16 +36,16 @@ enum Done {
     Map,
 }
 
-/// Reads files, each once, and makes known what unwinds the stacks of those who have mapped them.
+/// Reads files, each once, and gives processes that have mapped them the unwinders of their stacks.
 pub struct BinaryLoader {
     queue: Option<SyncSender<Request>>,
     done: Option<Receiver<Done>>,
-    /// Maps that were handed over and aren't done.
+    /// The number of maps that were handed over and aren't done.
     pending: usize,
 }
 
 impl BinaryLoader {
-    /// One that looks into `sources`, on a thread that starts now: the thread that asks may not start any.
+    /// A loader that looks into `sources`. Its thread starts now, because the thread that uses the loader may not start threads.
     pub fn new(sources: BinarySources) -> Self {
         let mut loader = Self {
             queue: None,
@@ -58,7 +58,7 @@ impl BinaryLoader {
         loader
     }
 
-    /// Has the files of `map` read; `files` are those of its areas.
+    /// Requests the files of `map`. `files` are the files of its areas.
     pub fn load(&mut self, map: Arc<ProcessMap>, files: Vec<Option<FileId>>) {
         let Some(queue) = &self.queue else {
             return;
@@ -77,8 +77,8 @@ impl BinaryLoader {
         std::thread::Builder::new()
             .name("binaries".into())
             .spawn(move || {
-                // It is the event thread's child, which takes the signals that end the guest: their handlers make calls
-                // that this one's filter doesn't have.
+                // This thread blocks the signals that end the guest, which the event thread takes: their handlers make system calls
+                // that this thread's filter doesn't allow.
                 if let Err(error) = block_signals() {
                     log::warn!("Cannot block signals in the thread binaries: {error}");
                 }
@@ -94,7 +94,7 @@ impl BinaryLoader {
                     tables_bytes: 0,
                 };
                 thread.run(&requests, |result| {
-                    // Nobody hears it when the guest has ended.
+                    // Nobody receives the result if the guest has ended.
                     let _ = sender.send(result);
                 });
             })?;
@@ -129,7 +129,7 @@ impl BinaryLoader {
 struct Thread {
     sources: BinarySources,
     disks: DiskFiles,
-    /// Of the files that have been read, if they have any.
+    /// The unwind tables of the files that have been read; `None` for files without tables.
     tables: BTreeMap<FileId, Option<Arc<UnwindTable>>>,
     tables_bytes: usize,
 }
@@ -149,7 +149,7 @@ impl Thread {
             {
                 waiting.push_back(request);
             }
-            // A process that executes what others do needn't wait for their files: many are over before those have been read.
+            // A process that executes the same files as others needn't wait for the others: many processes end before all files have been read.
             waiting.retain(|request| {
                 let is_known = self.first_unknown(request).is_none();
                 if is_known {
@@ -187,7 +187,7 @@ impl Thread {
 
     /// Reads the file of `area`; the result is its block.
     fn read(&mut self, area: &Area, id: FileId) -> Option<Arc<[u8]>> {
-        // Whatever comes of it, it is done once.
+        // The file is read only once, whatever the result.
         self.tables.insert(id, None);
         let found = match &area.backing {
             Backing::File(file) => self.sources.file(file, &self.disks)?,

@@ -1,7 +1,7 @@
-//! The files that the guest's processes execute: where their contents are found, which functions they have, how
-//! their stacks are unwound.
+//! The files that the guest's processes execute: reads their contents and their functions, and makes unwinders for
+//! stacks.
 //!
-//! All of that is done on a thread of its own: it takes milliseconds, which neither a vCPU nor a client should wait.
+//! A thread of its own does all this: it takes milliseconds, and neither a vCPU nor a client should wait that long.
 
 mod disk_files;
 mod initrd;

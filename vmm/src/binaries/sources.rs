@@ -1,4 +1,4 @@
-//! Where the contents of a file are found.
+//! Finds the contents of a file.
 
 use std::cell::LazyCell;
 use std::fs::File;
@@ -11,38 +11,38 @@ use super::disk_files::{DiskFiles, GuestDisks};
 use super::initrd::Initrd;
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile, SharedMemory};
 
-/// Longest file that is read of a folder on the host, in bytes.
+/// Maximum length of a file that is read from a folder on the host, in bytes.
 const MAX_FILE: u64 = 512 << 20;
-/// Bytes at a file's start that tell its build id, if all of it isn't at hand.
+/// Number of bytes at a file's start in which its build id is looked for, if the rest isn't available.
 const START: u64 = 4096;
 
-/// What there is of the guest's files on the host.
+/// The places where the host can find the guest's files.
 pub struct BinarySources {
     /// Guest memory, where the kernel keeps files that are in use.
     memory: SharedMemory,
     /// What is known of the kernel.
     knowledge: Arc<GuestKnowledge>,
-    /// The initial RAM disk that the guest was started with: what takes its file's place later is another one.
+    /// The initial RAM disk that the guest was started with. It stays open, because another file may replace it later.
     initrd: Option<File>,
     /// A folder on the host with the guest's files, or some of them.
     sysroot: Option<Sysroot>,
     /// The guest's disks.
     disks: GuestDisks,
-    /// The initial RAM disk once it was needed.
+    /// The unpacked initial RAM disk, once it was needed.
     unpacked: OnceLock<Option<Initrd>>,
 }
 
 /// A file's contents.
 #[derive(Debug)]
 pub struct Found {
-    /// All of them.
+    /// All bytes of the file.
     pub contents: Vec<u8>,
-    /// Where they are from, in words.
+    /// The source of the contents, in words.
     pub source: &'static str,
 }
 
 impl BinarySources {
-    /// All of these; `sysroot` takes precedence, whose files may tell more than those in the guest.
+    /// Sources with all of these. `sysroot` takes precedence, because its files may have more symbols than those in the guest.
     pub fn new(
         memory: SharedMemory,
         knowledge: Arc<GuestKnowledge>,
@@ -59,7 +59,7 @@ impl BinarySources {
         }
     }
 
-    /// Looks on these disks, too.
+    /// The sources with these disks, too.
     #[must_use]
     pub fn with_disks(mut self, disks: GuestDisks) -> Self {
         self.disks = disks;
@@ -79,13 +79,13 @@ impl BinarySources {
         let in_initrd = || Some(self.initrd()?.read(&file.path)?.to_vec());
         let found = |contents, source| Found { contents, source };
         let elsewhere = {
-            // Needed only where there is something to choose from.
+            // This is needed only if there are several candidates.
             let expected = LazyCell::new(|| Expected::new(linux, self, file, mapped.as_deref()));
             on_host()
                 .filter(|contents| expected.is_met_by(contents))
                 .map(|contents| found(contents, "sysroot"))
                 .or_else(|| {
-                    // What is in the guest's memory is what it executes.
+                    // The guest executes the contents in its memory.
                     let contents = mapped.is_none().then(in_initrd)??;
                     expected
                         .is_met_by(&contents)
@@ -117,7 +117,7 @@ impl BinarySources {
     }
 }
 
-/// All of `file`, whose position others use; `None` if it can't be read.
+/// The contents of `file`, whose position other users may change; `None` if it can't be read.
 fn read_whole(file: &File) -> Option<Vec<u8>> {
     let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
     let mut bytes = Vec::new();
@@ -127,7 +127,7 @@ fn read_whole(file: &File) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What the file in the guest is known to be.
+/// The known properties of the file in the guest.
 struct Expected {
     length: u64,
     build_id: String,
@@ -150,7 +150,7 @@ impl Expected {
         }
     }
 
-    /// Whether `contents` are those of the same program: by build id, or where one has none, by length.
+    /// Whether `contents` are those of the same program: compares the build ids, or the lengths if one has no build id.
     fn is_met_by(&self, contents: &[u8]) -> bool {
         let theirs = build_id(contents);
         if self.build_id.is_empty() || theirs.is_empty() {

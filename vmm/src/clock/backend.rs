@@ -1,4 +1,4 @@
-//! What a vCPU's clock runs on: timers, and what the host's scheduler says of the vCPU's thread.
+//! The backend of a vCPU's clock: timers, and the host scheduler's statistics of the vCPU's thread.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::vcpu::signals;
 
 /// The timers and the scheduler statistics of one vCPU's thread.
 ///
-/// [`VcpuClock`](super::VcpuClock) knows no other source of time, so that its tests can make time up.
+/// [`VcpuClock`](super::VcpuClock) uses no other source of time, so that its tests can simulate time.
 pub trait ClockBackend {
     /// Signals the thread at `first` (ns of CLOCK_MONOTONIC), on which a tick of `grid` is due, and at
     /// each later tick if the grid is even. `hz` is the rate of the grid.
@@ -34,17 +34,17 @@ pub trait ClockBackend {
     /// How long the thread was runnable but waited for a processor since the last call, in ns.
     fn take_run_delay(&mut self) -> u64;
 
-    /// How much later than due the ticker's thread ran since the last call, in ns; 0 without a ticker.
+    /// How much the ticker's thread was late since the last call, in ns; 0 without a ticker.
     fn take_ticker_delay(&mut self) -> u64;
 
-    /// When the ticker's thread kicked this one last, in ns of CLOCK_MONOTONIC; 0 without a ticker.
+    /// When the ticker's thread last kicked this thread, in ns of CLOCK_MONOTONIC; 0 without a ticker.
     fn kicked(&self) -> u64;
 }
 
 /// The alarm of halted vCPUs.
 #[derive(Debug)]
 enum Alarm {
-    /// It wasn't needed yet.
+    /// It hasn't been needed yet.
     Unmade,
     Made(RunTimeAlarm),
     /// The host refuses perf_event_open(2).
@@ -78,11 +78,11 @@ pub struct ThreadBackend {
 }
 
 impl ThreadBackend {
-    /// For the calling thread, which is that of vCPU number `vcpu`. `ticker` drives the clock if there
-    /// is one, else a timer of the thread's own.
+    /// The backend for the calling thread, which runs vCPU number `vcpu`. `ticker` drives the clock if there
+    /// is one, or else a timer of the thread's own.
     ///
     /// # Errors
-    /// What timer_create(2) says: too many timers or pending signals for this user.
+    /// timer_create(2) fails: this user has too many timers or pending signals.
     pub fn for_this_thread(vcpu: u16, ticker: Option<Arc<Ticker>>) -> io::Result<Self> {
         let driver = match ticker {
             Some(ticker) => Driver::Ticker { ticker, vcpu },
@@ -96,8 +96,8 @@ impl ThreadBackend {
         })
     }
 
-    /// Makes the alarm if that hasn't been tried before. It may take milliseconds, so it is done before a clock starts and not when
-    /// the guest does.
+    /// Makes the alarm if that hasn't been tried before. This may take milliseconds, so it is done before a clock starts and not when
+    /// the guest starts.
     pub fn prepare_alarm(&mut self) {
         if matches!(self.alarm, Alarm::Unmade) {
             self.alarm = match RunTimeAlarm::for_this_thread(signals::alarm()) {

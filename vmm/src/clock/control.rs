@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kvmprof_abi::recorder::MAX_PERIOD;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts};
 
-/// Counts the requests to one vCPU's clock; it starts anew after 2^19.
+/// Counts the requests to one vCPU's clock. It wraps around after 2^19.
 pub type Generation = u32;
 
 /// What makes the ticks of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TickSource {
-    /// The clock, so often a second; never 0.
+    /// The clock, at this rate in Hz; never 0.
     Clock(u32),
-    /// An event of the guest; the clock stands still.
+    /// An event of the guest. The clock stands still.
     Event(SamplingEvent),
 }
 
@@ -43,22 +43,22 @@ impl TickSource {
 /// How a vCPU is sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockSetting {
-    /// What makes ticks; `None`: there are none.
+    /// What makes ticks; `None` if there are no ticks.
     pub source: Option<TickSource>,
-    /// Read the process group at each tick: PROF_GROUP asks for it.
+    /// Read the process group at each tick, for PROF_GROUP.
     pub process_group: bool,
-    /// Take these parts of the call stack at each tick: recorders ask for them.
+    /// Take these parts of the call stack at each tick, for recorders.
     pub stacks: StackParts,
-    /// Follow the mappings of processes at each tick: recorders ask for it.
+    /// Follow the mappings of processes at each tick, for recorders.
     pub processes: bool,
-    /// Have the vCPU stand still at each tick: profil stores and pmc counts there.
+    /// Stop the vCPU at each tick, for profil's stores and pmc's counts.
     pub exits: bool,
-    /// Have the vCPU stand still, without ticks, until another setting.
+    /// Stop the vCPU, without ticks, until another setting.
     pub paused: bool,
 }
 
 impl ClockSetting {
-    /// What it comes to: nothing makes ticks while the vCPU is paused.
+    /// The setting that applies: without ticks while the vCPU is paused.
     pub fn effective(self) -> Self {
         Self {
             source: self.source.filter(|_| !self.paused),
@@ -67,7 +67,7 @@ impl ClockSetting {
     }
 }
 
-/// Shared by the profiler, which asks, and one vCPU's thread, which answers.
+/// Shared by the profiler, which makes requests, and one vCPU's thread, which answers them.
 ///
 /// A request is a new generation of the setting. The vCPU's thread answers by acknowledging it,
 /// after it has handed over all ticks that were due until then: so a request for the same setting
@@ -100,7 +100,7 @@ const _: () = assert!(MAX_PERIOD <= RATE && EVENT << RATE_BITS < PROCESSES);
 const _: () = assert!(EventKind::ALL.len() < 1 << EVENT_BITS);
 
 impl ClockControl {
-    /// Asks for `setting`; the vCPU's thread must be kicked after that. Only the profiler calls it.
+    /// Requests `setting`. The caller must kick the vCPU's thread after that. Only the profiler calls this.
     pub fn request(&self, setting: ClockSetting) -> Generation {
         let generation = self.generation().wrapping_add(1) & GENERATIONS;
         let flag = |wanted, flag| if wanted { flag } else { 0 };
@@ -140,7 +140,7 @@ impl ClockControl {
         generation_of(self.request.load(Ordering::Relaxed))
     }
 
-    /// Acknowledges all requests up to `generation`. Only the vCPU's thread calls it.
+    /// Acknowledges all requests up to `generation`. Only the vCPU's thread calls this.
     pub fn acknowledge(&self, generation: Generation) {
         self.acknowledged.store(generation, Ordering::Release);
     }
@@ -151,11 +151,11 @@ impl ClockControl {
             .acknowledged
             .load(Ordering::Acquire)
             .wrapping_sub(generation);
-        // Generations wrap around: what is ahead by more than half of them lies behind.
+        // Generations wrap around: a generation that is ahead by more than half of the range is an older one.
         since & GENERATIONS <= GENERATIONS / 2
     }
 
-    /// The vCPU's thread ends: nobody needs to wait for it.
+    /// Notes that the vCPU's thread ends, so that no other thread waits for it.
     pub fn finish(&self) {
         self.set_halted(false);
         self.acknowledge(self.requested().0);
@@ -172,7 +172,7 @@ impl ClockControl {
         self.halted.load(Ordering::Acquire)
     }
 
-    /// Says whether the host's kernel takes the vCPU's samples.
+    /// Notes whether the host's kernel takes the vCPU's samples.
     pub fn set_in_kernel(&self, in_kernel: bool) {
         self.in_kernel.store(in_kernel, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! What became of ticks: sampled, idle, stolen or lost.
+//! Classifies ticks: sampled, idle, stolen or lost.
 
 use super::ClockBackend;
 
-/// Ticks that have passed, by what became of them.
+/// Numbers of ticks that have passed, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ElapsedTicks {
     /// Ticks on which the vCPU was halted.
@@ -22,14 +22,14 @@ impl ElapsedTicks {
     }
 }
 
-/// A tick that is seen later than this, in ns, may have come while the host did not run the thread:
-/// a sample would then tell where the vCPU was preempted, not what it did on the tick.
+/// A tick that is seen later than this, in ns, may have come while the host did not run the thread. A
+/// sample would then show where the vCPU was preempted, not what it did on the tick.
 pub(super) const LATE_NS: u64 = 100_000;
-/// After this many ticks in time the run delay is read anyway, so that its growth of long ago
-/// explains nothing.
+/// After this many ticks in time the run delay is read anyway, so that no tick is attributed to its growth
+/// of long ago.
 pub(super) const REFRESH_RUN_DELAY_TICKS: u32 = 64;
 
-/// Tells ticks that the host stole from those that were lost or idle, by the delays that the host's
+/// Distinguishes ticks that the host stole from lost and idle ones, by the delays that the host's
 /// scheduler reports.
 #[derive(Debug, Default)]
 pub(super) struct TickAccount {
@@ -39,8 +39,8 @@ pub(super) struct TickAccount {
 }
 
 impl TickAccount {
-    /// What became of `ticks` (1 or more) of a vCPU that was not halted; the last of them is seen `late`
-    /// ns after it was due. Reads the delays only if need be: that takes a system call.
+    /// Classifies `ticks` (1 or more) of a vCPU that was not halted. The last of them is seen `late` ns after
+    /// it was due. Reads the delays only if necessary, because that takes a system call.
     pub fn explain<B: ClockBackend>(
         &mut self,
         ticks: u64,
@@ -74,14 +74,14 @@ impl TickAccount {
         }
     }
 
-    /// What became of `ticks` of a vCPU that was halted all along.
+    /// Classifies `ticks` of a vCPU that was halted all the time.
     pub fn explain_halted<B: ClockBackend>(
         &mut self,
         ticks: u64,
         period: u64,
         backend: &mut B,
     ) -> ElapsedTicks {
-        // Many short waits add up: what explains no whole tick yet is kept.
+        // Many short waits add up: the delay that is less than a whole tick is kept.
         self.halted_delay += backend.take_run_delay();
         let stolen = ticks.min(self.halted_delay / period);
         self.halted_delay = (self.halted_delay - stolen * period).min(period);
@@ -92,7 +92,7 @@ impl TickAccount {
         }
     }
 
-    /// What became of `missed` ticks between the halt of a vCPU and the sample after its alarm, which
+    /// Classifies `missed` ticks between the halt of a vCPU and the sample after its alarm, which
     /// came when its thread had run for `run_time` ns.
     pub fn explain_alarm<B: ClockBackend>(
         &mut self,
@@ -102,8 +102,8 @@ impl TickAccount {
         backend: &mut B,
     ) -> ElapsedTicks {
         let halted = self.explain_halted(missed, period, backend);
-        // A host whose timers are late lets the guest run on for longer than the alarm was set to: on
-        // those ticks it was not idle.
+        // If the host's timers are late, the guest runs for longer than the alarm was set to. On those
+        // ticks it was not idle.
         let busy = run_time / period;
         let lost = busy.saturating_sub(1).min(halted.idle);
         ElapsedTicks {
@@ -115,7 +115,7 @@ impl TickAccount {
     }
 }
 
-/// `ns` to the nearest tick: a short wait for a processor explains none.
+/// `ns` in ticks, rounded to the nearest number: a short wait for a processor accounts for no tick.
 fn nearest_ticks(ns: u64, period: u64) -> u64 {
     (ns + period / 2) / period
 }

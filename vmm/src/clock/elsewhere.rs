@@ -2,16 +2,16 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where the calling thread runs: on the processors that it had at first, without those of vCPUs if any are left.
+/// Sets where the calling thread runs: on its original processors without those of vCPUs, if any are left.
 #[derive(Debug)]
 pub struct Elsewhere {
-    // None where the host doesn't say, or refuses to change it.
+    // None if the host doesn't show the processors, or refuses to change them.
     allowed: Option<CpuSet>,
     current: CpuSet,
 }
 
 impl Elsewhere {
-    /// For the calling thread.
+    /// The setting of the calling thread.
     pub fn of_this_thread() -> Self {
         let allowed = sched_getaffinity(None).ok();
         Self {
@@ -20,7 +20,7 @@ impl Elsewhere {
         }
     }
 
-    /// Leaves these processors.
+    /// Moves the thread away from these processors.
     pub fn avoid(&mut self, processors: impl Iterator<Item = usize>) {
         let Some(allowed) = self.allowed else { return };
         let mut wanted = allowed;

@@ -1,21 +1,21 @@
-//! The ticks of one vCPU's clock as points in time.
+//! The times of the ticks of one vCPU's clock.
 
 use super::jitter::Jitter;
 
-/// Past this many periods at once, ticks are counted by division instead of one by one.
+/// If more than this many periods have passed at once, ticks are counted by division instead of one by one.
 const SKIP_AFTER_PERIODS: u64 = 64;
 
 /// The last multiple of the period at `hz` ticks a second (0 is taken as 1) that isn't after `now`,
 /// in ns of CLOCK_MONOTONIC.
 ///
 /// The kernel's own tick is at multiples of its period, too (`tick_setup_sched_timer`,
-/// `kernel/time/tick-sched.c`): where both fall together, the guest is interrupted once, not twice.
+/// `kernel/time/tick-sched.c`). If both coincide, the guest is interrupted once, not twice.
 pub fn aligned_start(now: u64, hz: u32) -> u64 {
     let period = 1_000_000_000 / u64::from(hz.max(1));
     now - now % period
 }
 
-/// When ticks are due: one period apart, or, with jitter, one period on average.
+/// The times at which ticks are due: one period apart, or, with jitter, one period apart on average.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     last: u64,
@@ -49,8 +49,8 @@ impl Grid {
         self.next
     }
 
-    /// When the first tick is due that is no earlier than `time`, as far as that is known: with
-    /// jitter, `time` itself stands for later ticks than the next.
+    /// When the first tick that isn't earlier than `time` is due. With jitter, only the next tick is known; for
+    /// later ticks the result is `time` itself.
     pub fn at_or_after(&self, time: u64) -> u64 {
         let wait = time.saturating_sub(self.next);
         if self.is_even() {
@@ -65,12 +65,12 @@ impl Grid {
         self.last
     }
 
-    /// True when a periodic timer can drive it.
+    /// True if a periodic timer can drive the grid.
     pub fn is_even(&self) -> bool {
         self.jitter.is_none()
     }
 
-    /// Takes all ticks that are due at `now`, and says how many those are.
+    /// Takes all ticks that are due at `now`, and returns their number.
     pub fn take(&mut self, now: u64) -> u64 {
         if now < self.next {
             return 0;

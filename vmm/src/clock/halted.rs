@@ -1,8 +1,8 @@
-//! The alarm of a halted vCPU: rings after one tick of the thread's own processor time. Events of guest time use it too.
+//! The alarm of a halted vCPU. It rings after one tick of the thread's own processor time. Events of guest time use it, too.
 //!
-//! While the vCPU is halted its thread sleeps in KVM_RUN and uses none, so the alarm costs no
-//! wake-ups; once the guest runs again, it rings when the guest has run for one tick, in however
-//! many pieces. What lies between is idle time.
+//! While the vCPU is halted, its thread sleeps in KVM_RUN and uses no processor time, so the alarm costs no
+//! wake-ups. Once the guest runs again, the alarm rings when the guest has run for one tick, in however
+//! many pieces. The time before is idle time.
 
 use std::fs::File;
 use std::io;
@@ -22,12 +22,12 @@ const PERF_EVENT_IOC_PERIOD: libc::Ioctl = 0x4008_2404;
 pub enum HaltedTicks {
     /// All at once when it runs again; none of them wakes it up.
     AtWakeUp,
-    /// One wake-up for each: the host refuses perf_event_open(2).
+    /// One by one, each with a wake-up, because the host refuses perf_event_open(2).
     OneByOne,
 }
 
 impl HaltedTicks {
-    /// What this host allows, and the alarm of the calling thread that has shown it.
+    /// The way that this host allows, and the alarm of the calling thread that was made to test it.
     pub fn of_this_host() -> (Self, Option<RunTimeAlarm>) {
         match RunTimeAlarm::for_this_thread(signals::alarm()) {
             Ok(alarm) => (Self::AtWakeUp, Some(alarm)),
@@ -35,7 +35,7 @@ impl HaltedTicks {
         }
     }
 
-    /// The words for it in the status document.
+    /// Its name in the status document.
     pub fn name(self) -> &'static str {
         match self {
             Self::AtWakeUp => "all at the next wake-up",
@@ -54,7 +54,7 @@ impl RunTimeAlarm {
     /// An alarm that sends `signal` to the calling thread; it is disarmed at first.
     ///
     /// # Errors
-    /// What perf_event_open(2) says: EACCES or EPERM where the host forbids it.
+    /// perf_event_open(2) fails: with EACCES or EPERM if the host forbids it.
     pub fn for_this_thread(signal: i32) -> io::Result<Self> {
         let mut attributes = Attributes::new(perf_event::SOFTWARE, PERF_COUNT_SW_TASK_CLOCK);
         attributes.sample_period = 1_000_000;
@@ -68,15 +68,15 @@ impl RunTimeAlarm {
     /// Sends the signal once, after the thread has run for `run_time` ns from now on.
     ///
     /// # Errors
-    /// What the kernel says; the event is off then.
+    /// The kernel refuses it. The event is off then.
     pub fn arm(&self, run_time: u64) -> io::Result<()> {
-        // A new period forgets what is left of the old one, but not what has been counted.
+        // Setting a period discards the rest of the old one, but not the count.
         self.control(PERF_EVENT_IOC_RESET, 0)?;
         self.control(PERF_EVENT_IOC_PERIOD, &raw const run_time as libc::c_ulong)?;
         self.control(PERF_EVENT_IOC_REFRESH, 1)
     }
 
-    /// For how long the thread has run since it was armed, in ns; None if the kernel won't say.
+    /// How long the thread has run since the alarm was armed, in ns; None if the count can't be read.
     pub fn run_time(&self) -> Option<u64> {
         perf_event::count(&self.event)
     }

@@ -1,9 +1,9 @@
-//! The virtual clock: when a vCPU is sampled, and what became of every tick.
+//! The virtual clock: decides when a vCPU is sampled, and accounts for every tick.
 //!
 //! A vCPU's ticks lie on a grid: tick `k` is due `k` periods after the clock started on that
-//! vCPU. Whatever makes the thread look (a timer's signal, a ticker thread's kick, the wake-up of
-//! a halted vCPU), the grid says how many ticks have passed, so that none is counted twice or not
-//! at all.
+//! vCPU. The thread looks after a timer's signal, a ticker thread's kick or the wake-up of a halted
+//! vCPU. In all cases, the grid shows how many ticks have passed, so that each tick is counted exactly
+//! once.
 
 mod backend;
 mod control;

@@ -1,14 +1,14 @@
-//! Has the host run a thread as soon as it is due.
+//! Makes the host run a thread as soon as its timer rings.
 
 use std::io;
 
 use libc::{c_long, sched_attr};
 
-/// For how long the thread is to run when it is due, in ns: the least that the host's scheduler takes (kernel: kernel/sched/syscalls.c).
+/// The time slice that the thread requests, in ns: the minimum that the host's scheduler accepts (kernel: kernel/sched/syscalls.c).
 const SLICE: u64 = 100_000;
 
-/// The calling thread's timers aren't put off (by 50 us, as is usual), and when one rings the thread is run before threads that
-/// run for longer, from Linux 6.12 on. A thread with another policy than SCHED_OTHER keeps what it has.
+/// Turns off the slack of the calling thread's timers (50 us by default). From Linux 6.12 on, the thread also runs before threads with
+/// longer time slices when a timer rings. A thread with another policy than SCHED_OTHER keeps its scheduling.
 pub fn be_punctual() {
     // SAFETY: this option has no pointers.
     let result = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64) };

@@ -7,13 +7,13 @@ use super::ThreadTimes;
 /// The run delay of one thread.
 #[derive(Debug)]
 pub struct RunDelay {
-    // None where the kernel has no schedstat.
+    // None if the kernel has no schedstat.
     schedstat: Option<File>,
     seen: u64,
 }
 
 impl RunDelay {
-    /// That of the calling thread, from now on.
+    /// The run delay of the calling thread, from now on.
     pub fn of_this_thread() -> Self {
         let mut delay = Self {
             schedstat: File::open("/proc/thread-self/schedstat").ok(),

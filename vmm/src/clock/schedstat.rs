@@ -1,4 +1,4 @@
-//! What the host's scheduler says of a thread (`/proc/PID/task/TID/schedstat`, Linux `Documentation/scheduler/sched-stats.rst`).
+//! The host scheduler's statistics of a thread (`/proc/PID/task/TID/schedstat`, Linux `Documentation/scheduler/sched-stats.rst`).
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 /// How long a thread has run, and how long it has waited for a processor, in ns since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTimes {
-    /// Of a thread that runs at this moment: up to the host's last tick.
+    /// The run time. For a thread that runs at this moment, it is the time up to the host's last tick.
     pub run: u64,
-    /// While it could have run.
+    /// The time for which the thread was ready to run and waited.
     pub delay: u64,
 }
 
 impl ThreadTimes {
-    /// Reads them from a thread's file.
+    /// Reads the times from a thread's file.
     pub fn read(schedstat: &File) -> io::Result<Self> {
         let mut text = [0; 96];
         let length = schedstat.read_at(&mut text, 0)?;

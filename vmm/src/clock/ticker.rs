@@ -12,7 +12,7 @@ use super::monotonic_ns;
 use super::punctual::be_punctual;
 use crate::vcpu::Kicker;
 
-/// Between two looks at where vCPUs run, in ns.
+/// The pause between two looks at the processors that vCPUs run on, in ns.
 const PAUSE: u64 = 10_000_000;
 
 /// Shared by the ticker's thread and the vCPU threads.
@@ -84,12 +84,12 @@ impl Ticker {
         })
     }
 
-    /// How long after its time the host has run the ticker's thread in all, in ns, where it missed ticks by that.
+    /// The sum of the ticker thread's delays that made it miss ticks, in ns.
     pub fn delay(&self) -> u64 {
         self.shared.delay.load(Ordering::Relaxed)
     }
 
-    /// When vCPU `index` was kicked last, in ns of CLOCK_MONOTONIC; 0 if it never was.
+    /// When vCPU `index` was last kicked, in ns of CLOCK_MONOTONIC; 0 if it never was.
     pub fn kicked(&self, index: u16) -> u64 {
         let ticked = self.shared.vcpus.get(usize::from(index));
         ticked.map_or(0, |ticked| ticked.kicked.load(Ordering::Relaxed))
@@ -164,7 +164,7 @@ fn run(shared: &Shared) {
                     .ticked()
                     .filter_map(|ticked| ticked.kicker.processor()),
             );
-            // Its way to another processor may have taken it past further ticks.
+            // Moving to another processor may have taken longer than a period.
             let missed = aligned_start(monotonic_ns(), hz) - began;
             shared.delay.fetch_add(missed, Ordering::Relaxed);
         }

@@ -15,8 +15,8 @@ enum State {
     Halted(Grid),
 }
 
-/// Says how many ticks have passed whenever KVM_RUN was interrupted, and what became of them; starts
-/// the timer for the next one.
+/// Counts and classifies the ticks that have passed whenever KVM_RUN was interrupted, and starts the timer
+/// for the next tick.
 #[derive(Debug)]
 pub struct VcpuClock<B = ThreadBackend> {
     vcpu: u16,
@@ -30,8 +30,8 @@ pub struct VcpuClock<B = ThreadBackend> {
 }
 
 impl VcpuClock {
-    /// A clock of the calling thread, which is that of vCPU number `vcpu`. It is stopped at first.
-    /// `ticker` drives it if there is one, else a timer of its own.
+    /// A clock of the calling thread, which runs vCPU number `vcpu`. The clock is stopped at first.
+    /// `ticker` drives it if there is one, or else a timer of its own.
     ///
     /// # Errors
     /// When the host gives no timer.
@@ -60,12 +60,12 @@ impl<B: ClockBackend> VcpuClock<B> {
         }
     }
 
-    /// What it runs on.
+    /// The clock's backend.
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// What it runs on.
+    /// The clock's backend, mutable.
     pub fn backend_mut(&mut self) -> &mut B {
         &mut self.backend
     }
@@ -114,7 +114,7 @@ impl<B: ClockBackend> VcpuClock<B> {
                 if ticks == 0 {
                     return None;
                 }
-                // While a late ticker hadn't kicked it yet it did what it does on any tick.
+                // Until a late ticker has kicked the vCPU, it has run as usual, so that the delay counts from the kick.
                 let due = grid.last().max(self.backend.kicked());
                 let late = now.saturating_sub(due);
                 let elapsed = self
@@ -145,15 +145,15 @@ impl<B: ClockBackend> VcpuClock<B> {
         let State::Halted(mut grid) = self.state else {
             return ElapsedTicks::default();
         };
-        // For the time that the guest has run since, less than a tick, there will be a sample when
-        // the alarm rings: a tick that falls into it must not be taken for an idle one.
+        // The guest has run for less than a tick since. There will be a sample for that time when the
+        // alarm rings, so that a tick in it must not count as idle.
         let ticks = grid.take(now.saturating_sub(self.backend.run_time()));
         self.state = State::Halted(grid);
         self.account
             .explain_halted(ticks, grid.period(), &mut self.backend)
     }
 
-    /// The vCPU is halted: from here on no tick wakes it up, if the host has the alarm for that.
+    /// Notes that the vCPU is halted. From here on no tick wakes it up, if the host has the alarm for that.
     pub fn halt(&mut self) {
         let State::Ticking(grid) = self.state else {
             return;

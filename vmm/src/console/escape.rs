@@ -1,6 +1,6 @@
-//! The escape key, by which a user at a raw terminal gets out of the guest.
+//! The escape key, with which a user at a raw terminal quits the guest.
 
-/// How to get out, for messages and help texts.
+/// How to quit, for messages and help texts.
 pub const ESCAPE_HELP: &str = "Ctrl-A x quits; Ctrl-A Ctrl-A sends Ctrl-A to the guest";
 
 /// Ctrl-A, as in QEMU and screen.
@@ -16,7 +16,7 @@ pub(super) struct EscapeFilter {
 /// What a user typed, without escape sequences.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Typed {
-    /// For the guest.
+    /// The bytes for the guest.
     pub bytes: Vec<u8>,
     /// Whether the user wants to quit. What was typed after that is dropped.
     pub quit: bool,

@@ -17,8 +17,8 @@ use crate::lock::lock;
 
 /// Bytes of input that may wait for the guest.
 const INPUT_MAX: usize = 4096;
-/// How long the user's side may take for the guest's last words.
-const LAST_WORDS_PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum time to wait for the reader of the guest's last output.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct State {
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl State {
-    /// How many bytes of input there is room for; what came before a driver listens would be lost.
+    /// The number of bytes of input that there is room for: 0 before a driver listens, because input would be lost.
     fn room(&self) -> usize {
         if self.open {
             INPUT_MAX.saturating_sub(self.input.len())
@@ -81,7 +81,7 @@ impl HvcConsole {
 
     /// Writes what is left, unless its reader is stalled; throws output away from now on.
     pub fn finish(&self) {
-        self.output.finish(LAST_WORDS_PATIENCE);
+        self.output.finish(LAST_WORDS_TIMEOUT);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

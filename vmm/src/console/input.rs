@@ -13,7 +13,7 @@ use super::room::InputTarget;
 /// Called when the user typed the escape sequence.
 type OnQuit = Box<dyn FnMut() + Send>;
 
-/// Most bytes that a user can type ahead of a guest that doesn't read.
+/// Maximum number of bytes that a user can type ahead of a guest that doesn't read.
 const TYPED_AHEAD_MAX: usize = 4096;
 
 /// Feeds a console. Of a pipe or file it reads no more than the console has room for, so that
@@ -39,7 +39,7 @@ enum State {
     Paused,
     /// A regular file or the like, which epoll refuses: there is always something to read.
     AlwaysReady,
-    /// There will be no more input.
+    /// The source is at its end.
     Ended,
 }
 
@@ -95,7 +95,7 @@ impl ConsoleInput {
         self.state = next;
     }
 
-    /// Moves what there is and what there is room for.
+    /// Moves available input to the console, as far as it has room.
     fn pump(&mut self, ops: &mut EventOps) {
         if self.pending.is_empty() || self.escape.is_some() {
             match self.read() {
@@ -138,7 +138,7 @@ impl ConsoleInput {
         Ok(length > 0)
     }
 
-    /// Hands what waits over to the console, as far as it takes it.
+    /// Hands waiting input over to the console, as far as it has room.
     fn hand_over(&mut self) {
         let more = self.state == State::AlwaysReady;
         if !self.pending.is_empty() {

@@ -1,4 +1,4 @@
-//! When a guest is ready for input. Drivers empty the port when they set it up; what came before
+//! Detects when a guest is ready for input. Drivers empty the port when they set it up, so that earlier input
 //! would be lost, a script piped into the console for instance. So input is held back until a
 //! driver shows that it listens.
 
@@ -6,14 +6,14 @@
 const RECEIVE_INTERRUPT: u8 = 1 << 0;
 /// OUT2 of the modem control register: lets interrupts out of the port, on a PC.
 const INTERRUPTS_OUT: u8 = 1 << 3;
-/// So many looks at the line status with nothing sent in between are no waiting for the
-/// transmitter, which is always ready here: the guest polls for input.
+/// After this many reads of the line status with nothing sent in between, the guest polls for input: it can't
+/// be waiting for the transmitter, which is always ready here.
 const IDLE_POLLS: u32 = 1000;
 
 /// Whether a guest listens to its serial port.
 ///
-/// The receive interrupt alone is no sign, because Linux switches it on for a moment to see what
-/// kind of port this is. It has to come out, or stay on while something is sent.
+/// The receive interrupt alone isn't enough, because Linux enables it for a moment to find out what
+/// kind of port this is. It has to reach the interrupt line, or stay enabled while something is sent.
 #[derive(Debug, Default)]
 pub(super) struct Listening {
     listens: bool,
@@ -23,30 +23,30 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// True from when the guest first listened on.
+    /// True once the guest has listened.
     pub fn listens(&self) -> bool {
         self.listens
     }
 
-    /// The guest wrote the interrupt enable register.
+    /// Notes that the guest wrote the interrupt enable register.
     pub fn interrupts_enabled(&mut self, bits: u8) {
         self.receive_interrupt = bits & RECEIVE_INTERRUPT != 0;
         self.listens |= self.receive_interrupt && self.interrupts_out;
     }
 
-    /// The guest wrote the modem control register.
+    /// Notes that the guest wrote the modem control register.
     pub fn modem_controlled(&mut self, bits: u8) {
         self.interrupts_out = bits & INTERRUPTS_OUT != 0;
         self.listens |= self.receive_interrupt && self.interrupts_out;
     }
 
-    /// The guest read the line status.
+    /// Notes that the guest read the line status.
     pub fn polled(&mut self) {
         self.idle_polls = self.idle_polls.saturating_add(1);
         self.listens |= self.idle_polls >= IDLE_POLLS;
     }
 
-    /// The guest sent something.
+    /// Notes that the guest sent a byte.
     pub fn sent(&mut self) {
         self.idle_polls = 0;
         self.listens |= self.receive_interrupt;

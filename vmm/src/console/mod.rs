@@ -31,25 +31,25 @@ pub use terminal::{RawTerminal, restore_terminal};
 pub use text_watch::TextWatch;
 pub use window::WindowWatch;
 
-/// Where the guest's console is to be found: `stdio`, `hvc`, `none` or `file:PATH`.
+/// Where the guest's console is connected: `stdio`, `hvc`, `none` or `file:PATH`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Console {
     /// The serial port, on standard input and output.
     #[default]
     Stdio,
-    /// The virtio console `hvc0`, on standard input and output. What comes out of the serial port
-    /// is shown, too, so that a kernel's messages from before its driver aren't lost.
+    /// The virtio console `hvc0`, on standard input and output. The serial port's output is shown, too,
+    /// so that the messages that a kernel prints before it has the driver aren't lost.
     Hvc,
-    /// Nowhere: the serial port's output is thrown away, and there is no input.
+    /// No console: the serial port's output is thrown away, and there is no input.
     None,
     /// The serial port's output goes to a file, which is emptied when the guest starts; there is no input.
     File(PathBuf),
 }
 
-/// What is wrong with a console.
+/// Why a console can't be used.
 #[derive(Debug, Error)]
 pub enum ConsoleError {
-    /// The word is none of those known.
+    /// The word is unknown.
     #[error("'{0}' is no console: it must be stdio, hvc, none or file:PATH")]
     Unknown(String),
     /// `file:` without a path.
@@ -85,7 +85,7 @@ impl FromStr for Console {
 }
 
 impl Console {
-    /// Opens the output of the serial port, or another one for the virtio console.
+    /// Opens the output of the serial port, or that of the virtio console.
     ///
     /// # Errors
     /// If the file can't be made, or standard output can't be used.
@@ -102,7 +102,7 @@ impl Console {
         }
     }
 
-    /// Empties the file of an older guest, to be called when this one is about to start.
+    /// Empties the console file of an older guest. Call this when the new guest is about to start.
     ///
     /// # Errors
     /// If it can't be emptied.
@@ -123,7 +123,7 @@ impl Console {
         })
     }
 
-    /// Whether the guest is to get what is typed on standard input.
+    /// Whether the guest gets standard input.
     #[must_use]
     pub fn has_input(&self) -> bool {
         matches!(self, Self::Stdio | Self::Hvc)

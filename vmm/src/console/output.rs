@@ -1,5 +1,5 @@
-//! Where console output goes. It is written on vCPU threads, so it must neither fail nor spin,
-//! and a reader who has stopped reading must not keep the machine from ending.
+//! Writes console output. vCPU threads write it, so the write must neither fail nor spin, and a
+//! reader that has stopped reading must not keep the machine from ending.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::text_watch::TextWatch;
 
-/// At most as many bytes in one write: no more than a pipe that poll(2) calls writable takes at
+/// Maximum number of bytes of one write: no more than a pipe that poll(2) reports as writable accepts at
 /// once (`PIPE_BUF`, pipe(7)), so that the write doesn't block.
 const CHUNK: usize = 512;
-/// How long to wait for a stalled reader before looking whether the machine ends.
+/// How long to wait for a stalled reader before checking whether the machine ends.
 const STALL_CHECK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -32,7 +32,7 @@ pub struct ConsoleOutput {
     room: u64,
     /// Bytes for which there was no room.
     dropped: u64,
-    /// Sees all of the output, also what isn't written.
+    /// Sees all of the output, including the part that isn't written.
     watch: Option<TextWatch>,
 }
 
@@ -47,7 +47,7 @@ impl ConsoleOutput {
         }
     }
 
-    /// Standard output.
+    /// An output to standard output.
     ///
     /// # Errors
     /// If its descriptor can't be duplicated.
@@ -56,7 +56,7 @@ impl ConsoleOutput {
         Ok(Self::new(Some(duplicate.into())))
     }
 
-    /// A file, which is made with mode 0600 if there is none, and written to from its begin.
+    /// An output to a file. The file is made with mode 0600 if there is none, and written from its start.
     ///
     /// # Errors
     /// As [`open_in_place`].
@@ -64,21 +64,21 @@ impl ConsoleOutput {
         Ok(Self::new(Some(open_in_place(path)?)))
     }
 
-    /// The same, of which no more than `limit` bytes are written. Later ones are thrown away and counted.
+    /// This output, limited to `limit` bytes. Later bytes are thrown away and counted.
     #[must_use]
     pub fn limited(mut self, limit: Option<u64>) -> Self {
         self.room = limit.unwrap_or(u64::MAX);
         self
     }
 
-    /// The same, whose output is seen by `watch`.
+    /// This output, with `watch` seeing it.
     #[must_use]
     pub fn watched(mut self, watch: Option<TextWatch>) -> Self {
         self.watch = watch;
         self
     }
 
-    /// Nowhere.
+    /// An output that throws all bytes away.
     #[must_use]
     pub fn discard() -> Self {
         Self::new(None)
@@ -97,7 +97,7 @@ impl ConsoleOutput {
         Arc::clone(&self.closing)
     }
 
-    /// Takes off what there is no room for.
+    /// Cuts off the bytes beyond the limit.
     fn within_limit<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let room = usize::try_from(self.room).unwrap_or(usize::MAX);
         let (bytes, rest) = bytes.split_at(bytes.len().min(room));
@@ -109,11 +109,11 @@ impl ConsoleOutput {
         bytes
     }
 
-    /// Writes all of `bytes` that the limit allows. Waits for a stalled reader; gives up for good when there is none
-    /// any more.
+    /// Writes `bytes` as far as the limit allows. Waits for a stalled reader. If the reader is gone, throws all further output
+    /// away.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         self.write_to_target(bytes);
-        // Then: whoever waits for a text finds it written.
+        // This comes after the write, so that the text is there for those who wait for it.
         if let Some(watch) = &mut self.watch {
             watch.watch(bytes);
         }
@@ -132,7 +132,7 @@ impl ConsoleOutput {
                 Ok(written) if written > 0 => bytes = &bytes[written..],
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
-                // The reader is gone, or the disk is full: the guest goes on without.
+                // The reader is gone, or the disk is full. The guest continues without output.
                 result => {
                     log::warn!("Console output ends here: {result:?}");
                     self.target = None;

@@ -1,4 +1,4 @@
-//! Console output for those who mustn't wait for its reader: a thread does.
+//! A thread that writes console output, for callers that mustn't wait for the output's reader.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::output::ConsoleOutput;
 use crate::lock::lock;
 
-/// Bytes that may wait before no more are wanted.
+/// Number of waiting bytes at which there is no room for more.
 const HIGH_WATER: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Shared {
     }
 }
 
-/// A thread that writes. Dropped, it stops without having written everything.
+/// A thread that writes. Dropping this ends the thread, even if bytes still wait.
 #[derive(Debug)]
 pub(super) struct OutputThread {
     shared: Arc<Shared>,
@@ -44,7 +44,7 @@ pub(super) struct OutputThread {
 }
 
 impl OutputThread {
-    /// Writes to `output`; `room` is written to whenever there is room again.
+    /// Starts a thread that writes to `output`. It writes to `room` whenever there is room again.
     ///
     /// # Errors
     /// If the host gives no thread.
@@ -59,7 +59,7 @@ impl OutputThread {
                 while let Some(bytes) = mine.next() {
                     output.write(&bytes);
                     mine.queue().writing = 0;
-                    // A full counter has told already.
+                    // If the counter is full, the event is readable already.
                     let _ = room.write(1);
                 }
                 mine.queue().ended = true;
@@ -78,7 +78,7 @@ impl OutputThread {
         queue.bytes.len() + queue.writing < HIGH_WATER
     }
 
-    /// Has `bytes` written.
+    /// Queues `bytes` for writing.
     pub fn write(&self, bytes: &[u8]) {
         self.shared.queue().bytes.extend_from_slice(bytes);
         self.shared.changed.notify_all();
@@ -89,7 +89,7 @@ impl OutputThread {
         let mut queue = self.shared.queue();
         queue.ending = true;
         self.shared.changed.notify_all();
-        // What comes after that is thrown away either way.
+        // Later output is thrown away in any case.
         let _ = self
             .shared
             .changed

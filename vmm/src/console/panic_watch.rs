@@ -1,9 +1,9 @@
-//! Notices a Linux kernel's last words on the console. A kernel with `panic=-1` resets the machine
-//! right after them, and nothing but these words tells that from a wanted reboot.
+//! Detects a Linux kernel's panic message on the console. A kernel with `panic=-1` resets the machine
+//! right after it, and only the message distinguishes this from a wanted reboot.
 
-/// What every Linux panic message starts with (kernel: kernel/panic.c).
+/// The start of every Linux panic message (kernel: kernel/panic.c).
 const MARK: &[u8] = b"Kernel panic - not syncing";
-/// Longest line that is looked at; the rest of a longer one is ignored.
+/// Maximum length of a line, in bytes. The rest of a longer line is ignored.
 const LINE_MAX: usize = 512;
 
 /// Watches lines go by.

@@ -1,4 +1,4 @@
-//! Room for console input: who asked for it is told when there is some again.
+//! Room for console input, and the event that reports room to a writer that waits for it.
 
 use std::io;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// Where console input goes: a device that takes as much as it has room for.
+/// The target of console input: a device that takes as much as it has room for.
 pub trait InputTarget: Send + Sync {
-    /// How many bytes of input there is room for.
+    /// The number of bytes of input that there is room for.
     fn input_room(&self) -> usize;
 
     /// Gives input to the guest, and returns how many bytes it took. If some are left over, or
@@ -19,7 +19,7 @@ pub trait InputTarget: Send + Sync {
     fn room_event(&self) -> &EventFd;
 }
 
-/// Tells the event thread that there is room for input again, if it asked for that.
+/// Informs the event thread that there is room for input again, if it waits for room.
 #[derive(Clone)]
 pub(super) struct RoomForInput(Arc<Room>);
 

@@ -139,7 +139,7 @@ impl Port {
     }
 }
 
-/// What comes out of the port.
+/// The output of the port.
 struct Out {
     output: ConsoleOutput,
     panic_watch: PanicWatch,
@@ -178,7 +178,7 @@ impl SerialConsole {
         })
     }
 
-    /// Has the port start anew, with its registers as when power is switched on. Its output goes where it went.
+    /// Resets the port to its state after power-on. Its output stays connected.
     pub fn reset(&self) {
         let Ok(line) = self.interrupt.try_clone() else {
             log::warn!("Serial port: not reset, for there are no more file descriptors");
@@ -213,7 +213,7 @@ impl SerialConsole {
             for byte in data {
                 port.write(register, *byte);
             }
-            // What keeps input waiting beside a full FIFO may have ended just now.
+            // This write may have ended the reason why input waits.
             if matches!(register, DATA | INTERRUPT_ENABLE | MODEM_CONTROL) {
                 self.room.announce();
             }

@@ -1,4 +1,4 @@
-//! Raw mode: while a guest runs on the terminal, each key goes to it at once and unseen.
+//! Raw mode: while a guest runs on the terminal, each key goes to the guest at once and isn't echoed.
 //!
 //! The terminal belongs to the user, who must get it back on every way out: when [`RawTerminal`]
 //! is dropped, when any thread panics, and from the caller's signal handling by
@@ -27,11 +27,11 @@ pub struct RawTerminal(());
 
 impl RawTerminal {
     /// Puts the terminal into raw mode: no echo, no line editing, no signals from keys (Ctrl-C
-    /// goes to the guest). Output is left alone. None if standard input is no terminal, or if it
-    /// is another job's.
+    /// goes to the guest). Output isn't changed. None if standard input isn't a terminal, or if the
+    /// terminal belongs to another job.
     ///
     /// # Errors
-    /// If the terminal doesn't tell or take its settings.
+    /// If the terminal's settings can't be read or changed.
     pub fn enter() -> io::Result<Option<Self>> {
         if !io::stdin().is_terminal() || !in_foreground() {
             return Ok(None);
@@ -73,7 +73,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Gives the terminal back as it was. Does nothing if it isn't in raw mode, and may be called
+/// Restores the terminal's settings. Does nothing if it isn't in raw mode. May be called
 /// in a signal handler.
 pub fn restore_terminal() {
     if RAW.swap(false, Ordering::SeqCst)

@@ -1,21 +1,21 @@
-//! Notices a text in the console's output, which ends the guest.
+//! Detects a text in the console's output, which ends the guest.
 
 use std::fmt;
 use std::sync::Arc;
 
 use vmm_sys_util::eventfd::EventFd;
 
-/// Watches output go by in pieces until the text is there.
+/// Watches the output, which comes in pieces, until the text has come.
 pub struct TextWatch {
     text: Vec<u8>,
-    /// The last bytes that went by, fewer than twice as many as the text has.
+    /// The last bytes of the output, fewer than twice as many as the text has.
     recent: Vec<u8>,
-    /// Are written to once, when the text is there.
+    /// The events that are written to once, when the text has come.
     found: Vec<Arc<EventFd>>,
 }
 
 impl TextWatch {
-    /// Writes to each of `found` when the output has this text, which isn't empty, within a line or over several.
+    /// A watch that writes to each of `found` when the output has this text, which isn't empty, within a line or over several lines.
     #[must_use]
     pub fn new(text: &str, found: Vec<Arc<EventFd>>) -> Self {
         Self {

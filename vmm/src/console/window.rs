@@ -10,7 +10,7 @@ use rustix::termios::tcgetwinsize;
 use signal_hook::SigId;
 use signal_hook::low_level::{pipe, unregister};
 
-/// Called with the size at first, and when it has changed.
+/// Called with the initial size, and when the size has changed.
 type OnSize = Box<dyn FnMut(ConsoleSize) + Send>;
 
 /// Watches the terminal's size: a subscriber of the event manager. The signal has to be let through
@@ -22,7 +22,7 @@ pub struct WindowWatch {
 }
 
 impl WindowWatch {
-    /// Watches from now on.
+    /// Starts to watch.
     ///
     /// # Errors
     /// If the host gives no socket or handler.
@@ -63,7 +63,7 @@ impl MutEventSubscriber for WindowWatch {
     }
 }
 
-/// The size of the terminal that shows the console. None if it is none, or doesn't know.
+/// The size of the terminal that shows the console. None if there is no terminal, or its size is unknown.
 fn terminal_size() -> Option<ConsoleSize> {
     let streams: [BorrowedFd<'static>; 2] = [rustix::stdio::stdout(), rustix::stdio::stdin()];
     let size = streams

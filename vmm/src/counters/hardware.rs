@@ -13,23 +13,23 @@ use crate::perf_event::{self, Answer, Attributes, HardwareEvent, Refusal};
 pub struct HardwareCounter(File);
 
 impl HardwareCounter {
-    /// Counts `event` from now on for the vCPU whose thread is the calling one.
+    /// Counts `event` from now on for the vCPU that the calling thread runs.
     ///
     /// # Errors
-    /// What perf_event_open(2) says: ENOENT where there is no such counter, EACCES where the host forbids it.
+    /// perf_event_open(2) fails: with ENOENT if there is no such counter, with EACCES if the host forbids it.
     pub fn open(event: HardwareEvent) -> io::Result<Self> {
         let mut attributes = Attributes::new(perf_event::HARDWARE, event as u64);
         attributes.flags = perf_event::EXCLUDE_HOST;
         attributes.open(0).map(Self)
     }
 
-    /// What it has counted; `None` if the kernel won't say.
+    /// The count; `None` if the kernel refuses it.
     pub fn value(&self) -> Option<u64> {
         perf_event::count(&self.0)
     }
 }
 
-/// Whether the host has counters, and lets kvmprof have them, which is the same for all of its threads.
+/// Whether the host has counters, and lets kvmprof use them. The answer is the same for all threads of kvmprof.
 #[derive(Debug, Default)]
 pub struct HardwareProbes([Mutex<Option<Answer>>; HardwareEvent::COUNT]);
 
@@ -37,7 +37,7 @@ impl HardwareProbes {
     /// Whether `event` can be counted at `now`. `open` tries it, if that isn't known.
     ///
     /// # Errors
-    /// Why it can't, in words.
+    /// The reason why it can't be counted, in words.
     pub fn ask(
         &self,
         event: HardwareEvent,

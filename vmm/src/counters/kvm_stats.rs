@@ -21,15 +21,15 @@ const MAX_NAME: u32 = 1024;
 #[derive(Debug)]
 pub struct KvmStats {
     file: File,
-    /// Where the value of each is in the file, if it is there.
+    /// The offset of each value in the file, if it is there.
     offsets: Vec<Option<u64>>,
 }
 
 impl KvmStats {
-    /// Those with these names, of the virtual machine or vCPU with this descriptor.
+    /// The statistics with these names, of the virtual machine or vCPU with this descriptor.
     ///
     /// # Errors
-    /// What KVM says: ENOTTY before Linux 5.14.
+    /// KVM refuses it: with ENOTTY before Linux 5.14.
     pub fn open(of: &impl AsRawFd, names: &[&str]) -> io::Result<Self> {
         // SAFETY: the command has no argument, and makes a descriptor or fails.
         let descriptor = unsafe { libc::ioctl(of.as_raw_fd(), KVM_GET_STATS_FD, 0) };
@@ -47,7 +47,7 @@ impl KvmStats {
         Ok(Self { file, offsets })
     }
 
-    /// The value of the statistic with the name at `index`; `None` if this KVM hasn't got it.
+    /// The value of the statistic with the name at `index`; `None` if this KVM doesn't have it.
     pub fn value(&self, index: usize) -> Option<u64> {
         let offset = self.offsets.get(index).copied().flatten()?;
         let mut value = [0; 8];

@@ -1,4 +1,4 @@
-//! What can be counted of a guest: by kvmprof, by KVM and by the processor; of the whole guest, and of its processes.
+//! The counters of a guest: those of kvmprof, of KVM and of the processor, for the whole guest and for its processes.
 
 mod hardware;
 mod kvm_stats;
@@ -22,7 +22,7 @@ use sources::VcpuSources;
 pub use processes::{CountedProcess, KnownProcess, ProcessCounts};
 pub use vcpu_counting::VcpuCounting;
 
-/// What the document says of an event.
+/// The description of an event in the document.
 fn event(kind: EventKind) -> Event {
     Event {
         name: kind.name().to_owned(),
@@ -38,7 +38,7 @@ pub struct MachineCounters {
 }
 
 impl MachineCounters {
-    /// Those of the vCPUs with these descriptors and threads.
+    /// The counters of the vCPUs with these descriptors and threads.
     pub fn new<'a, F: AsRawFd + 'a>(
         vcpus: impl IntoIterator<Item = (&'a F, Arc<VcpuShared>)>,
     ) -> Self {
@@ -49,7 +49,7 @@ impl MachineCounters {
         }
     }
 
-    /// Counts what passes on the vCPUs for their processes, for `counts`, each on its thread.
+    /// The counting for the processes on the vCPUs, into `counts`: one for each vCPU, for its thread.
     pub fn of_processes(&self, counts: &Arc<ProcessCounts>) -> Vec<VcpuCounting> {
         let vcpus = self.vcpus.iter().enumerate();
         vcpus
@@ -57,7 +57,7 @@ impl MachineCounters {
             .collect()
     }
 
-    /// All of them now; `ticks` is how many each vCPU's clock has made.
+    /// Reads all counters. `ticks` are the numbers of ticks that the vCPUs' clocks have made.
     pub fn read(&self, ticks: &[u64]) -> Counters {
         let counter = |id: CounterId| {
             let (vcpus, missing) = match self.values(id, ticks) {
@@ -82,10 +82,10 @@ impl MachineCounters {
         }
     }
 
-    /// What `counter` has counted on each vCPU, or why that is unknown.
+    /// The value of `counter` on each vCPU, or why it is unknown.
     ///
     /// # Errors
-    /// Why this host hasn't got it, in words.
+    /// The reason why this host doesn't have the counter, in words.
     pub fn values(&self, counter: CounterId, ticks: &[u64]) -> Result<Vec<u64>, String> {
         let vcpus = self.vcpus.iter().zip(ticks);
         vcpus

@@ -1,4 +1,4 @@
-//! What the vCPUs' threads count for processes, shared with the event thread.
+//! The counts that the vCPUs' threads make for processes, shared with the event thread.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,14 +8,14 @@ use kvmprof_introspection::ProcessInstance;
 
 use crate::lock::lock;
 
-/// How many processes a vCPU can count between two times at which the event thread takes the counts. More are counted
+/// Maximum number of processes that a vCPU counts separately until the event thread takes the counts. Further ones are counted
 /// together.
 const CAPACITY: usize = 256;
-/// From so many on the event thread should take them soon.
+/// Number of processes from which on the event thread should take the counts soon.
 const MANY: usize = CAPACITY / 2;
-/// How many processes may have ended that the event thread hasn't taken yet. Others are found again.
+/// Maximum number of ended processes that the event thread hasn't taken yet. Further ones are found again later.
 const MAX_ENDED: usize = 1024;
-/// Stands for processes that there is no room for.
+/// Stands for the processes that are counted together.
 const OTHERS: i32 = -1;
 
 /// A process that has counters until it ends.
@@ -23,34 +23,34 @@ const OTHERS: i32 = -1;
 pub struct KnownProcess {
     /// Its id.
     pub pid: i32,
-    /// The process, once it was met.
+    /// The process; `None` until it has been seen.
     pub instance: Option<ProcessInstance>,
 }
 
-/// What a vCPU has counted for one process.
+/// The counts of a vCPU for one process.
 #[derive(Clone, Copy, Debug)]
 pub struct CountedProcess {
     /// The process.
     pub instance: ProcessInstance,
-    /// What was counted.
+    /// The counts.
     pub counted: Counted,
 }
 
-/// All that was counted for processes and not taken yet, and what is to be counted.
+/// The counts for processes that haven't been taken yet, and the counters that are to be counted.
 #[derive(Debug)]
 pub struct ProcessCounts {
     wanted: AtomicU32,
-    /// By the indexes of the vCPUs. A vCPU's thread has its own locked for as long as an addition takes, the event thread
-    /// for as long as it takes to exchange it.
+    /// The counts, by the indexes of the vCPUs. A vCPU's thread locks its own table only for an addition, the event thread
+    /// only to exchange it.
     tables: Vec<Mutex<Vec<CountedProcess>>>,
     watched: Mutex<Arc<[KnownProcess]>>,
-    /// Counts the changes of what is watched.
+    /// Counts the changes of the list of watched processes.
     version: AtomicU64,
     ended: Mutex<Vec<KnownProcess>>,
 }
 
 impl ProcessCounts {
-    /// Those of a guest with `vcpus` vCPUs.
+    /// The counts of a guest with `vcpus` vCPUs.
     pub fn new(vcpus: usize) -> Self {
         let table = || Mutex::new(Vec::with_capacity(CAPACITY));
         Self {
@@ -62,7 +62,7 @@ impl ProcessCounts {
         }
     }
 
-    /// Has the counters counted whose bits are set.
+    /// Sets the bits of the counters that are to be counted.
     pub fn want(&self, counters: u32) {
         self.wanted.store(counters, Ordering::Relaxed);
     }
@@ -72,13 +72,13 @@ impl ProcessCounts {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Has the vCPUs look whether these processes still live.
+    /// Makes the vCPUs check whether these processes still live.
     pub fn watch(&self, processes: Vec<KnownProcess>) {
         *lock(&self.watched) = processes.into();
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// What is watched, if that has changed since `version`.
+    /// The watched processes, if they have changed since `version`.
     pub(super) fn watched(&self, version: &mut u64) -> Option<Arc<[KnownProcess]>> {
         let now = self.version.load(Ordering::Acquire);
         if now == *version {
@@ -88,16 +88,16 @@ impl ProcessCounts {
         Some(Arc::clone(&lock(&self.watched)))
     }
 
-    /// A watched process has ended.
+    /// Notes that a watched process has ended.
     pub fn end(&self, process: KnownProcess) {
         let mut ended = lock(&self.ended);
-        // Each vCPU may find that out.
+        // Each vCPU may detect the end.
         if ended.len() < MAX_ENDED && !ended.contains(&process) {
             ended.push(process);
         }
     }
 
-    /// Adds to what vCPU `vcpu` has counted for a process. `parent` is asked for when it is a new one. True if the counts
+    /// Adds to the counts of vCPU `vcpu` for a process. `parent` is called if the process is new. True if the counts
     /// should be taken soon.
     pub(super) fn add(
         &self,
@@ -125,9 +125,9 @@ impl ProcessCounts {
         table.len() >= MANY
     }
 
-    /// Takes what was counted: the processes that have ended, and before that each count of theirs and of others.
+    /// Takes the counts, and then returns the processes that have ended, all of whose counts have been taken.
     pub fn take(&self, mut each: impl FnMut(&CountedProcess)) -> Vec<KnownProcess> {
-        // First, so that all they have counted is in the tables.
+        // This comes first, so that all counts of these processes are in the tables.
         let ended = std::mem::take(&mut *lock(&self.ended));
         let mut spare = Vec::new();
         for table in &self.tables {

@@ -1,4 +1,4 @@
-//! Where the values of one vCPU's counters come from.
+//! The sources of the values of one vCPU's counters.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -24,7 +24,7 @@ const STATISTICS: [&str; 6] = [
     "pf_taken",
 ];
 
-/// Where a counter's values come from.
+/// The source of a counter's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Processor time of the vCPU's thread.
@@ -42,7 +42,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// That of `counter`.
+    /// The source of `counter`.
     pub fn of(counter: CounterId) -> Self {
         match counter {
             CounterId::CpuTime => Self::CpuTime,
@@ -73,16 +73,16 @@ impl Source {
 pub struct VcpuSources {
     shared: Arc<VcpuShared>,
     kvm: io::Result<KvmStats>,
-    /// Opened by the vCPU's thread once somebody has asked: nobody else may count what another thread does (`kvmprof_sandbox`).
+    /// The processor's counters. The vCPU's thread opens them on request: no thread may count another thread's events (`kvmprof_sandbox`).
     hardware: [OnceLock<io::Result<HardwareCounter>>; HardwareEvent::COUNT],
-    /// Which of them there are, before that.
+    /// Which of the processor's counters exist, before they are opened.
     probes: Arc<HardwareProbes>,
-    /// The bits of those that the vCPU's thread is to open.
+    /// The bits of the counters that the vCPU's thread is to open.
     asked_for: AtomicU32,
 }
 
 impl VcpuSources {
-    /// Those of the vCPU with this descriptor. `probes` are the same for all vCPUs.
+    /// The sources of the vCPU with this descriptor. `probes` are the same for all vCPUs.
     pub fn new(
         descriptor: &impl AsRawFd,
         shared: Arc<VcpuShared>,
@@ -97,7 +97,8 @@ impl VcpuSources {
         }
     }
 
-    /// The value of `counter`, or why there is none. One of the processor is 0 until the vCPU's thread has opened it. `ticks` is how many the vCPU's clock has made.
+    /// The value of `counter`, or why there is none. A counter of the processor is 0 until the vCPU's thread has opened it. `ticks` is the number of ticks
+    /// that the vCPU's clock has made.
     pub fn value(&self, counter: CounterId, ticks: u64) -> Result<u64, String> {
         match Source::of(counter) {
             Source::CpuTime => {
@@ -144,7 +145,7 @@ impl VcpuSources {
             Some(Ok(counter)) => Ok(counter.value().unwrap_or_default()),
             Some(Err(error)) => Err(perf_event::why_not(error)),
             None => {
-                // Until its thread opens it, which may take long: the guest may be paused.
+                // The vCPU's thread may open the counter much later, because the guest may be paused.
                 let try_it = || HardwareCounter::open(event).map(drop);
                 self.probes.ask(event, Instant::now(), try_it)?;
                 self.asked_for.fetch_or(event.bit(), Ordering::Release);
@@ -154,7 +155,7 @@ impl VcpuSources {
         }
     }
 
-    /// Opens the counters of the processor that somebody has asked for. To be called on the vCPU's thread when it was kicked.
+    /// Opens the requested counters of the processor. Call this on the vCPU's thread when it was kicked.
     pub fn open_asked_for(&self) {
         if self.asked_for.load(Ordering::Relaxed) == 0 {
             return;

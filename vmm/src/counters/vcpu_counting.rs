@@ -1,4 +1,4 @@
-//! What a vCPU's thread counts for processes.
+//! The counting of a vCPU's thread for processes.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::processes::{CountedProcess, KnownProcess, ProcessCounts};
 use super::sources::{Source, VcpuSources};
 use crate::vcpu::{GuestExit, StoppedVcpu, in_turn};
 
-/// Maximum number of searches for processes when a vCPU is asked something.
+/// Maximum number of searches for processes at one request to a vCPU.
 const MAX_SEARCHES: usize = 16;
 
-/// Counts, on its thread, what passes on one vCPU for the process that is found there.
+/// Counts the events of one vCPU, on its thread, for the process that runs there.
 ///
-/// KVM's counters are read at each exit that the guest causes and at each tick; the others whose values grow by themselves
-/// only at ticks: exits are caused by some processes more than by others, and time would go to those who cause them.
+/// KVM's counters are read at each exit that the guest causes and at each tick. Other counters whose values grow by themselves are
+/// read only at ticks: some processes cause more exits than others, and would be charged for the others' time.
 #[derive(Debug)]
 pub struct VcpuCounting {
     vcpu: usize,
     sources: Arc<VcpuSources>,
     counts: Arc<ProcessCounts>,
-    /// The values of the last time, of the counters whose bits are set in `known`.
+    /// The values at the last reading, of the counters whose bits are set in `known`.
     last: [u64; COUNTERS],
     known: u32,
     version: u64,
@@ -31,7 +31,7 @@ pub struct VcpuCounting {
 }
 
 impl VcpuCounting {
-    /// Counts for `counts` what passes on the vCPU with this index.
+    /// The counting for the vCPU with this index, into `counts`.
     pub fn new(vcpu: usize, sources: Arc<VcpuSources>, counts: Arc<ProcessCounts>) -> Self {
         Self {
             vcpu,
@@ -45,7 +45,7 @@ impl VcpuCounting {
         }
     }
 
-    /// Opens the counters of the processor that somebody has asked for. To be called when the vCPU was kicked.
+    /// Opens the requested counters of the processor. Call this when the vCPU was kicked.
     pub fn open_asked_for(&self) {
         self.sources.open_asked_for();
     }
@@ -55,7 +55,7 @@ impl VcpuCounting {
         self.counts.wanted() != 0
     }
 
-    /// The process `pid`, with the name `comm`, has made `exit`. True if the counts should be taken soon.
+    /// Counts `exit` for process `pid` with the name `comm`. True if the counts should be taken soon.
     pub fn exited(
         &mut self,
         exit: GuestExit,
@@ -71,7 +71,7 @@ impl VcpuCounting {
         self.add(pid, comm, counts, vcpu)
     }
 
-    /// A tick has found the process `pid`, with the name `comm`. True if the counts should be taken soon.
+    /// Counts a tick, which has found process `pid` with the name `comm`. True if the counts should be taken soon.
     pub fn tick(&mut self, pid: i32, comm: [u8; 16], vcpu: StoppedVcpu<'_>) -> bool {
         self.check_one(vcpu);
         if !self.is_on() {
@@ -86,7 +86,7 @@ impl VcpuCounting {
         self.add(pid, comm, counts, vcpu)
     }
 
-    /// How much each counter has counted since the last time. `count` gives it, or `None` for a counter whose value has to
+    /// The growth of each counter since the last reading. `count` returns it, or `None` for a counter whose value has to
     /// be read.
     fn passed(&mut self, count: impl Fn(CounterId) -> Option<u64>) -> [u64; COUNTERS] {
         let wanted = self.counts.wanted();
@@ -138,14 +138,14 @@ impl VcpuCounting {
         self.counts.add(self.vcpu, one, parent)
     }
 
-    /// Whether processes have counters, whose ends are to be noticed.
+    /// Whether processes have counters, so that their ends have to be detected.
     pub fn are_watching(&mut self) -> bool {
         self.follow();
         !self.watched.is_empty()
     }
 
-    /// Looks whether the processes that have counters still live. Of those of which only a search can tell, some are looked
-    /// for, as of those that were never met.
+    /// Checks whether the processes that have counters still live. Some need a search, such as those that have never been seen: only a part
+    /// of these is checked.
     pub fn look(&self, vcpu: StoppedVcpu<'_>) {
         let mut searches = 0;
         for process in self.watched.iter() {
@@ -177,7 +177,7 @@ impl VcpuCounting {
         }
     }
 
-    /// Looks whether one of the processes still lives, in turn.
+    /// Checks whether one of the processes, in turn, still lives.
     fn check_one(&mut self, vcpu: StoppedVcpu<'_>) {
         self.follow();
         self.ticks += 1;

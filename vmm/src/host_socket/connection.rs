@@ -11,7 +11,7 @@ use kvmprof_recording::Room;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// Bytes taken from a client at a time, so that one that sends much doesn't keep others waiting.
+/// Maximum number of bytes that are taken from a client at a time, so that a client that sends much doesn't delay others.
 const CHUNK: usize = 64 << 10;
 
 /// Why a connection ends.
@@ -48,12 +48,12 @@ pub(super) struct Connection {
 pub(super) enum Kind {
     /// Everything.
     Full,
-    /// Open the status: all other places were taken.
+    /// Only open the status, because there were too many clients.
     StatusOnly,
 }
 
 impl Connection {
-    /// A connection by `socket`; what waits of it is in `room`, beyond its own.
+    /// A connection by `socket`. Data that waits beyond the connection's own room is in `room`.
     pub fn new(socket: OwnedFd, info: HelloInfo, kind: Kind, room: &Arc<Room>) -> Self {
         let endpoint = Endpoint::within(info, room);
         Self {
@@ -65,13 +65,13 @@ impl Connection {
         }
     }
 
-    /// What it may do.
+    /// What the connection may do.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Since when nothing is heard of a client that has nothing open and waits for nothing; clients that haven't said
-    /// hello come before all others. `None` of one that uses the guest.
+    /// Since when a client that has no open device and no waiting request has sent nothing. Clients that haven't said hello sort before
+    /// all others. `None` for a client that uses the guest.
     pub fn idle_since(&self) -> Option<(bool, Instant)> {
         let is_idle = self.endpoint.open_devices() == 0 && self.endpoint.outstanding() == 0;
         is_idle.then(|| (self.endpoint.is_greeted(), self.last_heard))
@@ -82,7 +82,7 @@ impl Connection {
         self.sent
     }
 
-    /// What should bring the connection to the event loop's attention.
+    /// The events that the connection waits for.
     pub fn interest(&self) -> EventSet {
         let mut interest = EventSet::empty();
         interest.set(EventSet::IN, self.endpoint.wants_input());
@@ -101,29 +101,29 @@ impl Connection {
         self.endpoint.waits_for_turn()
     }
 
-    /// Does what `events` make possible.
+    /// Handles `events`.
     pub fn handle(&mut self, events: EventSet, backend: &mut dyn Backend) -> Result<(), Ended> {
         if events.contains(EventSet::IN) && self.endpoint.wants_input() {
             self.receive(backend)?;
         } else if events.intersects(EventSet::HANG_UP | EventSet::ERROR) {
-            // Nothing that it could still get an answer to.
+            // The client has no request that is still to be answered.
             return Err(Ended::ByClient);
         }
         self.advance(backend)
     }
 
-    /// Asks the devices again for what the client waits for, and sends what there is to send.
+    /// Retries the client's waiting requests, and sends the output.
     pub fn advance(&mut self, backend: &mut dyn Backend) -> Result<(), Ended> {
         loop {
             self.endpoint.wake(backend)?;
-            // Ends: what it answers is bounded by the input and requests it holds already.
+            // The loop ends: the answers are bounded by the input and the requests that the endpoint holds already.
             if !self.send()? {
                 return Ok(());
             }
         }
     }
 
-    /// Frees what the client had open.
+    /// Closes the client's devices.
     pub fn close(mut self, backend: &mut dyn Backend) {
         self.endpoint.close(backend);
     }
@@ -142,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the socket takes; true when it took something.
+    /// Sends as much as the socket accepts. True if it accepted any bytes.
     fn send(&mut self) -> Result<bool, Ended> {
         let mut sent = false;
         while !self.endpoint.output().is_empty() {

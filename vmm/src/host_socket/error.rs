@@ -1,4 +1,4 @@
-//! Why there is no host socket.
+//! Errors of the host socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ pub enum HostSocketError {
         /// The path.
         path: PathBuf,
     },
-    /// There is no folder to make the socket in.
+    /// The socket's folder doesn't exist.
     #[error("No folder {} for the socket {}: create it or choose another path", folder.display(), path.display())]
     NoFolder {
         /// The path.
         path: PathBuf,
-        /// The folder that isn't there.
+        /// The missing folder.
         folder: PathBuf,
     },
     /// The path is taken by something that isn't a socket.
@@ -38,13 +38,13 @@ pub enum HostSocketError {
         /// The path.
         path: PathBuf,
     },
-    /// Somebody listens there.
+    /// Another program listens at the path.
     #[error("Another program listens on {}: stop it or choose another path", path.display())]
     Live {
         /// The path.
         path: PathBuf,
     },
-    /// There is a file in place of the lock that others may have locked.
+    /// The lock's file isn't this user's alone, so that another user may have locked it.
     #[error("{} isn't kvmprof's own, with mode 0600: remove it, or choose a socket in a folder that only you can write to", path.display())]
     StrangeLock {
         /// The lock's path.
@@ -59,11 +59,11 @@ pub enum HostSocketError {
     /// The system refused.
     #[error("Cannot {action} {}", path.display())]
     System {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }

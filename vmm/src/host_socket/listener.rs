@@ -1,4 +1,4 @@
-//! The socket file: made, taken over from the dead, removed.
+//! The socket file: makes it, replaces a stale one, and removes it.
 
 use std::fs;
 use std::io;
@@ -13,31 +13,31 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::HostSocketError;
 use super::path_lock::{Identity, PathLock};
 
-/// Bytes of the longest path: `sun_path` less its NUL (unix(7)).
+/// Maximum length of a path in bytes: `sun_path` without its NUL (unix(7)).
 const MAX_PATH: usize = 107;
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// A socket file that kvmprof listens on. It is removed when this is dropped, unless someone has
-/// put another in its place.
+/// A socket file that kvmprof listens on. Dropping this removes the file, unless another file has
+/// replaced it.
 #[derive(Debug)]
 pub struct HostListener {
     socket: OwnedFd,
     path: PathBuf,
     identity: Identity,
-    /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
-    /// else the listener would report it for ever.
+    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it
+    /// away. Otherwise the listener would report that client for ever.
     spare: Option<OwnedFd>,
 }
 
 impl HostListener {
-    /// Makes the socket file `path`, with mode 0600 from the start, and listens on it. A socket
-    /// that nobody listens on any more is replaced. Two kvmprofs that try at once are kept apart
-    /// by a lock on `path` + `.lock`, which exists only while one of them is in here or in drop.
+    /// Makes the socket file `path`, with mode 0600 from the start, and listens on it. Replaces a socket
+    /// that no program listens on any more. A lock on `path` + `.lock` keeps two kvmprofs that do this at once
+    /// apart. The lock's file exists only during this call and during drop.
     ///
     /// # Errors
-    /// [`HostSocketError`], which says what stands in the way; what was there stays as it was.
+    /// [`HostSocketError`] with the reason. The file at `path` isn't changed then.
     pub fn bind(path: &Path) -> Result<Self, HostSocketError> {
         let address = address(path)?;
         check_folder(path)?;
@@ -73,10 +73,10 @@ impl HostListener {
         &self.path
     }
 
-    /// The next client, as a socket that doesn't block. One for which no descriptor is left ([`Errno::MFILE`],
-    /// [`Errno::NFILE`]) is turned away.
+    /// Accepts the next client, as a socket that doesn't block. If no descriptor is left ([`Errno::MFILE`],
+    /// [`Errno::NFILE`]), the client is turned away.
     pub(crate) fn accept(&mut self) -> Result<OwnedFd, Errno> {
-        // Somebody else may have taken its number the last time.
+        // The last time, another thread may have taken the free descriptor.
         if self.spare.is_none() {
             self.spare = spare(&self.socket);
         }
@@ -94,10 +94,10 @@ impl HostListener {
     }
 }
 
-/// Checks that a client is of the user of this program, or root.
+/// Checks that a client belongs to the user of this program, or to root.
 ///
 /// # Errors
-/// Why it is to be turned away.
+/// The reason why the client is to be turned away.
 pub(crate) fn check_user(client: &OwnedFd) -> Result<(), String> {
     let stranger = kvmprof_client::stranger(client);
     match stranger.map_err(|error| format!("its user is unknown: {error}"))? {
@@ -108,7 +108,7 @@ pub(crate) fn check_user(client: &OwnedFd) -> Result<(), String> {
     }
 }
 
-/// A descriptor that stands for nothing of its own: no file could be opened for it once the thread has its filter.
+/// The spare descriptor: a copy of `socket`, because the thread can't open files once it has its filter.
 fn spare(socket: &OwnedFd) -> Option<OwnedFd> {
     socket.try_clone().ok()
 }
@@ -166,7 +166,7 @@ fn check_folder(path: &Path) -> Result<(), HostSocketError> {
     }
 }
 
-/// Removes a stale socket at `path`; anything else there is an error.
+/// Removes a stale socket at `path`. Any other file there is an error.
 fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), HostSocketError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -27,29 +27,29 @@ pub(crate) use listener::check_user;
 use crate::log_limit::LogLimit;
 use crate::restricted::Restricted;
 
-/// Clients at a time.
+/// Maximum number of clients at a time.
 pub const MAX_CONNECTIONS: usize = 64;
-/// Clients beyond those, which may only ask for the status.
+/// Maximum number of further clients, which may only ask for the status.
 pub const MAX_STATUS_CONNECTIONS: usize = 4;
 
-/// Bytes that may wait of all clients together, beyond those that each connection and each recording has room for in any case.
+/// Maximum number of bytes that wait for all clients together, beyond the room that each connection and each recording has of its own.
 pub const MAX_WAITING: usize = 128 << 20;
 
-/// Events handled before other subscribers have their turn.
+/// Maximum number of events that are handled before other subscribers have their turns.
 const BATCH: usize = 32;
 
 /// Names the listener among the sources of events; connections count from 1.
 const LISTENER: u64 = 0;
-/// Names the event that says that a client's requests wait for the next turn.
+/// Names the event that is written to when a client's requests wait for the next turn.
 const NEXT_TURN: u64 = u64::MAX;
 
 /// Listener and clients: one subscriber of the event manager.
 ///
-/// Its own epoll instance stands between them and the event manager, so that what each waits for
-/// can change at any time, in [`wake`](Self::wake) too.
+/// They have an epoll instance of their own, so that the events that each waits for can change at
+/// any time, even in [`wake`](Self::wake).
 ///
-/// The backend is borrowed while requests are served: whoever else shares it on this thread must
-/// not hold it borrowed when calling in here, and it must not call in here itself.
+/// The backend is borrowed while requests are served. Other users of the backend on this thread must not
+/// hold a borrow when they call a method of this type, and the backend must not call one itself.
 pub struct HostSocket {
     listener: HostListener,
     epoll: Epoll,
@@ -64,11 +64,11 @@ pub struct HostSocket {
 }
 
 impl HostSocket {
-    /// Serves `backend` to the clients of `listener`; `info` go into the hello. What waits of all clients together is in `room`, which
-    /// recordings of clients have in common with them.
+    /// Serves `backend` to the clients of `listener`. The reply to a hello has `info`. Waiting data of all clients together is in `room`, which
+    /// recordings of clients share.
     ///
     /// # Errors
-    /// [`HostSocketError::System`] when there is no epoll instance to be had.
+    /// [`HostSocketError::System`] if the host gives no epoll instance.
     pub fn new(
         listener: HostListener,
         info: HelloInfo,
@@ -100,20 +100,20 @@ impl HostSocket {
         })
     }
 
-    /// Bytes that the clients that are connected were sent.
+    /// Number of bytes that were sent to the connected clients.
     pub fn bytes_sent(&self) -> u64 {
         let clients = self.connections.values();
         clients.map(|(client, _)| client.bytes_sent()).sum()
     }
 
-    /// Lets all clients' waiting requests try again, and sends what they got. To be called after
-    /// the devices changed, and with the backend not borrowed.
+    /// Retries the waiting requests of all clients, and sends their replies. Call this after the devices have
+    /// changed, while the backend isn't borrowed.
     pub fn wake(&mut self) {
         let backend = Rc::clone(&self.backend);
         self.wake_with(&mut *backend.borrow_mut());
     }
 
-    /// Handles what is ready: a turn of each client.
+    /// Handles the ready events: a turn of each client.
     fn handle_events(&mut self) {
         let mut events = [EpollEvent::default(); BATCH];
         let count = match self.epoll.wait(0, &mut events) {
@@ -133,14 +133,14 @@ impl HostSocket {
         for event in events.iter().take(count) {
             match event.data() {
                 LISTENER => self.accept(backend),
-                // Whoever waited for it goes on below. It can be read: that is the event.
+                // Clients that waited for the turn continue below. The event is readable, so this doesn't wait.
                 NEXT_TURN => drop(self.next_turn.read()),
                 name => self.with_connection(name, backend, |connection, backend| {
                     connection.handle(event.event_set(), backend)
                 }),
             }
         }
-        // What one client did may be what another waits for.
+        // A request of one client may complete a request of another.
         self.wake_with(backend);
     }
 
@@ -151,13 +151,13 @@ impl HostSocket {
         }
         let mut connections = self.connections.values();
         if connections.any(|(connection, _)| connection.waits_for_turn()) {
-            // A full counter says the same.
+            // If the counter is full, the event is readable already.
             let _ = self.next_turn.write(1);
         }
     }
 
-    /// Lets `action` act on a connection, then ends it or sees to it that it is called again
-    /// when it should be.
+    /// Calls `action` with a connection. Then ends the connection, or registers the events that it waits
+    /// for.
     fn with_connection(
         &mut self,
         name: u64,
@@ -210,14 +210,14 @@ impl HostSocket {
         connection.close(backend);
     }
 
-    /// Says why a client was dropped. Once in a while only: a hostile client that comes again must not be able to fill the log.
+    /// Logs why a client was dropped. The number of messages is limited: a hostile client that connects again and again must not be able to fill the log.
     fn log_dropped(&mut self, name: u64, why: &dyn std::fmt::Display) {
         if let Some(more) = self.dropped.take() {
             log::warn!("Host socket: client {name} {why}{more}");
         }
     }
 
-    /// Accepts one client; when more wait, the listener says so again.
+    /// Accepts one client. If more wait, the listener reports them again.
     fn accept(&mut self, backend: &mut dyn Backend) {
         let socket = match self.listener.accept() {
             Ok(socket) => socket,
@@ -289,7 +289,7 @@ impl HostSocket {
     }
 }
 
-/// Whether a client may open device `number` when there are too many of them.
+/// Checks that a client may open device `number` although there are too many clients.
 fn status_only(number: u16) -> Result<(), kvmprof_abi::errno::Errno> {
     if number == device::STATUS {
         Ok(())

@@ -1,7 +1,7 @@
-//! The right to change what is at the path of a socket: a locked file beside it.
+//! The lock that allows a process to change the file at the path of a socket: a locked file beside it.
 //!
-//! In a folder that anybody can write to the file may be a stranger's, who holds its lock for good. So it is taken only where
-//! it is this user's alone, and nobody waits for it without a limit.
+//! In a folder that any user can write to, the file may belong to another user, who holds its lock for good. So the lock is taken only if
+//! the file is this user's alone, and the wait for it has a limit.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -16,19 +16,19 @@ use rustix::io::Errno;
 
 use super::HostSocketError;
 
-/// How long another kvmprof may hold the lock, which it needs for a moment.
+/// Maximum time to wait for another kvmprof, which needs the lock only for a moment.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Between two attempts.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The bits of a mode that let others than its owner open a file.
 const OTHERS: u32 = 0o077;
 
-/// Which file it is: device and inode.
+/// The identity of a file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity(u64, u64);
 
 impl Identity {
-    /// That of the file at `path`.
+    /// The identity of the file at `path`.
     pub fn of(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&fs::symlink_metadata(path)?))
     }
@@ -40,7 +40,7 @@ impl From<&Metadata> for Identity {
     }
 }
 
-/// The lock of a path. The file exists as long as it is held.
+/// The lock of a path. The file exists as long as the lock is held.
 pub(super) struct PathLock {
     /// Holds the lock as long as it is open.
     _file: File,
@@ -75,11 +75,11 @@ impl Drop for PathLock {
     }
 }
 
-/// `None` while somebody else has it.
+/// Tries to take the lock; `None` while another process has it.
 fn try_lock(path: &Path) -> Result<Option<File>, HostSocketError> {
     let failed = |action| HostSocketError::os(action, path);
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // A pipe that nobody reads mustn't hold up the open.
+    // The open mustn't wait if the file is a pipe without a reader.
     let flags = flags | OFlags::NONBLOCK;
     let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(opened.map_err(failed("create"))?);
@@ -94,7 +94,7 @@ fn try_lock(path: &Path) -> Result<Option<File>, HostSocketError> {
         Err(Errno::INTR | Errno::WOULDBLOCK) => return Ok(None),
         Err(errno) => return Err(failed("lock")(errno)),
     }
-    // The last holder removes the file before it lets go: this may be that one.
+    // The last holder removes the file before it releases the lock, so that this file may be a removed one.
     let is_there = Identity::of(path).is_ok_and(|named| named == Identity::from(&metadata));
     Ok(is_there.then_some(file))
 }

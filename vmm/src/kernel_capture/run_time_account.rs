@@ -192,16 +192,16 @@ mod tests {
         let times = ThreadTimes::default();
         let first = account.explain(4 * PERIOD, times, 4, early.sampled, 0);
         assert_eq!(first, ElapsedTicks::default());
-        let told = ThreadTimes {
+        let later = ThreadTimes {
             run: 4 * PERIOD,
             delay: 0,
         };
-        let second = account.explain(8 * PERIOD, told, 4, 0, 0);
+        let second = account.explain(8 * PERIOD, later, 4, 0, 0);
         assert_eq!(second.idle, 4);
     }
 
     proptest! {
-        /// Whatever is told, no tick is counted twice, and all but a few are.
+        /// Whatever the times are, no tick is counted twice, and all but a few are.
         #[test]
         fn every_tick_is_counted_once(
             spans in prop::collection::vec((0_u64..50, 0_u64..50, 0_u64..50, 0_u64..20), 1..50),

@@ -1,8 +1,8 @@
 //! ACPI tables: RSDP, XSDT, a hardware-reduced FADT, MADT and DSDT (ACPI specification 6.5,
 //! chapter 5).
 //!
-//! Hardware-reduced, because there is none of the fixed hardware: no PM timer, no SCI, no legacy
-//! interrupts. The price is that everything has to be described: the I/O APIC, the serial port.
+//! ACPI is hardware-reduced, because the machine has no fixed hardware: no PM timer, no SCI, no legacy
+//! interrupts. So the tables have to describe everything else: the I/O APIC, the serial port.
 
 use acpi_tables::Aml;
 use acpi_tables::aml;
@@ -26,7 +26,7 @@ const OEM_ID: [u8; 6] = *b"KVMPRF";
 const OEM_TABLE_ID: [u8; 8] = *b"KVMPROF ";
 const OEM_REVISION: u32 = 1;
 
-/// The tables of a machine, as one block that is to lie at [`layout::ACPI_TABLES`].
+/// The tables of a machine, as one block for the address [`layout::ACPI_TABLES`].
 struct Tables {
     bytes: Vec<u8>,
 }
@@ -52,7 +52,7 @@ impl Tables {
 /// Writes all tables and returns the address of the RSDP.
 ///
 /// # Errors
-/// If guest memory is too small for them, which no accepted memory size is.
+/// If guest memory is too small for them. No accepted memory size is that small.
 pub(super) fn write(
     memory: &GuestMemory,
     cpus: u8,
@@ -190,7 +190,7 @@ fn com1(sink: &mut Vec<u8>) {
 }
 
 /// The power button of hardware-reduced ACPI: a control method button (ACPI 6.5, section 4.8.2.2.1.2), and a Generic Event Device
-/// (section 5.6.9), by whose interrupt the guest's kernel learns that it was pressed.
+/// (section 5.6.9), whose interrupt informs the guest's kernel that the button was pressed.
 fn power_button(sink: &mut Vec<u8>) {
     /// "S0 power button pressed" (table 5.165).
     const PRESSED: u8 = 0x80;

@@ -1,4 +1,4 @@
-//! What guest memory is made of on the host: the options of `--memory`, and the file behind shared memory.
+//! The backing of guest memory on the host: the options of `--memory`, and the file behind shared memory.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +13,7 @@ use super::error::MachineError;
 /// Magic number of hugetlbfs (statfs(2)).
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// Size of the huge pages that guest memory is made of.
+/// Size of the huge pages behind guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {
     /// 2 MiB.
@@ -23,7 +23,7 @@ pub enum HugePages {
 }
 
 impl HugePages {
-    /// In bytes.
+    /// The size in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
@@ -40,7 +40,7 @@ impl HugePages {
         }
     }
 
-    /// Where the host's kernel tells of such pages (kernel: Documentation/admin-guide/mm/hugetlbpage.rst).
+    /// The folder with the host kernel's counts of such pages (kernel: Documentation/admin-guide/mm/hugetlbpage.rst).
     fn folder(self) -> PathBuf {
         let kibibytes = self.bytes() / 1024;
         format!("/sys/kernel/mm/hugepages/hugepages-{kibibytes}kB").into()
@@ -51,13 +51,13 @@ impl HugePages {
         text.trim().parse().ok()
     }
 
-    /// Pages that a guest could get: free ones that aren't promised to somebody else. `None` if the host has no pages of this size.
+    /// Number of pages that a guest could get: free ones that aren't reserved for another process. `None` if the host has no pages of this size.
     fn available(self) -> Option<u64> {
         let free = self.count("free_hugepages")?;
         Some(free.saturating_sub(self.count("resv_hugepages").unwrap_or(0)))
     }
 
-    /// Why the host can't give `bytes`, as far as its counts tell.
+    /// Checks that the host can give `bytes`, as far as its counts show.
     fn check(self, bytes: u64) -> Result<(), MachineError> {
         if !bytes.is_multiple_of(self.bytes()) {
             return Err(MachineError::UnevenHugePages { bytes, pages: self });
@@ -94,7 +94,7 @@ impl fmt::Display for HugePages {
     }
 }
 
-/// What guest memory is made of.
+/// The backing of guest memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum MemoryBacking {
     /// Memory of this process alone.
@@ -104,21 +104,21 @@ pub enum MemoryBacking {
     Shared,
     /// A memfd of huge pages, which the host has to have reserved (hugetlb).
     HugePages(HugePages),
-    /// A file, which is made if it isn't there. One that is there has to be empty, or as long as the memory; what is in it is lost.
+    /// A file, which is made if it doesn't exist. An existing file has to be empty, or as long as the memory. Its contents are lost.
     File(PathBuf),
 }
 
-/// How much memory a guest has, and what it is made of.
+/// The size and the backing of a guest's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// In bytes: a multiple of 4 KiB, at least [`super::layout::MEMORY_MIN`].
+    /// The size in bytes: a multiple of 4 KiB, at least [`super::layout::MEMORY_MIN`].
     pub bytes: u64,
-    /// What it is made of.
+    /// The backing.
     pub backing: MemoryBacking,
 }
 
 impl MemoryOptions {
-    /// So many bytes of private memory.
+    /// This many bytes of private memory.
     #[must_use]
     pub fn private(bytes: u64) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl MemoryOptions {
         }
     }
 
-    /// The same, made of what other programs can map.
+    /// This memory, with a backing that other programs can map.
     #[must_use]
     pub fn shareable(mut self) -> Self {
         if self.backing == MemoryBacking::Private {
@@ -136,15 +136,15 @@ impl MemoryOptions {
         self
     }
 
-    /// Whether the memory comes out of what the host has free, rather than out of huge pages that it has reserved.
+    /// Whether the memory comes from the host's free memory, and not from huge pages that the host has reserved.
     pub(super) fn takes_free_memory(&self) -> bool {
         !matches!(self.backing, MemoryBacking::HugePages(_))
     }
 
-    /// The file that is to be mapped, as long as the memory and all zero; `None` for private memory.
+    /// Opens the file to map, which is as long as the memory and all zero; `None` for private memory.
     ///
     /// # Errors
-    /// If the host doesn't have it, or the file can't be used.
+    /// If the host doesn't have the memory, or the file can't be used.
     pub(super) fn open(&self) -> Result<Option<File>, MachineError> {
         let file = match &self.backing {
             MemoryBacking::Private => return Ok(None),
@@ -166,8 +166,8 @@ fn memory_file(flags: MemfdFlags, bytes: u64) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// The file at `path`, made if need be, with this length and nothing in it. It is locked (flock(2)) for as long as it is open, so
-/// that no two guests have it.
+/// Opens or makes the file at `path`, empties it and gives it this length. The file is locked (flock(2)) as long as it is open, so
+/// that two guests can't use it.
 fn open_file(path: &Path, bytes: u64) -> Result<File, MachineError> {
     let failed = |source| MachineError::BackingFile {
         path: path.to_owned(),
@@ -183,7 +183,7 @@ fn open_file(path: &Path, bytes: u64) -> Result<File, MachineError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        // What is no regular file is refused below; the open of a FIFO must not wait.
+        // Other files than regular ones are refused below. The open of a FIFO must not wait.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
         .map_err(failed)?;
@@ -208,7 +208,7 @@ fn open_file(path: &Path, bytes: u64) -> Result<File, MachineError> {
             "its pages have {page} bytes, of which guest memory has to be a multiple"
         )));
     }
-    // Nothing is left of what was in it.
+    // This removes the old contents.
     ftruncate(&file, 0).map_err(|error| failed(error.into()))?;
     ftruncate(&file, bytes).map_err(|error| failed(error.into()))?;
     Ok(file)

@@ -1,4 +1,4 @@
-//! What guest memory has before the first instruction, kept so that it can be put there again.
+//! The contents of guest memory before the first instruction, kept so that a restart can load them again.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use super::memory::GuestMemory;
 use super::slots::VirtioSlot;
 use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, layout, registers};
 
-/// Everything that is loaded. Files were read, or opened, once: what replaces them under their names later isn't looked at.
+/// Everything that is loaded. Files were read, or opened, once: files that replace them under their names later aren't used.
 #[derive(Debug)]
 pub struct Boot {
     image: Image,
@@ -22,10 +22,10 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// What `config` asks for, on a machine with so many vCPUs and virtio devices in these places.
+    /// The contents for `config`, on a machine with this many vCPUs and virtio devices in these slots.
     ///
     /// # Errors
-    /// A file can't be read, or is no kernel.
+    /// A file can't be read, or isn't a kernel.
     pub fn new(
         config: &MachineConfig,
         cpus: u8,
@@ -51,7 +51,7 @@ impl Boot {
         &self.image
     }
 
-    /// The initial RAM disk, opened once more. Its position is the same: read it by offsets.
+    /// Another descriptor of the initial RAM disk. The descriptors share one position: read the file by offsets.
     ///
     /// # Errors
     /// The host has no descriptor left.
@@ -60,12 +60,12 @@ impl Boot {
         initrd.map(|(_, file)| file.try_clone()).transpose()
     }
 
-    /// How the kernel is entered.
+    /// The way in which the kernel is entered.
     pub fn kind(&self) -> ImageKind {
         self.image.kind()
     }
 
-    /// Fills `memory`, which is all zero, with all that is there before the first instruction.
+    /// Fills `memory`, which is all zero, with its contents before the first instruction.
     ///
     /// # Errors
     /// It doesn't fit, or the initial RAM disk can't be read.

@@ -1,6 +1,6 @@
-//! What a kernel finds in memory when it starts: memory map, command line, initial RAM disk and
-//! the pointers to them, by the Linux boot protocol (kernel: Documentation/arch/x86/boot.rst and
-//! zero-page.rst) or the PVH one (Xen: docs/misc/pvh.pandoc).
+//! The boot parameters of a kernel in memory: memory map, command line, initial RAM disk and the pointers to
+//! them, by the Linux boot protocol (kernel: Documentation/arch/x86/boot.rst and zero-page.rst) or the PVH
+//! protocol (Xen: docs/misc/pvh.pandoc).
 
 use std::fs::File;
 use std::io::Seek;
@@ -26,11 +26,11 @@ use super::memory::{GuestMemory, memory_ranges};
 pub(super) struct Initrd {
     /// Guest-physical address, page-aligned.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
 }
 
-/// A part of guest-physical memory, and whether the guest may use it as it likes.
+/// A part of guest-physical memory, and whether it is free for the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MapEntry {
     address: u64,
@@ -38,7 +38,7 @@ struct MapEntry {
     usable: bool,
 }
 
-/// The memory map that firmware would give.
+/// The memory map, as firmware would provide it.
 fn memory_map(memory_bytes: u64) -> Vec<MapEntry> {
     let mut map = vec![
         MapEntry {
@@ -141,10 +141,10 @@ fn place_initrd(size: u64, start: u64, end: u64) -> Option<u64> {
     (address >= start).then_some(address)
 }
 
-/// Writes what `kernel` expects to find. `rsdp` is the address of the ACPI root pointer.
+/// Writes the boot parameters for `kernel`. `rsdp` is the address of the ACPI root pointer.
 ///
 /// # Errors
-/// If guest memory is too small for it, which no accepted memory size is.
+/// If guest memory is too small for them. No accepted memory size is that small.
 pub(super) fn write(
     memory: &GuestMemory,
     memory_bytes: u64,

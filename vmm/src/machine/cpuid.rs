@@ -1,5 +1,5 @@
-//! What a vCPU says of itself: CPUID (Intel SDM volume 2, "CPUID"; AMD APM volume 3,
-//! appendix E), made of what KVM supports.
+//! A vCPU's CPUID (Intel SDM volume 2, "CPUID"; AMD APM volume 3, appendix E), made from the features that
+//! KVM supports.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 use kvm_ioctls::{Cap, Kvm};
@@ -22,7 +22,7 @@ const LEAF_AMD_TOPOLOGY: u32 = 0x8000_001e;
 const LEAF_AMD_ENCRYPTION: u32 = 0x8000_001f;
 const LEAF_AMD_TOPOLOGY_V2: u32 = 0x8000_0026;
 
-/// Number of entries that KVM is asked for at most.
+/// Maximum number of entries that are requested of KVM.
 const ENTRIES_MAX: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 
 /// The CPUID table that all vCPUs of a machine have in common.
@@ -32,10 +32,10 @@ pub(super) struct CpuidTemplate {
 }
 
 impl CpuidTemplate {
-    /// Asks KVM what it supports and takes away what a profiled guest shouldn't have.
+    /// Reads the features that KVM supports, and removes those that a profiled guest shouldn't have.
     ///
     /// # Errors
-    /// If KVM doesn't answer.
+    /// If KVM refuses the table.
     pub fn new(kvm_fd: &Kvm, cpus: u16) -> Result<Self, MachineError> {
         let supported = kvm_fd
             .get_supported_cpuid(ENTRIES_MAX)
@@ -99,8 +99,8 @@ impl CpuidTemplate {
         // that the vCPU's process has given back. What profil stores at that moment would go into the page.
         const KVM_TLB_FLUSH: u32 = 1 << 9;
 
-        // A guest that ran guests of its own would have us sample their registers: hide VMX
-        // and SVM. MONITOR would let it idle without our seeing it halted.
+        // Samples of a guest that runs nested guests would have the registers of these: hide VMX
+        // and SVM. With MONITOR the guest could idle without being halted.
         if let Some(leaf) = self.leaf(LEAF_FEATURES) {
             leaf.ecx &= !(VMX | MONITOR);
             leaf.ecx |= HYPERVISOR;

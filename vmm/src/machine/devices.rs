@@ -12,7 +12,7 @@ use crate::console::SerialConsole;
 use crate::lock::lock;
 use crate::virtio::{ConsoleDevice, MmioRegisters};
 
-/// Accesses that no device answered: they read all ones, and writes go nowhere.
+/// Numbers of accesses that no device answered. Such reads return all ones, and such writes have no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnclaimedAccesses {
     /// Reads of I/O ports.
@@ -33,14 +33,14 @@ struct Unclaimed {
     mmio_writes: AtomicU64,
 }
 
-/// Answers the I/O exits of all vCPUs. Everything here may be called from any thread.
+/// Answers the I/O exits of all vCPUs. All methods may be called from any thread.
 pub struct MachineDevices {
     serial: Arc<SerialConsole>,
     console: Option<Arc<ConsoleDevice>>,
-    /// By slot: the first has the first registers.
+    /// The devices by slot. The first has the first registers.
     virtio: Vec<Arc<dyn MmioRegisters>>,
     unclaimed: Unclaimed,
-    /// What the guest has said of its end, and that it has.
+    /// The exit status that the guest has reported, if it has.
     exit_status: Mutex<Option<u8>>,
 }
 
@@ -60,7 +60,7 @@ impl MachineDevices {
         }
     }
 
-    /// How what the guest was started for has ended, if it has said so since its last start.
+    /// The exit status that the guest has reported since its last start, if it has.
     #[must_use]
     pub fn exit_status(&self) -> Option<u8> {
         *lock(&self.exit_status)
@@ -78,7 +78,7 @@ impl MachineDevices {
         self.console.as_ref()
     }
 
-    /// Has all devices start anew, as when power is switched on. What is connected to them on the host stays connected.
+    /// Resets all devices to their state after power-on. Their connections on the host stay.
     pub(super) fn reset(&self) {
         self.serial.reset();
         *lock(&self.exit_status) = None;
@@ -87,7 +87,7 @@ impl MachineDevices {
         }
     }
 
-    /// The virtio device that has registers at this address, and how far they are from its first.
+    /// The virtio device with registers at this address, and the offset of the address from its first register.
     fn virtio_at(&self, address: u64) -> Option<(&dyn MmioRegisters, u64)> {
         let offset = address.checked_sub(layout::VIRTIO_MMIO.into())?;
         let size = u64::from(REGISTERS_SIZE);
@@ -146,7 +146,7 @@ impl MachineDevices {
         ControlFlow::Continue(())
     }
 
-    /// How many accesses no device answered until now.
+    /// Numbers of accesses that no device has answered until now.
     #[must_use]
     pub fn unclaimed_accesses(&self) -> UnclaimedAccesses {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What can go wrong while a machine is built.
+//! Errors of building a machine.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use thiserror::Error;
 
 use super::backing::HugePages;
 
-/// Why no machine could be built. Each message says what to do about it where something can be done.
+/// Why a machine couldn't be built. Each message says what to do, if something can be done.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// `/dev/kvm` isn't there.
+    /// `/dev/kvm` doesn't exist.
     #[error(
         "This host has no /dev/kvm: load a KVM module (kvm-intel or kvm-amd), or use a machine with a KVM in emulation: cargo lab demo, cargo lab linux"
     )]
@@ -27,12 +27,12 @@ pub enum MachineError {
         "Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
     )]
     OpenKvm(#[source] io::Error),
-    /// `/dev/kvm` speaks another interface.
+    /// `/dev/kvm` has another version of the interface.
     #[error(
         "/dev/kvm has API version {0} (-1: it is no KVM), but only version 12 is known; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
     )]
     KvmVersion(i32),
-    /// A capability that the machine can't do without is missing.
+    /// KVM lacks a capability that the machine needs.
     #[error(
         "This host's KVM lacks {0}, which is needed; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
     )]
@@ -40,7 +40,7 @@ pub enum MachineError {
     /// A KVM system call failed.
     #[error("KVM refused {operation}")]
     Kvm {
-        /// The ioctl, and what it was for.
+        /// The ioctl and its purpose.
         operation: &'static str,
         /// What the kernel said.
         #[source]
@@ -97,7 +97,7 @@ pub enum MachineError {
         #[source]
         source: io::Error,
     },
-    /// There is no file of memory to be had.
+    /// The host gives no file of memory.
     #[error("The host refuses memory that can be shared (memfd_create)")]
     MemoryFile(#[source] io::Error),
     /// The file for guest memory can't be opened or made as long as it has to be.
@@ -189,7 +189,7 @@ pub enum MachineError {
         /// Bytes that are there.
         actual: u64,
     },
-    /// The ELF headers make no sense.
+    /// The ELF headers are inconsistent.
     #[error("The kernel {name} is a damaged ELF file: {reason}")]
     DamagedElf {
         /// Name of the kernel.
@@ -197,7 +197,7 @@ pub enum MachineError {
         /// What is wrong.
         reason: String,
     },
-    /// A segment of the kernel lies where the machine has its own structures.
+    /// A segment of the kernel overlaps the machine's own structures.
     #[error(
         "The kernel {name} wants to be loaded at {address:#x}; below {:#x} is no place for kernels",
         super::layout::HIGH_MEMORY
@@ -264,10 +264,10 @@ pub enum MachineError {
     #[error("The command line may only have printable ASCII characters")]
     CommandLineCharacters,
 
-    /// A host resource (an eventfd) is not to be had.
+    /// The host gives no eventfd.
     #[error("Cannot make an event file descriptor")]
     EventFd(#[source] io::Error),
-    /// A thread that serves a device is not to be had.
+    /// The host gives no thread for a device.
     #[error("Cannot start a thread for a device")]
     DeviceThread(#[source] io::Error),
     /// More virtio devices than there are places for.

@@ -1,4 +1,4 @@
-//! What to tell people when a guest fails in a way that it can't go on from.
+//! Describes guests that have failed and can't continue, for users.
 
 use std::fmt;
 
@@ -21,17 +21,17 @@ const PAGE_SIZE: u64 = 4096;
 /// How a vCPU stopped for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// `KVM_EXIT_INTERNAL_ERROR`: KVM itself doesn't know how to go on.
+    /// `KVM_EXIT_INTERNAL_ERROR`: KVM itself can't continue.
     InternalError {
         /// `KVM_INTERNAL_ERROR_*`.
         suberror: u32,
     },
     /// `KVM_EXIT_FAIL_ENTRY`: the processor refused the guest's state.
     FailEntry {
-        /// What the processor gave as its reason.
+        /// The processor's reason.
         reason: u64,
     },
-    /// `KVM_EXIT_SHUTDOWN`: a fault while delivering a fault while delivering a fault.
+    /// `KVM_EXIT_SHUTDOWN`: a third fault, during the delivery of a double fault.
     TripleFault,
     /// An exit that this program doesn't know.
     UnknownExit {
@@ -40,29 +40,29 @@ pub enum FailureCause {
     },
 }
 
-/// A failed vCPU, described. Its `Display` is for the user, over several lines.
+/// The description of a failed vCPU. Its `Display` is for the user, over several lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestFailure {
     /// Index of the vCPU.
     pub vcpu: usize,
     /// How it stopped.
     pub cause: FailureCause,
-    /// Where it stood, if KVM still says.
-    pub place: Option<FailurePlace>,
+    /// Where it stopped, if KVM still has its registers.
+    pub location: Option<FailureLocation>,
     /// Whether the host runs guests in hardware.
     pub hardware_virtualization: bool,
 }
 
-/// Where a vCPU stood.
+/// Where a vCPU stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailurePlace {
+pub struct FailureLocation {
     /// Program counter, a guest-virtual address.
     pub rip: u64,
     /// Privilege level: 0 kernel, 3 user.
     pub cpl: u8,
-    /// CR3, which tells the address space.
+    /// CR3, which identifies the address space.
     pub cr3: u64,
-    /// The bytes at `rip`, as far as they could be had.
+    /// The bytes at `rip`, as far as they could be read.
     pub instruction: Vec<u8>,
 }
 
@@ -76,17 +76,17 @@ impl GuestFailure {
         cause: FailureCause,
     ) -> Self {
         let instruction = emulation_bytes(vcpu);
-        let place = match (vcpu.get_regs(), vcpu.get_sregs()) {
+        let location = match (vcpu.get_regs(), vcpu.get_sregs()) {
             // SVM loses the registers in a shutdown, so that KVM resets the vCPU.
             (Ok(regs), Ok(sregs)) if !is_reset(&regs, &sregs) => {
-                Some(place(vcpu, memory, (&regs, &sregs), instruction))
+                Some(location(vcpu, memory, (&regs, &sregs), instruction))
             }
             _ => None,
         };
         Self {
             vcpu: index,
             cause,
-            place,
+            location,
             hardware_virtualization: has_hardware_virtualization(),
         }
     }
@@ -117,7 +117,7 @@ impl FailureCause {
     }
 }
 
-/// Whether a vCPU stands where processors start after reset.
+/// Whether a vCPU is in the state after a reset.
 fn is_reset(regs: &kvm_regs, sregs: &kvm_sregs) -> bool {
     const RESET_BASE: u64 = 0xffff_0000;
     const RESET_RIP: u64 = 0xfff0;
@@ -148,14 +148,14 @@ fn emulation_bytes(vcpu: &mut VcpuFd) -> Option<Vec<u8>> {
     Some(instruction.insn_bytes[..size].to_vec())
 }
 
-fn place(
+fn location(
     vcpu: &VcpuFd,
     memory: &GuestMemory,
     (regs, sregs): (&kvm_regs, &kvm_sregs),
     instruction: Option<Vec<u8>>,
-) -> FailurePlace {
+) -> FailureLocation {
     let address = sregs.cs.base.wrapping_add(regs.rip);
-    FailurePlace {
+    FailureLocation {
         rip: regs.rip,
         cpl: sregs.ss.dpl,
         cr3: sregs.cr3,
@@ -224,8 +224,8 @@ impl fmt::Display for FailureCause {
 impl fmt::Display for GuestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on vCPU {}", self.cause, self.vcpu)?;
-        match &self.place {
-            Some(place) => write!(f, "\n  {place}")?,
+        match &self.location {
+            Some(location) => write!(f, "\n  {location}")?,
             None => write!(f, "\n  KVM no longer knows where: its registers are lost")?,
         }
         let not_emulated = FailureCause::InternalError {
@@ -241,7 +241,7 @@ impl fmt::Display for GuestFailure {
     }
 }
 
-impl fmt::Display for FailurePlace {
+impl fmt::Display for FailureLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -266,7 +266,7 @@ mod tests {
         GuestFailure {
             vcpu: 1,
             cause: FailureCause::InternalError { suberror: 1 },
-            place: Some(FailurePlace {
+            location: Some(FailureLocation {
                 rip: 0xffff_ffff_8100_0000,
                 cpl: 0,
                 cr3: 0x1000,
@@ -294,7 +294,7 @@ mod tests {
     fn lost_registers_are_called_so() {
         let failure = GuestFailure {
             cause: FailureCause::TripleFault,
-            place: None,
+            location: None,
             ..emulation_failure(true)
         };
         assert!(failure.to_string().contains("registers are lost"));

@@ -1,4 +1,4 @@
-//! All the firmware there is: the code at the reset vector, which resets the machine.
+//! The firmware: only the code at the reset vector, which resets the machine.
 //!
 //! Linux needs it. Where ACPI is hardware-reduced, it takes for granted that EFI resets the
 //! machine; without EFI it doesn't try the ACPI reset register but jumps to a PC's firmware
@@ -11,10 +11,10 @@ use super::error::MachineError;
 use super::layout;
 use super::memory::GuestMemory;
 
-/// Puts the code in its place.
+/// Writes the code to the reset vector.
 ///
 /// # Errors
-/// If guest memory ends below it, which no accepted memory size does.
+/// If guest memory ends below it. No accepted memory size is that small.
 pub(super) fn write(memory: &GuestMemory) -> Result<(), MachineError> {
     memory
         .write_slice(&reset_code(), GuestAddress(layout::RESET_VECTOR))

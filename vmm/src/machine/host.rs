@@ -1,4 +1,4 @@
-//! The host's KVM: opening it, and what it must be able to do.
+//! The host's KVM: opens it, and checks its capabilities.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::layout;
 /// The only version there is (kernel: Documentation/virt/kvm/api.rst, `KVM_GET_API_VERSION`).
 const API_VERSION: i32 = 12;
 
-/// What the machine can't do without, under its name in the kernel's documentation.
+/// The capabilities that the machine needs, with their names in the kernel's documentation.
 const REQUIRED: &[(Cap, &str)] = &[
     (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
     (Cap::Irqchip, "KVM_CAP_IRQCHIP"),
@@ -20,7 +20,7 @@ const REQUIRED: &[(Cap, &str)] = &[
     (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
 ];
 
-/// Opens `/dev/kvm` and checks that it is good enough.
+/// Opens `/dev/kvm` and checks its version and capabilities.
 ///
 /// # Errors
 /// If there is none, this user may not use it, or it lacks something.
@@ -56,11 +56,11 @@ pub(super) fn check_cpus(kvm: &Kvm, asked: u16) -> Result<u8, MachineError> {
     }
 }
 
-/// Whether this host's processor runs guests in hardware. Where it doesn't, and there is a KVM
-/// nevertheless, that one interprets guest kernels.
+/// Whether this host's processor runs guests in hardware. If it doesn't, and there is a KVM nevertheless, that
+/// KVM interprets guest kernels.
 #[must_use]
 pub fn has_hardware_virtualization() -> bool {
-    // Unreadable: say nothing about the processor rather than something wrong.
+    // If the file can't be read, a message about the processor could be wrong.
     std::fs::read_to_string("/proc/cpuinfo").map_or(true, |text| mentions_virtualization(&text))
 }
 

@@ -1,4 +1,4 @@
-//! Kernel images: what a file is, and getting it into guest memory.
+//! Kernel images: detects a file's format, and loads it into guest memory.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -17,7 +17,7 @@ use super::error::MachineError;
 use super::layout;
 use super::memory::GuestMemory;
 
-/// Where the kernel comes from.
+/// The source of the kernel.
 #[derive(Clone, Debug)]
 pub enum KernelSource {
     /// A bzImage or ELF file.
@@ -27,7 +27,7 @@ pub enum KernelSource {
 }
 
 impl KernelSource {
-    /// What messages and reports call it.
+    /// Its name in messages and reports.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -51,11 +51,11 @@ pub enum ImageKind {
     /// An ELF file that has a `kvmprof` note of type [`note::TYPE_START_ALL`]: every vCPU starts at
     /// `e_entry` in 64-bit mode with the first 4 GiB mapped one to one, `rdi` = index of the vCPU,
     /// `rsi` = guest-physical address of the Linux boot parameters, `rdx` = number of vCPUs.
-    /// The initial stack is one for all: each vCPU has to set its own.
+    /// All vCPUs have the same initial stack: each has to set up its own.
     StartAll,
 }
 
-/// Owner of the notes by which a guest says how it wants to be treated.
+/// Owner of the notes with a guest's options.
 const NOTE_OWNER: &[u8] = note::OWNER.as_bytes();
 
 /// Owner of the note that makes an ELF file a PVH kernel.
@@ -69,7 +69,7 @@ const LINUX_NOTE_OWNER: &[u8] = b"Linux";
 /// Largest kernel file, in bytes: far above any real one, and small enough to read into memory.
 const IMAGE_MAX: u64 = 1 << 30;
 
-/// A kernel image that was read and understood, but not yet put into guest memory.
+/// A kernel image that was read and parsed, but isn't in guest memory yet.
 #[derive(Debug)]
 pub struct Image {
     name: String,
@@ -108,10 +108,10 @@ impl Image {
         Self::parse(source.name(), bytes)
     }
 
-    /// The same of the `bytes` of a file with this name.
+    /// Checks a kernel in the `bytes` of a file with this name.
     ///
     /// # Errors
-    /// As [`read`](Self::read), but for what can't be read.
+    /// Those of [`read`](Self::read), except for files that can't be read.
     pub fn parse(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
         if bytes.starts_with(&object::elf::ELFMAG) {
             Self::parse_elf(name, bytes)
@@ -128,7 +128,7 @@ impl Image {
         &self.bytes
     }
 
-    /// How it is entered.
+    /// The way in which it is entered.
     #[must_use]
     pub fn kind(&self) -> ImageKind {
         self.kind
@@ -168,7 +168,7 @@ impl Image {
         const XLF_KERNEL_64: u16 = 1 << 0;
         const LOADED_HIGH: u8 = 1 << 0;
 
-        // An untrue value here would be a zImage of the last century.
+        // A kernel without these is older than protocol 2.12, a zImage, or 32-bit code.
         if header.version < VERSION_XLOADFLAGS
             || header.loadflags & LOADED_HIGH == 0
             || header.xloadflags & XLF_KERNEL_64 == 0
@@ -257,7 +257,7 @@ impl Image {
         })
     }
 
-    /// Puts the kernel into guest memory. `low_end`: end of the memory below the 32-bit gap.
+    /// Loads the kernel into guest memory. `low_end` is the end of the memory below the 32-bit gap.
     ///
     /// # Errors
     /// If it doesn't fit.
@@ -305,8 +305,8 @@ fn read_setup_header(bytes: &[u8]) -> Option<setup_header> {
     (header.header == MAGIC).then_some(header)
 }
 
-/// Checks that what is to be loaded is in the file and above the machine's own
-/// structures. Returns the end of the memory that the segments take.
+/// Checks that all segments to load are in the file and above the machine's own
+/// structures. Returns the end of the memory that they take.
 fn check_segments(
     name: &str,
     segments: &[ProgramHeader64<LittleEndian>],
@@ -347,7 +347,7 @@ fn check_segments(
     Ok(memory_end)
 }
 
-/// What the notes of an ELF file say about how to start it.
+/// The notes of an ELF file that determine how to start it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct KernelNotes {
     start_all: bool,
@@ -400,7 +400,7 @@ fn read_kernel(path: &Path) -> Result<Vec<u8>, MachineError> {
     Ok(bytes)
 }
 
-/// Opens a regular file and tells its size in bytes. `what` is "kernel" or "initrd".
+/// Opens a regular file and returns its size in bytes, too. `what` is "kernel" or "initrd".
 ///
 /// # Errors
 /// If it isn't a regular file, or can't be opened.
@@ -410,7 +410,7 @@ pub(super) fn open_file(what: &'static str, path: &Path) -> Result<(File, u64), 
         path: path.to_owned(),
         source,
     };
-    // Asked before opening, which may wait for ever on a pipe.
+    // This comes before the open, which may wait for ever on a pipe.
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         return Err(MachineError::NotAFile {

@@ -1,4 +1,4 @@
-//! The state in which KVM's parts of the machine start, kept for a restart: vCPUs, interrupt controllers, interval timer.
+//! The initial state of KVM's parts of the machine, kept for a restart: vCPUs, interrupt controllers, interval timer.
 
 use kvm_bindings::{
     KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, Msrs, kvm_debugregs,
@@ -9,7 +9,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 
 use super::error::{MachineError, kvm};
 
-/// The time stamp counter: it goes on over a restart, as do the clocks of the host.
+/// The time stamp counter. It continues over a restart, as the clocks of the host do.
 const IA32_TSC: u32 = 0x10;
 
 /// The state of a vCPU.
@@ -21,19 +21,19 @@ pub struct VcpuState {
     power: kvm_mp_state,
     events: kvm_vcpu_events,
     debug: kvm_debugregs,
-    // None where this KVM, or the processor, has no such state.
+    // None if this KVM, or the processor, has no such state.
     control: Option<kvm_xcrs>,
     extended: Option<Box<kvm_xsave>>,
     model_specific: Vec<kvm_msr_entry>,
 }
 
 impl VcpuState {
-    /// That of `vcpu` now, with the model-specific registers of `msrs` that it has.
+    /// The present state of `vcpu`, with the model-specific registers of `msrs` that it has.
     ///
     /// # Errors
-    /// KVM doesn't tell a part of it.
+    /// KVM refuses to read a part of it.
     pub fn read(vcpu: &VcpuFd, msrs: &[u32]) -> Result<Self, MachineError> {
-        // A processor without XSAVE has none of these registers, and refuses to be given them.
+        // A processor without XSAVE has none of these registers, and KVM refuses to set them.
         let control = vcpu.get_xcrs().ok().filter(|xcrs| xcrs.nr_xcrs > 0);
         Ok(Self {
             registers: vcpu.get_regs().map_err(kvm("KVM_GET_REGS"))?,
@@ -48,12 +48,12 @@ impl VcpuState {
         })
     }
 
-    /// Has `vcpu` start anew. No exit of it may be unfinished.
+    /// Resets `vcpu` to this state. The vCPU must have no unfinished exit.
     ///
     /// # Errors
-    /// KVM refuses a part of it.
+    /// KVM refuses to set a part of it.
     pub fn restore(&self, vcpu: &VcpuFd) -> Result<(), MachineError> {
-        // The base of the local APIC and the mode come before what depends on them.
+        // The base of the local APIC and the mode come before the state that depends on them.
         vcpu.set_sregs(&self.special)
             .map_err(kvm("KVM_SET_SREGS"))?;
         vcpu.set_regs(&self.registers)
@@ -78,7 +78,7 @@ impl VcpuState {
     }
 }
 
-/// The model-specific registers that make up a vCPU's state, but for its time stamp counter.
+/// The model-specific registers of a vCPU's state, except its time stamp counter.
 ///
 /// # Errors
 /// KVM doesn't list them.

@@ -13,14 +13,14 @@ const INTERFACE_NAME_MAX: usize = 15;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
     /// The other end of its link.
-    pub peer: PeerPlace,
+    pub peer: PeerAddress,
     /// Its MAC address. `None`: an address that is computed from `peer`.
     pub mac: Option<MacAddress>,
 }
 
 /// Where a network device's other end is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PeerPlace {
+pub enum PeerAddress {
     /// The tap interface of the host with this name.
     Tap(String),
     /// A program that listens on this Unix stream socket, such as passt.
@@ -63,8 +63,8 @@ impl FromStr for NetworkConfig {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             match name {
                 "tap" | "socket" if peer.is_some() => return Err(BadNetwork::Peer),
-                "tap" => peer = Some(PeerPlace::Tap(interface_name(value)?)),
-                "socket" => peer = Some(PeerPlace::Socket(given("socket", value)?.into())),
+                "tap" => peer = Some(PeerAddress::Tap(interface_name(value)?)),
+                "socket" => peer = Some(PeerAddress::Socket(given("socket", value)?.into())),
                 "mac" if mac.is_some() => return Err(BadNetwork::Twice("mac")),
                 "mac" => mac = Some(given("mac", value)?.parse()?),
                 _ if text.is_empty() => return Err(BadNetwork::Peer),
@@ -86,7 +86,7 @@ impl fmt::Display for NetworkConfig {
     }
 }
 
-impl fmt::Display for PeerPlace {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tap(name) => write!(f, "tap={name}"),
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }
         let network = parse("mac=02:00:00:00:00:01,socket=x").unwrap();
-        assert_eq!(network.peer, PeerPlace::Socket("x".into()));
+        assert_eq!(network.peer, PeerAddress::Socket("x".into()));
     }
 
     #[test]

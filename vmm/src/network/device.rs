@@ -9,7 +9,7 @@ use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::config::{NetworkConfig, PeerPlace};
+use super::config::{NetworkConfig, PeerAddress};
 use super::mac::MacAddress;
 use super::opener::TapOpener;
 use super::peer::Peer;
@@ -76,8 +76,10 @@ impl Network {
     ) -> Result<Self, TapError> {
         let mac = config.mac.unwrap_or(MacAddress::of_peer(&config.peer));
         let peer: Box<dyn Peer> = match &config.peer {
-            PeerPlace::Tap(name) => Box::new(TapPeer::open(name, opener.cloned())?),
-            PeerPlace::Socket(path) => Box::new(SocketPeer::new(path.clone(), connector.cloned())),
+            PeerAddress::Tap(name) => Box::new(TapPeer::open(name, opener.cloned())?),
+            PeerAddress::Socket(path) => {
+                Box::new(SocketPeer::new(path.clone(), connector.cloned()))
+            }
         };
         let record = NetworkRecord {
             peer: config.peer.to_string(),

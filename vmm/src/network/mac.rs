@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::str::FromStr;
 
-use super::config::PeerPlace;
+use super::config::PeerAddress;
 
 /// The first byte of the addresses that kvmprof makes: a locally administered address, and not that of a group.
 const LOCAL: u8 = 0x02;
@@ -67,10 +67,10 @@ impl MacAddress {
     /// The default address of a device that is connected to `peer`: always the same for the same peer on the
     /// same host, and most probably different for any other.
     #[must_use]
-    pub fn of_peer(peer: &PeerPlace) -> Self {
+    pub fn of_peer(peer: &PeerAddress) -> Self {
         let place = match peer {
-            PeerPlace::Tap(name) => format!("tap={name}"),
-            PeerPlace::Socket(path) => {
+            PeerAddress::Tap(name) => format!("tap={name}"),
+            PeerAddress::Socket(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 format!("socket={}", path.display())
             }
@@ -137,8 +137,8 @@ mod tests {
     fn addresses_of_places_differ_and_stay() {
         let mut all = BTreeSet::new();
         for number in 0..1000 {
-            let tap = PeerPlace::Tap(format!("tap{number}"));
-            let socket = PeerPlace::Socket(format!("/run/passt{number}").into());
+            let tap = PeerAddress::Tap(format!("tap{number}"));
+            let socket = PeerAddress::Socket(format!("/run/passt{number}").into());
             for peer in [tap, socket] {
                 let address = MacAddress::of_peer(&peer);
                 assert_eq!(address, MacAddress::of_peer(&peer));
@@ -154,10 +154,10 @@ mod tests {
     #[test]
     fn a_relative_path_is_the_absolute_one() {
         let here = std::env::current_dir().unwrap().join("passt.sock");
-        let relative = PeerPlace::Socket("passt.sock".into());
+        let relative = PeerAddress::Socket("passt.sock".into());
         assert_eq!(
             MacAddress::of_peer(&relative),
-            MacAddress::of_peer(&PeerPlace::Socket(here))
+            MacAddress::of_peer(&PeerAddress::Socket(here))
         );
     }
 }

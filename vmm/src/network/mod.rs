@@ -8,7 +8,7 @@ mod peer;
 mod socket;
 mod tap;
 
-pub use config::{BadNetwork, NetworkConfig, PeerPlace};
+pub use config::{BadNetwork, NetworkConfig, PeerAddress};
 pub use device::{Network, NetworkMonitor, NetworkRecord};
 pub use mac::{BadMac, MacAddress};
 pub use opener::TapOpener;

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::config::{NetworkConfig, PeerPlace};
+use super::config::{NetworkConfig, PeerAddress};
 use super::tap;
 use crate::helper::Helper;
 
@@ -25,8 +25,8 @@ impl TapOpener {
     /// The process has no other thread: one might hold a lock that nobody releases in the new process.
     pub unsafe fn fork(networks: &[NetworkConfig]) -> io::Result<Option<Self>> {
         let name = |network: &NetworkConfig| match &network.peer {
-            PeerPlace::Tap(name) => Some(name.clone()),
-            PeerPlace::Socket(_) => None,
+            PeerAddress::Tap(name) => Some(name.clone()),
+            PeerAddress::Socket(_) => None,
         };
         let names: Vec<String> = networks.iter().filter_map(name).collect();
         let keep_rights = kvmprof_sandbox::process::keep_network_rights;

@@ -1,4 +1,4 @@
-//! The vCPUs' clocks: how they run, and the ticks that they have handed over.
+//! The vCPUs' clocks: sets how they run, and takes the ticks that they have handed over.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,23 +9,23 @@ use kvmprof_recording::{ClockLedger, Ticks};
 use crate::clock::{ClockSetting, ClockSource, Generation, TickSource};
 use crate::vcpu::{RegisterSource, TickReceiver, VcpuShared};
 
-/// How long a vCPU's thread may take to answer that is busy with an exit: one that is stuck there (a
-/// stalled terminal) must not hold up a client for long.
+/// Maximum time to wait for the answer of a vCPU's thread that is busy with an exit. A thread that is stuck there
+/// (at a stalled terminal) must not delay a client for long.
 const MAX_WAIT_IN_EXIT: Duration = Duration::from_millis(200);
-/// How long the others may take: they answer as soon as the host runs them, and until they have, ticks
-/// are missing in the accounts.
+/// Maximum time to wait for the answers of other threads. They answer as soon as the host runs them, and until
+/// then ticks are missing in the accounts.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// How the clocks are to run when they run.
+/// How the clocks run while they run.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockPlan {
-    /// Ticks a second on each vCPU; 0: there is no clock.
+    /// Ticks a second on each vCPU; 0 if there is no clock.
     pub hz: u32,
     /// What takes samples.
     pub source: ClockSource,
-    /// What takes them while more is asked for than that can tell.
+    /// What takes samples while consumers need more than `source` can capture.
     pub fallback: ClockSource,
-    /// What takes them for recordings, which want call stacks and mappings.
+    /// What takes samples for recordings, which need call stacks and mappings.
     pub of_recordings: ClockSource,
     /// Whether ticks have a random phase.
     pub jitter: bool,
@@ -33,7 +33,7 @@ pub struct ClockPlan {
     pub registers: RegisterSource,
 }
 
-/// One vCPU as the profiler knows it.
+/// The profiler's state of one vCPU.
 #[derive(Debug)]
 struct VcpuLink {
     shared: Arc<VcpuShared>,
@@ -45,31 +45,31 @@ struct VcpuLink {
 #[derive(Debug)]
 pub struct Clocks {
     plan: ClockPlan,
-    /// What all vCPUs have been asked for; while they are paused, what they go on with then.
+    /// The requested setting of all vCPUs. While they are paused, it is the setting for afterwards.
     setting: ClockSetting,
     is_paused: bool,
     vcpus: Vec<VcpuLink>,
-    // Those that came with the last ticks; empty in between.
+    // The maps that came with the last ticks; empty in between.
     maps: Vec<Arc<ProcessMap>>,
 }
 
-/// A flush that has begun: vCPUs were asked to hand over every tick that is due, those of halted vCPUs too.
+/// A flush in progress: vCPUs were requested to hand over every tick that is due, including the ticks of halted vCPUs.
 #[derive(Debug)]
 pub struct Flush {
     begun: Instant,
-    /// Which vCPUs were asked, by their index, and for which generation of the setting.
+    /// The requested vCPUs, by their index, with the generations of the setting.
     asked: Vec<(usize, Generation)>,
 }
 
 impl Flush {
-    /// When it began.
+    /// When the flush began.
     pub fn begun(&self) -> Instant {
         self.begun
     }
 }
 
 impl Clocks {
-    /// The clocks of the vCPUs whose threads have the other ends of these. They stand still.
+    /// The clocks of the vCPUs whose threads have the other ends of `vcpus`. The clocks are stopped.
     pub fn new(vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>, plan: ClockPlan) -> Self {
         let link = |(shared, ring)| VcpuLink {
             shared,
@@ -85,17 +85,17 @@ impl Clocks {
         }
     }
 
-    /// How they are to run.
+    /// How the clocks run.
     pub fn plan(&self) -> &ClockPlan {
         &self.plan
     }
 
-    /// What the vCPUs have been asked for; while they are paused, what they go on with then.
+    /// The requested setting. While the vCPUs are paused, it is the setting for afterwards.
     pub fn setting(&self) -> ClockSetting {
         self.setting
     }
 
-    /// What takes samples now: [`ClockPlan::fallback`] if it does so on any vCPU.
+    /// What takes samples now: [`ClockPlan::fallback`] if that takes samples on any vCPU.
     pub fn source(&self) -> ClockSource {
         let is_in_kernel = || {
             let mut vcpus = self.vcpus.iter();
@@ -111,40 +111,40 @@ impl Clocks {
         }
     }
 
-    /// True while something makes ticks, or does so again when the vCPUs are paused no more.
+    /// True while something makes ticks, or will make ticks after the pause of the vCPUs.
     pub fn is_ticking(&self) -> bool {
         self.setting.source.is_some()
     }
 
-    /// True while the vCPUs are to stand still.
+    /// True while the vCPUs are paused.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// Has all vCPUs stand still, after they have handed over every tick that is due, or go on.
+    /// Pauses all vCPUs, after they have handed over every tick that is due, or lets them continue.
     pub fn pause(&mut self, is_paused: bool) -> Flush {
         self.is_paused = is_paused;
         self.ask_all()
     }
 
-    /// Asks all vCPUs for `setting`. They hand over every tick that is due before they follow it.
+    /// Requests `setting` of all vCPUs. They hand over every tick that is due before they follow it.
     pub fn set(&mut self, setting: ClockSetting) -> Flush {
         self.setting = setting;
         self.ask_all()
     }
 
-    /// Asks every vCPU thread to answer once, with the clocks as they are.
+    /// Requests an answer of every vCPU thread, without a change of the clocks.
     pub fn ask_all(&self) -> Flush {
         self.ask(|_| true)
     }
 
-    /// Begins to take in every tick that is due now. A vCPU that runs hands its ticks over by itself, so that only
-    /// halted ones are asked.
+    /// Begins to collect every tick that is due now. A vCPU that runs hands over its ticks by itself, so that only
+    /// halted vCPUs get a request.
     pub fn flush(&self) -> Flush {
         self.ask(|vcpu| vcpu.shared.control.is_halted())
     }
 
-    /// Asks those vCPUs, and waits for them and for those that owe an answer from before.
+    /// Sends the request to the `chosen` vCPUs. The flush waits for them, and for those that haven't answered an earlier request.
     fn ask(&self, chosen: impl Fn(&VcpuLink) -> bool) -> Flush {
         let setting = ClockSetting {
             paused: self.is_paused,
@@ -166,13 +166,13 @@ impl Clocks {
         }
     }
 
-    /// Whether all vCPUs that were asked have answered, or have taken too long for it. After that, what they had to
-    /// hand over is in their rings.
+    /// Whether all requested vCPUs have answered, or have taken too long. After that, the ticks that they had to
+    /// hand over are in their rings.
     pub fn is_over(&self, flush: &Flush) -> bool {
         self.is_over_after(flush, flush.begun.elapsed())
     }
 
-    /// As [`Self::is_over`], this long after `flush` began.
+    /// The result of [`Self::is_over`] this long after `flush` began.
     fn is_over_after(&self, flush: &Flush, waited: Duration) -> bool {
         flush.asked.iter().all(|(index, generation)| {
             self.vcpus.get(*index).is_none_or(|vcpu| {
@@ -189,15 +189,15 @@ impl Clocks {
         })
     }
 
-    /// Takes all that the vCPUs have handed over by now: each run of ticks, and the frames of its sample's stack, goes to
-    /// `each`, after the maps of processes that the sample needs. True if there was anything.
+    /// Takes everything that the vCPUs have handed over by now. Calls `each` with each run of ticks and the frames of its sample's
+    /// stack, after the maps of processes that the sample needs. True if there was anything.
     pub fn drain(
         &mut self,
         mut each: impl FnMut(&mut Vec<Arc<ProcessMap>>, &Ticks, &[u64]),
     ) -> bool {
         let mut any = false;
         for vcpu in &mut self.vcpus {
-            // A vCPU can fill its ring as fast as it is emptied: what comes meanwhile is for the next time.
+            // A vCPU can fill its ring as fast as it is emptied, so that ticks that come meanwhile stay for the next call.
             let mut present = vcpu.ring.present();
             while let Some((ticks, frames)) = vcpu.ring.pop(&mut present, &mut self.maps) {
                 any = true;
@@ -209,17 +209,17 @@ impl Clocks {
         any
     }
 
-    /// What the profiler shares with the thread of vCPU `index`.
+    /// The state that the profiler shares with the thread of vCPU `index`.
     pub fn vcpu(&self, index: usize) -> Option<&VcpuShared> {
         self.vcpus.get(index).map(|vcpu| &*vcpu.shared)
     }
 
-    /// How many vCPUs there are.
+    /// The number of vCPUs.
     pub fn count(&self) -> usize {
         self.vcpus.len()
     }
 
-    /// How many ticks each vCPU's clock has made.
+    /// The number of ticks that each vCPU's clock has made.
     pub fn ticks(&self) -> Vec<u64> {
         self.ledgers().map(|ledger| ledger.ticks).collect()
     }

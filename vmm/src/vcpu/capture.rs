@@ -10,7 +10,7 @@ const RFLAGS_INTERRUPT_ENABLE: u64 = 1 << 9;
 const RFLAGS_VIRTUAL_8086: u64 = 1 << 17;
 const CR0_PROTECTION_ENABLE: u64 = 1;
 
-/// Where the registers come from.
+/// The source of the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterSource {
     /// The shared run page (KVM_CAP_SYNC_REGS): no system call.
@@ -20,7 +20,7 @@ pub enum RegisterSource {
 }
 
 impl RegisterSource {
-    /// The word for it in reports.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::RunPage => "run page",
@@ -28,7 +28,7 @@ impl RegisterSource {
         }
     }
 
-    /// Has KVM store the registers at each exit to user space, or not.
+    /// Makes KVM store the registers at each exit to user space, or not.
     pub fn enable(self, vcpu: &mut VcpuFd, on: bool) {
         if self == Self::Ioctls {
             return;
@@ -42,9 +42,9 @@ impl RegisterSource {
         }
     }
 
-    /// The registers as of the last return of KVM_RUN. After an exit of the guest's own its instruction may be
-    /// unfinished: the program counter then stands at it, or behind it already, and what it reads hasn't arrived. `None`
-    /// if KVM won't tell.
+    /// The registers as of the last return of KVM_RUN. After an exit that the guest has caused, its instruction may be
+    /// unfinished: the program counter is at the instruction or behind it, and the value that it reads hasn't arrived. `None`
+    /// if KVM refuses the registers.
     pub fn read(self, vcpu: &mut VcpuFd) -> Option<Registers> {
         match self {
             Self::RunPage => {
@@ -56,7 +56,7 @@ impl RegisterSource {
     }
 }
 
-/// The registers by KVM_GET_REGS and KVM_GET_SREGS; after an I/O exit, some are still unsettled.
+/// The registers by KVM_GET_REGS and KVM_GET_SREGS. After an I/O exit, the instruction hasn't changed some of them yet.
 pub fn read_by_ioctls(vcpu: &VcpuFd) -> Option<Registers> {
     Some(select_registers(
         &vcpu.get_regs().ok()?,
@@ -64,7 +64,7 @@ pub fn read_by_ioctls(vcpu: &VcpuFd) -> Option<Registers> {
     ))
 }
 
-/// What introspection needs of the registers that KVM tells.
+/// Selects the registers that introspection needs.
 pub fn select_registers(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
     let real_mode = sregs.cr0 & CR0_PROTECTION_ENABLE == 0;
     Registers {
@@ -110,13 +110,13 @@ pub fn select_registers(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
     }
 }
 
-/// Where the page tables are that `cr3` selects, without the PCID and cache control in its low 12 bits (SDM volume
-/// 3, section 4.5).
+/// The address of the page tables that `cr3` selects, without the PCID and cache control in its low 12 bits (SDM
+/// volume 3, section 4.5).
 pub fn page_table_root(cr3: u64) -> u64 {
     cr3 & 0x000f_ffff_ffff_f000
 }
 
-/// The interrupt priority level: 15 with interrupts off, else the task priority class in CR8.
+/// The interrupt priority level: 15 with interrupts off, or else the task priority class in CR8.
 pub fn interrupt_priority_level(registers: &Registers) -> u8 {
     if registers.rflags & RFLAGS_INTERRUPT_ENABLE == 0 {
         return IPL_MASKED;

@@ -1,4 +1,4 @@
-//! Exits that the guest causes: which event they are, and which instruction it was.
+//! Exits that the guest causes: their events, and the instructions that have caused them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ pub enum GuestExit {
 }
 
 impl GuestExit {
-    /// `None` for an exit that has another cause: a kick, or a failure.
+    /// The kind of `exit`; `None` for an exit that has another cause: a kick, or a failure.
     pub fn of(exit: &VcpuExit<'_>) -> Option<Self> {
         match exit {
             VcpuExit::IoIn(..) => Some(Self::PortRead),
@@ -46,15 +46,15 @@ impl GuestExit {
             EventKind::Mmio => matches!(self, Self::MmioRead | Self::MmioWrite),
             EventKind::MmioRead => self == Self::MmioRead,
             EventKind::MmioWrite => self == Self::MmioWrite,
-            // The host's kernel counts the others (`KernelEvent`).
+            // The host's kernel counts the other events (`KernelEvent`).
             _ => false,
         }
     }
 
-    /// An address inside the instruction that has caused this exit, with the `registers` as they are until KVM_RUN is
-    /// entered again: its first byte, or its last one.
+    /// The address of the first or the last byte of the instruction that has caused this exit. `registers` are those before
+    /// KVM_RUN is entered again.
     ///
-    /// Whether the program counter has already moved on depends on what the instruction does (Linux,
+    /// Whether the program counter has already advanced depends on the instruction (Linux,
     /// `x86_emulate_instruction` and `kvm_fast_pio` in `arch/x86/kvm/x86.c`): a read waits for its value and stays where
     /// it is; an emulated write has been completed; OUT by VMX and SVM without emulation stays, and is completed later.
     /// A repeated string instruction stays until its last round.
@@ -107,7 +107,7 @@ fn next_opcode(registers: &Registers, memory: &GuestMemory) -> Option<Opcode> {
     None
 }
 
-/// How often KVM_RUN has returned, by the cause. Only the vCPU's thread counts.
+/// The number of returns of KVM_RUN, by cause. Only the vCPU's thread counts them.
 #[derive(Debug, Default)]
 pub struct ExitTotals {
     caused: [AtomicU64; 4],
@@ -120,29 +120,29 @@ impl ExitTotals {
         increment(&self.caused[exit as usize]);
     }
 
-    /// Counts one that kvmprof has caused: for a tick, or to ask something.
+    /// Counts an exit that kvmprof has caused, for a tick or a request.
     pub fn count_interrupted(&self) {
         increment(&self.interrupted);
     }
 
-    /// How many of this kind the guest has caused.
+    /// The number of exits of this kind that the guest has caused.
     pub fn of(&self, exit: GuestExit) -> u64 {
         self.caused[exit as usize].load(Ordering::Relaxed)
     }
 
-    /// How many kvmprof has caused.
+    /// The number of exits that kvmprof has caused.
     pub fn interrupted(&self) -> u64 {
         self.interrupted.load(Ordering::Relaxed)
     }
 }
 
-/// Nobody else writes, so this needs no locked instruction.
+/// No other thread writes, so this needs no locked instruction.
 fn increment(total: &AtomicU64) {
     total.store(total.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Counts exits of a vCPU, and says which ones make a tick: of each `period` events one, at random. A guest does the same
-/// again and again: with a fixed distance some of its exits would make all the ticks, and others none.
+/// Counts exits of a vCPU, and chooses those that make a tick: one of each `period` events, at random. A guest repeats its
+/// work: with a fixed distance, some of its exits would make all ticks, and others none.
 #[derive(Debug)]
 pub struct ExitCounter {
     event: Option<SamplingEvent>,
@@ -153,7 +153,7 @@ pub struct ExitCounter {
 }
 
 impl ExitCounter {
-    /// One that counts nothing at first. `seed` should differ between vCPUs.
+    /// A counter that counts nothing at first. `seed` should differ between vCPUs.
     pub fn new(seed: u64) -> Self {
         Self {
             event: None,
@@ -163,7 +163,7 @@ impl ExitCounter {
         }
     }
 
-    /// The event that makes ticks, also one that the host's kernel counts.
+    /// The event that makes ticks, including one that the host's kernel counts.
     pub fn event(&self) -> Option<SamplingEvent> {
         self.event
     }
@@ -176,7 +176,7 @@ impl ExitCounter {
         }
     }
 
-    /// Counts `exit`, if it is one of what is counted. True if it makes a tick.
+    /// Counts `exit`, if it belongs to the counted event. True if it makes a tick.
     pub fn count(&mut self, exit: GuestExit) -> bool {
         let Some(event) = self.event.filter(|event| exit.is_of(event.kind())) else {
             return false;

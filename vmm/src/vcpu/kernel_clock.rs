@@ -1,5 +1,5 @@
-//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each: they wait in a ring until the vCPU's
-//! thread takes them, when an alarm of its own run time rings, or somebody asks.
+//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample. The samples wait in a ring until
+//! the vCPU's thread takes them: when an alarm of its own run time rings, or on request.
 
 use std::fs::File;
 use std::io;
@@ -23,17 +23,17 @@ use crate::kernel_capture::{
 };
 use crate::machine::{GuestMemory, Machine};
 
-/// Samples wait for so long at most while the vCPU runs, in ns. Each batch costs the guest an exit.
+/// Maximum time that samples wait while the vCPU runs, in ns. Each batch costs the guest an exit.
 const LONGEST_WAIT: u64 = 250_000_000;
-/// Bytes of a sample in pcs's records.
+/// Size of a sample's record in pcs, in bytes.
 const RECORD_BYTES: usize = 16;
-/// Samples that all vCPUs together may hand over at once: half of what pcs has room for when it is opened, so that a reader
-/// with the buffers that it has by itself loses none.
+/// Maximum number of samples that all vCPUs together hand over at once: half of pcs's default buffers, so that a reader
+/// with these buffers loses none.
 const BATCH: u64 = (DEF_BUFNO * BSIZE / RECORD_BYTES / 2) as u64;
-/// Where that is less than the profiler would take at a look anyway, it needn't come more often than its looks, in ns.
+/// Minimum time that samples wait, in ns: the profiler doesn't look more often.
 const SHORTEST_WAIT: u64 = 10_000_000;
 
-/// What takes samples of all vCPUs of a guest of this process.
+/// The host kernel's sampling of all vCPUs of a guest of this process.
 #[derive(Debug)]
 pub struct KernelSampling {
     host: SamplingHost,
@@ -42,10 +42,10 @@ pub struct KernelSampling {
 }
 
 impl KernelSampling {
-    /// Asks the host's kernel to sample `machine`, whose guest `knowledge` describes; with `host_stacks`, those below the guest's, too.
+    /// Prepares the sampling of `machine`, whose guest `knowledge` describes. With `host_stacks`, samples have the host's stacks, too.
     ///
     /// # Errors
-    /// Why it won't.
+    /// The host's kernel can't take samples.
     pub fn new(
         machine: &Machine,
         knowledge: &GuestKnowledge,
@@ -65,14 +65,14 @@ impl KernelSampling {
         Ok(sampling)
     }
 
-    /// Whether its samples have all that recordings want of the guest of which `knowledge` is known.
+    /// Whether samples have everything that recordings need of the guest that `knowledge` describes.
     pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
-        // Of other guests than Linux it copies no stacks (docs/limits.md), and they have no mappings.
+        // For other guests than Linux the host's kernel copies no stacks (docs/limits.md), and there are no mappings.
         self.host.knows_privilege() || !knowledge.may_be_linux()
     }
 }
 
-/// Where guest memory is in this process.
+/// The slots of guest memory in this process.
 fn slots(memory: &GuestMemory) -> Slots {
     let slot = |region: &vm_memory::GuestRegionMmap<()>| Slot {
         address: region.start_addr(),
@@ -85,19 +85,19 @@ fn slots(memory: &GuestMemory) -> Slots {
     Slots::new(&slots).unwrap_or_default()
 }
 
-/// The clock of one vCPU. All of it is the business of the vCPU's thread.
+/// The clock of one vCPU. Only the vCPU's thread uses it.
 #[derive(Debug)]
 pub struct KernelClock {
     sampling: Arc<KernelSampling>,
     vcpu: u16,
     thread: VcpuThreadId,
     schedstat: File,
-    // Rings when a batch is complete.
+    // The alarm that rings when a batch is complete.
     alarm: RunTimeAlarm,
     running: Option<Running>,
-    // Whether the host's kernel has refused it after all.
+    // Whether the host's kernel has refused to take samples of this vCPU.
     is_refused: bool,
-    // What records lack something for.
+    // The setting that records don't suffice for.
     unserved: Option<ClockSetting>,
 }
 
@@ -109,20 +109,20 @@ struct Running {
     ticks: KernelTicks,
 }
 
-/// What a vCPU that stood still has shown.
+/// What was found of a stopped vCPU.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Where values are that tell who runs.
+    /// The places of the values that identify the running process.
     pub places: Option<ProcessPlaces>,
     /// Its registers.
     pub registers: Registers,
 }
 
 impl KernelClock {
-    /// That of vCPU number `vcpu`, which the calling thread runs by `fd`. It stands still at first.
+    /// The clock of vCPU number `vcpu`, which the calling thread runs by `fd`. The clock is stopped at first.
     ///
     /// # Errors
-    /// The host refuses what tells the thread's time.
+    /// The host refuses the alarm or the thread's statistics.
     pub fn for_this_thread(
         vcpu: u16,
         fd: &VcpuFd,
@@ -130,7 +130,7 @@ impl KernelClock {
     ) -> io::Result<Self> {
         let thread = VcpuThreadId {
             descriptor: fd.as_raw_fd(),
-            // Itself, which is all that its filter allows it (`kvmprof_sandbox`).
+            // 0 stands for the calling thread: the thread's filter allows nothing else (`kvmprof_sandbox`).
             tid: 0,
         };
         Ok(Self {
@@ -145,19 +145,19 @@ impl KernelClock {
         })
     }
 
-    /// Whether it makes ticks.
+    /// Whether the clock makes ticks.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Whether it stands still and may be started for `setting`.
+    /// Whether the clock is stopped and may be started for `setting`.
     pub fn is_ready(&self, setting: &ClockSetting) -> bool {
         let may_serve = !setting.exits && self.unserved != Some(*setting);
         self.running.is_none() && !self.is_refused && may_serve
     }
 
-    /// Whether records have what `setting` asks for, if the guest has shown what is `found`. If not it isn't ready for that
-    /// again.
+    /// Whether records suffice for `setting` with what was `found` of the vCPU. If not, the clock isn't ready for this setting any
+    /// more.
     pub fn can_serve(&mut self, found: &Found, setting: &ClockSetting) -> bool {
         let can = self.serves(found, setting);
         self.unserved = (!can).then_some(*setting);
@@ -169,8 +169,8 @@ impl KernelClock {
         can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
-    /// Whether more is known of where values are than the program reads.
-    pub fn is_news(&self, places: &ProcessPlaces) -> bool {
+    /// Whether `places` has more values than the program reads.
+    pub fn is_improved_by(&self, places: &ProcessPlaces) -> bool {
         let known = self
             .running
             .as_ref()
@@ -183,7 +183,7 @@ impl KernelClock {
         let period = Grid::new(0, hz, None).period();
         let started = self.capture(&found, &setting, period).and_then(|capture| {
             let times = self.times().map_err(KernelCaptureError::Times)?;
-            // It has taken its time.
+            // The start may have taken a while.
             let now = monotonic_ns();
             let grid = Grid::new(aligned_start(now, hz), hz, None);
             Ok(KernelTicks::new(grid, now, times, Some(capture)))
@@ -220,10 +220,10 @@ impl KernelClock {
         Capture::start(host, slots, self.thread, contents, period)
     }
 
-    /// Goes on for `setting` at `hz` ticks a second, if it runs and can. The ticks until now have been taken.
+    /// Continues with `setting` at `hz` ticks a second, if the clock runs and records suffice. The ticks until now have been taken.
     pub fn follow(&mut self, hz: u32, setting: ClockSetting) -> bool {
         let can_serve = self.running.as_ref().is_some_and(|running| {
-            // What is copied is a part of the program.
+            // The program determines which stacks are copied.
             running.hz == hz
                 && running.setting.stacks == setting.stacks
                 && self.serves(&running.found, &setting)
@@ -234,8 +234,8 @@ impl KernelClock {
         can_serve
     }
 
-    /// Has the values read from now on whose places were `found`. The ticks until now have been taken.
-    pub fn learn(&mut self, found: Found) {
+    /// Makes the program read the values whose places are in `found`, from now on. The ticks until now have been taken.
+    pub fn read_from(&mut self, found: Found) {
         let Some(running) = &self.running else { return };
         match self.capture(&found, &running.setting, running.ticks.period()) {
             Ok(capture) => {
@@ -248,7 +248,7 @@ impl KernelClock {
         }
     }
 
-    /// Hands over all samples until now, as `view` sees the guest, and what became of the other ticks.
+    /// Hands over all samples until now, as `view` sees the guest, and the account of the other ticks.
     pub fn take(&mut self, view: &mut VcpuView<GuestMemory>, ticks: &mut TickSender) {
         let Some(mut running) = self.running.take() else {
             return;
@@ -271,7 +271,7 @@ impl KernelClock {
         self.await_batch();
     }
 
-    /// Stops it. Ticks that haven't been taken never will be.
+    /// Stops the clock. Ticks that haven't been taken are dropped.
     pub fn stop(&mut self) {
         self.running = None;
         self.alarm.disarm();
@@ -289,17 +289,17 @@ impl KernelClock {
         }
     }
 
-    /// The thread's times, of which the one that it has run is exact.
+    /// The thread's times. The run time is exact.
     fn times(&self) -> io::Result<ThreadTimes> {
-        let told = ThreadTimes::read(&self.schedstat)?;
+        let times = ThreadTimes::read(&self.schedstat)?;
         Ok(ThreadTimes {
-            run: thread_cpu_ns(self.thread.tid).unwrap_or(told.run),
-            ..told
+            run: thread_cpu_ns(self.thread.tid).unwrap_or(times.run),
+            ..times
         })
     }
 }
 
-/// Whether records with the values of `places` have what `setting` asks for; with `has_stacks` copies of the stacks of Linux
+/// Whether records with the values of `places` suffice for `setting`. With `has_stacks`, they have copies of the stacks of Linux
 /// guests, too.
 fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks: bool) -> bool {
     let has_group = || {
@@ -308,7 +308,7 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
             values.any(|value| value.kind == ValueKind::ProcessGroup)
         })
     };
-    // Other guests have no mappings, and no stacks by this clock: whoever chose it wants the guest to lose little time.
+    // Other guests have no mappings, and with this clock no stacks: users choose it so that the guest loses little time.
     let is_linux = places.is_some_and(|places| places.is_linux);
     let wants_stacks = setting.processes || setting.stacks != StackParts::default();
     !setting.exits
@@ -316,8 +316,8 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
         && (!wants_stacks || !is_linux || has_stacks)
 }
 
-/// How long the thread of one of `vcpus` vCPUs runs until its samples are taken, if its ring has `room` for so many: half of it is
-/// left for a thread that takes them late.
+/// How long the thread of one of `vcpus` vCPUs runs until its samples are taken, if its ring has `room` for this many samples. Half of
+/// the ring is kept for a thread that takes them late.
 fn batch_ns(period: u64, room: u64, vcpus: usize) -> u64 {
     let samples = |count: u64| period.saturating_mul(count);
     let share = BATCH / u64::try_from(vcpus.max(1)).unwrap_or(u64::MAX);

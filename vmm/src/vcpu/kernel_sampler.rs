@@ -1,7 +1,7 @@
-//! When a vCPU is sampled by the host's kernel (`--clock kernel`), and when by exits.
+//! Decides when the host's kernel samples a vCPU (`--clock kernel`), and when exits do.
 //!
-//! By exits it is while the guest hasn't shown yet where its processes are, and while somebody wants more than a record of
-//! the host's kernel has: then as with `--clock thread`.
+//! Exits sample the vCPU, as with `--clock thread`, while the guest's processes haven't been located yet, and while a consumer
+//! needs more than a record of the host's kernel has.
 
 use kvm_ioctls::VcpuFd;
 
@@ -11,24 +11,24 @@ use super::sampler::Sampler;
 use crate::clock::{ClockSetting, TickSource, monotonic_ns};
 
 impl Sampler {
-    /// Hands over what the host's kernel has sampled until now.
+    /// Hands over the host kernel's samples until now.
     pub(super) fn take_kernel_ticks(&mut self, fd: &VcpuFd) {
         let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_running()) else {
             return;
         };
         kernel.take(&mut self.view, &mut self.ticks);
-        // What wasn't mapped when the guest began may be mapped now.
+        // Pages that weren't mapped when the guest started may be mapped now.
         if self.knowledge.linux().is_none()
             && let Some(registers) = read_by_ioctls(fd)
             && let Some(places) = (self.view.introspector).places(&self.view.memory, &registers)
-            && kernel.is_news(&places)
+            && kernel.is_improved_by(&places)
         {
             let places = Some(places);
-            kernel.learn(Found { places, registers });
+            kernel.read_from(Found { places, registers });
         }
     }
 
-    /// Has the host's kernel take the samples from now on, if that can give what is asked for. All ticks until now have been
+    /// Lets the host's kernel take the samples from now on, if its records suffice. All ticks until now have been
     /// taken.
     pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd) {
         let setting = self.setting.effective();
@@ -63,7 +63,7 @@ impl Sampler {
         control.set_halted(true);
     }
 
-    /// Whether the host's kernel goes on taking the samples for `setting`. If not it takes none from here on.
+    /// Whether the host's kernel continues to take the samples, with `setting`. If not, it takes none from now on.
     pub(super) fn stays_in_kernel(&mut self, setting: &ClockSetting) -> bool {
         let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_running()) else {
             return false;
@@ -79,7 +79,7 @@ impl Sampler {
         false
     }
 
-    /// The thread ends: what the host's kernel has sampled until now is all.
+    /// Takes the host kernel's last samples, when the thread ends.
     pub(super) fn finish_kernel(&mut self) {
         if let Some(kernel) = &mut self.kernel {
             kernel.take(&mut self.view, &mut self.ticks);

@@ -9,9 +9,9 @@ use super::signals;
 pub struct Kicker {
     // 0 before the thread runs, and after it.
     tid: AtomicI32,
-    // Kicked, and not seen yet: kicks mustn't pile up on a vCPU that is stuck in an exit.
+    // Whether a kick hasn't been seen yet: kicks mustn't accumulate on a vCPU that is stuck in an exit.
     pending: AtomicBool,
-    // The processor of the host that the thread was on when it saw a kick last; negative if that isn't known.
+    // The processor of the host that the thread was on when it last saw a kick; negative if that isn't known.
     processor: AtomicI32,
 }
 
@@ -26,7 +26,7 @@ impl Default for Kicker {
 }
 
 impl Kicker {
-    /// Ties it to the calling thread.
+    /// Attaches it to the calling thread.
     pub fn attach(&self) {
         self.tid
             .store(rustix::thread::gettid().as_raw_pid(), Ordering::Release);
@@ -34,7 +34,7 @@ impl Kicker {
         fence(Ordering::SeqCst);
     }
 
-    /// Unties it: kicks do nothing from here on.
+    /// Detaches it. Kicks have no effect from now on.
     pub fn detach(&self) {
         self.tid.store(0, Ordering::Release);
     }
@@ -50,7 +50,7 @@ impl Kicker {
         (tid != 0).then_some(tid)
     }
 
-    /// Kicks.
+    /// Kicks the vCPU.
     pub fn kick(&self) {
         fence(Ordering::SeqCst);
         let tid = self.tid.load(Ordering::Acquire);
@@ -59,8 +59,8 @@ impl Kicker {
         }
     }
 
-    /// The vCPU has returned from KVM_RUN. What it looks at after this call is as new as any kick
-    /// before it.
+    /// Notes that the vCPU has returned from KVM_RUN. After this call, the thread sees all requests that were made before
+    /// a kick that came before this call.
     pub fn seen(&self) {
         self.pending.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -69,7 +69,7 @@ impl Kicker {
         self.processor.store(processor, Ordering::Relaxed);
     }
 
-    /// The processor of the host that the thread was on when it saw a kick last, if that is known.
+    /// The processor of the host that the thread was on when it last saw a kick, if that is known.
     pub fn processor(&self) -> Option<usize> {
         usize::try_from(self.processor.load(Ordering::Relaxed)).ok()
     }

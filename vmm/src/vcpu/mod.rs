@@ -1,4 +1,4 @@
-//! vCPU threads: running the guest, and looking at it when a tick is due.
+//! vCPU threads: they run the guest, and look at it when a tick is due.
 
 mod capture;
 mod exits;

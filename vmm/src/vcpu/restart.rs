@@ -1,5 +1,5 @@
-//! A restart of the machine: the threads of all vCPUs meet, one of them brings memory and devices into the state in which the
-//! machine starts, then each does so with its own vCPU.
+//! A restart of the machine. The threads of all vCPUs meet. One of them resets memory and devices to their initial state. Then
+//! each thread resets its own vCPU.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,22 +13,22 @@ use crate::console::HvcConsole;
 use crate::lock::lock;
 use crate::machine::{Machine, MachineError};
 
-/// Between two restarts: a guest that does nothing else than reset itself makes 20 a second.
+/// Minimum time between two restarts: a guest that only resets itself makes 20 a second.
 const SHORTEST_DISTANCE: Duration = Duration::from_millis(50);
-/// Restarts that nobody has taken note of yet; of more, the oldest are forgotten.
+/// Maximum number of restarts that haven't been taken yet. The oldest ones beyond it are dropped.
 const MAX_UNNOTED: usize = 1024;
 
 /// What a reset of the guest does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnReset {
-    /// The guest starts anew.
+    /// The guest restarts.
     #[default]
     Restart,
-    /// The guest has ended.
+    /// The guest ends.
     Exit,
 }
 
-/// Restarts of a machine, shared by all its vCPUs' threads and who asks for them.
+/// The restarts of a machine, shared by all its vCPUs' threads and the threads that request restarts.
 pub struct Restart {
     machine: Arc<Machine>,
     knowledge: Arc<GuestKnowledge>,
@@ -42,10 +42,10 @@ pub struct Restart {
     changed: Condvar,
 }
 
-/// Where the threads are.
+/// The meeting of the threads.
 #[derive(Debug, Default)]
 struct Meeting {
-    /// How many have come.
+    /// The number of threads that have come.
     present: usize,
     /// Counts the meetings.
     number: u64,
@@ -54,18 +54,18 @@ struct Meeting {
     unnoted: Vec<u64>,
 }
 
-/// How a restart has gone.
+/// The result of a restart.
 #[derive(Debug)]
 pub enum Restarted {
     /// The vCPU may run.
     Yes,
-    /// The threads are to end, or another one couldn't do its part.
+    /// The threads are to end, or another thread's part has failed.
     Stopped,
 }
 
 impl Restart {
-    /// Restarts `machine`, of which `knowledge` is known and which has this virtio console, as `on_reset` says. Its `vcpus`' threads end
-    /// when `stopping` is set; whoever takes note of restarts hears of them by `doorbell`.
+    /// The restarts of `machine`, whose guest `knowledge` describes and which has this virtio console. The threads of its `vcpus` end
+    /// when `stopping` is set. `doorbell` rings after each restart.
     pub fn new(
         machine: Arc<Machine>,
         knowledge: Arc<GuestKnowledge>,
@@ -89,29 +89,29 @@ impl Restart {
         }
     }
 
-    /// What a reset does.
+    /// The effect of a reset.
     pub fn on_reset(&self) -> OnReset {
         self.on_reset
     }
 
-    /// Whether a reset by the guest itself is its end: that is wanted, or its kernel has panicked, which a restart would hide.
+    /// Whether a reset by the guest itself ends it: the configuration says so, or its kernel has panicked, which a restart would hide.
     pub fn is_end(&self) -> bool {
         self.on_reset == OnReset::Exit || self.has_panicked()
     }
 
     fn has_panicked(&self) -> bool {
-        // The console only counts where the kernel's memory can't be asked.
-        let is_told = || {
+        // The console matters only if the kernel's memory doesn't show it.
+        let console_shows_panic = || {
             let on_hvc = self.hvc.as_ref().and_then(|hvc| hvc.panic_message());
             on_hvc
                 .or_else(|| self.machine.devices.serial().panic_message())
                 .is_some()
         };
         let known = self.knowledge.has_panicked(&self.machine.memory);
-        known.unwrap_or_else(is_told)
+        known.unwrap_or_else(console_shows_panic)
     }
 
-    /// Asks for a restart. Every vCPU's thread is to call [`Restart::carry_out`].
+    /// Requests a restart. Every vCPU's thread then has to call [`Restart::carry_out`].
     pub fn request(&self) {
         self.requested.store(true, Ordering::SeqCst);
         for vcpu in &self.vcpus {
@@ -119,26 +119,26 @@ impl Restart {
         }
     }
 
-    /// True until all threads have met for it.
+    /// True from a request until all threads have met for it.
     pub fn is_requested(&self) -> bool {
         self.requested.load(Ordering::SeqCst)
     }
 
-    /// Lets those go on who wait here, once `stopping` is set.
+    /// Wakes the waiting threads, once `stopping` is set.
     pub fn wake(&self) {
         drop(lock(&self.meeting));
         self.changed.notify_all();
     }
 
-    /// When the restarts were that nobody has taken note of yet, in ns of CLOCK_MONOTONIC, the oldest first.
+    /// Takes the times of the restarts since the last call, in ns of CLOCK_MONOTONIC, the oldest first.
     pub fn take_unnoted(&self) -> Vec<u64> {
         std::mem::take(&mut lock(&self.meeting).unnoted)
     }
 
-    /// A vCPU's part of the restart: `restore` brings the vCPU, whose thread this is, into its initial state. Waits for the others'.
+    /// Does a vCPU's part of the restart, on its thread: `restore` resets the vCPU to its initial state. Waits for the other threads.
     ///
     /// # Errors
-    /// This thread's part can't be done.
+    /// This thread's part has failed.
     pub fn carry_out(
         &self,
         restore: impl FnOnce() -> Result<(), MachineError>,
@@ -151,7 +151,7 @@ impl Restart {
             self.fail();
             return Err(error);
         }
-        // None may run, and start another, before all are as they were.
+        // No vCPU may run, and start another one, before all are reset.
         self.meet(|| Ok(()))?;
         Ok(if self.is_over() {
             Restarted::Stopped
@@ -169,7 +169,7 @@ impl Restart {
         self.changed.notify_all();
     }
 
-    /// Waits for all threads; the last one does `work` before the others go on.
+    /// Waits for all threads. The last one does `work` before the others continue.
     fn meet(&self, work: impl FnOnce() -> Result<(), MachineError>) -> Result<(), MachineError> {
         let mut meeting = lock(&self.meeting);
         meeting.present += 1;
@@ -198,7 +198,7 @@ impl Restart {
         result
     }
 
-    /// All vCPUs stand still: does all but their part.
+    /// Resets everything except the vCPUs, which stand still.
     fn restart_machine(&self) -> Result<(), MachineError> {
         self.keep_distance();
         self.requested.store(false, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The way from a vCPU's thread to the profiler's.
+//! The ring that carries ticks from a vCPU's thread to the profiler's thread.
 
 use std::io;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use kvmprof_recording::{MAX_STACK_FRAMES, Ticks};
 use rtrb::{Consumer, Producer, RingBuffer};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// Entries of a ring: 0.4 s of samples at the fastest clock, so that a profiler that the host
-/// keeps waiting loses none.
+/// Number of entries of a ring: 0.4 s of samples at the fastest clock, so that none is lost if the host
+/// doesn't run the profiler for a while.
 const RING_ENTRIES: usize = 4096;
-/// Frames that travel beside them: for all of those samples stacks of usual depth.
+/// Number of frames beside the entries: stacks of usual depth for all samples.
 const RING_FRAMES: usize = RING_ENTRIES * 32;
-/// Maps of processes that travel beside them: each process brings one when it begins, and some more as it loads its
+/// Number of maps of processes beside the entries: each process sends one when it starts, and some more as it loads its
 /// libraries.
 const RING_MAPS: usize = 256;
 
-/// Wakes the profiler's thread up, only if it sleeps.
+/// Wakes up the profiler's thread, only if it sleeps.
 #[derive(Debug)]
 pub struct Doorbell {
     asleep: AtomicBool,
@@ -37,25 +37,25 @@ impl Doorbell {
         })
     }
 
-    /// What the profiler's thread polls.
+    /// The event that the profiler's thread polls.
     pub fn event(&self) -> &EventFd {
         &self.event
     }
 
-    /// The profiler is about to sleep; it must look at all rings once more after this.
+    /// Notes that the profiler is about to sleep. It must look at all rings once more after this call.
     pub fn sleeping(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The profiler is awake.
+    /// Notes that the profiler is awake.
     pub fn awake(&self) {
         self.asleep.store(false, Ordering::Relaxed);
         // EAGAIN: it hasn't rung.
         let _ = self.event.read();
     }
 
-    /// Rings, if the profiler sleeps. To be called after the entry is in the ring.
+    /// Rings, if the profiler sleeps. Call this after the entry is in the ring.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
@@ -63,9 +63,9 @@ impl Doorbell {
         }
     }
 
-    /// Rings.
+    /// Rings, even if the profiler is awake.
     pub fn ring_anyway(&self) {
-        // A full counter has rung already.
+        // If the counter is full, it has rung already.
         let _ = self.event.write(1);
     }
 }
@@ -77,7 +77,7 @@ pub struct TickSender {
     frames: Producer<u64>,
     maps: Producer<Arc<ProcessMap>>,
     doorbell: Arc<Doorbell>,
-    // Counts that found no room yet.
+    // Counts that haven't found room yet.
     carried: Ticks,
 }
 
@@ -87,11 +87,11 @@ pub struct TickReceiver {
     ring: Consumer<Ticks>,
     frames: Consumer<u64>,
     maps: Consumer<Arc<ProcessMap>>,
-    // Those of the last ticks.
+    // The frames of the last ticks.
     stack: [u64; MAX_STACK_FRAMES],
 }
 
-/// What is in a ring at one moment.
+/// The contents of a ring at one moment.
 #[derive(Debug)]
 pub struct Present {
     ticks: usize,
@@ -123,13 +123,13 @@ pub fn tick_ring(vcpu: u16, doorbell: Arc<Doorbell>) -> (TickSender, TickReceive
 }
 
 impl TickSender {
-    /// Wakes the profiler up, if it sleeps: there is an answer for it.
+    /// Wakes up the profiler, if it sleeps, for an answer.
     pub fn ring(&self) {
         self.doorbell.ring();
     }
 
-    /// Hands `ticks` over, and the `frames` of the sample's stack. When the ring is full the sample counts as lost,
-    /// and the counts go with the next ticks that find room; when only the frames find none, the sample goes without.
+    /// Hands over `ticks`, and the `frames` of the sample's stack. If the ring is full, the sample counts as lost, and the
+    /// counts go with the next ticks that find room. If there is no room only for the frames, the sample goes without them.
     pub fn send(&mut self, ticks: &Ticks, frames: &[u64]) {
         let mut whole = self.carried;
         whole.idle += ticks.idle;
@@ -155,7 +155,7 @@ impl TickSender {
         self.doorbell.ring();
     }
 
-    /// Hands `map` over, ahead of the ticks that are sent next; false when there is no room.
+    /// Hands over `map`, ahead of the ticks that are sent next. False if there is no room.
     pub fn send_map(&mut self, map: Arc<ProcessMap>) -> bool {
         self.maps.push(map).is_ok()
     }
@@ -168,7 +168,7 @@ impl TickSender {
     }
 }
 
-/// All of `frames` or none of them.
+/// Pushes all of `frames` or none of them.
 fn push_frames(ring: &mut Producer<u64>, frames: &[u64]) -> bool {
     match ring.write_chunk_uninit(frames.len()) {
         Ok(chunk) => {
@@ -180,9 +180,9 @@ fn push_frames(ring: &mut Producer<u64>, frames: &[u64]) -> bool {
 }
 
 impl TickReceiver {
-    /// What is there now.
+    /// The ring's contents now.
     pub fn present(&self) -> Present {
-        // In this order: the maps that were sent before these ticks are there then.
+        // The order matters: this way, all maps that were sent before these ticks are present.
         let ticks = self.ring.slots();
         Present {
             ticks,
@@ -190,8 +190,8 @@ impl TickReceiver {
         }
     }
 
-    /// The next ticks of what was `present`, if there are any left, and the frames of their sample's stack. The maps that
-    /// were sent before them are added to `maps`.
+    /// Takes the next ticks of the `present` contents, if there are any left, and the frames of their sample's stack. Adds the maps
+    /// that were sent before them to `maps`.
     pub fn pop(
         &mut self,
         present: &mut Present,
@@ -204,7 +204,7 @@ impl TickReceiver {
         }
         let count = ticks.sample.map_or(0, |sample| sample.stack.frames());
         let stack = self.stack.get_mut(..count)?;
-        // They were handed over before the ticks were.
+        // The frames were handed over before the ticks.
         let chunk = self.frames.read_chunk(count).ok()?;
         for (frame, place) in chunk.into_iter().zip(&mut *stack) {
             *place = frame;

@@ -1,4 +1,4 @@
-//! What a vCPU's thread does when KVM_RUN was interrupted, or an event makes a tick: ticks, samples, requests.
+//! The work of a vCPU's thread when KVM_RUN was interrupted, or an event makes a tick: ticks, samples, requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +19,21 @@ use crate::machine::GuestMemory;
 use crate::profil::VcpuStores;
 use kvmprof_introspection::{GuestKnowledge, Registers};
 
-/// A thread that waits to be kicked looks again after this anyway.
+/// Maximum time that a thread waits to be kicked before it looks again.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A vCPU's clock, its capture and the ring that takes the samples away.
+/// A vCPU's clock, its capture and the ring for its samples.
 #[derive(Debug)]
 pub struct Sampler {
     pub(super) view: VcpuView<GuestMemory>,
     pub(super) clock: VcpuClock,
-    // In place of the clock, where the host's kernel takes the samples.
+    // Replaces the clock while the host's kernel takes the samples.
     pub(super) kernel: Option<KernelClock>,
-    // What the profiler wants.
+    // The profiler's setting.
     pub(super) setting: ClockSetting,
-    // In place of the clock, where an event makes the ticks.
+    // Replaces the clock while an event makes the ticks.
     pub(super) exits: ExitCounter,
-    // The event, where the host's kernel counts it.
+    // The event, while the host's kernel counts it.
     pub(super) event: Option<KernelEvent>,
     pub(super) shared: Arc<VcpuShared>,
     pub(super) knowledge: Arc<GuestKnowledge>,
@@ -44,12 +44,12 @@ pub struct Sampler {
     // An application processor that has not had its SIPI yet has no meaningful registers.
     pub(super) started: bool,
     pub(super) generation: Generation,
-    // Whether anything makes ticks: KVM leaves the registers in the run page then.
+    // Whether anything makes ticks. Then KVM stores the registers in the run page.
     pub(super) is_sampling: bool,
 }
 
 impl Sampler {
-    /// KVM_RUN returned EINTR; `signal` is what was pending.
+    /// Handles an EINTR of KVM_RUN. `signal` is the signal that was pending.
     pub fn interrupted(&mut self, fd: &mut VcpuFd, signal: Option<i32>) {
         self.shared.kicker.seen();
         self.take_kernel_ticks(fd);
@@ -63,7 +63,7 @@ impl Sampler {
             None => {}
         }
         let is_overflow = signal.is_some_and(signals::is_overflow);
-        // One that stays pending would interrupt a halted vCPU again, and be counted again as the end of a halt.
+        // A signal that stays pending would interrupt a halted vCPU again, and count again as the end of a halt.
         if self.event.is_some() && signals::take_overflows() | is_overflow {
             let is_kicked = signal == Some(signals::kick());
             self.sample_counted(fd, now, None, is_kicked);
@@ -73,12 +73,12 @@ impl Sampler {
         self.enter_kernel(fd);
     }
 
-    /// Looks at the guest's tasks, if the profiler wants that.
+    /// Looks at the guest's tasks, if the profiler has requested it.
     fn look_at_tasks(&mut self, fd: &VcpuFd) {
         let (shared, view) = (Arc::clone(&self.shared), &mut self.view);
         let is_there = shared.tasks.carry_out(|reader| {
             let has_started = mp_state(fd).is_none_or(has_started);
-            // Nothing is in the run page where the host's kernel takes samples.
+            // The run page has no registers while the host's kernel takes samples.
             let registers = read_by_ioctls(fd).filter(|_| has_started);
             registers.is_some_and(|registers| view.look_at_tasks(&registers, reader))
         });
@@ -87,7 +87,7 @@ impl Sampler {
         }
     }
 
-    /// Does what the profiler wants, and acknowledges it.
+    /// Follows the profiler's requests, and acknowledges them.
     pub fn follow_requests(&mut self, fd: &mut VcpuFd, now: u64) {
         self.counting.open_asked_for();
         let control = &self.shared.control;
@@ -95,7 +95,7 @@ impl Sampler {
         if generation == self.generation {
             return;
         }
-        // Whoever asks for the kernel's symbols can't wait for the first sample: there may be no clock.
+        // A request for the kernel's symbols can't wait for the first sample, because there may be no clock.
         if self.knowledge.is_unlocated() {
             self.locate_kernel(fd);
         }
@@ -126,15 +126,15 @@ impl Sampler {
         self.counting.look(vcpu);
     }
 
-    /// Stands still while that is asked for: nothing makes ticks, and requests are answered. Returns when the vCPU may go on,
-    /// or when `is_over` and it is kicked. To be called where KVM_RUN has returned EINTR, or before its first call: no
-    /// instruction is unfinished then.
+    /// Stands still while the setting is paused: nothing makes ticks, and requests are answered. Returns when the vCPU may
+    /// continue, or when `is_over` and it is kicked. Call this after KVM_RUN has returned EINTR, or before its first call: then
+    /// no instruction is unfinished.
     pub fn stand_still(&mut self, fd: &mut VcpuFd, is_over: impl Fn() -> bool) {
         if !self.setting.paused {
             return;
         }
-        // Has the guest's watchdogs take no notice of the time that passes (kernel: Documentation/virt/kvm/api.rst,
-        // 4.70). A guest without kvmclock has nothing to take notice by: EINVAL.
+        // Makes the guest's watchdogs ignore the time of the pause (kernel: Documentation/virt/kvm/api.rst, 4.70). For a
+        // guest without kvmclock this fails with EINVAL.
         let _ = fd.kvmclock_ctrl();
         while self.setting.paused && !is_over() {
             signals::wait_for_kick(LONG);
@@ -143,7 +143,7 @@ impl Sampler {
         }
     }
 
-    /// The vCPU is to start anew: accounts for the ticks that are due, and makes none until [`Sampler::start_anew`].
+    /// Prepares a restart of the vCPU: accounts for the ticks that are due, and makes none until [`Sampler::start_anew`].
     pub fn suspend(&mut self, fd: &mut VcpuFd) {
         self.take_kernel_ticks(fd);
         let elapsed = self.clock.account_halted(monotonic_ns());
@@ -159,7 +159,7 @@ impl Sampler {
         self.ticks.ring();
     }
 
-    /// The vCPU starts anew: nothing of what was found of it holds any more, and ticks are made again.
+    /// Handles the restart of the vCPU: drops all that was found of it, and makes ticks again.
     pub fn start_anew(&mut self, fd: &mut VcpuFd) {
         self.view.start_anew(Arc::clone(&self.knowledge));
         self.view.follow(&self.setting);
@@ -178,7 +178,7 @@ impl Sampler {
             self.clock.backend_mut().prepare_alarm();
         }
         self.clock.restart(hz, monotonic_ns());
-        // While an event makes the ticks, all of them count.
+        // While an event makes the ticks, all ticks count.
         self.stores.set_hz(hz);
         self.exits.restart(event);
         self.shared.control.set_halted(false);
@@ -186,7 +186,7 @@ impl Sampler {
         self.registers.enable(fd, self.is_sampling);
         let started = event.map_or(Ok(None), KernelEvent::start);
         self.event = started.unwrap_or_else(|why| {
-            // It could be opened when that was asked for.
+            // The event could be opened when the setting was checked.
             log::warn!("vCPU {} makes no ticks by the event: {why}", self.view.vcpu);
             None
         });
@@ -210,12 +210,12 @@ impl Sampler {
         self.send(elapsed, None);
     }
 
-    /// KVM_RUN returned with `exit`, which the guest has caused.
+    /// Handles a return of KVM_RUN with `exit`, which the guest has caused.
     pub fn exited(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
         if self.exits.count(exit) {
             self.sample_events(fd, monotonic_ns(), 1, Some(exit));
         } else if self.event.is_some() && signals::take_overflows() {
-            // Before KVM_RUN goes on behind the instruction.
+            // This comes before KVM_RUN continues behind the instruction.
             self.sample_counted(fd, monotonic_ns(), Some(exit), false);
         }
         if self.counting.is_on() {
@@ -225,7 +225,7 @@ impl Sampler {
 
     /// Counts `exit` for the process that has caused it.
     fn count_exit(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
-        // Nothing is in the run page while nobody takes samples.
+        // The run page has no registers while no samples are taken.
         let registers = if self.is_sampling {
             self.registers.read(fd)
         } else {
@@ -241,7 +241,7 @@ impl Sampler {
         }
     }
 
-    /// The host's kernel has counted up to a tick, perhaps when the guest made `exit`, or when a kick has interrupted it.
+    /// Handles a tick of an event that the host's kernel counts. It may have come with the guest's `exit`, or with a kick.
     fn sample_counted(
         &mut self,
         fd: &mut VcpuFd,
@@ -256,7 +256,7 @@ impl Sampler {
         if taken == 0 {
             return;
         }
-        // The kick has woken the thread up, not the vCPU: that is no end of a halt.
+        // The kick has woken up the thread, not the vCPU: this isn't the end of a halt.
         let is_interrupted =
             is_kicked && self.counts_halts() && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
         let ticks = taken - u64::from(is_interrupted);
@@ -268,7 +268,7 @@ impl Sampler {
         }
     }
 
-    /// Some ticks that an event makes, for the last of which there can be a sample. Nothing is stolen or idle: the guest was
+    /// Hands over ticks that an event has made. The last one can have a sample. No tick is stolen or idle, because the guest was
     /// just running.
     fn sample_events(&mut self, fd: &mut VcpuFd, time: u64, ticks: u64, exit: Option<GuestExit>) {
         let missed = ticks - 1;
@@ -285,7 +285,7 @@ impl Sampler {
         self.send(elapsed, sample);
     }
 
-    /// The thread ends: no tick follows, and nobody needs to wait.
+    /// Ends the clock when the thread ends. No tick follows, and no other thread needs to wait for this one.
     pub fn finish(&mut self) {
         let elapsed = self.clock.account_halted(monotonic_ns());
         self.send(elapsed, None);
@@ -296,8 +296,8 @@ impl Sampler {
         self.ticks.ring();
     }
 
-    /// Learns where the guest's kernel is, without a sample. When the guest resets itself that is the last
-    /// chance to, to tell a panic by.
+    /// Locates the guest's kernel, without a sample. When the guest resets itself, this is the last chance to locate
+    /// it, which is needed to detect a panic.
     pub fn locate_kernel(&self, fd: &VcpuFd) {
         if let Some(registers) = read_by_ioctls(fd) {
             self.knowledge.locate(&self.view.memory, &registers);
@@ -319,7 +319,7 @@ impl Sampler {
         self.shared.control.set_halted(self.clock.is_halted());
     }
 
-    /// The sample, and whether the vCPU is halted. After `exit` it is of the instruction that has made it.
+    /// Takes a sample, and returns whether the vCPU is halted, too. After `exit`, the sample is of the instruction that has caused it.
     fn look(
         &mut self,
         fd: &mut VcpuFd,
@@ -341,8 +341,8 @@ impl Sampler {
         if is_end_of_halt {
             registers.rip = registers.rip.wrapping_sub(1);
         }
-        // Asking KVM costs a system call: only where it can be so. A vCPU that an interrupt has just woken up may still
-        // pass for halted.
+        // Asking KVM costs a system call, so this asks only if the vCPU can be halted. A vCPU that an interrupt has just woken up may
+        // still be reported as halted.
         let halted = behind_hlt && !is_end_of_halt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
         let (ticks, view) = (&mut self.ticks, &mut self.view);
         let sample = view.capture(&registers, halted, behind_hlt && !halted, time, ticks);
@@ -352,7 +352,7 @@ impl Sampler {
         Some((sample, halted))
     }
 
-    /// Counts what has passed until the tick that has found `sample`.
+    /// Counts what has passed on the vCPU until the tick of `sample`.
     fn count_tick(&mut self, sample: &Sample, registers: &Registers) {
         let vcpu = StoppedVcpu::new(&self.view, registers);
         let is_urgent = self.counting.tick(sample.pid, sample.comm, vcpu);

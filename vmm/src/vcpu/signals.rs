@@ -1,8 +1,8 @@
 //! The signals that make KVM_RUN return.
 //!
 //! They are blocked in every thread, and let through only while a thread is inside KVM_RUN
-//! (KVM_SET_SIGNAL_MASK, Linux `Documentation/virt/kvm/api.rst` 4.13): one that comes between the
-//! last look and KVM_RUN stays pending and ends KVM_RUN at once, so none is lost, and no handler
+//! (KVM_SET_SIGNAL_MASK, Linux `Documentation/virt/kvm/api.rst` 4.13). A signal that comes between the
+//! last look and KVM_RUN stays pending and ends KVM_RUN at once. So no signal is lost, and no handler
 //! runs.
 
 use std::io;
@@ -17,7 +17,7 @@ use vmm_sys_util::ioctl_iow_nr;
 
 use crate::clock::timespec;
 
-/// Keeps the undocumented function that the macro makes out of the crate's surface.
+/// Hides the undocumented function that the macro makes.
 mod request {
     use super::{KVMIO, ioctl_iow_nr, kvm_signal_mask};
     ioctl_iow_nr!(KVM_SET_SIGNAL_MASK, KVMIO, 0x8b, kvm_signal_mask);
@@ -44,7 +44,7 @@ fn all() -> [i32; 4] {
     [kick(), alarm(), overflow(), libc::SIGIO]
 }
 
-/// Blocks these signals in the calling thread and all that it makes from now on. To be called
+/// Blocks these signals in the calling thread and all threads that it makes from now on. Call this
 /// before any other thread exists.
 ///
 /// # Errors
@@ -81,7 +81,7 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
 /// Lets these signals, and no others, interrupt KVM_RUN on `vcpu`.
 ///
 /// # Errors
-/// What the ioctl says.
+/// The ioctl fails.
 pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
     // `struct kvm_signal_mask` ends in an array of any length (`include/uapi/linux/kvm.h`), which its
     // Rust type can't express. The kernel's sigset has 64 bits, signal n at bit n - 1
@@ -107,13 +107,13 @@ pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes one of these signals off the calling thread; none if none is pending.
+/// Takes one pending signal of these from the calling thread; None if none is pending.
 pub fn take_pending() -> Option<i32> {
     take_one_of(&all())
 }
 
-/// Takes all signals of events that the host's kernel counts off the calling thread; true if there were any. There can't be many: the
-/// thread has to run the guest for another one.
+/// Takes all pending signals of events that the host's kernel counts from the calling thread. True if there were any. There can't be many:
+/// the thread has to run the guest to get another one.
 pub fn take_overflows() -> bool {
     let mut any = false;
     while take_one_of(&[overflow(), libc::SIGIO]).is_some() {
@@ -122,7 +122,7 @@ pub fn take_overflows() -> bool {
     any
 }
 
-/// Whether `signal` is that of an event that the host's kernel counts.
+/// Whether `signal` is the signal of an event that the host's kernel counts.
 pub fn is_overflow(signal: i32) -> bool {
     signal == overflow() || signal == libc::SIGIO
 }
@@ -144,7 +144,7 @@ fn wait_for(signals: &[i32], timeout: Duration) -> Option<i32> {
     (signal > 0).then_some(signal)
 }
 
-/// Sends the kick signal to thread `tid` of this process; a thread that has gone is no error.
+/// Sends the kick signal to thread `tid` of this process. It is no error if the thread has ended.
 pub fn send_kick(tid: i32) {
     // SAFETY: tgkill has no memory arguments; the thread group is our own.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, kick()) };

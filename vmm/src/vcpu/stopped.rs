@@ -1,4 +1,4 @@
-//! A vCPU that stands still.
+//! A stopped vCPU.
 
 use kvmprof_introspection::{ProcessFate, ProcessInstance, Registers, VcpuIntrospector};
 
@@ -6,7 +6,7 @@ use super::view::VcpuView;
 
 use crate::machine::GuestMemory;
 
-/// A process that was never met is looked for once in so many of its turns: that takes longer than to look at one.
+/// A process that has never been seen is searched once in this many of its turns: a search takes longer than a look at a known process.
 pub const SEARCH_PERIOD: u64 = 64;
 
 /// A stopped vCPU, and what has been found of it.
@@ -16,7 +16,7 @@ pub struct StoppedVcpu<'a> {
     pub memory: &'a GuestMemory,
     /// The vCPU's registers.
     pub registers: &'a Registers,
-    /// Has identified what the vCPU runs.
+    /// The introspector, which has identified the process that the vCPU runs.
     pub introspector: &'a VcpuIntrospector,
 }
 
@@ -30,8 +30,8 @@ impl<'a> StoppedVcpu<'a> {
         }
     }
 
-    /// What has become of process `pid`, which is `instance` if it was met. It has had so many turns before. `None` when that
-    /// is unknown, or is not looked for in this turn.
+    /// The fate of process `pid`, which is `instance` if it has been seen. The process has had this many turns before. `None` if the
+    /// fate is unknown, or if the process isn't searched in this turn.
     pub fn fate(
         &self,
         pid: i32,
@@ -49,7 +49,7 @@ impl<'a> StoppedVcpu<'a> {
     }
 }
 
-/// The element of `list` whose turn it is at tick number `tick`, and how many turns it has had.
+/// The element of `list` whose turn it is at tick number `tick`, and the number of turns that it has had before.
 pub fn in_turn<T>(list: &[T], tick: u64) -> Option<(&T, u64)> {
     let length = list.len() as u64;
     let turn = usize::try_from(tick.checked_rem(length)?).ok()?;

@@ -1,24 +1,24 @@
-//! How the profiler has a vCPU's thread look at the guest's tasks.
+//! The profiler's request to a vCPU's thread to look at the guest's tasks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvmprof_introspection::TaskReader;
 
-/// What travels between the two.
+/// The state of a request.
 #[derive(Debug, Default)]
 enum Slot {
     /// Nothing: there is no request.
     #[default]
     Empty,
-    /// A request, with what looks.
+    /// A request, with the reader that looks.
     Asked(Box<TaskReader>),
-    /// The answer. False: the tasks couldn't be read.
+    /// The answer; false if the tasks couldn't be read.
     Done(Box<TaskReader>, bool),
 }
 
-/// A request of the profiler to one vCPU's thread, and the answer. The reader goes there and comes back, so that one remembers the last
-/// look, whichever vCPU looks.
+/// A request of the profiler to one vCPU's thread, and the answer. The reader goes to the vCPU's thread and comes back, so that one reader
+/// remembers the last look, whichever vCPU looks.
 #[derive(Debug, Default)]
 pub struct TaskRequest {
     is_asked: AtomicBool,
@@ -26,14 +26,14 @@ pub struct TaskRequest {
 }
 
 impl TaskRequest {
-    /// Asks for a look by `reader`; the vCPU's thread must be kicked after that. Only the profiler calls it, and only when no other
-    /// request is under way.
+    /// Requests a look by `reader`. The caller must kick the vCPU's thread after that. Only the profiler calls this, and only while no
+    /// other request is in progress.
     pub fn ask(&self, reader: Box<TaskReader>) {
         *self.lock() = Slot::Asked(reader);
         self.is_asked.store(true, Ordering::Release);
     }
 
-    /// The answer, once it is there, and whether the reader has looked.
+    /// Takes the answer, once it is there: the reader, and whether it has looked.
     pub fn take_answer(&self) -> Option<(Box<TaskReader>, bool)> {
         let mut slot = self.lock();
         match std::mem::take(&mut *slot) {
@@ -45,14 +45,14 @@ impl TaskRequest {
         }
     }
 
-    /// Takes the request back, of a vCPU whose thread doesn't answer any more. Looks begin anew after that.
+    /// Withdraws the request to a vCPU whose thread doesn't answer any more. After that, the next look starts without a previous one.
     pub fn withdraw(&self) {
         self.is_asked.store(false, Ordering::Release);
         *self.lock() = Slot::Empty;
     }
 
-    /// Carries out a request, if there is one, by `look`, which says whether it has looked. True if there is an answer now. Only the vCPU's
-    /// thread calls it. It never waits: while the profiler is just there, the request stays for the next time.
+    /// Carries out a request, if there is one, by `look`, which returns whether it has looked. True if there is an answer now. Only the vCPU's
+    /// thread calls this. It never waits: if the profiler holds the lock, the request stays for the next call.
     pub fn carry_out(&self, look: impl FnOnce(&mut TaskReader) -> bool) -> bool {
         if !self.is_asked.load(Ordering::Acquire) {
             return false;

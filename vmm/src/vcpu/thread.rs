@@ -23,13 +23,13 @@ use crate::machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, Vc
 use crate::profil::{ProfiledProcesses, VcpuStores};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
-/// How long a guest's end may wait for what is learned from its image, which takes 0.1 to 0.7 s of processor
-/// time and begins with the guest.
-const LEARNING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks at whether it is.
-const LEARNING_PAUSE: Duration = Duration::from_millis(10);
+/// Maximum time that a guest's end waits until its image has been read, which takes 0.1 to 0.7 s of processor
+/// time and begins when the guest starts.
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause between two checks whether the image has been read.
+const IMAGE_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the other threads hold of one vCPU.
+/// The state of one vCPU that other threads share.
 #[derive(Debug, Default)]
 pub struct VcpuShared {
     /// Makes the thread leave KVM_RUN.
@@ -302,20 +302,20 @@ fn finish_exit(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
     sampler.interrupted(fd, signals::take_pending());
 }
 
-/// A guest that resets itself while its image is still being read: without what is learned there, nobody
-/// could tell whether its kernel has panicked.
+/// Waits until the image of a guest that resets itself has been read. Without it, a panic of the guest's kernel can't be
+/// detected.
 fn await_knowledge(common: &VcpuCommon) {
-    let deadline = Instant::now() + LEARNING_TIMEOUT;
+    let deadline = Instant::now() + IMAGE_TIMEOUT;
     let stopping = || common.stopping.load(Ordering::Relaxed);
     while common.knowledge.is_pending() && !stopping() && Instant::now() < deadline {
-        thread::sleep(LEARNING_PAUSE);
+        thread::sleep(IMAGE_PAUSE);
     }
 }
 
 /// Why an exit isn't followed by the next KVM_RUN.
 enum Stop {
     Power(PowerRequest),
-    // What it was stands in the run page.
+    // The run page has the cause.
     Failure,
 }
 

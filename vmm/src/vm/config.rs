@@ -1,4 +1,4 @@
-//! A guest to be run.
+//! The configuration of a guest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,74 +20,75 @@ use crate::vcpu::OnReset;
 use crate::virtio::GuestAccess;
 use crate::vsock::VsockConfig;
 
-/// A guest to be run, and how it is profiled.
+/// The guest to run, and how to profile it.
 #[derive(Debug)]
 pub struct VmConfig {
     /// The machine.
     pub machine: MachineConfig,
     /// Its disks, at most [`crate::disk::DISKS_MAX`].
     pub disks: Vec<DiskOptions>,
-    /// Where its console is.
+    /// Where its console is connected.
     pub console: Console,
-    /// Bytes of the console's output that are written at most.
+    /// Maximum number of bytes of the console's output that are written; `None` for no limit.
     pub console_limit: Option<u64>,
     /// What it may do with the profiling devices through its ports.
     pub guest_access: GuestAccess,
     /// Its network devices.
     pub networks: Vec<NetworkConfig>,
-    /// Folders of the host that it has, at most [`crate::share::SHARES_MAX`]. Its memory is shareable if there are any.
+    /// Folders of the host that are shared with it, at most [`crate::share::SHARES_MAX`]. Its memory is shareable if there are any.
     pub shares: Vec<ShareOptions>,
-    /// The program that serves them, if it isn't to be searched for.
+    /// The program that serves the folders; `None` to search for it.
     pub virtiofsd: Option<PathBuf>,
-    /// Who starts it in this process's place, if this process may execute no program.
+    /// The process that starts that program on behalf of this process, which may not be allowed to execute programs.
     pub share_helper: Option<Arc<ShareHelper>>,
-    /// Who connects to programs that serve folders already, and to the other ends of networks, in this process's place, if this process may not.
+    /// The process that connects to programs that serve folders already, and to the other ends of networks, on behalf of this process, which may not
+    /// be allowed to connect.
     pub socket_connector: Option<Arc<SocketConnector>>,
-    /// The same for the sockets that the guest's socket device leads to.
+    /// The process that connects to the sockets of the guest's socket device.
     pub port_connector: Option<Arc<SocketConnector>>,
-    /// Who opens taps again in this process's place, if this process may not.
+    /// The process that opens taps again on behalf of this process, which may not be allowed to open them.
     pub tap_opener: Option<Arc<TapOpener>>,
     /// Whether it has a memory balloon.
     pub balloon: bool,
-    /// Its socket device, if it is to have one.
+    /// Its socket device, if it has one.
     pub vsock: Option<VsockConfig>,
-    /// Ticks a second on each vCPU; 0: no clock.
+    /// Ticks a second on each vCPU; 0 for no clock.
     pub hz: u32,
     /// What drives the clocks.
     pub clock_source: ClockSource,
-    /// Whether the stacks of the host's kernel and of this process are taken below the guest's, which only [`ClockSource::Kernel`] can.
+    /// Whether samples have the stacks of the host's kernel and of this process below the guest's; only with [`ClockSource::Kernel`].
     pub host_stacks: bool,
     /// Whether ticks have a random phase.
     pub jitter: bool,
-    /// Whether the vCPUs wait until somebody gathers samples.
+    /// Whether the vCPUs wait until there is a consumer of samples.
     pub hold: bool,
-    /// Where clients connect.
+    /// The path of the socket for clients; `None` for no socket.
     pub socket: Option<PathBuf>,
-    /// Addresses that a table of prf may have; 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
+    /// Maximum number of addresses in a table of prf: 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
     pub prf_addresses: usize,
-    /// Where every tick is recorded, if anywhere.
+    /// The recording of all ticks; `None` for no recording.
     pub record: Option<RecordPlan>,
-    /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
+    /// A folder on the host with the guest's files. Programs whose stacks are recorded are searched there.
     pub sysroot: Option<PathBuf>,
-    /// Most frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
+    /// Maximum number of frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
     pub max_stack: usize,
-    /// How long the guest runs at most, from its start.
+    /// Maximum run time of the guest, from its start.
     pub time_limit: Option<Duration>,
-    /// The guest ends when its console has this text.
+    /// The text on the console that ends the guest.
     pub until: Option<String>,
-    /// Is written to when the console has that text.
+    /// The event that is written to when the console has that text.
     pub said: Option<Arc<EventFd>>,
     /// What a reset of the guest does.
     pub on_reset: OnReset,
-    /// Whether files, from when the guest's are open on, are only those that it can need (`kvmprof_sandbox::paths`).
+    /// Whether the process may only use the files that it can need, once the guest's files are open (`kvmprof_sandbox::paths`).
     pub restrict_paths: bool,
-    /// What is known of the guest, if it isn't to be learned from its image.
+    /// What is known of the guest; `None` to read it from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
 
 impl VmConfig {
-    /// `machine` without further devices and without a console, whose reset ends it. It has no ports, nobody can connect to it, and its clock
-    /// runs at the default rate.
+    /// A configuration of `machine` without further devices and without a console. A reset ends the guest. The guest has no ports, clients can't connect
+    /// to it, and its clock runs at the default rate.
     #[must_use]
     pub fn new(machine: MachineConfig) -> Self {
         Self {

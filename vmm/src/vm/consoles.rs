@@ -1,4 +1,4 @@
-//! The consoles of a guest: what they print ends the guest if it is asked to, and one of them has standard input.
+//! The consoles of a guest: their output can end the guest, and one of them has standard input.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{VmConfig, VmError};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, TextWatch};
 use crate::machine::MachineDevices;
 
-/// The virtio console, if the configuration asks for it.
+/// The virtio console, if the configuration has one.
 pub(super) fn hvc_console(
     config: &VmConfig,
     stop_request: &EventFd,
@@ -23,7 +23,7 @@ pub(super) fn hvc_console(
     Ok(Some(Arc::new(hvc)))
 }
 
-/// What ends the guest when a console prints the text of `--until`, if there is one.
+/// The watch that ends the guest when a console prints the text of `--until`, if there is one.
 pub(super) fn text_watch(
     config: &VmConfig,
     stop_request: &EventFd,
@@ -32,12 +32,12 @@ pub(super) fn text_watch(
         return Ok(None);
     };
     let stop = Arc::new(another(stop_request)?);
-    // `said` comes first: whoever waits for the guest's end has to find it written.
+    // `said` comes first: it has to be written before the guest's end.
     let found = config.said.iter().cloned().chain([stop]);
     Ok(Some(TextWatch::new(text, found.collect())))
 }
 
-/// Standard input to the guest's console; the escape key ends the guest.
+/// Connects standard input to the guest's console. The escape key ends the guest.
 pub(super) fn console_input(
     hvc: Option<&Arc<HvcConsole>>,
     devices: &MachineDevices,
@@ -51,7 +51,7 @@ pub(super) fn console_input(
         .try_clone()
         .map_err(VmError::host("standard input"))?;
     let quit = move || {
-        // A full counter has asked already.
+        // If the counter is full, the request has been made already.
         let _ = stop_request.write(1);
     };
     ConsoleInput::stdin(target, Box::new(quit)).map_err(VmError::host("standard input"))

@@ -1,4 +1,4 @@
-//! Which files a guest's process can need once its devices are open.
+//! Restricts a guest's process to the files that it can need once its devices are open.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::{VmConfig, VmError};
 use crate::console::Console;
 use crate::machine::{KernelSource, MemoryBacking};
 
-/// Restricts this thread, and those that it starts, to these files. What `/dev/kvm`, disks, networks and sockets are, is open already.
+/// Restricts this thread, and those that it starts, to these files. `/dev/kvm`, disks, networks and sockets are open already.
 pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
     if paths::restrict(&rules(config))? == Restricted::No {
         log::warn!(
@@ -21,7 +21,7 @@ pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
     Ok(())
 }
 
-/// Has the process write no file that is longer than its options say, if they say how long each may become. The guest's memory is there.
+/// Limits the length of files that the process writes, if its options limit the length of each of them. Call this when the guest's memory exists.
 pub(super) fn limit_files(config: &VmConfig) -> Result<(), VmError> {
     match longest_file(config) {
         Some(bytes) => process::limit_files(bytes).map_err(VmError::host("to limit files")),
@@ -29,7 +29,7 @@ pub(super) fn limit_files(config: &VmConfig) -> Result<(), VmError> {
     }
 }
 
-/// Does something as the user that kvmprof is to become, if it is ([`user::choose`]): what is made so belongs to that user.
+/// Runs `action` as the user that kvmprof will become, if there is one ([`user::choose`]). Files that it makes belong to that user.
 pub(super) fn as_user<T, E>(action: impl FnOnce() -> Result<T, E>) -> Result<T, VmError>
 where
     VmError: From<E>,
@@ -39,7 +39,7 @@ where
 }
 
 fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
-    // What the kernel tells of this process and of the host.
+    // The kernel's files about this process and the host.
     let mut rules: Vec<(PathBuf, Use)> =
         vec![("/proc".into(), Use::Read), ("/sys".into(), Use::Read)];
     if let KernelSource::Path(kernel) = &config.machine.kernel {
@@ -64,7 +64,7 @@ fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
     rules
 }
 
-/// A file that is made if it isn't there.
+/// The rule for a file that is made if it doesn't exist.
 fn made(path: &Path) -> (PathBuf, Use) {
     match path.exists() {
         true => (path.to_owned(), Use::Write),
@@ -72,7 +72,7 @@ fn made(path: &Path) -> (PathBuf, Use) {
     }
 }
 
-/// A file whose place another one takes, unless it is a device or a pipe.
+/// The rule for a file that another file replaces, unless it is a device or a pipe.
 fn replaced(path: &Path) -> (PathBuf, Use) {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     match fs::metadata(&path) {

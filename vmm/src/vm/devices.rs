@@ -11,8 +11,8 @@ use crate::share::{self, Share};
 use crate::virtio::{BalloonParts, BlockParts, EntropySource, VirtioParts};
 use crate::vsock::VsockParts;
 
-/// The devices that `config` asks for, beside the console's, and their monitors; and the disks. All that they need of the host's files is open
-/// then, and none of their threads has been started.
+/// Makes the devices of `config`, except the console's, with their monitors, and the disks. All files of the host that they need are open
+/// afterwards, and none of their threads has been started.
 ///
 /// # Errors
 /// An image, an end of a network or a socket's path can't be used.

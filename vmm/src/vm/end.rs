@@ -8,18 +8,18 @@ use crate::machine::failure::GuestFailure;
 use crate::vcpu::Ending;
 use kvmprof_introspection::GuestKnowledge;
 
-/// How a guest has ended, as the one who launched it sees it.
+/// How a guest has ended.
 #[derive(Debug)]
 pub enum VmEnd {
     /// It was stopped: by a signal, the escape key, [`Vm::stop`](super::Vm::stop).
     Stopped,
     /// It powered itself off.
     PowerOff,
-    /// It was reset, and isn't to start anew.
+    /// It was reset, and resets end it.
     Reset,
-    /// Its kernel panicked and reset the machine; what it said, if that was seen on the console.
+    /// Its kernel panicked and reset the machine. The text is the panic message, if it was seen on the console.
     Panic(Option<String>),
-    /// No vCPU can go on.
+    /// A vCPU can't continue.
     GuestFailure(GuestFailure),
     /// The host failed a vCPU.
     HostFailure(io::Error),
@@ -37,7 +37,7 @@ impl VmEnd {
             None | Some(Ending::Stopped) => Self::Stopped,
             Some(Ending::PowerOff) => Self::PowerOff,
             Some(Ending::Reset) => {
-                // The console only counts where the kernel's memory can't be asked.
+                // The console matters only if the kernel's memory doesn't show it.
                 match knowledge.has_panicked(memory) {
                     Some(true) => Self::Panic(message),
                     None if message.is_some() => Self::Panic(message),

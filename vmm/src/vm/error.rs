@@ -1,4 +1,4 @@
-//! What can go wrong with a VM as a whole.
+//! Errors of a VM as a whole.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use crate::network::TapError;
 use crate::share::ShareError;
 use kvmprof_introspection::IntrospectionError;
 
-/// Why a VM couldn't be started or kept running.
+/// Why a VM couldn't be started or couldn't continue.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// The machine couldn't be built.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The guest was reset, and couldn't be started anew.
+    /// The guest was reset, and couldn't be restarted.
     #[error("The guest cannot be started anew after its reset")]
     Restart(#[source] MachineError),
     /// A disk can't be used.
@@ -35,7 +35,7 @@ pub enum VmError {
     /// The console couldn't be opened.
     #[error(transparent)]
     Console(#[from] ConsoleError),
-    /// The guest's image says nothing of its processes, and that was asked for.
+    /// The guest's image doesn't show where its processes are, and the guest is to be profiled.
     #[error("The guest can't be profiled; --pid-at none runs it without process ids")]
     Introspection(#[from] IntrospectionError),
     /// The recording's file can't be made.
@@ -46,7 +46,7 @@ pub enum VmError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The host doesn't count the event that the recording is to be made by.
+    /// The host doesn't count the event that is to make the recording's ticks.
     #[error("The guest can't be sampled by {event}: {why}")]
     Event {
         /// The event's name.
@@ -70,7 +70,7 @@ pub enum VmError {
     /// The host's kernel takes no samples.
     #[error("{0}; use --clock thread")]
     KernelClock(KernelCaptureError),
-    /// The stacks of the host can't be had.
+    /// The host's stacks can't be read.
     #[error("{0}; or leave --host-stacks out")]
     HostStacks(HostStacksError),
     /// A network device's other end can't be opened.

@@ -1,4 +1,4 @@
-//! The event thread: drains the vCPUs' rings, serves the clients, and sees the guest's end.
+//! The event thread: drains the vCPUs' rings, serves the clients, and detects the guest's end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,33 +15,33 @@ use crate::profiler::SharedProfiler;
 use crate::vcpu::Doorbell;
 use crate::virtio::ConsoleService;
 
-/// Between two looks at the rings while ticks come in, in ms: well under what a ring holds.
+/// The pause between two looks at the rings while ticks come in, in ms: much less than a ring takes to fill.
 const BUSY_POLL_MS: i32 = 10;
-/// Looks that found nothing before the thread sleeps until somebody rings.
+/// Number of looks without ticks after which the thread sleeps until the doorbell rings.
 const QUIET_POLLS: u32 = 3;
-/// How often the ticks of halted vCPUs are taken in, so that readers see idle time pass.
+/// The period at which the ticks of halted vCPUs are collected, so that readers see idle time pass.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long clients may take to read what is left, after the guest's end, without taking a byte.
+/// Maximum time that clients may pause while they read the remaining data after the guest's end.
 const MAX_PAUSE_OF_CLIENTS: Duration = Duration::from_secs(2);
-/// Between two looks at whether they have, in ms.
+/// The pause between two looks at the clients' progress, in ms.
 const DRAIN_POLL_MS: i32 = 20;
 
-/// Whatever the event manager calls.
+/// An object that the event manager calls.
 type Subscriber = Box<dyn MutEventSubscriber>;
 
 /// The threads that sample a guest.
 pub(crate) trait GuestThreads {
-    /// Why they have ended by themselves.
+    /// Why a thread has ended by itself.
     type End;
 
-    /// Why the first of them has, if one has.
+    /// Why the first thread has ended by itself, if one has.
     fn ended(&self) -> Option<Self::End>;
 
-    /// Ends them all.
+    /// Ends all threads.
     fn stop(&mut self);
 }
 
-/// Who answers from outside the guest.
+/// The services that requests from outside the guest reach.
 pub(crate) struct Services {
     pub profiler: SharedProfiler,
     pub socket: Option<HostSocket>,
@@ -49,7 +49,7 @@ pub(crate) struct Services {
     pub hvc: Option<Arc<HvcConsole>>,
 }
 
-/// Everything the event thread works with.
+/// The state of the event thread.
 pub(crate) struct EventLoop {
     manager: EventManager<Subscriber>,
     profiler: SharedProfiler,
@@ -97,12 +97,12 @@ impl EventLoop {
         })
     }
 
-    /// Runs until the guest ends or is told to; then lets clients read what is left.
+    /// Runs until the guest ends or a request ends it. Then lets clients read the remaining data.
     pub fn run<T: GuestThreads>(mut self, mut vcpus: T) -> Result<Option<T::End>, VmError> {
         let result = self.serve(&vcpus);
         vcpus.stop();
         self.profiler.borrow_mut().end();
-        // There is nobody left in the guest who could read what is left.
+        // No program of the guest is left that could read the remaining data.
         if let Some(ports) = &self.ports {
             ports.borrow_mut().end();
         }
@@ -120,7 +120,7 @@ impl EventLoop {
             if let Some(ending) = vcpus.ended() {
                 return Ok(Some(ending));
             }
-            // Whether the guest's kernel hears of its power button is seen in its memory.
+            // The guest's memory shows whether its kernel listens to the power button.
             let is_undecided = self.termination.borrow().is_undecided();
             if is_undecided && self.profiler.borrow_mut().has_looked_for_kernel() {
                 self.termination.borrow_mut().terminate();
@@ -139,12 +139,12 @@ impl EventLoop {
             return self.wait(self.until_look(BUSY_POLL_MS));
         }
         self.doorbell.sleeping();
-        // An entry or an answer that came just before that has rung for nobody.
+        // An entry or an answer that came just before didn't ring the doorbell.
         let timeout = if self.drain() {
             0
         } else if busy {
             self.wake_endpoints();
-            // An answer rings; what has taken too long is seen by then.
+            // An answer rings the doorbell. Requests that have taken too long are seen by then.
             let done = !self.profiler.borrow().is_busy();
             if done { 0 } else { BUSY_POLL_MS }
         } else if ticking {
@@ -157,12 +157,12 @@ impl EventLoop {
         result
     }
 
-    /// `timeout_ms`, or less if the guest's tasks are to be looked at before that.
+    /// `timeout_ms`, or less if the next look at the guest's tasks is due before that.
     fn until_look(&self, timeout_ms: i32) -> i32 {
         let Some(wait) = self.profiler.borrow().wait_for_tasks() else {
             return timeout_ms;
         };
-        // Not too early: it would be looked again at once.
+        // The time is rounded up: after a wake-up that is too early the thread would look again at once.
         let wait = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         if timeout_ms < 0 {
             wait
@@ -188,7 +188,7 @@ impl EventLoop {
         self.wake_endpoints();
     }
 
-    /// Lets everybody go on who waits for the devices.
+    /// Wakes all connections that wait for the devices.
     fn wake_endpoints(&self) {
         self.profiler.borrow_mut().advance();
         if let Some(socket) = &self.socket {
@@ -246,7 +246,7 @@ impl MutEventSubscriber for DoorbellEvents {
     }
 }
 
-/// Registers `events`; a failure leaves that source unheard, so it is reported.
+/// Registers `events`. Logs a failure, after which the events of that source are lost.
 pub(crate) fn add(ops: &mut EventOps, events: Events) {
     if let Err(error) = ops.add(events) {
         log::error!("Cannot wait for an event source: {error}");

@@ -1,4 +1,4 @@
-//! The event thread of a guest of our own: what it starts with, and what it serves.
+//! The event thread of a guest that kvmprof runs: its initial state and its services.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::profiler::{ClockPlan, FileRecorder, GuestDevices, MachineInfo, OnVcpu
 use crate::vcpu::{Doorbell, Ending};
 use crate::virtio::{ConsoleService, GuestAccess};
 
-/// What the event thread starts with.
+/// The initial state of the event thread.
 pub(super) struct EventThread {
     pub listener: Option<HostListener>,
     pub termination: Termination,
@@ -43,17 +43,17 @@ pub(super) struct EventThread {
 }
 
 impl EventThread {
-    /// Serves everybody until the guest ends, and returns how it has ended: `None` if it was stopped.
+    /// Serves clients and devices until the guest ends. Returns how it has ended; `None` if it was stopped.
     ///
     /// # Errors
-    /// What keeps the thread from going on.
+    /// The thread can't continue.
     pub fn serve(
         mut self,
         vcpus: VcpuThreads,
         rings: Vec<Profiled>,
     ) -> Result<Option<Ending>, VmError> {
         take_signals_here().map_err(VmError::host("to take signals"))?;
-        // The first such event on a host takes milliseconds, which the guest's start needn't wait for. While there is one, others
+        // The first such event on a host takes milliseconds, and the guest's start shouldn't wait for it. While there is one, others
         // are cheap.
         let (halted_ticks, _first_event) = HaltedTicks::of_this_host();
         self.info.halted_ticks = Some(halted_ticks);

@@ -1,4 +1,4 @@
-//! How long the files can become that a guest's process writes.
+//! The maximum length of the files that a guest's process writes.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,11 +11,11 @@ use crate::console::Console;
 use crate::disk::{DiskFormat, DiskOptions};
 use crate::machine::MemoryBacking;
 
-/// What a file may be longer than it is: a write to the end of a disk's last sector makes it so.
+/// File lengths are rounded up to this number of bytes: a write to the end of a disk's last sector can make a file that much longer.
 const ALIGNMENT: u64 = 4096;
 
-/// Bytes of the longest file that this guest's process can have to write, once its memory is there; `None` where nobody has said how long one
-/// may become.
+/// Maximum length of the files that this guest's process writes once its memory exists, in bytes; `None` if the length of one of them has no
+/// limit.
 pub(super) fn longest_file(config: &VmConfig) -> Option<u64> {
     if is_file(&rustix::stdio::stdout()) || is_file(&rustix::stdio::stderr()) {
         return None;
@@ -39,7 +39,7 @@ pub(super) fn longest_file(config: &VmConfig) -> Option<u64> {
     })
 }
 
-/// How long the image of a disk can become. One that doesn't contain the whole disk grows by what the guest writes.
+/// Maximum length of a disk's image, in bytes. An image that doesn't contain the whole disk grows when the guest writes.
 fn disk_bytes(disk: &DiskOptions) -> Option<u64> {
     let metadata = fs::metadata(&disk.path).ok()?;
     let is_whole = disk.format != Some(DiskFormat::Qcow2) && metadata.is_file();
@@ -48,7 +48,7 @@ fn disk_bytes(disk: &DiskOptions) -> Option<u64> {
         .flatten()
 }
 
-/// Whether it is a file that has a length, or will be one.
+/// Whether the path is, or will be, a file with a length.
 fn can_grow(path: &Path) -> bool {
     fs::metadata(path).map_or(true, |metadata| metadata.is_file())
 }

@@ -1,4 +1,4 @@
-//! An end that waits for nobody: a second request to end ends the process, whatever its other threads do.
+//! The forced end: a second request to end ends the process, whatever its other threads do.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -11,17 +11,17 @@ use super::termination::{SIGNALS, SignalBytes, take_signals_here};
 use crate::console::restore_terminal;
 use crate::lock::lock;
 
-/// How long an end in order may still take after the second request.
+/// How long a regular end may still take after the second request.
 const GRACE: Duration = Duration::from_millis(500);
-/// The process's exit status then: that of an error.
+/// The process's exit status after a forced end: that of an error.
 const STATUS: i32 = 1;
 
-/// Whether the thread runs that sees to it.
+/// Whether the thread that forces the end runs.
 static IS_STARTED: Mutex<bool> = Mutex::new(false);
-/// Requests that didn't ask for the program's end after all.
+/// Number of requests that turned out not to ask for the program's end.
 static FORGIVEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts requests to end from now on until the process ends. Does nothing if that has been started already.
+/// Starts to count requests to end, until the process ends. Does nothing if the count has been started already.
 ///
 /// # Errors
 /// When the host gives no socket or thread.
@@ -40,19 +40,19 @@ pub(super) fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Contains a thread that ends the process if nothing else does, if threads are contained. Such a thread is there before files are
-/// restricted, and needs none.
+/// Contains a thread that ends the process if nothing else does, if threads are contained. Such a thread starts before files are
+/// restricted, and needs no files.
 pub fn enter_sandbox() {
     kvmprof_sandbox::enter_without_paths(kvmprof_sandbox::Thread::End);
 }
 
-/// One of the requests didn't ask for the program's end after all: it counts no more.
+/// Subtracts one request, which turned out not to ask for the program's end.
 pub(super) fn forgive_one() {
     FORGIVEN.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Ends the process with `status`, whatever its other threads do or hold. The terminal gets its settings back, and standard error
-/// gets `message`, if it takes that at once.
+/// Ends the process with `status`, whatever its other threads do or hold. Restores the terminal's settings. Writes `message` to
+/// standard error, if that doesn't wait.
 pub fn end_at_once(status: i32, message: &str) -> ! {
     restore_terminal();
     kvmprof_sandbox::stderr::write_at_once(message.as_bytes());
@@ -60,7 +60,7 @@ pub fn end_at_once(status: i32, message: &str) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Waits for the second request that wasn't forgiven. There is a byte for each.
+/// Waits for the second request that hasn't been subtracted. Each request is a byte.
 fn await_second(requests: &mut UnixStream) {
     // A handler runs on any thread that takes the signal: not only on the event thread, which may be stuck.
     if let Err(error) = take_signals_here() {
@@ -86,7 +86,7 @@ fn await_second(requests: &mut UnixStream) {
     }
 }
 
-/// How many further requests come before `time` has passed.
+/// The number of further requests that come before `time` has passed.
 fn more_within(requests: &mut UnixStream, time: Duration) -> usize {
     let deadline = Instant::now() + time;
     let mut more = 0;

@@ -1,4 +1,4 @@
-//! What clients may have the machine do.
+//! Requests of clients to the machine.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::power_button::PowerButton;
 use crate::vcpu::Restart;
 use crate::virtio::BalloonControl;
 
-/// Requests to the machine, made on the event thread.
+/// Carries out requests to the machine, on the event thread.
 pub struct GuestControl {
     stop_request: EventFd,
     restart: Arc<Restart>,
@@ -18,7 +18,7 @@ pub struct GuestControl {
 }
 
 impl GuestControl {
-    /// Ends the guest by `stop_request`, restarts it by `restart`, has it end itself by `power_button`, and sets its
+    /// A control that ends the guest by `stop_request`, restarts it by `restart`, asks it to power off by `power_button`, and sets its
     /// `balloon`.
     pub fn new(
         stop_request: EventFd,
@@ -36,16 +36,16 @@ impl GuestControl {
 
     /// Ends the guest.
     pub fn stop(&self) {
-        // A full counter has asked already.
+        // If the counter is full, the request has been made already.
         let _ = self.stop_request.write(1);
     }
 
-    /// Restarts the guest, or ends it, as it is to be on a reset.
+    /// Resets the guest: restarts or ends it, as the configuration says.
     pub fn reset(&self) {
         self.restart.request();
     }
 
-    /// When the guest was restarted, in ns of CLOCK_MONOTONIC: those times that weren't taken before.
+    /// Takes the times at which the guest was restarted, in ns of CLOCK_MONOTONIC, since the last call.
     pub fn take_restarts(&self) -> Vec<u64> {
         let restarts = self.restart.take_unnoted();
         if !restarts.is_empty() {
@@ -54,7 +54,7 @@ impl GuestControl {
         restarts
     }
 
-    /// The guest is paused, or goes on.
+    /// Notes that the guest is paused, or continues.
     pub fn note_pause(&self, is_paused: bool) {
         self.power_button.note_pause(is_paused);
     }
@@ -64,7 +64,7 @@ impl GuestControl {
         self.power_button.is_heard()
     }
 
-    /// Sets what the guest's balloon is to hold, in bytes.
+    /// Sets the requested size of the guest's balloon, in bytes.
     ///
     /// # Errors
     /// ENODEV without a balloon.
@@ -77,7 +77,7 @@ impl GuestControl {
     /// Presses the power button.
     ///
     /// # Errors
-    /// EAGAIN while nobody listens to it.
+    /// EAGAIN while the guest's kernel doesn't listen to it.
     pub fn press_power_button(&self) -> Result<(), Errno> {
         self.power_button.press().then_some(()).ok_or(Errno::EAGAIN)
     }

@@ -1,4 +1,4 @@
-//! From a configuration to running threads, and back.
+//! Starts a guest from its configuration, and waits for its end.
 
 use std::io;
 use std::path::Path;
@@ -36,7 +36,7 @@ use crate::virtio::ConsolePorts;
 use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_recording::Sysroot;
 
-/// A guest that runs. Its threads go on until the guest ends or [`Vm::stop`] is called.
+/// A running guest. Its threads run until the guest ends or [`Vm::stop`] is called.
 pub struct Vm {
     memory: GuestMemory,
     knowledge: Arc<GuestKnowledge>,
@@ -50,7 +50,7 @@ impl Vm {
     /// Builds the machine and starts its threads. The signals of [`super::block_signals`] end it.
     ///
     /// # Errors
-    /// Whatever keeps the guest from running, before any of it has run.
+    /// The guest can't be started. No code of it has run.
     pub fn start(mut config: VmConfig) -> Result<Self, VmError> {
         if !config.shares.is_empty() {
             config.machine.memory = config.machine.memory.shareable();
@@ -64,15 +64,15 @@ impl Vm {
         let output = output.watched(text_watch(&config, &stop_request)?);
         let (mut virtio, monitors, disks) = virtio_devices(&config)?;
         if kvmprof_sandbox::filters::is_prepared() {
-            // It needs /dev/kvm, and a machine of its own.
+            // This needs /dev/kvm, and a machine of its own.
             kernel_events::find_out();
         }
-        // Before files are out of reach.
+        // This comes before files are restricted.
         let host_stacks = host_stacks(&config)?;
         if config.restrict_paths {
             restrict_paths(&config)?;
         }
-        // Threads that exist by then wouldn't be restricted.
+        // The console's thread starts after the restriction, which doesn't apply to threads that exist already.
         let hvc = hvc_console(&config, &stop_request)?;
         let hello = HelloInfo {
             vcpus: config.machine.cpus.into(),
@@ -110,7 +110,7 @@ impl Vm {
             })
             .transpose()?;
         let held = config.hold || recorder.is_some();
-        // Not before: a guest that can't start leaves an older one's output alone.
+        // This comes last: a guest that can't start doesn't empty an older guest's output.
         as_user(|| config.console.empty())?;
         let on_vcpus = OnVcpus::new(config.machine.cpus.into(), config.max_stack);
         let counting = info.counters.of_processes(&on_vcpus.counts);
@@ -166,12 +166,12 @@ impl Vm {
         })
     }
 
-    /// Guest memory, for those who launched the guest.
+    /// Guest memory.
     pub fn memory(&self) -> &GuestMemory {
         &self.memory
     }
 
-    /// Its devices, which know how the guest has ended.
+    /// The guest's devices, which know its exit status.
     pub fn devices(&self) -> &Arc<MachineDevices> {
         &self.devices
     }
@@ -182,10 +182,10 @@ impl Vm {
         let _ = self.stop_request.write(1);
     }
 
-    /// Waits for the end; clients have been served what was left by then.
+    /// Waits for the guest's end, and until clients have read the remaining data.
     ///
     /// # Errors
-    /// What kept the event thread from going on.
+    /// The event thread couldn't continue.
     pub fn join(self) -> Result<VmEnd, VmError> {
         let ending = self.events.join().map_err(|_| VmError::Host {
             what: "to go on",
@@ -203,8 +203,8 @@ pub(super) fn another(stop_request: &EventFd) -> Result<EventFd, VmError> {
     another.map_err(VmError::host("a descriptor"))
 }
 
-/// What is known of the guest before it runs: what somebody said, or what a note in its image says. Of other images it
-/// takes too long to learn; guests with a note are up before anybody could have learned beside them.
+/// What is known of the guest before it runs: from the configuration, or from a note in its image. Reading other images takes too
+/// long. Guests with a note start faster than their image could be read on another thread.
 fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
     let known = match said {
         Some(said) => Some(said),
@@ -239,7 +239,7 @@ pub(crate) fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
     })
 }
 
-/// Makes the recording's file, which begins now.
+/// Makes the recording's file. The recording begins now.
 pub(crate) fn start_recorder(
     record: RecordPlan,
     vcpus: usize,
@@ -268,8 +268,8 @@ pub(crate) fn start_recorder(
     FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
 }
 
-/// Starts the vCPUs' threads, which wait for a consumer first if they are to be `held`. What isn't known of the guest yet
-/// is learned beside them.
+/// Starts the vCPUs' threads, which wait for a consumer first if they are to be `held`. If the guest isn't known yet, another
+/// thread reads its image meanwhile.
 fn start_vcpus(
     mut machine: Machine,
     shared: Vec<(Arc<VcpuShared>, VcpuCounting)>,
@@ -327,7 +327,7 @@ fn start_vcpus(
         .map_err(VmError::host("a thread"))?;
     if knowledge.is_pending() {
         vcpus
-            .learn(image, Arc::clone(knowledge), Arc::clone(doorbell))
+            .read_image(image, Arc::clone(knowledge), Arc::clone(doorbell))
             .map_err(VmError::host("a thread"))?;
     }
     Ok((vcpus, rings))

@@ -1,5 +1,5 @@
-//! A running guest: its machine, its vCPU threads, and the event thread with everything that
-//! answers from outside.
+//! A running guest: its machine, its vCPU threads, and the event thread with all services for
+//! clients.
 
 mod config;
 mod consoles;

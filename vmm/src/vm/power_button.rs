@@ -1,4 +1,4 @@
-//! The guest's power button, between those who press it and the machine.
+//! The guest's power button, which clients and signals press.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ pub struct PowerButton {
 }
 
 impl PowerButton {
-    /// That of `machine`, of whose guest `knowledge` is known.
+    /// The power button of `machine`, whose guest `knowledge` describes.
     pub fn new(machine: Arc<Machine>, knowledge: Arc<GuestKnowledge>) -> Self {
         Self {
             machine,
@@ -25,7 +25,7 @@ impl PowerButton {
         }
     }
 
-    /// Presses it. False if the guest's kernel has no driver that would hear of it, or can't run one: nothing happens then.
+    /// Presses the button. False, without any effect, if the guest's kernel has no driver for it, or is paused.
     pub fn press(&self) -> bool {
         let is_heard = !self.is_paused.load(Ordering::Relaxed) && self.is_heard();
         if is_heard {
@@ -34,7 +34,7 @@ impl PowerButton {
         is_heard
     }
 
-    /// The same for a request to end; false, too, if there was one before since the guest has started.
+    /// Presses the button for a request to end. False, too, if such a request has pressed it before since the guest's start.
     pub fn press_once(&self) -> bool {
         let is_pressed = !self.was_pressed.load(Ordering::Relaxed) && self.press();
         if is_pressed {
@@ -43,19 +43,19 @@ impl PowerButton {
         is_pressed
     }
 
-    /// Whether the guest's kernel would hear of it: it has drivers for the device whose interrupt it is, and for the button.
+    /// Whether the guest's kernel listens to the button: it has drivers for the device that raises the interrupt, and for the button.
     pub fn is_heard(&self) -> bool {
         let has_driver = || self.knowledge.hears_power_button(&self.machine.memory);
-        // Of other guests than Linux the interrupt is all that can be seen.
+        // For other guests than Linux, only the use of the interrupt can be seen.
         self.machine.hears_power_button() && has_driver().unwrap_or(true)
     }
 
-    /// The guest is paused, or goes on.
+    /// Notes that the guest is paused, or continues.
     pub fn note_pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Ordering::Relaxed);
     }
 
-    /// The guest has started anew: nobody has asked that one to end.
+    /// Notes that the guest has restarted. No request to end has been made since.
     pub fn note_restart(&self) {
         self.was_pressed.store(false, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Who takes the samples of a guest, and how.
+//! Chooses what takes the samples of a guest, and how.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::profiler::ClockPlan;
 use crate::vcpu::{KernelSampling, RegisterSource};
 
-/// What unwinds the stacks of the host, if the configuration asks for them. It reads this program's own file.
+/// The unwinder of the host's stacks, if the configuration asks for them. It reads this program's own file.
 pub(super) fn host_stacks(config: &VmConfig) -> Result<Option<Arc<HostStacks>>, VmError> {
     let is_wanted = config.host_stacks && config.clock_source == ClockSource::Kernel;
     is_wanted
@@ -21,7 +21,7 @@ pub(super) fn host_stacks(config: &VmConfig) -> Result<Option<Arc<HostStacks>>, 
         .map_err(VmError::HostStacks)
 }
 
-/// The host kernel's part, if it takes the samples of `machine`.
+/// The host kernel's sampling, if it takes the samples of `machine`.
 pub(super) fn kernel_sampling(
     source: ClockSource,
     machine: &Machine,
@@ -34,7 +34,7 @@ pub(super) fn kernel_sampling(
         .map_err(VmError::KernelClock)
 }
 
-/// Which clock makes the ticks, also where the host's kernel can't: its samples may lack something that recordings need.
+/// The clock that makes the ticks. If the host kernel's samples lack something that recordings need, another clock makes the ticks for recordings.
 pub(super) fn clock_plan(
     config: &VmConfig,
     kvm: &Kvm,

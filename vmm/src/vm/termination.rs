@@ -1,7 +1,7 @@
 //! Requests to end: SIGINT, SIGTERM and SIGHUP as events.
 //!
-//! By handlers that write to a socket, and not by signalfd(2): a signalfd that is polled is woken up by
-//! every signal to any thread of the process, each vCPU's ticks among them.
+//! Signal handlers write to a socket. signalfd(2) would be worse: every signal to any thread of the process,
+//! including the ticks of each vCPU, wakes up a thread that polls a signalfd.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -21,11 +21,11 @@ use crate::vcpu::signals::change_mask;
 /// The signals that ask for the end.
 pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// The signals that only the event thread takes: those, and that of a changed window, which is for the console.
+/// The signals that only the event thread takes: those that ask for the end, and SIGWINCH for the console.
 const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGWINCH];
 
-/// Blocks the signals that end the program, and SIGWINCH, in the calling thread and all that it makes from now
-/// on, but for those that take them. To be called before any other thread exists.
+/// Blocks the signals that end the program, and SIGWINCH, in the calling thread and all threads that it makes from now
+/// on, except those that take the signals. Call this before any other thread exists.
 ///
 /// # Errors
 /// What pthread_sigmask(3) says.
@@ -41,14 +41,14 @@ pub fn take_signals_here() -> io::Result<()> {
     change_mask(libc::SIG_UNBLOCK, &TAKEN)
 }
 
-/// The signals that [`catch_signals`] has caught, for the guest that is being started.
+/// The signals that [`catch_signals`] has caught, for the guest that starts next.
 static CAUGHT: Mutex<Option<Caught>> = Mutex::new(None);
 
 /// Catches the signals that end the program, which [`block_signals`] has blocked: from now on a second one ends the process within
-/// a second, whatever its other threads do, also while the guest is being started and when it has ended. The first one is kept for
-/// the guest that is started next in this process.
+/// a second, whatever its other threads do, even while the guest is being started and after it has ended. The first signal is kept for
+/// the guest that starts next in this process.
 ///
-/// It makes a thread, which [`enter_sandbox`](super::enter_sandbox) contains.
+/// This starts a thread, which [`enter_sandbox`](super::enter_sandbox) contains.
 ///
 /// # Errors
 /// When the host gives no socket or thread.
@@ -64,7 +64,7 @@ pub fn catch_signals() -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct SignalBytes {
     handlers: Vec<SigId>,
-    /// Where they are read.
+    /// The end that the signals are read from.
     pub stream: UnixStream,
 }
 
@@ -95,7 +95,7 @@ impl Drop for SignalBytes {
     }
 }
 
-/// The signals that ask for the end, where the event thread hears of them.
+/// The signals that ask for the end, for the event thread.
 #[derive(Debug)]
 struct Caught {
     signals: SignalBytes,
@@ -121,13 +121,13 @@ pub struct Termination {
     caught: Caught,
     stop_request: EventFd,
     power_button: Option<Arc<PowerButton>>,
-    // SIGTERM has come, and nobody has decided yet what it does.
+    // SIGTERM has come, and its effect hasn't been decided yet.
     is_undecided: bool,
     requested: bool,
 }
 
 impl Termination {
-    /// Takes the signals over that [`catch_signals`] has caught, or catches them from now on.
+    /// Takes over the signals that [`catch_signals`] has caught, or else catches signals from now on.
     ///
     /// # Errors
     /// When the host gives no socket, thread or eventfd.
@@ -135,14 +135,14 @@ impl Termination {
         Self::by(EventFd::new(EFD_NONBLOCK)?)
     }
 
-    /// The same, by writing to `stop_request`, too.
+    /// Does what [`Termination::new`] does. Writing to `stop_request` asks for the end, too.
     ///
     /// # Errors
     /// When the host gives no socket or thread.
     pub fn by(stop_request: EventFd) -> io::Result<Self> {
         let caught = lock(&CAUGHT).take();
         let caught = caught.map_or_else(Caught::new, Ok)?;
-        // In case that nobody hears them here.
+        // The event thread may be stuck and not take them.
         forced_end::start()?;
         Ok(Self {
             caught,
@@ -153,7 +153,7 @@ impl Termination {
         })
     }
 
-    /// Has the first SIGTERM press `button`, if the guest's kernel hears it: the guest is to end by itself then.
+    /// Makes the first SIGTERM press `button`, if the guest's kernel listens to it. The guest then ends by itself.
     pub fn press_first(&mut self, button: Arc<PowerButton>) {
         self.power_button = Some(button);
     }
@@ -163,7 +163,7 @@ impl Termination {
         self.is_undecided
     }
 
-    /// Does what the SIGTERM that has come asks for, once it is known where the guest's kernel is, if that can be. Only the first one
+    /// Decides what the SIGTERM that has come does. Call this once the guest's kernel is located, if it can be. Only the first SIGTERM
     /// since the guest's start can press its button.
     pub fn terminate(&mut self) {
         self.is_undecided = false;
@@ -178,7 +178,7 @@ impl Termination {
         }
     }
 
-    /// An event: writing to it ends the guest.
+    /// An event that ends the guest when it is written to.
     ///
     /// # Errors
     /// When the host gives no descriptor.
@@ -191,7 +191,7 @@ impl Termination {
         self.requested
     }
 
-    /// The guest has ended: waits for another request, of which any signal is one.
+    /// Waits for another request, now that the guest has ended. Any of the signals is a request then.
     pub fn forget(&mut self) {
         self.requested = false;
         self.power_button = None;
@@ -200,7 +200,7 @@ impl Termination {
 
 impl MutEventSubscriber for Termination {
     fn process(&mut self, _events: Events, _ops: &mut EventOps) {
-        // Nothing in one of them is no error: another one has called.
+        // An empty event isn't an error: another source has called.
         if self.stop_request.read().is_ok() {
             self.requested = true;
         }
@@ -208,7 +208,7 @@ impl MutEventSubscriber for Termination {
             self.requested = true;
         }
         while matches!(self.caught.terminations.stream.read(&mut [0; 1]), Ok(1..)) {
-            // A second one before the first was decided on, or one without a button, isn't about that.
+            // A second SIGTERM before the first was decided, or one without a button, asks for the end at once.
             self.requested |= self.is_undecided || self.power_button.is_none();
             self.is_undecided = true;
         }

@@ -19,8 +19,8 @@ use kvmprof_introspection::GuestKnowledge;
 /// One vCPU's ends at the profiler.
 pub type Profiled = (Arc<VcpuShared>, TickReceiver);
 
-/// All vCPU threads of a machine, and the machine itself, which must outlive them. Dropped, it
-/// ends them.
+/// All vCPU threads of a machine, and the machine itself, which must outlive them. Dropping this
+/// ends the threads.
 pub struct VcpuThreads {
     shared: Vec<Arc<VcpuShared>>,
     common: Arc<VcpuCommon>,
@@ -69,7 +69,7 @@ impl VcpuThreads {
             let doorbell = Arc::clone(doorbell);
             all.threads.push(thread.start(move |ending| {
                 if !matches!(ending, Ending::Stopped) {
-                    // Nobody hears it when all are being stopped.
+                    // Nobody receives it while all threads are being stopped.
                     let _ = sender.send(ending);
                     doorbell.ring_anyway();
                 }
@@ -79,7 +79,7 @@ impl VcpuThreads {
         Ok((all, profiled))
     }
 
-    /// What holds them until they may run.
+    /// The gate that holds them until they may run.
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.common.gate)
     }
@@ -89,18 +89,18 @@ impl VcpuThreads {
         Arc::clone(&self.machine)
     }
 
-    /// What starts the guest anew.
+    /// Restarts the guest.
     pub fn restart(&self) -> Arc<Restart> {
         Arc::clone(&self.common.restart)
     }
 
-    /// Learns from the guest's image on a thread of its own: unpacking takes about as long here as it
-    /// takes the guest. An image that tells nothing ends the guest. The thread then learns of the kernel's modules,
-    /// whenever a vCPU runs one that isn't known, until all are stopped.
+    /// Reads the guest's image on a thread of its own, because unpacking takes about as long as in the
+    /// guest. An image that can't be used ends the guest. The thread then reads the kernel's modules whenever a
+    /// vCPU runs one that isn't known, until all threads are stopped.
     ///
     /// # Errors
     /// When the host gives no thread.
-    pub fn learn(
+    pub fn read_image(
         &self,
         image: Arc<[u8]>,
         knowledge: Arc<GuestKnowledge>,
@@ -114,13 +114,13 @@ impl VcpuThreads {
             .spawn(move || {
                 kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Introspection);
                 match GuestKnowledge::from_image(&image) {
-                    Ok(learned) => {
+                    Ok(found) => {
                         drop(image);
-                        knowledge.complete(learned);
+                        knowledge.complete(found);
                         knowledge.serve_modules(&memory, &stopping);
                     }
                     Err(error) => {
-                        // Nobody hears it when the guest has ended already.
+                        // Nobody receives it if the guest has ended already.
                         let _ = sender.send(Ending::Unprofilable(error));
                         doorbell.ring_anyway();
                     }

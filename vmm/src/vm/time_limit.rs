@@ -1,4 +1,4 @@
-//! The end of a guest that runs for a certain time.
+//! Ends a guest after a certain time.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Writes to `stop_request` after this time, which begins now.
+    /// Starts a timer that writes to `stop_request` after this time.
     ///
     /// # Errors
     /// When the host gives no timer.
@@ -33,9 +33,9 @@ impl TimeLimit {
 
 impl MutEventSubscriber for TimeLimit {
     fn process(&mut self, _events: Events, _ops: &mut EventOps) {
-        // It is readable: this doesn't wait.
+        // The timer is readable, so this doesn't wait.
         if self.timer.wait().is_ok() {
-            // A full counter has asked already.
+            // If the counter is full, the request has been made already.
             let _ = self.stop_request.write(1);
         }
     }

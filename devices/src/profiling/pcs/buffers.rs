@@ -116,8 +116,8 @@ impl Buffers {
         true
     }
 
-    /// Makes the partly filled buffer ready, or an empty one if samples were lost and one is free. False if there was
-    /// neither.
+    /// Makes the partly filled buffer ready, or else a free buffer if samples were lost. False if there was no such
+    /// buffer.
     pub(super) fn seal(&mut self) -> bool {
         let bytes = match self.filling.take() {
             Some(bytes) => bytes,

@@ -17,7 +17,7 @@ use crate::endpoint::IoctlReply;
 pub enum ClockRequest {
     /// Feed all ticks up to now, so that the ioctl acts at its own time.
     Flush,
-    /// Do that, then run at this many Hz per vCPU. EBUSY if another consumer uses the clock.
+    /// Feed all ticks up to now, then run at this many Hz per vCPU. EBUSY if another consumer uses the clock.
     Rate(u32),
 }
 

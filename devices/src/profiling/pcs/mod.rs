@@ -128,10 +128,10 @@ impl Pcs {
     }
 
     /// What the owner of the clock must do before it calls [`Pcs::ioctl`] with the same arguments, if anything. If it
-    /// can't, it answers the client with EBUSY and leaves that call out.
+    /// can't do that, it answers the client with EBUSY and doesn't make the call.
     ///
     /// # Errors
-    /// The ioctl's error; there is nothing to do then.
+    /// The ioctl's error. The owner then has nothing to do.
     pub fn clock_request(
         &self,
         command: u32,
@@ -160,12 +160,12 @@ impl Pcs {
         self.session.as_ref().is_some_and(Session::readable)
     }
 
-    /// True while it is open.
+    /// True while the device is open.
     pub fn is_open(&self) -> bool {
         self.session.is_some()
     }
 
-    /// True while it needs ticks, so that the clock must run: from open to `PCS_STOP` or close.
+    /// True while the device needs ticks, so that the clock must run: from open to `PCS_STOP` or close.
     pub fn wants_ticks(&self) -> bool {
         self.session.as_ref().is_some_and(Session::wants_ticks)
     }

@@ -83,7 +83,7 @@ pub(super) fn parse_list(data: &[u8]) -> Result<Vec<i32>, Errno> {
     if list.len() < count {
         return Err(Errno::EFAULT);
     }
-    // 0 is idle, which has no user ticks, and negative ids are of no process.
+    // Pid 0 is the idle process, which has no user ticks. No process has a negative id.
     if list.iter().any(|pid| *pid < 1) {
         return Err(Errno::EINVAL);
     }

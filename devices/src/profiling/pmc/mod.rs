@@ -1,7 +1,7 @@
 //! pmc(9): counters of processes, of the kernel, and profiling by a counter's overflow.
 //!
-//! [`Pmc`] carries out the calls of `PMC.md`, and takes what was counted of which process. It knows neither how that is
-//! found out, nor who makes ticks. [`Account`] counts all processes for one client.
+//! [`Pmc`] carries out the calls of `PMC.md`, and takes counts of processes. Other modules determine which process ran, and
+//! make ticks. [`Account`] counts all processes for one client.
 
 mod process;
 mod process_counts;
@@ -13,14 +13,14 @@ use kvmprof_recording::{EventKind, SamplingEvent};
 use process::Process;
 pub use process_counts::{Account, Row};
 
-/// What `pmc_get_num_counters` returns.
+/// The result of `pmc_get_num_counters`.
 const NUMBER: i64 = CounterId::CacheMisses as i64 + 1;
 const _: () = assert!(NUMBER.cast_unsigned() == COUNTERS as u64);
 
 /// Maximum number of processes that have counters.
 const MAX_PROCESSES: usize = 1024;
 
-/// A process of the guest. Its pid may be another process's later.
+/// A process of the guest. Another process may have its pid later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessKey {
     /// Its id.
@@ -29,7 +29,7 @@ pub struct ProcessKey {
     pub started: u64,
 }
 
-/// What was counted while a process ran.
+/// The counts of a stretch of time in which a process ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// The process.
@@ -38,20 +38,20 @@ pub struct Counted {
     pub parent: Option<ProcessKey>,
     /// Its name.
     pub comm: [u8; 16],
-    /// How much, by the numbers of the counters.
+    /// The counts, by the numbers of the counters.
     pub counts: [u64; COUNTERS],
 }
 
-/// What a call gives.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Called {
-    /// What the function returns.
+    /// The return value of the function.
     pub returned: i64,
     /// The counter's value.
     pub value: u64,
 }
 
-/// What counts for the whole guest.
+/// The counters of the whole guest.
 pub trait Totals {
     /// Whether the host can count it.
     fn can_count(&self, counter: CounterId) -> bool;
@@ -59,7 +59,7 @@ pub trait Totals {
     /// Whether events of this kind can make ticks.
     fn can_sample(&self, kind: EventKind) -> bool;
 
-    /// What `counter` has counted since the guest's start.
+    /// The count of `counter` since the guest's start.
     fn total(&self, counter: CounterId) -> u64;
 }
 
@@ -68,11 +68,11 @@ pub trait Totals {
 struct KernelUse {
     /// The counter's total when it was allocated.
     base: u64,
-    /// What makes ticks, if its overflow does.
+    /// The event that makes ticks, if the counter's overflow makes them.
     profiling: Option<SamplingEvent>,
 }
 
-/// Which counters the kernel uses, and how.
+/// The counters that the kernel uses, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelUses([Option<KernelUse>; COUNTERS]);
 
@@ -87,7 +87,7 @@ impl Pmc {
     /// Carries out `call`.
     ///
     /// # Errors
-    /// Those of `PMC.md`. Nothing has changed then.
+    /// The errors of `PMC.md`. After an error, nothing has changed.
     pub fn call(&mut self, call: &Call, totals: &dyn Totals) -> Result<Called, Errno> {
         let returned = |returned| Called { returned, value: 0 };
         match call.function {
@@ -129,7 +129,7 @@ impl Pmc {
         }
     }
 
-    /// Something was counted while a process ran. True if that has counters.
+    /// Adds `counted` to its process. True if that process has counters.
     pub fn count(&mut self, counted: &Counted) -> bool {
         let key = counted.process;
         if !self.processes.iter().any(|process| process.is(key)) {
@@ -145,7 +145,8 @@ impl Pmc {
         true
     }
 
-    /// The process `pid` has ended that was started then, or that was never met (`None`). It may be unknown here.
+    /// Notes that process `pid` has ended, which was started at `started`. `None` stands for a process that has never been seen. The process
+    /// need not have counters.
     pub fn end(&mut self, pid: i32, started: Option<u64>) {
         let is_it = |process: &Process| {
             process.pid() == pid && process.key().map(|key| key.started) == started
@@ -161,12 +162,12 @@ impl Pmc {
         }
     }
 
-    /// The guest has ended: there are no processes any more.
+    /// Notes that the guest has ended, and all processes with it.
     pub fn end_all(&mut self) {
         *self = Self::default();
     }
 
-    /// The processes that have counters: their pids, and when they were started once they were met.
+    /// The processes that have counters: their pids and their start times. The start time is unknown until a process has been seen.
     pub fn processes(&self) -> impl ExactSizeIterator<Item = (i32, Option<u64>)> {
         let key = |process: &Process| (process.pid(), process.key().map(|key| key.started));
         self.processes.iter().map(key)
@@ -184,12 +185,12 @@ impl Pmc {
         pairs.filter_map(|(id, used)| used.is_some().then_some(id))
     }
 
-    /// What makes ticks, if a counter's overflow does.
+    /// The event that makes ticks, if a counter's overflow makes them.
     pub fn profiling(&self) -> Option<SamplingEvent> {
         self.kernel.0.iter().find_map(|used| (*used)?.profiling)
     }
 
-    /// Something else makes ticks now: the counter whose overflow did is free again.
+    /// Notes that something else makes ticks now. Frees the counter whose overflow made them.
     pub fn stop_profiling(&mut self) {
         for used in &mut self.kernel.0 {
             *used = used.filter(|used| used.profiling.is_none());
@@ -201,7 +202,7 @@ impl Pmc {
         self.kernel
     }
 
-    /// The kernel uses its counters as it did then.
+    /// Restores the kernel's use of its counters.
     pub fn set_kernel_uses(&mut self, uses: KernelUses) {
         self.kernel = uses;
     }
@@ -322,7 +323,7 @@ impl Pmc {
         if for_profiling && used.is_some_and(|used| used.profiling.is_some()) {
             return Err(Errno::EINPROGRESS);
         }
-        // There is one source of ticks.
+        // Only one counter can make ticks.
         let has_source = for_profiling && self.profiling().is_some();
         let mut processes = self.processes.iter();
         if has_source || used.is_some() || processes.any(|process| process.is_configured(id)) {
@@ -349,7 +350,7 @@ impl Pmc {
         Ok(())
     }
 
-    /// Under this pid there is another process now.
+    /// Forgets other processes that had the pid of `key` before.
     fn forget_predecessors(&mut self, key: ProcessKey) {
         let ended = self.processes().filter(|(pid, _)| *pid == key.pid);
         for (pid, started) in ended.collect::<Vec<_>>() {
@@ -357,7 +358,7 @@ impl Pmc {
         }
     }
 
-    /// A process that wasn't met before may have been forked by one with counters.
+    /// Gives a process that is seen for the first time the counters that it has inherited, if a process with counters has forked it.
     fn inherit(&mut self, counted: &Counted) {
         let Some(parent) = counted.parent else { return };
         let mut processes = self.processes.iter();
@@ -365,7 +366,7 @@ impl Pmc {
             .find(|process| process.is(parent))
             .and_then(|process| process.fork(counted.process));
         if let Some(forked) = forked {
-            // Where there is no room it isn't counted.
+            // Without room for it, the process isn't counted.
             let _ = self.add(forked);
         }
     }
@@ -380,7 +381,7 @@ fn counter(call: &Call) -> Result<CounterId, Errno> {
     CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)
 }
 
-/// The counter that a configuration is for, which has to name its event.
+/// The counter of a configuration, which has to name the counter's event.
 fn configured(call: &Call, totals: &dyn Totals) -> Result<CounterId, Errno> {
     let id = counter(call)?;
     if CounterId::from_number(call.event.into()) != Some(id) || !totals.can_count(id) {
@@ -389,7 +390,7 @@ fn configured(call: &Call, totals: &dyn Totals) -> Result<CounterId, Errno> {
     Ok(id)
 }
 
-/// What makes ticks when the counter overflows at the call's reset value.
+/// The event that makes ticks when the counter overflows at the call's reset value.
 fn sampling_event(call: &Call, id: CounterId, totals: &dyn Totals) -> Result<SamplingEvent, Errno> {
     let kind = event_kind(id).filter(|kind| totals.can_sample(*kind));
     let kind = kind.ok_or(Errno::ENODEV)?;

@@ -21,9 +21,9 @@ struct Counter {
 #[derive(Clone, Debug)]
 pub struct Process {
     pid: i32,
-    /// When it was started, once it was met.
+    /// When it was started; `None` until it has been seen.
     started: Option<u64>,
-    /// Not a process that was started later than this.
+    /// A process that was started later than this is another one.
     before: u64,
     parent: Option<ProcessKey>,
     is_saved: bool,
@@ -48,7 +48,7 @@ impl Process {
         self.pid
     }
 
-    /// Which process it is, once it was met.
+    /// The process's key; `None` until it has been seen.
     pub fn key(&self) -> Option<ProcessKey> {
         let started = self.started?;
         Some(ProcessKey {
@@ -57,7 +57,7 @@ impl Process {
         })
     }
 
-    /// Its parent, as it was last met.
+    /// Its parent when it was last seen.
     pub fn parent(&self) -> Option<ProcessKey> {
         self.parent
     }
@@ -71,13 +71,13 @@ impl Process {
         key.pid == self.pid && is_its_time
     }
 
-    /// It was met.
+    /// Notes that the process was seen with this parent.
     pub fn meet(&mut self, key: ProcessKey, parent: Option<ProcessKey>) {
         self.started = Some(key.started);
         self.parent = parent.or(self.parent);
     }
 
-    /// The process `key`, which this one has forked; `None` if no counter was enabled then.
+    /// The process `key`, which this process has forked; `None` if no counter was enabled at that time.
     pub fn fork(&self, key: ProcessKey) -> Option<Self> {
         let inherit = |counter: &Counter| {
             let is_inherited = counter.is_enabled && counter.enabled_from <= key.started;
@@ -107,7 +107,7 @@ impl Process {
         self.counters.get_mut(id.number()).ok_or(Errno::EINVAL)
     }
 
-    /// Configures a counter; it stands still, at 0. What its children have counted stays.
+    /// Configures a counter, which is stopped, at 0. The counts of its children stay.
     pub fn configure(&mut self, id: CounterId) -> Result<(), Errno> {
         let counter = self.counter_mut(id)?;
         *counter = Counter {
@@ -148,7 +148,7 @@ impl Process {
         Ok(())
     }
 
-    /// What it has counted, or its children that have ended.
+    /// The count of the process, or of its children that have ended.
     ///
     /// # Errors
     /// ENXIO if it isn't configured.
@@ -160,7 +160,7 @@ impl Process {
         }
     }
 
-    /// Its counters stand still, or go on.
+    /// Stops the process's counters, or lets them continue.
     pub fn set_saved(&mut self, is_saved: bool) {
         self.is_saved = is_saved;
     }
@@ -186,7 +186,7 @@ impl Process {
         enabled.fold(0, |bits, id| bits | id.bit())
     }
 
-    /// `counts` have passed while it ran.
+    /// Adds `counts` of a stretch of time in which the process ran.
     pub fn count(&mut self, counts: &[u64; COUNTERS]) {
         if self.is_saved {
             return;
@@ -198,7 +198,7 @@ impl Process {
         }
     }
 
-    /// What it and its children have counted; it begins at 0 again.
+    /// Takes the counts of the process and its children, which begin at 0 again.
     pub fn take_counts(&mut self) -> [u64; COUNTERS] {
         let mut counts = [0; COUNTERS];
         for (counter, count) in self.counters.iter_mut().zip(&mut counts) {
@@ -208,7 +208,7 @@ impl Process {
         counts
     }
 
-    /// A child has ended that has counted this.
+    /// Adds the `counts` of a child that has ended.
     pub fn accumulate(&mut self, counts: &[u64; COUNTERS]) {
         for (counter, count) in self.counters.iter_mut().zip(counts) {
             if counter.is_configured {

@@ -6,15 +6,15 @@ use kvmprof_abi::pmc::{COUNTERS, CounterId};
 
 use super::{Counted, ProcessKey};
 
-/// Maximum number of processes that are told apart.
+/// Maximum number of processes with counts of their own.
 const MAX_PROCESSES: usize = 4096;
-/// Stands for all others.
+/// Stands for all other processes.
 const OTHERS: ProcessKey = ProcessKey {
     pid: -1,
     started: 0,
 };
 
-/// What one process has counted.
+/// The counts of one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Row {
     /// Its last name.
@@ -39,22 +39,22 @@ impl Account {
         }
     }
 
-    /// The bits of the counters that it counts.
+    /// The bits of the counters that are counted.
     pub fn counters(&self) -> u32 {
         self.counters
     }
 
-    /// Whether it counts this one.
+    /// Whether `counter` is counted.
     pub fn has(&self, counter: CounterId) -> bool {
         self.counters & counter.bit() != 0
     }
 
-    /// Each process, with what was counted.
+    /// All processes, with their counts.
     pub fn rows(&self) -> impl Iterator<Item = (&ProcessKey, &Row)> {
         self.rows.iter()
     }
 
-    /// Something was counted.
+    /// Adds `counted` to the row of its process.
     pub fn count(&mut self, counted: &Counted) {
         let is_known = self.rows.contains_key(&counted.process);
         let key = if is_known || self.rows.len() < MAX_PROCESSES {

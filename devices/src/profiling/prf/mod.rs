@@ -92,7 +92,7 @@ impl Prf {
         }
     }
 
-    /// Checks that `minor` can be opened.
+    /// Checks that `minor` exists and can be opened.
     ///
     /// # Errors
     /// ENXIO if there is no such minor.

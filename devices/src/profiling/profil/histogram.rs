@@ -1,27 +1,27 @@
-//! Which count of a histogram belongs to a program counter.
+//! Finds the count of a histogram that belongs to a program counter.
 
 use kvmprof_abi::profil::{COUNT_SIZE, Range, SOLARIS_MAX_COUNT, WHOLE_SCALE, count_offset};
 
-/// How a system rounds, and what happens to a full count.
+/// The rules of an operating system: how it rounds, and what happens to a count at its maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum System {
     Solaris,
     Aix,
 }
 
-/// What a tick does to a count.
+/// The effect of a tick on a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// It is now this.
+    /// The count has this value now.
     To(u16),
-    /// It stays at its maximum.
+    /// The count stays at its maximum.
     Saturated,
-    /// Profiling stops instead.
+    /// The count doesn't change, and profiling stops.
     Stop,
 }
 
 impl System {
-    /// What becomes of a count of `count`.
+    /// The effect of a tick on a count with the value `count`.
     pub(super) fn increment(self, count: u16) -> Counted {
         match (self, count.checked_add(1)) {
             (Self::Solaris, _) if count >= SOLARIS_MAX_COUNT => Counted::Stop,
@@ -58,7 +58,7 @@ impl Histogram {
         let length = range.high.saturating_sub(range.low);
         let scale = if range.scale == u32::MAX {
             let fraction = (u128::from(size) << 16).checked_div(length.into());
-            // One that is above the largest fraction: each byte of code has more than a byte of counts.
+            // Without a fraction, each byte of code has more than a byte of counts.
             fraction.map_or(0, |fraction| u32::try_from(fraction).unwrap_or(u32::MAX))
         } else {
             range.scale & 0xffff

@@ -13,15 +13,15 @@ pub struct KeptProfile {
     pid: i32,
     profile: Profile,
     buffer: KeptBuffer,
-    /// Of each vCPU.
+    /// The phase of each vCPU.
     phases: Vec<Phase>,
 }
 
 impl KeptProfile {
-    /// Bytes of the buffer that `call` asks for.
+    /// The size of the buffer for `call`, in bytes.
     ///
     /// # Errors
-    /// EINVAL if that can't be kept.
+    /// EINVAL if the device can't keep such a buffer.
     pub fn size(call: &Call) -> Result<usize, Errno> {
         let size = match call.function {
             Function::Profil | Function::AixProfil => Some(call.size),
@@ -36,7 +36,7 @@ impl KeptProfile {
     /// Carries out `call`, whose buffer is zeroed, in a guest with `vcpus` vCPUs and a clock at `hz` ticks a second.
     ///
     /// # Errors
-    /// EINVAL for what the function's page refuses, or what can't be kept.
+    /// EINVAL if the function's page refuses the call, or if the device can't keep the buffer.
     pub fn new(call: &Call, vcpus: usize, hz: u32) -> Result<Self, Errno> {
         let buffer = KeptBuffer::new(Self::size(call)?);
         let mut profile = Profile::default();
@@ -54,22 +54,22 @@ impl KeptProfile {
         self.pid
     }
 
-    /// Its state and account.
+    /// The profile's state and account.
     pub fn status(&self) -> Status {
         self.profile.status()
     }
 
-    /// Whether ticks are stored.
+    /// Whether the profile stores ticks.
     pub fn is_on(&self) -> bool {
         self.profile.is_on()
     }
 
-    /// Bytes of its buffer.
+    /// The size of its buffer, in bytes.
     pub fn memory(&self) -> usize {
         self.buffer.bytes().len()
     }
 
-    /// What has been stored: all counts, or the samples so far.
+    /// The stored data: all counts, or the samples so far.
     pub fn stored(&self) -> &[u8] {
         let all = self.buffer.bytes();
         let filled = self.profile.filled_bytes();
@@ -77,7 +77,7 @@ impl KeptProfile {
         filled.and_then(|filled| all.get(..filled)).unwrap_or(all)
     }
 
-    /// The clock runs at `hz` ticks a second from now on.
+    /// Notes that the clock runs at `hz` ticks a second from now on.
     pub fn set_hz(&mut self, hz: u32) {
         self.phases.fill(Phase::new(hz, RATE_HZ));
     }
@@ -97,12 +97,12 @@ impl KeptProfile {
         }
     }
 
-    /// Nothing more is stored until the next call, for the reason `state`, if anything is.
+    /// Stops storing until the next call, for the reason `state`, if the profile is on.
     pub fn stop(&mut self, state: State) {
         self.profile.stop(state);
     }
 
-    /// Nothing more is stored, for the reason `state`, which stands even if nothing is turned on.
+    /// Stops storing, for the reason `state`. The state changes even if the profile is off.
     pub fn end(&mut self, state: State) {
         self.profile.end(state);
     }

@@ -1,20 +1,20 @@
-//! Where a profile's counts and samples are stored.
+//! The memory in which a profile's counts and samples are stored.
 
 /// Why a store can't be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
-    /// Its page isn't there, or is shared until it is written: a later store may succeed.
+    /// The page isn't there, or is shared until it is written (copy on write). A later store may succeed.
     NotYet,
-    /// The process can't write there.
+    /// The process can't write to this address.
     Fault,
 }
 
 /// The memory of a process that stands still.
 pub trait ProcessMemory {
-    /// Replaces the 16-bit number at `address` by what `change` makes of it; `None` leaves it as it is.
+    /// Replaces the 16-bit number at `address` by the result of `change`. If that is `None`, the number stays as it is.
     ///
     /// # Errors
-    /// Nothing has changed then, and `change` wasn't called.
+    /// The store can't be made. Nothing has changed, and `change` wasn't called.
     fn update_count(
         &mut self,
         address: u64,
@@ -24,11 +24,11 @@ pub trait ProcessMemory {
     /// Stores a 64-bit number at `address`.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// The store can't be made. Nothing has changed.
     fn store_word(&mut self, address: u64, word: u64) -> Result<(), Blocked>;
 }
 
-/// A buffer at address 0 that the device keeps, and that is all of the memory.
+/// A buffer of the device's own, as a memory that begins at address 0 and has nothing else.
 #[derive(Debug, Default)]
 pub struct KeptBuffer(Vec<u8>);
 

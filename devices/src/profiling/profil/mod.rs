@@ -1,15 +1,15 @@
 //! profil(2) and pcsample(2) of one process, as a plain state machine: calls and ticks in, stores out.
 //!
-//! The manual pages of Solaris and AIX are the specification, and `guest/abi/PROFIL.md` describes the device. What they
-//! leave open, this device defines:
+//! The manual pages of Solaris and AIX are the specification, and `guest/abi/PROFIL.md` describes the device. The pages leave
+//! some details open, which this device defines:
 //!
 //! - **Bounds.** A count is stored only if both of its bytes are in the buffer, also where a page checks only the first
 //!   one. A scale of 2 maps all code to the first count.
-//! - **AIX.** A call with a buffer of 0 bytes turns nothing on. What a function of Solaris has turned on is on for AIX
-//!   too, and in another form.
+//! - **AIX.** A call with a buffer of 0 bytes turns nothing on. A profile that a function of Solaris has turned on is on for
+//!   AIX, too, but counts as turned on by another function.
 //! - **pcsample** numbers its samples in the order in which they are stored, so that the array has no gaps.
-//! - **A store that waits** is tried again at the process's next ticks, the oldest first. What waits when profiling is
-//!   turned off, or when it stops, is lost.
+//! - **A store that waits** is tried again at the process's next ticks, the oldest first. Stores that wait when profiling is
+//!   turned off, or when it stops, are lost.
 
 mod histogram;
 mod kept;
@@ -29,15 +29,15 @@ pub const MAX_WAITING: usize = 1024;
 /// Maximum number of waiting stores that one tick tries again.
 const MAX_TRIED: usize = 16;
 
-/// What is stored at a tick.
+/// The data that a tick stores.
 #[derive(Clone, Debug)]
 enum Target {
-    /// Counts, by the rule of a system, of one or several regions.
+    /// Counts of one or several regions, by the rule of an operating system.
     Counts {
         system: System,
         regions: Vec<Histogram>,
     },
-    /// Program counters, into an array of so many elements, of which the first ones are filled.
+    /// Program counters, in an array of this many elements, of which the first ones are filled.
     Samples {
         buffer: u64,
         capacity: u64,
@@ -48,16 +48,16 @@ enum Target {
 /// A store that waits for its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
-    /// One more in the count at this address.
+    /// Increments the count at this address.
     Count(u64),
-    /// A program counter in the next element.
+    /// Stores a program counter in the next element.
     Sample(u64),
 }
 
-/// What a store has come to.
+/// The result of a store.
 enum Outcome {
     Stored,
-    /// Nothing more is stored, for this reason.
+    /// Profiling has stopped, for this reason.
     Stopped(State),
     NotYet,
 }
@@ -74,10 +74,10 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Carries out `call`, with its `ranges`. Returns what the function returns.
+    /// Carries out `call`, with its `ranges`. Returns the function's result.
     ///
     /// # Errors
-    /// EINVAL for what the function's page refuses. Nothing has changed then.
+    /// EINVAL if the function's page refuses the call. Nothing has changed then.
     pub fn call(&mut self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
         let target = target(call, ranges)?;
         if !self.has_effect(call.function, target.is_some()) {
@@ -104,7 +104,7 @@ impl Profile {
         })
     }
 
-    /// AIX: turning on what is on, or off what is off or was turned on by another function, has no effect.
+    /// Whether a call has an effect. On AIX, it has none if it turns on what is on, or turns off what is off or was turned on by another function.
     fn has_effect(&self, function: Function, turns_on: bool) -> bool {
         match function {
             Function::Profil | Function::Pcsample => true,
@@ -134,17 +134,17 @@ impl Profile {
         self.status.state == State::On
     }
 
-    /// Whether every tick of the clock is stored, or 100 a second.
+    /// Whether the profile stores every tick of the clock. If not, it stores 100 a second.
     pub fn takes_every_tick(&self) -> bool {
         self.every_tick
     }
 
-    /// Its state and account.
+    /// The profile's state and account.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// The profile of a process that has just been forked from this one: what is on goes on, with an account of its own.
+    /// The profile of a process that this process has just forked. If this profile is on, the new one is on, too, with an account of its own.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self {
@@ -159,7 +159,7 @@ impl Profile {
         }
     }
 
-    /// Stops for the reason `state`, if it is on.
+    /// Stops the profile for the reason `state`, if it is on.
     pub fn stop(&mut self, state: State) {
         if self.is_on() {
             self.status.state = state;
@@ -169,7 +169,7 @@ impl Profile {
         }
     }
 
-    /// The process's program has ended, for the reason `state`. A profile that has stopped before keeps its reason.
+    /// Notes that the process's program has ended, for the reason `state`. A profile that has stopped before keeps its reason.
     pub fn end(&mut self, state: State) {
         self.stop(state);
         if self.status.state == State::Off {
@@ -177,7 +177,7 @@ impl Profile {
         }
     }
 
-    /// The process runs in user mode at `pc`, and the tick is to be stored.
+    /// Stores a tick of the process, which runs in user mode at `pc`.
     pub fn tick(&mut self, pc: u64, memory: &mut impl ProcessMemory) {
         self.try_waiting(memory);
         if !self.is_on() {
@@ -217,7 +217,7 @@ impl Profile {
         }
     }
 
-    /// Tries the oldest of the waiting stores.
+    /// Tries the oldest waiting stores again.
     pub fn try_waiting(&mut self, memory: &mut impl ProcessMemory) {
         for _ in 0..self.waiting.len().min(MAX_TRIED) {
             let Some(store) = self.waiting.pop_front() else {
@@ -265,7 +265,7 @@ impl Profile {
                     Err(blocked) => blocked.into(),
                 }
             }
-            // The target has changed; what waited for the old one was lost then.
+            // The target has changed. Stores that waited for the old one were lost then.
             _ => Outcome::Stopped(State::Off),
         }
     }
@@ -315,10 +315,10 @@ pub fn turns_on(call: &Call, ranges: &[Range]) -> Result<bool, Errno> {
     Ok(target(call, ranges)?.is_some())
 }
 
-/// What `call` turns on; `None` if it turns profiling off.
+/// The target that `call` turns on; `None` if it turns profiling off.
 ///
 /// # Errors
-/// EINVAL for what the function's page refuses.
+/// EINVAL if the function's page refuses the call.
 fn target(call: &Call, ranges: &[Range]) -> Result<Option<Target>, Errno> {
     let counts = |system, regions| Target::Counts { system, regions };
     let region = |scale| Histogram {

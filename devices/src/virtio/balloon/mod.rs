@@ -285,7 +285,7 @@ impl VirtioDevice for Balloon {
 }
 
 impl MmioTransport<Balloon> {
-    /// Takes pages, reports and statistics for a bounded time. True if there is more to do after others have had their turn.
+    /// Takes pages, reports and statistics for a bounded time. True if there is more to do after other devices have had their turns.
     pub fn serve(&mut self, memory: &GuestMemory, give_back: GiveBack<'_>) -> bool {
         take_turn(self, memory, |device, queues| {
             device.serve(queues, memory, give_back)

@@ -1,5 +1,5 @@
-//! The block device (section 5.2): reads requests from guest memory, and writes answers to it. Its caller performs the requests, in
-//! any order and at any time, one of each queue at a time. The device uses no file and doesn't block.
+//! The block device (section 5.2). It reads requests from guest memory, and writes answers to it. Its caller performs the requests, in
+//! any order and at any time, but only one of each queue at a time. The device uses no file and doesn't block.
 //!
 //! An invalid request is answered with an error and counted. After an unusable chain the queue is unusable until the
 //! next reset. After a reset the device doesn't access memory of the old driver any more. The answers to requests that are still being performed
@@ -46,7 +46,7 @@ const QUEUE_SIZE_MAX: u16 = 128;
 /// Maximum number of segments of a request's data, and maximum size of each in bytes: together less than a chain may have.
 const SEGMENTS_MAX: u32 = 126;
 const SEGMENT_SIZE_MAX: u32 = 64 << 10;
-/// How many invalid requests are answered before others have their turn.
+/// Maximum number of invalid requests that are answered in one turn.
 const BUDGET: usize = 64;
 
 /// The properties of a disk.
@@ -80,7 +80,7 @@ pub struct Ticket {
     kind: Kind,
 }
 
-/// The kinds of requests, by which they are counted.
+/// The kinds of requests that have counts of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -93,20 +93,20 @@ enum Kind {
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// The request has succeeded. The bytes are those that a read has read.
+    /// The request has succeeded. For a read, the bytes are its data.
     Done(&'a [u8]),
     /// The request has failed with an error of the host.
     Failed,
 }
 
-/// What there is to do for a queue.
+/// The next step of a queue.
 #[derive(Debug)]
 pub enum Next {
     /// Perform this request.
     Request(Request),
     /// There is nothing to do until the queue is notified.
     Nothing,
-    /// There is more to do, after others have had their turn.
+    /// There is more to do, after other queues have had their turns.
     More,
 }
 
@@ -177,7 +177,7 @@ impl Block {
         }
     }
 
-    /// The queue's next request, or false in its place if it has been answered at once.
+    /// Takes the queue's next request. The result is false in place of the request if the request has been answered at once.
     fn next(
         &mut self,
         index: usize,
@@ -323,8 +323,8 @@ impl VirtioDevice for Block {
 }
 
 impl MmioTransport<Block> {
-    /// What there is to do for the queue `index`: nothing while a request of it is being performed. Each request has to be
-    /// answered by [`MmioTransport::answer`].
+    /// The next step of queue `index`: nothing while one of its requests is being performed. The caller has to answer each request by
+    /// [`MmioTransport::answer`].
     pub fn next(&mut self, index: usize, memory: &GuestMemory) -> Next {
         let next = self.next_of(index, memory);
         self.note_used(memory);
@@ -357,7 +357,7 @@ impl MmioTransport<Block> {
         Next::More
     }
 
-    /// Answers the request with this ticket. True if all queues have to be served because of it.
+    /// Answers the request with this ticket. True if the answer makes it necessary to serve all queues.
     pub fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, memory: &GuestMemory) -> bool {
         let device = self.device_mut();
         device.count(ticket.kind, answer);

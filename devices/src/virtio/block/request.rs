@@ -14,7 +14,7 @@ const SEGMENT: usize = 16;
 pub(super) const DISCARD_SECTORS_MAX: u32 = 1 << 22;
 /// Maximum number of segments of a request to discard.
 pub(super) const DISCARD_SEGMENTS_MAX: u32 = 16;
-/// Maximum number of sectors of a segment to write zeroes: if the host has to write them, that takes time.
+/// Maximum number of sectors of a segment to write zeroes: it takes time if the host has to write them.
 pub(super) const ZEROES_SECTORS_MAX: u32 = 1 << 17;
 /// Maximum number of segments of a request to write zeroes.
 pub(super) const ZEROES_SEGMENTS_MAX: u32 = 4;
@@ -42,7 +42,7 @@ pub(super) mod status {
 /// What a request asks for. Offsets and lengths are in bytes; they are whole sectors within the disk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Read bytes, at most as many as a descriptor chain has.
+    /// Read bytes, at most as many as a descriptor chain can have.
     Read {
         /// The first byte.
         offset: u64,
@@ -197,7 +197,7 @@ fn get_id(
     Ok(Taking::Answered)
 }
 
-/// The segments that a request may have.
+/// The limits for the segments of a request.
 #[derive(Clone, Copy)]
 struct SegmentLimits {
     segments: u32,

@@ -91,7 +91,7 @@ impl PendingEvents {
             (self.add, Event::PortAdd),
             (self.console, Event::ConsolePort),
             (self.size, Event::Resize),
-            // Before the name: when that appears, programs may use the port at once.
+            // This comes before the name: programs may use the port as soon as its name appears.
             (self.open, Event::PortOpen),
             (self.name, Event::PortName),
         ]

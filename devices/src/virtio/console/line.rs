@@ -12,12 +12,12 @@ const BUDGET: usize = 64 << 10;
 /// The minimum that a step counts towards the budget: many tiny chains are work, too.
 const STEP_COST: usize = 1 << 10;
 
-/// The progress of serving.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Everything possible is done.
     Done,
-    /// There is more to do, after others have had their turn.
+    /// There is more to do, after other ports have had their turns.
     More,
 }
 
@@ -181,7 +181,7 @@ impl Line {
         progress.and(self.give_back(queues, left, backend))
     }
 
-    /// Returns chains of a port that the host has hung up on unread: a driver may wait for them forever (Linux does, in
+    /// Returns unread chains of a port that the host has hung up on. Otherwise a driver may wait for them forever (Linux does, in
     /// a blocking write(2)).
     fn give_back(
         &mut self,

@@ -1,8 +1,8 @@
 //! The console device (section 5.3) with several ports, each a stream of bytes in both directions. Port 0 is the
 //! guest's console; the others carry the framed protocol, and the guest finds them by name.
 //!
-//! Queues 0 and 1 are port 0's, 2 and 3 carry control messages, further pairs are the other ports'. The first of a pair
-//! goes to the driver, the second comes from it.
+//! Queues 0 and 1 belong to port 0, queues 2 and 3 carry control messages, and further pairs belong to the other ports. The first
+//! queue of a pair goes to the driver, the second comes from it.
 //!
 //! After an error of the guest the port's queues aren't served until the next reset, and its devices are closed. Other
 //! ports aren't affected.
@@ -62,7 +62,7 @@ pub struct Console {
     control_faults: u64,
     /// The control message that takes more than one turn.
     unanswered: Option<FromDriver>,
-    /// The configuration has changed, and the transport doesn't know yet.
+    /// The configuration has changed, and the transport hasn't been informed yet.
     reconfigured: bool,
     complained: bool,
 }
@@ -198,7 +198,7 @@ impl Console {
                 self.unanswered = Some(message);
                 return Ok(Progress::More);
             }
-            // Linux takes the returned buffer for the sign that the message has taken effect.
+            // For Linux, the returned buffer means that the message has taken effect.
             if let Some(queue) = queues.get_mut(CONTROL_QUEUE + 1) {
                 queue.finish(memory)?;
             }

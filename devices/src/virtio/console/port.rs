@@ -19,7 +19,7 @@ pub trait Port: Send {
     /// A turn begins, after others have had theirs.
     fn begin_turn(&mut self) {}
 
-    /// True if what the guest has sent waits for nothing but the next turn.
+    /// True if bytes of the guest wait only for the next turn.
     fn waits_for_turn(&self) -> bool {
         false
     }
@@ -30,7 +30,7 @@ pub trait Port: Send {
     /// The host must hang up.
     fn receive(&mut self, bytes: &[u8], backend: &mut dyn Backend) -> Result<(), PortError>;
 
-    /// Continues what waited for devices, or for room in the output.
+    /// Continues requests that waited for devices, or for room in the output.
     ///
     /// # Errors
     /// The host must hang up.

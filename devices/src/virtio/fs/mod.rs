@@ -1,6 +1,6 @@
 //! The file system device (section 5.11) as its driver sees it. Another program serves the queues, which have FUSE requests
-//! (vhost-user). This module does the rest: identification, features and the set-up of the queues. When that program is
-//! gone, it refuses requests.
+//! (vhost-user). This module does the rest: identification, features and the set-up of the queues. When the other program has
+//! ended, this module refuses requests.
 
 mod refusal;
 
@@ -18,7 +18,7 @@ pub const TAG_MAX: usize = 36;
 
 /// Queues: one for requests with priority, such as FORGET and INTERRUPT, and one for all others (section 5.11.2).
 pub const QUEUES: usize = 2;
-/// As `num_request_queues` of the configuration.
+/// The value of `num_request_queues` in the configuration.
 const REQUEST_QUEUES: u32 = 1;
 const QUEUE_SIZE: u16 = 256;
 
@@ -34,17 +34,17 @@ pub struct FileSystem {
 /// The queues of a device that its driver runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningQueues {
-    /// Resets before this run: it tells runs apart.
+    /// The number of resets before this run. It differs for each run.
     pub resets: u64,
-    /// What the driver has accepted.
+    /// The features that the driver has accepted.
     pub features: u64,
     /// The queues that are set up, by their index; all of their parts lie in guest memory.
     pub queues: Vec<Option<QueueLayout>>,
 }
 
 impl FileSystem {
-    /// A file system named `tag`, of which at most [`TAG_MAX`] bytes count. It has those of [`QUEUE_FEATURES`] that the
-    /// program has which serves the queues.
+    /// A file system named `tag`, which is cut to [`TAG_MAX`] bytes. It offers the features among [`QUEUE_FEATURES`] that the program
+    /// which serves the queues supports.
     #[must_use]
     pub fn new(tag: &str, features: u64) -> Self {
         let mut bytes = [0; TAG_MAX];
@@ -94,7 +94,7 @@ impl VirtioDevice for FileSystem {
 }
 
 impl MmioTransport<FileSystem> {
-    /// The queues as they are to be served now; `None` if they aren't.
+    /// The queues that are to be served now; `None` if the driver doesn't run the device.
     pub fn running_queues(&mut self) -> Option<RunningQueues> {
         let resets = self.counts().resets;
         let (device, queues) = self.running()?;

@@ -1,4 +1,4 @@
-//! Refuses requests that no program serves any more: the guest's calls fail, instead of waiting for ever.
+//! Refuses requests that no program serves any more, so that the guest's calls fail instead of waiting for ever.
 //!
 //! The layout of requests and answers is that of `include/uapi/linux/fuse.h` in the kernel.
 
@@ -6,15 +6,15 @@ use super::super::turn::{GivesUp, take_turn};
 use super::super::{Direction, GuestMemory, MmioTransport, QueueError, Virtqueue};
 use super::FileSystem;
 
-/// What is read of a request (`struct fuse_in_header`): `len`, `opcode` and `unique`.
+/// The number of bytes that are read of a request (`struct fuse_in_header`): `len`, `opcode` and `unique`.
 const REQUEST: usize = 16;
 /// Bytes of an answer without data (`struct fuse_out_header`): `len`, `error` and `unique`.
 const ANSWER: u32 = 16;
 const EIO: i32 = 5;
-/// Most requests of a queue in one turn.
+/// Maximum number of requests of a queue in one turn.
 const REQUESTS_PER_TURN: usize = 64;
 
-/// What became of requests when nobody served the folder.
+/// Counts of requests that came while no program served the folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusalCounts {
     /// Requests that were answered with an error (EIO), or needed no answer.
@@ -40,7 +40,7 @@ impl Refusal {
 }
 
 impl FileSystem {
-    /// What became of requests when nobody served the folder, since the start.
+    /// Counts of requests that came while no program served the folder, since the start.
     #[must_use]
     pub fn refusals(&self) -> RefusalCounts {
         self.refusal.counts
@@ -71,7 +71,7 @@ fn refuse_turn(
         }
         let mut request = [0; REQUEST];
         queue.read(memory, &mut request)?;
-        // Requests such as FORGET have no room for an answer, and want none.
+        // Requests such as FORGET have no room for an answer, and need none.
         if queue.writable() >= ANSWER as usize {
             let [.., a, b, c, d, e, f, g, h] = request;
             let [unique_low, unique_high] = [[a, b, c, d], [e, f, g, h]];
@@ -103,8 +103,8 @@ impl GivesUp for FileSystem {
 }
 
 impl MmioTransport<FileSystem> {
-    /// From now on, until the next reset, [`refuse_requests`](Self::refuse_requests) refuses requests, first those that the program hasn't
-    /// answered. Call this when the program that served the queues doesn't touch them any more.
+    /// Makes [`refuse_requests`](Self::refuse_requests) refuse requests until the next reset, first those that the program hasn't
+    /// answered. Call this when the program that served the queues can't access them any more.
     pub fn begin_to_refuse(&mut self, memory: &GuestMemory) {
         take_turn(self, memory, |device, queues| {
             if !device.refusal.is_on {
@@ -117,8 +117,8 @@ impl MmioTransport<FileSystem> {
         });
     }
 
-    /// Refuses what the queues have, if they aren't served, for a bounded time. True if there is more to do after others have
-    /// had their turn.
+    /// Refuses the requests in the queues for a bounded time, if no program serves them. True if there is more to do after other
+    /// devices have had their turns.
     pub fn refuse_requests(&mut self, memory: &GuestMemory) -> bool {
         if !self.device().refusal.is_on {
             return false;

@@ -126,7 +126,7 @@ impl Offloads {
             TCPV6 => self.tso6,
             _ => false,
         };
-        // Whoever splits a segment computes the checksums.
+        // The side that splits a segment computes the checksums.
         kind && incomplete && (*segmentation & ECN == 0 || self.ecn)
     }
 }

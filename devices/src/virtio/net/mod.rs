@@ -24,7 +24,7 @@ pub use stream::{FrameReader, FrameWriter, StreamError};
 const QUEUE_SIZE_MAX: u16 = 256;
 /// Maximum size of a frame with its header, in bytes.
 const PACKET_MAX: usize = HEADER_SIZE + FRAME_MAX;
-/// How many bytes are moved in one direction before the other direction has its turn.
+/// Maximum number of bytes that are moved in one direction before the other direction has its turn.
 const BUDGET: usize = 256 << 10;
 /// The minimum number of bytes that a frame counts as: short frames take time, too.
 const FRAME_COST: usize = 4 << 10;
@@ -40,7 +40,7 @@ pub enum Sent {
     Refused,
 }
 
-/// What the device is connected to. Each frame has its header before it, in both directions. No method blocks.
+/// The link that the device is connected to. Each frame has its header before it, in both directions. No method blocks.
 pub trait Link {
     /// True while there is a peer at the other end.
     fn is_up(&self) -> bool;
@@ -97,7 +97,7 @@ pub struct Net {
     offered: Offloads,
     received: Offloads,
     sent: Offloads,
-    /// The link hasn't been told the offloads yet.
+    /// The link hasn't been informed of the offloads yet.
     renegotiated: bool,
     up: bool,
     /// The queues are unusable until a reset.

@@ -7,7 +7,7 @@ use super::packet::{
 };
 use super::{BUFFER, Readiness, Stream, Transfer};
 
-/// The most bytes that one call writes to the host's end.
+/// Maximum number of bytes that one call writes to the host's end.
 const PIECE: usize = 16 << 10;
 
 /// Why the device has to end a connection.
@@ -49,12 +49,12 @@ pub(super) struct Connection<S> {
     host_is_deaf: bool,
     /// The flags of SHUTDOWN that the guest has sent, and those that were sent to it.
     guest_shutdown: u32,
-    told_shutdown: u32,
-    /// The stream was told that the guest will send no more bytes.
+    sent_shutdown: u32,
+    /// The stream knows that the guest will send no more bytes.
     ended_writing: bool,
     /// How many bytes of the guest have left `waiting`, and the last such number that was sent to the guest; both modulo 2^32.
     forwarded: u32,
-    told_forwarded: u32,
+    sent_forwarded: u32,
     /// The guest has asked for its credit.
     wants_credit: bool,
     /// The size of the guest's buffer, the bytes that have left it, and the bytes that were sent to it; the last two modulo 2^32.
@@ -91,7 +91,7 @@ impl<S: Stream> Connection<S> {
             host_port,
             open: false,
             first: None,
-            // Events from before the connection was made have not been seen: the stream has to be tried.
+            // Nobody has seen events from before the connection was made, so the device has to try the stream.
             ready: Readiness {
                 input: true,
                 room: true,
@@ -102,10 +102,10 @@ impl<S: Stream> Connection<S> {
             host_sent_all: false,
             host_is_deaf: false,
             guest_shutdown: 0,
-            told_shutdown: 0,
+            sent_shutdown: 0,
             ended_writing: false,
             forwarded: 0,
-            told_forwarded: 0,
+            sent_forwarded: 0,
             wants_credit: false,
             guest_room: 0,
             guest_forwarded: 0,
@@ -121,7 +121,7 @@ impl<S: Stream> Connection<S> {
 
     /// True if the host's end is gone, and only the guest still has to close the connection.
     pub fn is_over_for_host(&self) -> bool {
-        self.told_shutdown == SHUTDOWN_BOTH || self.ready.hung_up && !self.open
+        self.sent_shutdown == SHUTDOWN_BOTH || self.ready.hung_up && !self.open
     }
 
     /// True if the guest has asked for the connection or has been asked for it.
@@ -265,14 +265,14 @@ impl<S: Stream> Connection<S> {
                 self.host_is_deaf && self.waiting.is_empty(),
                 SHUTDOWN_RECEIVE,
             );
-        if shutdown & !self.told_shutdown != 0 {
-            self.told_shutdown |= shutdown;
+        if shutdown & !self.sent_shutdown != 0 {
+            self.sent_shutdown |= shutdown;
             return Some(Outgoing {
-                flags: self.told_shutdown,
+                flags: self.sent_shutdown,
                 ..self.plain(Operation::Shutdown)
             });
         }
-        let unreported = self.forwarded.wrapping_sub(self.told_forwarded);
+        let unreported = self.forwarded.wrapping_sub(self.sent_forwarded);
         if self.wants_credit || usize::try_from(unreported).is_ok_and(|bytes| bytes >= BUFFER / 2) {
             return Some(self.plain(Operation::CreditUpdate));
         }
@@ -323,7 +323,7 @@ impl<S: Stream> Connection<S> {
     /// The header of `packet`. It also tells the guest its credit.
     pub fn header(&mut self, guest_cid: u64, packet: Outgoing) -> Header {
         self.wants_credit = false;
-        self.told_forwarded = self.forwarded;
+        self.sent_forwarded = self.forwarded;
         Header {
             source_cid: super::HOST_CID,
             destination_cid: guest_cid,

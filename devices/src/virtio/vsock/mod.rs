@@ -34,17 +34,17 @@ pub const BUFFER: usize = 64 << 10;
 const QUEUE_SIZE_MAX: u16 = 256;
 /// The maximum payload of a packet to the guest, in bytes. Linux offers buffers of 4 KiB, which limit it further.
 const PACKET_MAX: usize = 64 << 10;
-/// How many bytes are moved in one direction before the other direction has its turn.
+/// Maximum number of bytes that are moved in one direction before the other direction has its turn.
 const BUDGET: usize = 256 << 10;
 /// The minimum number of bytes that a packet counts as: short packets take time, too.
 const PACKET_COST: usize = 4 << 10;
-/// How many resets may wait to be sent. While that many wait, the device takes no packets of the guest.
+/// Maximum number of resets that wait to be sent. While that many wait, the device takes no packets of the guest.
 const ANSWERS_MAX: usize = 64;
 
 /// The result of a read or a write of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// So many bytes were moved, at least one.
+    /// This many bytes were moved, at least one.
     Bytes(usize),
     /// No byte can be moved now.
     Later,
@@ -78,7 +78,7 @@ pub trait Stream {
     fn end_writing(&mut self);
 }
 
-/// What the guest's connections lead to. No method blocks.
+/// The listeners of the host that the guest can connect to. No method blocks.
 pub trait Host {
     /// The host's end of a connection.
     type Stream: Stream;
@@ -161,7 +161,7 @@ impl<S: Stream> Vsock<S> {
         }
         let header = Header::decode(&bytes);
         if header.source_cid != self.cid || header.destination_cid != HOST_CID {
-            // An answer would go to an address that can't be trusted.
+            // The source address can't be trusted, so the packet gets no answer.
             self.counts.malformed += 1;
             return Ok(());
         }

@@ -92,11 +92,11 @@ impl Channel {
             name: name.to_owned(),
             number: wanted,
         }
-        .learn_number())
+        .find_number())
     }
 
     /// Takes over the major number that the kernel chose, where that can be found.
-    fn learn_number(mut self) -> Self {
+    fn find_number(mut self) -> Self {
         if self.number.major == 0 {
             let file = format!("/sys/class/cuse/{}/dev", self.name);
             let in_sysfs = fs::read_to_string(file)

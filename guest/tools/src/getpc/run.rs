@@ -93,7 +93,7 @@ pub fn run(
         writer.put(&StreamRecord::Ioctl(call.record()))?;
     }
     writer.output.flush()?;
-    writer.learn(names());
+    writer.add_names(names());
     let gathered = gather(device, plan.duration, interrupt, &mut writer, names);
     let span = match &gathered {
         Ok(stopped) => stopped.duration_since(opened),
@@ -104,7 +104,7 @@ pub fn run(
         writer.output.flush()?;
     }
     gathered?;
-    writer.learn(names());
+    writer.add_names(names());
     writer.trailer(device, span)
 }
 
@@ -179,7 +179,7 @@ fn read_to_end(
         }
         // A process may have ended when the run does.
         if writer.put_buffers(&bytes)? {
-            writer.learn(names());
+            writer.add_names(names());
         }
     }
 }
@@ -213,7 +213,7 @@ impl<'a> StreamWriter<'a> {
     /// Writes what was read. Returns whether there is a process in it that hasn't been seen before and has no name yet.
     fn put_buffers(&mut self, bytes: &[u8]) -> Result<bool, GetpcError> {
         let mut records = Vec::new();
-        let mut is_news = false;
+        let mut has_unnamed = false;
         self.deblocker
             .push(bytes, &mut records)
             .map_err(|BadBuffer| GetpcError::BadBuffer)?;
@@ -221,7 +221,7 @@ impl<'a> StreamWriter<'a> {
             match Record::decode(self.format, bytes) {
                 Some(Record::Sample(sample)) => {
                     let is_new = self.pids.insert(sample.pid);
-                    is_news |= is_new && !self.names.contains_key(&sample.pid);
+                    has_unnamed |= is_new && !self.names.contains_key(&sample.pid);
                 }
                 Some(Record::Merged(_)) => (),
                 None => return Err(GetpcError::BadBuffer),
@@ -230,11 +230,11 @@ impl<'a> StreamWriter<'a> {
         self.output.write_all(&records)?;
         // Flush at once, so that a killed run leaves what it had.
         self.output.flush()?;
-        Ok(is_news)
+        Ok(has_unnamed)
     }
 
     /// Adds names; later ones replace earlier ones.
-    fn learn(&mut self, names: Vec<(i32, [u8; COMM_SIZE])>) {
+    fn add_names(&mut self, names: Vec<(i32, [u8; COMM_SIZE])>) {
         self.names.extend(names);
     }
 

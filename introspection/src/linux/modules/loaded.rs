@@ -23,7 +23,7 @@ const MAX_KEPT: usize = 64 << 20;
 #[derive(Debug, Default)]
 pub struct LoadedModules {
     fingerprint: Option<ListFingerprint>,
-    is_unsettled: bool,
+    is_loading: bool,
     modules: Vec<Arc<Module>>,
     code: ModuleCode,
 }
@@ -36,7 +36,7 @@ impl LoadedModules {
 
     /// Whether no module was still loading when the list was read.
     pub fn is_complete(&self) -> bool {
-        !self.is_unsettled
+        !self.is_loading
     }
 
     /// The modules' code with its unwind tables.
@@ -110,7 +110,7 @@ impl LoadedModules {
                 break;
             };
             match ModuleInfo::read(layout, address, &bytes, &mut reader) {
-                Found::Unformed => loaded.is_unsettled = true,
+                Found::Unformed => loaded.is_loading = true,
                 Found::Nonsense => {}
                 Found::Module(info) => {
                     let module = before.with(&info).unwrap_or_else(|| {

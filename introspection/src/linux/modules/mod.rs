@@ -80,8 +80,8 @@ impl Modules {
         self.layout.is_some()
     }
 
-    /// Learns the number of levels of the kernel's page tables from any vCPU's registers.
-    pub fn learn_paging(&self, registers: &Registers) {
+    /// Notes the number of levels of the kernel's page tables from any vCPU's registers.
+    pub fn note_paging(&self, registers: &Registers) {
         let five_levels = registers.cr4 & CR4_LA57 != 0;
         self.five_levels.store(five_levels, Ordering::Relaxed);
     }

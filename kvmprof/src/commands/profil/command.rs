@@ -15,7 +15,7 @@ use super::device::{ProcessProfile, Profile};
 use super::document::Collected;
 use super::gmon::Gmon;
 use super::histogram::{Hit, Layout, USUAL_SCALE};
-use super::process::{Place, Process};
+use super::process::{CodeName, Process};
 use super::region::{self, NamedCode};
 use super::session::{Session, with_session};
 use super::table::{account, function_rows, single_rows, write_rows};
@@ -186,11 +186,11 @@ impl ProfilArguments {
     }
 
     fn rows(&self, process: &Process, hits: &[Hit]) -> Vec<super::table::Row> {
-        let place = |hit: &Hit| -> Place { process.place(hit.begin, hit.last) };
+        let name = |hit: &Hit| -> CodeName { process.name(hit.begin, hit.last) };
         if self.counts {
-            single_rows(hits, place)
+            single_rows(hits, name)
         } else {
-            function_rows(hits, place)
+            function_rows(hits, name)
         }
     }
 

@@ -63,13 +63,13 @@ impl Collected<'_> {
     }
 }
 
-fn row(Row { hit, place }: &Row) -> Value {
+fn row(Row { hit, name }: &Row) -> Value {
     json!({
         "begin": hit.begin,
         "last": hit.last,
         "count": hit.count,
-        "module": place.module,
-        "function": place.function,
+        "module": name.module,
+        "function": name.function,
     })
 }
 
@@ -89,7 +89,7 @@ fn word(ending: Ending) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::super::histogram::Hit;
-    use super::super::process::Place;
+    use super::super::process::CodeName;
     use super::super::table::single_rows;
     use super::*;
 
@@ -108,7 +108,7 @@ mod tests {
             last: begin + 7,
             count,
         });
-        let rows = single_rows(&hits, |_| Place {
+        let rows = single_rows(&hits, |_| CodeName {
             module: "loom".to_owned(),
             function: "weave".to_owned(),
         });

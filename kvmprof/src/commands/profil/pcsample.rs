@@ -60,8 +60,8 @@ impl Command for PcsampleArguments {
                 if self.raw {
                     return samples.iter().try_for_each(|pc| writeln!(out, "{pc:#x}"));
                 }
-                let place = |hit: &Hit| process.place(hit.begin, hit.last);
-                let rows = function_rows(&hits(&samples), place);
+                let name = |hit: &Hit| process.name(hit.begin, hit.last);
+                let rows = function_rows(&hits(&samples), name);
                 let top = self.process.top;
                 if self.process.json {
                     let collected = Collected {

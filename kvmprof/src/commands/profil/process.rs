@@ -46,7 +46,7 @@ pub enum Knowledge {
 
 /// The code at an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct CodeName {
     /// The file's name, or what it is otherwise in brackets.
     pub module: String,
     /// The function, or the address.
@@ -179,15 +179,15 @@ impl Process {
     }
 
     /// The function, or the functions, from `begin` to `last`.
-    pub fn place(&self, begin: u64, last: u64) -> Place {
+    pub fn name(&self, begin: u64, last: u64) -> CodeName {
         let (first, last) = (self.resolve(begin), self.resolve(last));
-        let (at_begin, at_end) = (place(&first), place(&last));
+        let (at_begin, at_end) = (name(&first), name(&last));
         match (first.offset, last.offset) {
             _ if at_begin == at_end => at_begin,
             // Between two functions there is nothing to execute.
             (None, Some(_)) => at_end,
             (_, None) => at_begin,
-            (Some(_), Some(_)) => Place {
+            (Some(_), Some(_)) => CodeName {
                 function: format!("{}..{}", at_begin.function, at_end.function),
                 ..at_begin
             },
@@ -196,14 +196,14 @@ impl Process {
 }
 
 /// The function, without those that are inlined into it.
-fn place(resolved: &Resolved) -> Place {
+fn name(resolved: &Resolved) -> CodeName {
     let frame = resolved.frames.last();
     frame.map_or_else(
-        || Place {
+        || CodeName {
             module: String::new(),
             function: String::new(),
         },
-        |frame| Place {
+        |frame| CodeName {
             module: frame.module.to_string(),
             function: frame.function.to_string(),
         },
@@ -330,7 +330,7 @@ mod tests {
         process.feed(&sample(PID, 0x4000, CODE)).unwrap();
         process.feed(&mappings(PID, 0x4000)).unwrap();
         assert!(process.has_executed());
-        assert_eq!(process.place(CODE, CODE).function, "weave");
+        assert_eq!(process.name(CODE, CODE).function, "weave");
         // Of the next program nothing is known by then.
         process.restart();
         assert!(!process.has_executed());
@@ -341,13 +341,13 @@ mod tests {
     fn code_is_called_by_its_functions() {
         let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE), functions()];
         let process = process(&blocks);
-        let name = |begin, last| process.place(CODE + begin, CODE + last).function;
+        let name = |begin, last| process.name(CODE + begin, CODE + last).function;
         assert_eq!(name(0x10, 0x17), "weave");
         // From one function, over the gap, and into the next one.
         assert_eq!(name(0x18, 0x1f), "weave");
         assert_eq!(name(0x1c, 0x23), "card");
         assert_eq!(name(0x10, 0x2f), "weave..card");
         assert_eq!(name(0x80, 0x87), "loom+0x401080");
-        assert_eq!(process.place(CODE, CODE).module, "loom");
+        assert_eq!(process.name(CODE, CODE).module, "loom");
     }
 }

@@ -118,7 +118,7 @@ impl Session<'_> {
     pub fn wait_for_code(&mut self, console: &mut Console<'_>) -> anyhow::Result<()> {
         let begin = Instant::now();
         let end = end_of(self.arguments.seconds.map(|time| time.max(LEAST_WAIT)));
-        let mut is_told = false;
+        let mut has_reported = false;
         loop {
             match self.profile.status()?.state {
                 State::Ended if !self.guest_has_ended() => bail!(
@@ -142,8 +142,8 @@ impl Session<'_> {
             if self.interrupt.is_raised() || is_past(end) || self.has_ended {
                 return Err(self.nothing_found());
             }
-            if !is_told && begin.elapsed() >= SILENCE {
-                is_told = true;
+            if !has_reported && begin.elapsed() >= SILENCE {
+                has_reported = true;
                 console.say(format_args!(
                     "waiting until process {} runs in user mode (Ctrl-C ends it)",
                     self.arguments.pid

@@ -7,7 +7,7 @@ use kvmprof_abi::profil::Status;
 use kvmprof_tools::table::{Align, percent, write_table};
 
 use super::histogram::Hit;
-use super::process::Place;
+use super::process::CodeName;
 use crate::commands::bar::bar;
 
 /// Code, with what it is called.
@@ -16,31 +16,31 @@ pub struct Row {
     /// The code, and its ticks.
     pub hit: Hit,
     /// What it is called.
-    pub place: Place,
+    pub name: CodeName,
 }
 
-/// A row for each hit, called as `place` says.
-pub fn single_rows(hits: &[Hit], place: impl Fn(&Hit) -> Place) -> Vec<Row> {
+/// A row for each hit, called as `name` says.
+pub fn single_rows(hits: &[Hit], name: impl Fn(&Hit) -> CodeName) -> Vec<Row> {
     let row = |hit: &Hit| Row {
         hit: *hit,
-        place: place(hit),
+        name: name(hit),
     };
     hits.iter().map(row).collect()
 }
 
 /// A row for all hits of each function; those with the most ticks come first.
-pub fn function_rows(hits: &[Hit], place: impl Fn(&Hit) -> Place) -> Vec<Row> {
-    let mut functions: BTreeMap<Place, Hit> = BTreeMap::new();
+pub fn function_rows(hits: &[Hit], name: impl Fn(&Hit) -> CodeName) -> Vec<Row> {
+    let mut functions: BTreeMap<CodeName, Hit> = BTreeMap::new();
     for hit in hits {
         let sum = functions
-            .entry(place(hit))
+            .entry(name(hit))
             .or_insert(Hit { count: 0, ..*hit });
         sum.begin = sum.begin.min(hit.begin);
         sum.last = sum.last.max(hit.last);
         sum.count += hit.count;
     }
     let functions = functions.into_iter();
-    let mut rows: Vec<Row> = functions.map(|(place, hit)| Row { hit, place }).collect();
+    let mut rows: Vec<Row> = functions.map(|(name, hit)| Row { hit, name }).collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.hit.count), row.hit.begin));
     rows
 }
@@ -55,14 +55,14 @@ pub fn write_rows(out: &mut dyn Write, rows: &[Row], top: usize) -> io::Result<(
     }
     let total = rows.iter().map(|row| row.hit.count).sum();
     let largest = rows.iter().map(|row| row.hit.count).max().unwrap_or(1);
-    let cells = rows.iter().take(top).map(|Row { hit, place }| {
+    let cells = rows.iter().take(top).map(|Row { hit, name }| {
         [
             addresses(hit),
             hit.count.to_string(),
             percent(hit.count, total),
             bar(part(hit.count, largest)),
-            place.module.clone(),
-            place.function.clone(),
+            name.module.clone(),
+            name.function.clone(),
         ]
     });
     let headings = [
@@ -128,8 +128,8 @@ mod tests {
             .to_vec()
     }
 
-    fn place(hit: &Hit) -> Place {
-        Place {
+    fn name(hit: &Hit) -> CodeName {
+        CodeName {
             module: "loom".to_owned(),
             function: if hit.begin < 0x2000 { "weave" } else { "card" }.to_owned(),
         }
@@ -148,13 +148,13 @@ mod tests {
         let short = "█".repeat(8);
         let rest = " ".repeat(16);
         assert_eq!(
-            text(&function_rows(&hits(), place), 5)[1..],
+            text(&function_rows(&hits(), name), 5)[1..],
             [
                 format!("  0x2000-0x2007     12  75.0 %  {full}  loom    card"),
                 format!("  0x1000-0x100f      4  25.0 %  {short}{rest}  loom    weave"),
             ]
         );
-        let single = text(&single_rows(&hits(), place), 2);
+        let single = text(&single_rows(&hits(), name), 2);
         assert!(
             single[1].starts_with("  0x1000-0x1007      3  18.8 %"),
             "{single:?}"

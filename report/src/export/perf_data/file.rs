@@ -36,7 +36,7 @@ const CLOCK_MONOTONIC: u32 = 1;
 
 /// The properties of the guest in the file.
 #[derive(Debug, Default)]
-pub struct Facts<'a> {
+pub struct GuestProperties<'a> {
     /// The release of its kernel; empty if it isn't known.
     pub release: &'a str,
     /// The version of the program that has made the recording.
@@ -77,9 +77,9 @@ impl PerfFile {
     }
 
     /// Adds what follows the data, and completes the header.
-    pub fn finish(mut self, facts: &Facts<'_>) -> io::Result<()> {
+    pub fn finish(mut self, guest: &GuestProperties<'_>) -> io::Result<()> {
         let end = HEADER_LENGTH + FILE_ATTRIBUTES_LENGTH + self.data_length;
-        let features = features(facts, self.weight);
+        let features = features(guest, self.weight);
         self.out.write_all(&feature_sections(end, &features))?;
         self.out.seek(SeekFrom::Start(0))?;
         self.out.write_all(&header(self.data_length, &features))?;
@@ -124,28 +124,28 @@ fn header(data_length: u64, features: &[Feature]) -> Vec<u8> {
 }
 
 /// The features by number, which is the order that perf expects (`tools/perf/Documentation/perf.data-file-format.txt`).
-fn features(facts: &Facts<'_>, weight: Weight) -> Vec<Feature> {
+fn features(guest: &GuestProperties<'_>, weight: Weight) -> Vec<Feature> {
     let mut features = Vec::new();
-    if !facts.build_ids.is_empty() {
-        features.push((BUILD_ID, facts.build_ids.clone()));
+    if !guest.build_ids.is_empty() {
+        features.push((BUILD_ID, guest.build_ids.clone()));
     }
-    if !facts.release.is_empty() {
-        features.push((OS_RELEASE, text(facts.release)));
+    if !guest.release.is_empty() {
+        features.push((OS_RELEASE, text(guest.release)));
     }
-    features.push((VERSION, text(&format!("kvmprof {}", facts.program))));
+    features.push((VERSION, text(&format!("kvmprof {}", guest.program))));
     features.push((ARCHITECTURE, text("x86_64")));
     // Online and available.
-    let counts = [facts.vcpus; 2].map(u32::to_le_bytes);
+    let counts = [guest.vcpus; 2].map(u32::to_le_bytes);
     features.push((CPU_COUNT, counts.concat()));
-    if facts.memory > 0 {
-        let kilobytes = facts.memory / 1024;
+    if guest.memory > 0 {
+        let kilobytes = guest.memory / 1024;
         features.push((TOTAL_MEMORY, kilobytes.to_le_bytes().to_vec()));
     }
     // A name for an event that perf has none for.
     if let Some(name) = weight.quantity.event() {
         features.push((EVENT_DESCRIPTION, event_description(name, weight)));
     }
-    if let Some((first, last)) = facts.times {
+    if let Some((first, last)) = guest.times {
         let times = [first, last].map(u64::to_le_bytes);
         features.push((SAMPLE_TIME, times.concat()));
     }
@@ -228,19 +228,19 @@ mod tests {
             quantity: Quantity::Events("port-write"),
         };
         for weight in [time, events] {
-            let header = header(7, &features(&Facts::default(), weight));
+            let header = header(7, &features(&GuestProperties::default(), weight));
             assert_eq!(header.len() as u64, HEADER_LENGTH);
             let attributes = attributes(weight);
             assert_eq!(attributes.len() as u64 + 16, FILE_ATTRIBUTES_LENGTH);
             // clockid stands at 92.
             assert_eq!(attributes[92..96], [1, 0, 0, 0]);
         }
-        let facts = Facts {
+        let guest = GuestProperties {
             release: "6.1.0",
             build_ids: vec![7; 40],
-            ..Facts::default()
+            ..GuestProperties::default()
         };
-        let features = features(&facts, events);
+        let features = features(&guest, events);
         assert!(features.is_sorted_by_key(|(number, _)| *number));
         let sections = feature_sections(1000, &features);
         let mut end = 1000 + 16 * features.len() as u64;

@@ -24,9 +24,9 @@ use super::firefox::hexadecimal;
 use super::{Event, ExportError, Frame, Library, Source};
 use crate::profile::Stack;
 use crate::symbolize::{AddressLocation, MappingSet};
-use file::{Facts, PerfFile};
+use file::{GuestProperties, PerfFile};
 use kvmprof_recording::file::Mapping;
-use records::{Place, Records};
+use records::{FileRange, Records};
 use symbols::{ANCHOR, CUT_SHORT_AT, HALTED_AT, KALLSYMS, SymbolFolder};
 
 /// The length of a round, in ns: perf keeps two rounds in memory to sort events. vCPUs are never that far apart.
@@ -82,7 +82,7 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
     export.records.hand_over(source.room(), &mut file)?;
     let info = &source.profile().contents.info;
     let kernel = source.profile().contents.kernel.as_ref();
-    let facts = Facts {
+    let guest = GuestProperties {
         release: kernel.map_or("", |kernel| &kernel.release),
         program: &info.program,
         vcpus: info.vcpus,
@@ -90,7 +90,7 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
         times: export.times,
         build_ids: export.build_ids(),
     };
-    file.finish(&facts)?;
+    file.finish(&guest)?;
     Ok(export.folder.finish()?)
 }
 
@@ -247,7 +247,7 @@ impl Export<'_> {
         let path = self.folder.note_file(&library, frame)?;
         let maps = self.maps.entry(event.pid).or_default();
         if maps.files.get(&mapping.begin) != Some(&library) {
-            let place = Place {
+            let range = FileRange {
                 begin: mapping.begin,
                 length: mapping.end - mapping.begin,
                 page_offset: frame
@@ -255,7 +255,7 @@ impl Export<'_> {
                     .wrapping_sub(frame.address - mapping.begin),
             };
             self.records
-                .file_mapping(event, place, path.as_os_str().as_bytes());
+                .file_mapping(event, range, path.as_os_str().as_bytes());
             maps.files.insert(mapping.begin, library);
         }
         Ok(())

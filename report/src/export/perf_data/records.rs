@@ -45,7 +45,7 @@ pub fn context(is_kernel: bool) -> u64 {
 
 /// A mapping of a file.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct FileRange {
     pub begin: u64,
     pub length: u64,
     /// The offset in the file of the byte at `begin`.
@@ -72,33 +72,39 @@ impl Records {
     pub fn kernel_mapping(&mut self, anchor: (&str, u64)) {
         let (symbol, address) = anchor;
         let name = format!("{KERNEL_NAME}{symbol}");
-        let place = Place {
+        let range = FileRange {
             begin: 0,
             length: MAPPED,
             page_offset: address,
         };
-        self.mapping(KERNEL, (-1, 0, 0), place, name.as_bytes());
+        self.mapping(KERNEL, (-1, 0, 0), range, name.as_bytes());
     }
 
     /// Maps the file at `path` at all addresses of the process of `event`, from then on.
     pub fn user_mapping(&mut self, event: &Event, path: &[u8]) {
-        let place = Place {
+        let range = FileRange {
             begin: 0,
             length: MAPPED,
             page_offset: 0,
         };
-        self.file_mapping(event, place, path);
+        self.file_mapping(event, range, path);
     }
 
-    /// Maps the file at `path` at `place` in the process of `event`, from then on.
-    pub fn file_mapping(&mut self, event: &Event, place: Place, path: &[u8]) {
-        self.mapping(USER, (event.pid, event.pid, event.time), place, path);
+    /// Maps the file at `path` at `range` in the process of `event`, from then on.
+    pub fn file_mapping(&mut self, event: &Event, range: FileRange, path: &[u8]) {
+        self.mapping(USER, (event.pid, event.pid, event.time), range, path);
     }
 
-    fn mapping(&mut self, misc: u16, (pid, tid, time): (i32, i32, u64), place: Place, name: &[u8]) {
+    fn mapping(
+        &mut self,
+        misc: u16,
+        (pid, tid, time): (i32, i32, u64),
+        range: FileRange,
+        name: &[u8],
+    ) {
         self.record(kind::MMAP, misc, |bytes| {
             ids(bytes, pid, tid);
-            for number in [place.begin, place.length, place.page_offset] {
+            for number in [range.begin, range.length, range.page_offset] {
                 push(bytes, number);
             }
             text(bytes, name);

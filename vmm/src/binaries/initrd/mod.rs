@@ -1,4 +1,4 @@
-//! Files out of an initial RAM disk: cpio archives in the "newc" form, one after the other, the last ones packed
+//! Reads files from an initial RAM disk: cpio archives in the "newc" form, one after the other. The last ones are compressed
 //! (`Documentation/driver-api/early-userspace/buffer-format.rst`).
 
 mod tree;
@@ -10,15 +10,15 @@ use kvmprof_introspection::unpack_archive;
 
 use tree::{FileTree, Node, NodeId};
 
-/// Most that it unpacks to, in bytes.
+/// Maximum size of the unpacked archives, in bytes.
 const MAX_UNPACKED: u64 = 512 << 20;
 /// Bytes of an entry's header.
 const HEADER: usize = 110;
-/// How a header begins, without and with checksums.
+/// The magic numbers of headers without and with checksums.
 const MAGICS: [&[u8]; 2] = [b"070701", b"070702"];
 /// The name of an archive's last entry.
 const TRAILER: &str = "TRAILER!!!";
-/// Longest name, and longest target of a link, in bytes (`PATH_MAX`). The kernel skips what is longer, too.
+/// Maximum length of a name and of a link's target, in bytes (`PATH_MAX`). The kernel skips longer ones, too.
 const MAX_NAME: usize = 4096;
 /// The bits of a mode that say what a file is, and those of links and folders (inode(7)).
 const TYPE: u32 = 0o170_000;
@@ -32,7 +32,7 @@ pub struct Initrd {
     files: FileTree,
 }
 
-/// What tells files apart whose names are hard links to each other: inode number, device.
+/// Identifies a file with several names (hard links): inode number, device.
 type Inode = (u32, u32, u32);
 
 struct Header {
@@ -49,7 +49,7 @@ impl Initrd {
         let plain = archives_end(file);
         let mut bytes = file[..plain].to_vec();
         if plain < file.len() {
-            // What is behind the plain ones is packed, or damaged: then those have to do.
+            // The rest is compressed, or damaged. If it is damaged, only the plain archives are used.
             bytes.extend(unpack_archive(&file[plain..], MAX_UNPACKED).unwrap_or_default());
         }
         let files = unpack_files(&bytes);
@@ -62,7 +62,7 @@ impl Initrd {
     }
 }
 
-/// Where the plain archives at the start of `file` end.
+/// The end of the plain archives at the start of `file`.
 fn archives_end(file: &[u8]) -> usize {
     let mut at = 0;
     while let Some(next) = next_entry(file, at) {
@@ -72,14 +72,14 @@ fn archives_end(file: &[u8]) -> usize {
     at + zeros(file, at)
 }
 
-/// How many bytes from `at` on are zero.
+/// The number of zero bytes from `at` on.
 fn zeros(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     rest.iter().take_while(|byte| **byte == 0).count()
 }
 
-/// An entry as it lies in the archive.
-struct Place<'a> {
+/// An entry of an archive, with its ranges in the file.
+struct ArchiveEntry<'a> {
     header: Header,
     name: &'a str,
     contents: Range<usize>,
@@ -87,7 +87,7 @@ struct Place<'a> {
 }
 
 /// The entry at `at`, or behind the zeros there.
-fn next_entry(bytes: &[u8], at: usize) -> Option<Place<'_>> {
+fn next_entry(bytes: &[u8], at: usize) -> Option<ArchiveEntry<'_>> {
     let at = at + zeros(bytes, at);
     let header = Header::parse(bytes.get(at..at.checked_add(HEADER)?)?)?;
     let name_at = at + HEADER;
@@ -99,8 +99,8 @@ fn next_entry(bytes: &[u8], at: usize) -> Option<Place<'_>> {
     let begin = name_end.checked_next_multiple_of(4)?;
     let end = begin.checked_add(header.length)?;
     bytes.get(begin..end)?;
-    Some(Place {
-        // Names that are no text are none that anybody asks for.
+    Some(ArchiveEntry {
+        // Nobody asks for a name that isn't UTF-8.
         name: std::str::from_utf8(name).unwrap_or_default(),
         header,
         contents: begin..end,
@@ -135,14 +135,14 @@ fn unpack_files(bytes: &[u8]) -> FileTree {
     // One of several names of a file has the contents, often the last one.
     let mut linked: HashMap<Inode, NodeId> = HashMap::new();
     let mut at = 0;
-    while let Some(place) = next_entry(bytes, at).filter(|_| !files.is_full()) {
-        at = place.end;
-        let Place {
+    while let Some(entry) = next_entry(bytes, at).filter(|_| !files.is_full()) {
+        at = entry.end;
+        let ArchiveEntry {
             header,
             name,
             contents,
             ..
-        } = place;
+        } = entry;
         if name == TRAILER {
             linked.clear();
             continue;

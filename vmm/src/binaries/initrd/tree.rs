@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Most files, folders and links.
+/// Maximum number of files, folders and links.
 const MAX_NODES: usize = 1 << 20;
-/// Most links on the way to a file (`MAXSYMLINKS`).
+/// Maximum number of links on the way to a file (`MAXSYMLINKS`).
 const MAX_LINKS: usize = 40;
-/// Most names that are looked up while the tree is made. In a hostile archive each name leads through many links, each of which has
-/// many names.
+/// Maximum number of names that are looked up while the tree is made. In a hostile archive, each name leads through many links, each of which
+/// has many names.
 const MAX_LOOKUPS: usize = 1 << 24;
 
 /// A file, a folder or a link, by its place in [`FileTree::nodes`].
@@ -17,14 +17,14 @@ pub type NodeId = usize;
 /// The folder that all others are in.
 const ROOT: NodeId = 0;
 
-/// What a name stands for.
+/// The object with a name.
 #[derive(Debug)]
 pub enum Node {
     /// A folder.
     Folder(HashMap<Box<str>, NodeId>),
-    /// A file: where its contents are in the archive.
+    /// A file, with the range of its contents in the archive.
     File(Range<usize>),
-    /// A symbolic link, and where to.
+    /// A symbolic link, with its target.
     Link(Box<str>),
 }
 
@@ -35,9 +35,9 @@ pub struct FileTree {
     lookups_left: usize,
 }
 
-/// How far a path leads.
+/// The nodes of a path, as far as they exist.
 struct Walk<'a> {
-    /// From the root to the last node that there is.
+    /// From the root to the last node that exists.
     nodes: Vec<NodeId>,
     /// The last name that was looked up.
     name: &'a str,
@@ -46,14 +46,14 @@ struct Walk<'a> {
     lookups: usize,
 }
 
-/// Where a name is, or may be added.
-struct Place {
+/// A folder, and a name that is in it or may be added to it.
+struct FolderEntry {
     folder: NodeId,
     name: Box<str>,
 }
 
 impl FileTree {
-    /// One without files.
+    /// An empty tree.
     pub fn new() -> Self {
         Self {
             nodes: vec![Node::Folder(HashMap::new())],
@@ -71,13 +71,13 @@ impl FileTree {
         self.nodes.len() >= MAX_NODES || self.lookups_left == 0
     }
 
-    /// Names that were looked up while it was made: all work that isn't the archive's own length.
+    /// The number of names that were looked up while the tree was made: all work that doesn't depend on the archive's length.
     #[cfg(test)]
     pub fn lookups(&self) -> usize {
         MAX_LOOKUPS - self.lookups_left
     }
 
-    /// Where the contents of the file are that `path` leads to.
+    /// The range of the contents of the file at `path`.
     pub fn file(&self, path: &str) -> Option<Range<usize>> {
         let walk = self.walk(path, true)?;
         match self.nodes.get(*walk.nodes.last()?)? {
@@ -88,16 +88,16 @@ impl FileTree {
 
     /// Puts a node at `path`, in place of a file or a link there. Missing folders on the way are made. `None` if nothing can be there.
     pub fn add(&mut self, path: &str, node: Node) -> Option<NodeId> {
-        let place = self.place(path)?;
+        let entry = self.entry(path)?;
         let id = self.new_node(node)?;
-        self.put(place, id);
+        self.put(entry, id);
         Some(id)
     }
 
     /// Gives the node another name.
     pub fn add_name(&mut self, path: &str, id: NodeId) {
-        if let Some(place) = self.place(path) {
-            self.put(place, id);
+        if let Some(entry) = self.entry(path) {
+            self.put(entry, id);
         }
     }
 
@@ -114,14 +114,14 @@ impl FileTree {
         Some(id)
     }
 
-    fn put(&mut self, place: Place, id: NodeId) {
-        if let Some(Node::Folder(names)) = self.nodes.get_mut(place.folder) {
-            names.insert(place.name, id);
+    fn put(&mut self, entry: FolderEntry, id: NodeId) {
+        if let Some(Node::Folder(names)) = self.nodes.get_mut(entry.folder) {
+            names.insert(entry.name, id);
         }
     }
 
-    /// The place for a new node at `path`.
-    fn place(&mut self, path: &str) -> Option<Place> {
+    /// The folder and the name of a new node at `path`.
+    fn entry(&mut self, path: &str) -> Option<FolderEntry> {
         let walk = self.walk(path, false)?;
         let lookups = walk.lookups;
         let mut missing: Vec<Box<str>> = walk.missing.into_iter().map(Box::from).collect();
@@ -136,17 +136,17 @@ impl FileTree {
         }
         for name in missing {
             let id = self.new_node(Node::Folder(HashMap::new()))?;
-            self.put(Place { folder, name }, id);
+            self.put(FolderEntry { folder, name }, id);
             folder = id;
         }
-        Some(Place { folder, name })
+        Some(FolderEntry { folder, name })
     }
 
     fn is_folder(&self, id: NodeId) -> bool {
         matches!(self.nodes.get(id), Some(Node::Folder(_)))
     }
 
-    /// Follows `path` from the root; if it leads to a link, only with `last` to where that leads. `None` after too many links.
+    /// Follows `path` from the root. If the path's last node is a link, follows that only with `last`. `None` after too many links.
     fn walk<'a>(&'a self, path: &'a str, last: bool) -> Option<Walk<'a>> {
         let mut ahead: Vec<&str> = names(path).rev().collect();
         let mut walk = Walk {

@@ -1,4 +1,4 @@
-//! The recorder as a device: recordings that clients read, any number at once.
+//! The recorder as a device: recordings that clients read, several at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,39 +31,39 @@ struct Recorder {
     pids: Vec<i32>,
     /// What makes its ticks.
     source: TickSource,
-    /// What is to make them while nobody asks for others, if it gives way.
+    /// For a recording that gives way: the source of its ticks while no other consumer requests another one.
     yields_from: Option<TickSource>,
     looks: Option<LookPace>,
 }
 
-/// What is to be recorded.
+/// What to record.
 #[derive(Clone, Debug, Default)]
 struct Choice {
-    /// These processes; none: all of them.
+    /// The processes; empty for all processes.
     pids: Vec<i32>,
-    /// What is to make the ticks; `None`: what makes them already, else the clock.
+    /// The source of ticks; `None` for the present source, or else the clock.
     source: Option<TickSource>,
-    /// A look at the guest's tasks every so many ticks; `None`: none.
+    /// The number of ticks between two looks at the guest's tasks; `None` for no looks.
     tasks: Option<u32>,
-    /// Whether it gives way.
+    /// Whether the recording gives way to other consumers' sources of ticks.
     yields: bool,
-    /// Blocks of samples come after multiples of this time, in s; 0: once a second.
+    /// Blocks of samples are written after multiples of this time, in s; 0 for once a second.
     interval: u32,
 }
 
 /// All recorders of clients.
 #[derive(Debug)]
 pub struct ClientRecorders {
-    /// Where what clients have yet to read waits, beyond what each recording may have for itself.
+    /// Room for unread data of clients, beyond the room of each recording.
     room: Arc<Room>,
-    /// Those that are open and not started yet. Clients may have very many, and none costs a tick anything.
+    /// Recorders that are open and not started yet. Clients may have very many, and they cost no time at ticks.
     idle: BTreeMap<Handle, Choice>,
-    /// Those that are started, [`MAX_RECORDINGS`] at most; some may be over.
+    /// Recorders that have been started, [`MAX_RECORDINGS`] at most. Some may have ended.
     started: BTreeMap<Handle, Recorder>,
 }
 
 impl ClientRecorders {
-    /// None yet. What clients have yet to read is in `room`.
+    /// No recorders yet. Unread data of clients is in `room`.
     pub fn new(room: Arc<Room>) -> Self {
         Self {
             room,
@@ -72,7 +72,7 @@ impl ClientRecorders {
         }
     }
 
-    /// Those whose recordings go on.
+    /// The recorders whose recordings haven't ended.
     fn recording(&self) -> impl Iterator<Item = &Recorder> {
         let started = self.started.values();
         started.filter(|recorder| recorder.encoder.is_recording())
@@ -83,7 +83,7 @@ impl ClientRecorders {
         started.map(|recorder| &mut recorder.encoder)
     }
 
-    /// What has to be done before the recording of `handle` ends, if it goes on.
+    /// The preparation for the end of the recording of `handle`, if it hasn't ended.
     fn before_stop(&self, handle: Handle) -> Preparation {
         let is_recording = |recorder: &Recorder| recorder.encoder.is_recording();
         if !self.started.get(&handle).is_some_and(is_recording) {
@@ -98,7 +98,7 @@ impl ClientRecorders {
         }
     }
 
-    /// What a recorder is to record that hasn't been started.
+    /// The choice of a recorder that hasn't been started.
     fn choice(&mut self, handle: Handle) -> Result<&mut Choice, Errno> {
         self.idle.get_mut(&handle).ok_or(Errno::EBUSY)
     }
@@ -147,12 +147,12 @@ impl ClientRecorders {
         Ok(())
     }
 
-    /// What makes the ticks of recordings that give way, if there are any.
+    /// The source of ticks of recordings that give way, if there are any.
     fn yielding_source(&self) -> Option<TickSource> {
         self.recording().find_map(|recorder| recorder.yields_from)
     }
 
-    /// What is to make the ticks of a recording with this choice, and what makes them.
+    /// The requested and the actual source of ticks of a recording with this choice.
     fn sources(
         &self,
         choice: &Choice,
@@ -222,7 +222,7 @@ impl ClientRecorders {
         let looks =
             tasks.map(|ticks| LookPace::new(LookPlan::all(ticks), source).ok_or(Errno::EINVAL));
         let looks = looks.transpose()?;
-        // Each takes work at every tick, and has up to 32 MiB waiting for its client.
+        // Each recording needs time at every tick, and up to 32 MiB for its client's unread data.
         if self.started.len() >= MAX_RECORDINGS {
             return Err(Errno::ENOSPC);
         }
@@ -255,7 +255,7 @@ impl ClientRecorders {
         Ok(())
     }
 
-    /// Ends a recording, if there is one that goes on; it can still be read.
+    /// Ends a recording, if it hasn't ended. The client can still read it.
     fn stop(&mut self, handle: Handle) -> Result<(), Errno> {
         let recorder = self.started.get_mut(&handle).ok_or(Errno::EINVAL)?;
         recorder.encoder.finish();
@@ -283,7 +283,7 @@ impl Consumer for ClientRecorders {
         needs
     }
 
-    /// One that gives way has ticks of one source: with others another one is to begin.
+    /// Ends recordings that give way if `source` makes the ticks now: such a recording has ticks of one source only.
     fn follow(&mut self, source: Option<TickSource>) {
         for recorder in self.started.values_mut() {
             if recorder.yields_from.is_some() && Some(recorder.source) != source {
@@ -369,7 +369,7 @@ impl Device for ClientRecorders {
                 return Err(Errno::ENXIO);
             }
             Request::Open { .. } | Request::Read { .. } => Preparation::default(),
-            // Ticks from before belong to nobody.
+            // Ticks from before the start belong to no recording.
             Request::Ioctl {
                 command: REC_START, ..
             } => Preparation::ticks(TicksBefore::All),
@@ -416,7 +416,7 @@ impl Device for ClientRecorders {
                 Ok(Reply::Ioctl(IoctlReply::default()))
             }
             Request::Close => {
-                // What the client hasn't read is thrown away.
+                // The client's unread data is thrown away.
                 self.idle.remove(&handle);
                 self.started.remove(&handle);
                 Ok(Reply::Done)
@@ -425,7 +425,7 @@ impl Device for ClientRecorders {
     }
 
     fn readiness(&self, handle: Handle) -> Readiness {
-        // Before it was started a read fails, and doesn't wait.
+        // Before the start, a read fails and doesn't wait.
         let recorder = self.started.get(&handle);
         let readable = recorder.is_none_or(|recorder| recorder.encoder.sink().is_readable());
         Readiness {

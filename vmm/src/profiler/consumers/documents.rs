@@ -1,4 +1,4 @@
-//! Documents that clients read piece by piece, and the memory that they take meanwhile.
+//! Documents that clients read piece by piece, and a limit for their memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct Documents {
 #[derive(Debug)]
 struct Document {
     bytes: Vec<u8>,
-    /// How much of them has been read.
+    /// The number of bytes that have been read.
     read: usize,
     share: Share,
 }
@@ -36,21 +36,21 @@ impl Default for Documents {
 }
 
 impl Documents {
-    /// Whether `handle` has begun one, of which at least the end of file is left.
+    /// Whether `handle` has begun a document, of which at least the end of file is left.
     pub fn has(&self, handle: Handle) -> bool {
         self.begun.contains_key(&handle)
     }
 
-    /// Begins with one for `handle`.
+    /// Begins a document for `handle`.
     ///
     /// # Errors
-    /// ENOMEM if all would be more than [`MAX_DOCUMENT_BYTES`].
+    /// ENOMEM if all documents together would exceed [`MAX_DOCUMENT_BYTES`].
     pub fn begin(&mut self, handle: Handle, mut bytes: Vec<u8>) -> Result<(), Errno> {
         let mut share = Share::new(&self.room, 0);
         if !share.resize(bytes.len()) {
             return Err(Errno::ENOMEM);
         }
-        // Who made them had room for up to twice as many, which nobody counts.
+        // The capacity may be twice the length, and isn't counted.
         bytes.shrink_to_fit();
         let document = Document {
             bytes,
@@ -61,7 +61,7 @@ impl Documents {
         Ok(())
     }
 
-    /// The next bytes of that of `handle`, `limit` at most; none at its end, and then no more of it.
+    /// Reads the next bytes of the document of `handle`, `limit` at most. An empty result is its end, and removes the document.
     pub fn read(&mut self, handle: Handle, limit: usize) -> Vec<u8> {
         let Some(document) = self.begun.get_mut(&handle) else {
             return Vec::new();
@@ -70,7 +70,7 @@ impl Documents {
         let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
         document.read += bytes.len();
         if document.read == document.bytes.len() {
-            // Only its end is left.
+            // Only the end of file is left.
             (document.bytes, document.read) = (Vec::new(), 0);
             let _ = document.share.resize(0);
         }
@@ -80,7 +80,7 @@ impl Documents {
         bytes
     }
 
-    /// Nobody reads on that of `handle`.
+    /// Removes the document of `handle`.
     pub fn forget(&mut self, handle: Handle) {
         self.begun.remove(&handle);
     }

@@ -14,23 +14,23 @@ use super::recording::{LookPace, LookPlan, SymbolSources, add_symbols};
 use super::{ClockNeeds, Consumer};
 use crate::clock::TickSource;
 
-/// Where to record, and what.
+/// What to record, and to which file.
 #[derive(Clone, Debug)]
 pub struct RecordPlan {
-    /// The file, which is made anew.
+    /// The path of the new file.
     pub path: PathBuf,
-    /// The parts of the stacks that are taken.
+    /// The recorded parts of stacks.
     pub stacks: StackParts,
-    /// The looks at the guest's tasks; `None`: none.
+    /// The looks at the guest's tasks; `None` for no looks.
     pub looks: Option<LookPlan>,
-    /// The event that makes the ticks; `None`: the clock does.
+    /// The event that makes the ticks; `None` for the clock.
     pub event: Option<SamplingEvent>,
-    /// How long the file may become, and who learns that it isn't whole.
+    /// The limit of the file's length, and the place for the reason of an incomplete file.
     pub file: FileOptions,
 }
 
 impl RecordPlan {
-    /// What makes the ticks, where the clock has `hz` a second; `None` if there is no clock, and it should.
+    /// The source of ticks, with a clock at `hz` ticks a second; `None` if the clock should make the ticks and there is no clock.
     pub fn source(&self, hz: u32) -> Option<TickSource> {
         match self.event {
             Some(event) => Some(TickSource::Event(event)),
@@ -39,12 +39,12 @@ impl RecordPlan {
     }
 }
 
-/// A recorder that nobody can stop.
+/// A recorder that clients can't stop.
 #[derive(Debug)]
 pub struct FileRecorder {
     encoder: Encoder<FileSink>,
     plan: RecordPlan,
-    /// What makes its ticks; `None` after the end.
+    /// The source of its ticks; `None` after the end.
     source: Option<TickSource>,
     looks: Option<LookPace>,
 }
@@ -78,7 +78,7 @@ impl Consumer for FileRecorder {
         ClockNeeds {
             gives_way: false,
             yields: false,
-            // A full disk, or a recording at its limit, needs no ticks.
+            // A recording that has ended early, by a full disk or its limit, needs no ticks.
             source: self.source.filter(|_| self.encoder.is_recording()),
             starts_guest: true,
             process_group: false,

@@ -1,4 +1,4 @@
-//! A profile whose buffer is kept for a client, and which ends with the program that it is of.
+//! A profile whose buffer is kept for a client, and which ends with the profiled program.
 
 use kvmprof_devices::profiling::profil::KeptProfile;
 use kvmprof_recording::Ticks;
@@ -6,12 +6,12 @@ use kvmprof_recording::Ticks;
 use super::Client;
 use crate::profil::{ProgramEnd, Watch};
 
-/// How many ticks have passed on each vCPU, by their indexes.
+/// The number of ticks that have passed on each vCPU, by the vCPUs' indexes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PassedTicks(Vec<u64>);
 
 impl PassedTicks {
-    /// `ticks` pass. Returns how many had passed on their vCPU before.
+    /// Adds `ticks`. Returns the number that had passed on their vCPU before.
     pub(super) fn pass(&mut self, ticks: &Ticks) -> u64 {
         let passed = self.of(ticks.vcpu);
         let before = *passed;
@@ -28,21 +28,21 @@ impl PassedTicks {
     }
 }
 
-/// The profile of a process, and the watch that tells when its program ends.
+/// The profile of a process, and the watch for the end of its program.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// For whom.
+    /// The client that the profile is kept for.
     pub client: Client,
     pub profile: KeptProfile,
     watch: Watch,
-    /// Those that the profile has been told of.
+    /// The ticks that the profile has taken into account.
     passed: PassedTicks,
-    /// The end had been noticed before the last ticks were taken.
+    /// Whether the end was detected before the last ticks were taken.
     is_over: bool,
 }
 
 impl Kept {
-    /// Ticks count that come after those that have `passed`.
+    /// A profile that counts the ticks after those that have `passed`.
     pub(super) fn new(
         client: Client,
         profile: KeptProfile,
@@ -58,13 +58,13 @@ impl Kept {
         }
     }
 
-    /// What goes on watching the process, for another profile of it.
+    /// The watch of the process, for another profile of it.
     pub(super) fn into_watch(self) -> Watch {
         self.watch
     }
 
-    /// Takes ticks of the clock, but for those of what the process has executed later. On their vCPU `before` have passed
-    /// until then, most of which were others', and of which it was not told.
+    /// Takes ticks of the clock, except those of programs that the process has executed later. `before` ticks have passed on
+    /// their vCPU until then. Most of them were ticks of other processes, with which this wasn't called.
     pub(super) fn feed(&mut self, ticks: &Ticks, before: u64) {
         let time = ticks.sample.as_ref().map(|sample| sample.time);
         let end = self.watch.process().end();
@@ -81,14 +81,14 @@ impl Kept {
         self.profile.feed(ticks);
     }
 
-    /// The clock runs at `hz` ticks a second from now on, after those that have `passed`.
+    /// Notes that the clock runs at `hz` ticks a second from now on, after the ticks that have `passed`.
     pub(super) fn set_hz(&mut self, hz: u32, passed: PassedTicks) {
         self.profile.set_hz(hz);
         self.passed = passed;
     }
 
-    /// All ticks have been taken that the vCPUs had handed over. Those before the end are there when it has been
-    /// noticed: so all of them are taken the next time.
+    /// Notes that all ticks that the vCPUs had handed over have been taken. When the end has been detected, all ticks before
+    /// it have been handed over, so that they have been taken at the next call.
     pub(super) fn follow(&mut self) {
         let Some(ProgramEnd { state, .. }) = self.watch.process().end() else {
             return;
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn ticks_of_others_need_not_be_fed() {
         let (mut kept, mut passed) = (kept(1000, 0), PassedTicks::default());
-        let mut told_of_all = KeptProfile::new(&call(1000, 0), 2, 1000).unwrap();
+        let mut fed_all = KeptProfile::new(&call(1000, 0), 2, 1000).unwrap();
         for number in 0..3000_u64 {
             let vcpu = u16::from(number % 7 < 3);
             let mut ticks = Ticks {
@@ -203,18 +203,18 @@ mod tests {
                 sample.pid += i32::from(!is_its_own);
                 sample.pc = number;
             }
-            told_of_all.feed(&ticks);
+            fed_all.feed(&ticks);
             let before = passed.pass(&ticks);
             if is_its_own {
                 kept.feed(&ticks, before);
             }
             if number == 1500 {
-                told_of_all.set_hz(500);
+                fed_all.set_hz(500);
                 kept.set_hz(500, passed.clone());
             }
         }
-        assert!(told_of_all.status().ticks > 20);
-        assert_eq!(kept.profile.status(), told_of_all.status());
-        assert_eq!(kept.profile.stored(), told_of_all.stored());
+        assert!(fed_all.status().ticks > 20);
+        assert_eq!(kept.profile.status(), fed_all.status());
+        assert_eq!(kept.profile.stored(), fed_all.stored());
     }
 }

@@ -1,5 +1,5 @@
-//! Whoever counts ticks. To add a consumer: a file here with its [`Consumer`] (and [`Device`], if clients can open
-//! it), and a line in [`Consumers::new`].
+//! The consumers, which take ticks. To add a consumer, add a file here with its [`Consumer`] (and [`Device`], if clients can
+//! open it), and a line in [`Consumers::new`].
 
 mod client_recorders;
 pub(super) mod documents;
@@ -38,7 +38,7 @@ pub use file_recorder::{FileRecorder, RecordPlan};
 pub use needs::{AllNeeds, ClockNeeds, LookNeeds};
 pub use recording::{LookPlan, SymbolSources, recording_info};
 
-/// Who opens a device. What the guest opens never stands in the way of the host's clients.
+/// The side that opens a device. Devices that the guest has opened never block the host's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// A client of the host socket.
@@ -47,9 +47,9 @@ pub enum Client {
     Guest,
 }
 
-/// Counts ticks.
+/// A consumer, which takes ticks.
 pub trait Consumer {
-    /// What it needs of the clocks now.
+    /// What the consumer needs of the clocks now.
     fn needs(&self) -> ClockNeeds;
 
     /// Takes `ticks`, and the frames of their sample's stack, whether it needs any or not.
@@ -61,37 +61,37 @@ pub trait Consumer {
     /// Takes a block of a recording: mappings or a file that samples refer to, which come after it.
     fn take_block(&mut self, _block: &Arc<[u8]>) {}
 
-    /// Takes a block of a recording that says when the guest was restarted: the kernel's symbols come anew after it.
+    /// Takes a block of a recording with the time of the guest's restart. The kernel's symbols come again after it.
     fn take_restart(&mut self, _block: &Arc<[u8]>) {}
 
-    /// From now on `source` makes the ticks.
+    /// Notes that `source` makes the ticks from now on.
     fn follow(&mut self, _source: Option<TickSource>) {}
 
-    /// Does what is due by time, and what was waiting for the kernel's symbols. Called every few ms while ticks come.
+    /// Does periodic work, and work that waits for the kernel's symbols. Called every few ms while ticks come.
     fn advance(&mut self, _sources: &mut SymbolSources<'_>) {}
 
-    /// The guest has ended, and all its ticks have been taken.
+    /// Notes that the guest has ended, and that all its ticks have been taken.
     fn end(&mut self);
 
     /// Entries of the status document, each with its ledger.
     fn status(&self) -> Vec<ConsumerStatus>;
 
-    /// How much clients have yet to read, in ticks or bytes.
+    /// The amount of data that clients haven't read yet, in ticks or bytes.
     fn unread(&self) -> u64 {
         0
     }
 
-    /// The number of the device by which clients reach it (`kvmprof_abi::wire::device`), if they do.
+    /// The number of the consumer's device (`kvmprof_abi::wire::device`); `None` if it has no device.
     fn device_number(&self) -> Option<u16> {
         None
     }
 
-    /// Whose device it is; `None`: everybody's.
+    /// The side whose clients can open the device; `None` for both sides.
     fn client(&self) -> Option<Client> {
         None
     }
 
-    /// That device.
+    /// The consumer's device, if it has one.
     fn device(&mut self) -> Option<&mut dyn Device> {
         None
     }
@@ -102,55 +102,55 @@ pub trait Consumer {
 pub enum Request<'a> {
     /// Open this minor.
     Open { minor: u16 },
-    /// Read at most so many bytes.
+    /// Read at most this many bytes.
     Read { limit: usize },
-    /// Carry out a command.
+    /// Execute a command.
     Ioctl {
         command: u32,
         argument: i64,
         data: &'a [u8],
     },
-    /// Close it.
+    /// Close the device.
     Close,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Reply {
-    /// It is open, or closed.
+    /// The device is open, or closed.
     Done,
-    /// What was read.
+    /// The bytes that were read.
     Read(Vec<u8>),
-    /// What the command gave.
+    /// The command's reply.
     Ioctl(IoctlReply),
 }
 
-/// Which ticks have to be taken in before a request is carried out.
+/// Which ticks have to be collected before a request is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TicksBefore {
-    /// It acts on what there is.
+    /// None: the request acts on the ticks that have been collected.
     #[default]
     Any,
-    /// All until now, so that it acts at its own time.
+    /// All ticks until now, so that the request acts at its own time.
     All,
-    /// All until now, and every vCPU looks which of the processes have ended that consumers know.
+    /// All ticks until now. Every vCPU also checks which processes that consumers know have ended.
     AllAndEnds,
-    /// All until now, and with this request the consumer stops to count: unless others count, the clocks stop first,
-    /// so that they count the same ticks as their last consumer. `others`: this consumer goes on to count for others.
+    /// All ticks until now, because the consumer stops counting with this request. Unless other consumers count, the clocks stop first,
+    /// so that they count the same ticks as their last consumer. `others`: this consumer continues to count for other clients.
     Last { others: bool },
 }
 
-/// What has to be done before a request is carried out.
+/// The preparation of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preparation {
-    /// Which ticks have to be taken in.
+    /// Which ticks have to be collected.
     pub ticks: TicksBefore,
-    /// Whether the files have to be read that processes have mapped.
+    /// Whether the files that processes have mapped have to be read.
     pub files: bool,
 }
 
 impl Preparation {
-    /// These ticks, and no files.
+    /// A preparation with these ticks, and without files.
     pub fn ticks(ticks: TicksBefore) -> Self {
         Self {
             ticks,
@@ -159,14 +159,14 @@ impl Preparation {
     }
 }
 
-/// What a device is told with a request.
+/// The context of a request.
 pub struct Context<'a> {
-    /// Who made the request.
+    /// The side that made the request.
     pub client: Client,
-    /// What makes the ticks that are counted now; `None` while nobody counts. For the host's clients what makes ticks for the guest
-    /// alone doesn't count.
+    /// The source of the ticks that are counted now; `None` while no consumer counts. For the host's clients, a source of ticks for the
+    /// guest alone is ignored.
     pub source: Option<TickSource>,
-    /// Whether another consumer counts ticks to whose source this client has to keep.
+    /// Whether another consumer counts ticks, so that this client has to use the same source.
     pub is_shared: bool,
     /// Whether the guest has ended.
     pub has_ended: bool,
@@ -179,19 +179,19 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// What makes the ticks of one more consumer that asks for no event: what makes those of the others already, else the
-    /// clock at the rate that kvmprof was started with. `None`: there is no clock.
+    /// The source of ticks for a further consumer without an event of its own: the source of the other consumers, or else the
+    /// clock at the rate that kvmprof was started with. `None` if there is no clock.
     pub fn ticks(&self) -> Option<TickSource> {
         self.source
             .or_else(|| TickSource::clock(self.clocks.plan().hz))
     }
 
-    /// Whether the guest's tasks can be looked at: those of a Linux guest of this program's own.
+    /// Whether the guest's tasks can be looked at: kvmprof has to run the guest, which has to be Linux.
     pub fn can_look_at_tasks(&self) -> bool {
         self.machine.devices.is_some() && self.machine.knowledge.may_list_tasks()
     }
 
-    /// Whether one more consumer may count the ticks of `source`.
+    /// Checks that a further consumer may count the ticks of `source`.
     ///
     /// # Errors
     /// ENODEV for an event that this host doesn't count, or if another program runs the guest; EBUSY while something else
@@ -210,10 +210,10 @@ impl Context<'_> {
     }
 }
 
-/// Whether this host counts events of `kind`.
+/// Checks that this host counts events of `kind`.
 ///
 /// # Errors
-/// ENODEV if not. The document of counters says why.
+/// ENODEV if it doesn't. The document of counters has the reason.
 pub fn check_event(kind: EventKind) -> Result<(), Errno> {
     match kernel_events::missing(kind) {
         None => Ok(()),
@@ -223,10 +223,10 @@ pub fn check_event(kind: EventKind) -> Result<(), Errno> {
 
 /// A device that clients open. No call blocks.
 pub trait Device {
-    /// What has to be done before `request` is carried out, for which nothing is changed yet.
+    /// The preparation that `request` needs. Changes nothing.
     ///
     /// # Errors
-    /// What the request fails with; it isn't carried out then.
+    /// The error of the request, which isn't carried out then.
     fn prepare(
         &self,
         handle: Handle,
@@ -237,7 +237,7 @@ pub trait Device {
     /// Carries out `request`.
     ///
     /// # Errors
-    /// Whatever the device's page promises.
+    /// As the device's page says.
     fn carry_out(
         &mut self,
         handle: Handle,
@@ -245,31 +245,31 @@ pub trait Device {
         context: &Context<'_>,
     ) -> Result<Reply, Errno>;
 
-    /// Takes `bytes`, all or as many as the result says.
+    /// Writes `bytes`. Returns how many of them were written.
     ///
     /// # Errors
-    /// Whatever the device's page promises; EBADF, as write(2) says it, for a device that can only be read.
+    /// As the device's page says; EBADF, as of write(2), for a device that can only be read.
     fn write(&mut self, _handle: Handle, _bytes: &[u8]) -> Result<usize, Errno> {
         Err(Errno::EBADF)
     }
 
-    /// What wouldn't block now.
+    /// The operations that wouldn't block now.
     fn readiness(&self, handle: Handle) -> Readiness;
 }
 
-/// What the vCPUs' threads do for consumers while the vCPUs stand still.
+/// The work of the vCPUs' threads for consumers, while the vCPUs stand still.
 #[derive(Debug)]
 pub struct OnVcpus {
-    /// They store ticks into the memory of these processes.
+    /// The processes into whose memory the threads store ticks.
     pub profiled: Arc<ProfiledProcesses>,
-    /// They count for processes.
+    /// The counts that the threads make for processes.
     pub counts: Arc<ProcessCounts>,
-    /// They take so many frames of a call stack at most.
+    /// Maximum number of frames of a call stack.
     pub max_stack: usize,
 }
 
 impl OnVcpus {
-    /// For a guest with `vcpus` vCPUs, whose call stacks have `max_stack` frames at most.
+    /// The work for a guest with `vcpus` vCPUs, whose call stacks have `max_stack` frames at most.
     pub fn new(vcpus: usize, max_stack: usize) -> Self {
         Self {
             profiled: Arc::default(),
@@ -282,14 +282,14 @@ impl OnVcpus {
 /// All consumers.
 pub struct Consumers {
     list: Vec<Box<dyn Consumer>>,
-    /// The clock's rate while only the guest counts, in Hz at most; 0: it has no clock.
+    /// The clock's maximum rate while only the guest counts, in Hz; 0 if the guest has no clock.
     guest_max_hz: u32,
 }
 
 impl Consumers {
-    /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses, and
-    /// the vCPUs' threads do what is in `on_vcpus`; without that the guest has no devices, and there is neither profil nor pmc.
-    /// While only the guest counts, the clock runs at `guest_max_hz` Hz at most. What clients have yet to read of recordings is in `room`.
+    /// The consumers with devices, for a guest with `vcpus` vCPUs. A table of prf may have `prf_addresses` addresses. `on_vcpus` is the
+    /// work of the vCPUs' threads; without it, the guest has no devices, and there is neither profil nor pmc. While only the guest counts,
+    /// the clock runs at `guest_max_hz` Hz at most. Unread data of clients' recordings is in `room`.
     pub fn new(
         vcpus: u16,
         prf_addresses: usize,
@@ -315,17 +315,17 @@ impl Consumers {
         Self { list, guest_max_hz }
     }
 
-    /// Adds one more.
+    /// Adds a consumer.
     pub fn add(&mut self, consumer: Box<dyn Consumer>) {
         self.list.push(consumer);
     }
 
-    /// All of them.
+    /// All consumers.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Consumer> {
         self.list.iter().map(|consumer| &**consumer)
     }
 
-    /// All of them, to be fed.
+    /// All consumers, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut (dyn Consumer + 'static)> {
         self.list.iter_mut().map(|consumer| &mut **consumer)
     }
@@ -352,7 +352,7 @@ impl Consumers {
         }
     }
 
-    /// From now on `source` makes the ticks.
+    /// Notes that `source` makes the ticks from now on.
     pub fn follow(&mut self, source: Option<TickSource>) {
         for consumer in self.iter_mut() {
             consumer.follow(source);
