@@ -78,6 +78,7 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
             .entry(name.to_owned())
             .or_insert(0) += time * 1000;
     }
+    assert!(boots.len() >= BOOTS, "{} boots were measured", boots.len());
     boots.truncate(BOOTS);
     boots
 }
