@@ -51,7 +51,8 @@ impl HugePages {
         text.trim().parse().ok()
     }
 
-    /// Number of pages that a guest could get: free ones that aren't reserved for another process. `None` if the host has no pages of this size.
+    /// Number of pages that a guest can get: free ones that aren't reserved for another process. `None` if the host has no pages of this
+    /// size.
     fn available(self) -> Option<u64> {
         let free = self.count("free_hugepages")?;
         Some(free.saturating_sub(self.count("resv_hugepages").unwrap_or(0)))

@@ -1,4 +1,4 @@
-//! Tests of `image`: what is recognised, and what is refused with which words.
+//! Tests of `image`: the formats that it detects, and the messages about files that it refuses.
 
 use object::elf::{ELFMAG, EM_386};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const PAGE: u64 = 0x1000;
 
-/// A little ELF file: one segment of a page at `address`, entered at its start.
+/// A small ELF file with one segment of a page at `address`, whose start is the entry point.
 fn elf(address: u64, notes: &[(&[u8], u32, &[u8])]) -> Vec<u8> {
     let mut note_bytes = Vec::new();
     for (owner, kind, desc) in notes {
@@ -50,7 +50,7 @@ fn push_segment(file: &mut Vec<u8>, kind: u32, offset: u64, address: u64, size: 
     }
 }
 
-/// A bzImage's first sectors with `payload` bytes behind them.
+/// The first sectors of a bzImage, followed by `payload` bytes.
 fn bzimage(payload: usize) -> Vec<u8> {
     let mut file = vec![0; 2 * 512 + payload];
     file[0x1f1] = 1;
