@@ -178,7 +178,7 @@ impl Vm {
 
     /// Asks the guest's threads to end.
     pub fn stop(&self) {
-        // A full counter has asked already.
+        // If the counter is full, the request has been made already.
         let _ = self.stop_request.write(1);
     }
 
