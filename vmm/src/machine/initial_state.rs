@@ -127,7 +127,7 @@ fn entry(index: u32) -> kvm_msr_entry {
 
 /// Whether the guest has unmasked the interrupt of this pin of the I/O APIC. The pin stays masked until the guest's kernel has a driver for
 /// the device that is connected to it.
-pub(super) fn lets_through(vm: &VmFd, pin: u32) -> bool {
+pub(super) fn is_unmasked(vm: &VmFd, pin: u32) -> bool {
     /// The mask bit of an entry (82093AA I/O APIC datasheet, section 3.2.4).
     const MASKED: u64 = 1 << 16;
 

@@ -161,7 +161,7 @@ impl Machine {
     /// Whether the guest's kernel has a driver for the power button's events: it has unmasked their interrupt.
     #[must_use]
     pub fn hears_power_button(&self) -> bool {
-        initial_state::lets_through(&self.vm, layout::POWER_BUTTON_GSI)
+        initial_state::is_unmasked(&self.vm, layout::POWER_BUTTON_GSI)
     }
 
     /// Another descriptor of the initial RAM disk with which the machine starts. The descriptors share one position: read the file by

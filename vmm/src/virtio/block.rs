@@ -100,7 +100,7 @@ impl VirtioParts for BlockParts {
             image: self.image,
             readonly: description.readonly,
             path: description.path.clone(),
-            has_complained: AtomicBool::new(false),
+            has_logged_failure: AtomicBool::new(false),
         });
         let threads: Result<Vec<_>, _> = (0..usize::from(self.queues))
             .map(|queue| {
@@ -128,7 +128,7 @@ struct HostDisk {
     image: Arc<Image>,
     path: PathBuf,
     readonly: bool,
-    has_complained: AtomicBool,
+    has_logged_failure: AtomicBool,
 }
 
 impl HostDisk {
@@ -156,8 +156,8 @@ impl HostDisk {
     }
 
     /// Logs the first failure. Further ones are only counted.
-    fn complain(&self, error: &io::Error) {
-        if !self.has_complained.swap(true, Ordering::Relaxed) {
+    fn log_first_failure(&self, error: &io::Error) {
+        if !self.has_logged_failure.swap(true, Ordering::Relaxed) {
             log::error!(
                 "The disk {} has failed a request, which the guest sees: {error}",
                 self.path.display()
@@ -213,7 +213,7 @@ impl QueueServer {
         };
         let result = self.host.perform(&request, &mut self.buffer);
         if let Err(error) = &result {
-            self.host.complain(error);
+            self.host.log_first_failure(error);
         }
         let answer = match result {
             Ok(()) => Answer::Done(&self.buffer),
