@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(account(&[span(0, 0, 10, 0, 0)]).0, [10, 0, 0]);
         assert_eq!(account(&[span(4, 3, 3, 4, 0)]).0, [3, 3, 0]);
         assert_eq!(account(&[span(10, 0, 0, 5, 5)]).0, [0, 0, 5]);
-        // What nothing explains, but for the slack.
+        // Ticks without an explanation are lost, except up to the slack.
         assert_eq!(account(&[span(10, 0, 0, 0, 0)]).0, [0, 0, 8]);
     }
 

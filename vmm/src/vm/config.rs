@@ -54,7 +54,7 @@ pub struct VmConfig {
     pub vsock: Option<VsockConfig>,
     /// Ticks a second on each vCPU; 0 for no clock.
     pub hz: u32,
-    /// What drives the clocks.
+    /// The mechanism that drives the clocks.
     pub clock_source: ClockSource,
     /// Whether samples have the stacks of the host's kernel and of this process below the guest's; only with [`ClockSource::Kernel`].
     pub host_stacks: bool,
@@ -83,7 +83,7 @@ pub struct VmConfig {
     pub on_reset: OnReset,
     /// Whether the process may only use the files that it can need, once the guest's files are open (`kvmprof_sandbox::paths`).
     pub restrict_paths: bool,
-    /// What is known of the guest; `None` to read it from its image.
+    /// The knowledge of the guest; `None` to read it from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
 
