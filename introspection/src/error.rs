@@ -19,7 +19,7 @@ pub enum IntrospectionError {
     /// The bzImage's header points outside the file.
     #[error("The bzImage is cut short: its payload ends at byte {end}, the file at {length}")]
     PayloadOutsideFile {
-        /// Where the payload would end, in bytes from the file's start.
+        /// The payload's end, in bytes from the file's start.
         end: u64,
         /// The file's length, in bytes.
         length: u64,

@@ -19,7 +19,7 @@ use super::{Identity, Registers, Stack, StackCopy, noted};
 pub struct VcpuIntrospector {
     knowledge: Arc<GuestKnowledge>,
     cpu: Cpu,
-    /// For the stacks of guests that aren't Linux.
+    /// The cache for stacks of guests that aren't Linux.
     cache: UnwindCache,
 }
 

@@ -283,7 +283,7 @@ impl Cpu {
             return Some(own);
         }
         // In the kernel, GS has the offset, except in its first and last instructions. Slots of absent CPUs keep the
-        // boot value, which is 0 since 6.15, as the GS base of many programs.
+        // boot value, which is 0 since 6.15. Many programs also have 0 there.
         if [own, boot].contains(&registers.gs_base) {
             self.other = (0, 0);
             self.is_seen |= self.base == Some(registers.gs_base);

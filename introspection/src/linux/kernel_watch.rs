@@ -9,7 +9,7 @@ use crate::{PhysicalMemory, Registers};
 
 /// Maximum number of jiffies between two looks: 1000 s at the highest CONFIG_HZ, 1000.
 const MAX_LEAP: u64 = 1_000_000;
-/// Number of consecutive looks without a sign of the kernel after which it is taken as gone.
+/// Number of consecutive rounds of looks without a sign of the kernel after which it is taken as gone.
 const MAX_DOUBTS: u8 = 4;
 
 /// The change of a kernel's clock since the last look.

@@ -115,7 +115,7 @@ const BASES: &[Base] = &[
     Base::R13,
     Base::BpIndirect,
     Base::SpIndirect,
-    // In late updates of old series.
+    // Added by late updates of old series.
     Base::Ax,
 ];
 

@@ -115,7 +115,7 @@ impl RunArguments {
     }
 }
 
-/// For `kvmprof jail`.
+/// Used by `kvmprof jail`.
 impl RunArguments {
     /// The files and devices that a jail needs for these options.
     ///

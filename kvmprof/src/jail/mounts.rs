@@ -16,7 +16,7 @@ use super::error::{JailError, failed, failed_with};
 
 /// Options of the root's file system, which has folders and nodes, but no contents.
 const ROOT_OPTIONS: &str = "mode=0755,size=1m,nr_inodes=4k";
-/// Flags that disable features in all mounts of the jail.
+/// The flags of all mounts in the jail: set-user-ID bits have no effect, and nothing can be executed.
 const PLAIN: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
 
 /// Makes the jail's root in this process's own mount namespace, and makes it this process's root.

@@ -3,7 +3,7 @@
 //! Which register has the lock's address depends on the compiler, but hardly any other memory has the form of the word
 //! while the lock is held and others wait (`include/asm-generic/qspinlock_types.h`, `qrwlock_types.h`). The lock is the
 //! only register's value that is the address of such a word. If no register fits, or if several do, the lock is
-//! unknown, as it is when nobody holds it any more. The word doesn't have the holder.
+//! unknown, as it is when nobody holds it any more. The word doesn't name the holder.
 
 use std::ops::Range;
 

@@ -13,9 +13,9 @@ pub struct ProcessLayout {
     pub address_space: AddressSpaceLayout,
     pub area: AreaLayout,
     pub file: FileLayout,
-    /// For paths beyond the file's own mount; without it, a path begins at its mount.
+    /// Offsets for paths beyond the file's own mount. Without them, a path begins at its mount.
     pub mount: Option<MountLayout>,
-    /// For the contents of files, if known.
+    /// Offsets for the contents of files, if known.
     pub page_cache: Option<PageCacheLayout>,
 }
 

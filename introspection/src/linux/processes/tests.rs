@@ -228,7 +228,7 @@ fn mappings_that_change_at_each_tick_are_passed_on_more_rarely() {
     // Each map takes a microsecond or two of work, and a quarter of the time is allowed.
     let limit = usize::try_from(end / 4000).unwrap();
     assert!((limit / 2..=limit).contains(&areas), "{areas}");
-    // The last state is passed on after any delay, and until then no mapping of the previous program counts.
+    // The last state is finally passed on. Until then, no mapping of the previous program counts.
     room.map(mm, &plans(3));
     for vcpu in &mut vcpus {
         let mut looks = (end..)

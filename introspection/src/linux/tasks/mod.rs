@@ -23,7 +23,7 @@ pub use layout::TaskListLayout;
 /// Maximum number of stacks that one look reads. Later looks read the others.
 const MAX_UNWOUND: usize = 256;
 /// Number of tasks of the previous look that are compared to find one task. The kernel's list keeps its order, so a
-/// task isn't found only if more consecutive tasks have ended.
+/// task is missed only if more tasks in a row have ended.
 const WINDOW: usize = 32;
 
 /// Distinguishes tasks over several looks, and shows whether a task has run.
