@@ -102,7 +102,7 @@ fn time_of(row: &Row) -> String {
     format!("{:.4}:{:.4}", begin / NS_PER_S, end / NS_PER_S)
 }
 
-/// The minimum and the maximum time of an initcall, if they are known.
+/// The bounds between which an initcall's time certainly is, if they are known.
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
 fn bounds_of(row: &Row) -> String {
     let bounds = row.bounds_ns;

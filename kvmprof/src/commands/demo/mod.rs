@@ -140,7 +140,7 @@ impl DemoArguments {
         status_of_guest(end)
     }
 
-    /// Runs the guest, samples it and prints which functions used the time.
+    /// Runs the guest, samples it and prints what used the time.
     fn sample(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         if let Some(path) = &self.flamegraph {
             refuse_recording(path, "name another file with --flamegraph")?;
