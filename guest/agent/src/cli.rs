@@ -44,7 +44,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Where groups have their numbers (group(5)).
+/// The file with the numbers of groups (group(5)).
 const GROUPS: &str = "/etc/group";
 
 /// The number of a group.
@@ -64,10 +64,10 @@ fn find_group(groups: &str, group: &str) -> Option<u32> {
     })
 }
 
-/// Does what the command line says; the result is whether that went well.
+/// Does what the command line says. Returns whether this succeeded.
 ///
 /// # Errors
-/// What keeps the nodes from being made or served.
+/// Any error that keeps the nodes from being made or served.
 pub fn run(arguments: Arguments) -> anyhow::Result<bool> {
     kernel_log::start(arguments.foreground);
     let settings = Settings {

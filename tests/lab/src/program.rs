@@ -1,4 +1,4 @@
-//! The programs of this source, built on demand.
+//! Builds the programs of this source on demand.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,16 @@ use std::process::{Command, Stdio};
 
 use crate::LabError;
 
-/// Builds a program of this workspace (`kvmprof`) with the release profile,
-/// when it is not up to date, and says where it is. It is linked statically,
-/// so it runs in the lab as it is.
+/// Builds a program of this workspace (`kvmprof`) with the release profile if it is not up to date, and returns its path. It is linked
+/// statically, so it runs in the lab without libraries.
 ///
 /// # Errors
-/// [`LabError::Build`] when cargo fails or names no such program.
+/// [`LabError::Build`] if cargo fails or names no such program.
 pub fn build_program(package: &str) -> Result<PathBuf, LabError> {
     build_program_of(package, package)
 }
 
-/// As [`build_program`], for a program that isn't named as its package.
+/// Like [`build_program`], for a program whose name differs from its package's.
 ///
 /// # Errors
 /// As [`build_program`].
@@ -49,8 +48,7 @@ pub fn build_program_of(package: &str, program: &str) -> Result<PathBuf, LabErro
         .ok_or_else(|| failed("it has no such program".to_owned()))
 }
 
-/// The path in one of cargo's messages, if that is about the named program
-/// (The Cargo Book, External tools, Artifact messages).
+/// The path in a message of cargo, if the message is about the named program (The Cargo Book, External tools, Artifact messages).
 fn executable(message: &str, name: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     if message.get("reason")? != "compiler-artifact" || message.get("target")?.get("name")? != name
