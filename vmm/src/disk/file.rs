@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use super::{DiskError, can_be_image};
+use crate::no_wait::open_without_waiting;
 
 /// The buffer of zeroes that is written where the host can't zero a range without data.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
@@ -36,20 +37,14 @@ impl HostFile {
     /// # Errors
     /// The file doesn't exist, is of another type, can't be written, or is in use.
     pub fn open(path: &Path, write: bool) -> Result<Self, DiskError> {
-        // Without O_NONBLOCK, opening a pipe would block.
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(write)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path);
-        let file = opened.map_err(|source| match source.kind() {
+        let opened = open_without_waiting(OpenOptions::new().read(true).write(write), path);
+        let (file, metadata) = opened.map_err(|source| match source.kind() {
             io::ErrorKind::IsADirectory => DiskError::NotAnImage(path.to_owned()),
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
                 DiskError::WriteProtected(path.to_owned())
             }
             _ => DiskError::open(path)(source),
         })?;
-        let metadata = file.metadata().map_err(DiskError::open(path))?;
         if !can_be_image(metadata.file_type()) {
             return Err(DiskError::NotAnImage(path.to_owned()));
         }

@@ -1,7 +1,7 @@
 //! Kernel images: detects a file's format, and loads it into guest memory.
 
-use std::fs::File;
-use std::io::{Cursor, Read};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use vm_memory::GuestAddress;
 use super::error::MachineError;
 use super::layout;
 use super::memory::GuestMemory;
+use crate::no_wait::open_without_waiting;
 
 /// The source of the kernel.
 #[derive(Clone, Debug)]
@@ -385,13 +386,9 @@ impl KernelNotes {
 
 fn read_kernel(path: &Path) -> Result<Vec<u8>, MachineError> {
     let (file, size) = open_file("kernel", path)?;
-    let failed = |source| MachineError::ReadFile {
-        what: "kernel",
-        path: path.to_owned(),
-        source,
-    };
+    let failed = read_failed("kernel", path);
     if size > IMAGE_MAX {
-        return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
+        return Err(failed(io::ErrorKind::FileTooLarge.into()));
     }
     let mut bytes = Vec::new();
     file.take(IMAGE_MAX)
@@ -405,22 +402,37 @@ fn read_kernel(path: &Path) -> Result<Vec<u8>, MachineError> {
 /// # Errors
 /// The path isn't that of a regular file, or the file can't be opened.
 pub(super) fn open_file(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
-    let failed = |source| MachineError::ReadFile {
+    // A device may do something when it is opened, and a socket can't be opened.
+    let metadata = std::fs::metadata(path).map_err(read_failed(what, path))?;
+    check_file(what, path, &metadata)?;
+    open_checked(what, path)
+}
+
+/// The second part of [`open_file`]: the path may name something else since it was checked.
+fn open_checked(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
+    let opened = open_without_waiting(OpenOptions::new().read(true), path);
+    let (file, metadata) = opened.map_err(read_failed(what, path))?;
+    check_file(what, path, &metadata)?;
+    Ok((file, metadata.len()))
+}
+
+/// Checks that this is the metadata of a regular file.
+fn check_file(what: &'static str, path: &Path, metadata: &Metadata) -> Result<(), MachineError> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    Err(MachineError::NotAFile {
+        what,
+        path: path.to_owned(),
+    })
+}
+
+fn read_failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> MachineError {
+    move |source| MachineError::ReadFile {
         what,
         path: path.to_owned(),
         source,
-    };
-    // This comes before the open, which may block forever on a pipe.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(MachineError::NotAFile {
-            what,
-            path: path.to_owned(),
-        });
     }
-    let file = File::open(path).map_err(failed)?;
-    let size = file.metadata().map_err(failed)?.len();
-    Ok((file, size))
 }
 
 #[cfg(test)]

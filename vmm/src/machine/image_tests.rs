@@ -212,3 +212,17 @@ fn a_missing_kernel_is_named() {
     let error = Image::read(&KernelSource::Path("/".into())).unwrap_err();
     assert_eq!(error.to_string(), "The kernel / is not a regular file");
 }
+
+#[test]
+fn a_path_that_becomes_a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vmlinuz");
+    let owner = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, owner).unwrap();
+    let refused = format!("The initrd {} is not a regular file", path.display());
+    let error = open_file("initrd", &path).unwrap_err();
+    assert_eq!(error.to_string(), refused);
+    // As after a check that the path has passed.
+    let error = open_checked("initrd", &path).unwrap_err();
+    assert_eq!(error.to_string(), refused);
+}
