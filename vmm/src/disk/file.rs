@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use imago::Storage;
@@ -27,8 +28,23 @@ pub struct HostFile {
     /// The length in bytes. Nobody else changes it.
     length: AtomicU64,
     /// The size of the image's clusters in bytes. Reads that begin beyond the file's last cluster fail. 0 if there is no such limit.
-    cluster: AtomicU64,
+    cluster: Arc<AtomicU64>,
     helper: CommonStorageHelper,
+}
+
+/// A limit of a [`HostFile`] that isn't set yet. It can be set when imago has the file already.
+#[derive(Debug)]
+#[must_use = "reads are limited once it is set"]
+pub struct ClusterLimit {
+    bytes: u64,
+    cluster: Arc<AtomicU64>,
+}
+
+impl ClusterLimit {
+    /// Makes reads fail that begin beyond the file's last cluster, because a part of the image is missing there.
+    pub fn set(self) {
+        self.cluster.store(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl HostFile {
@@ -59,7 +75,7 @@ impl HostFile {
             file,
             path: path.to_owned(),
             length: AtomicU64::new(length),
-            cluster: AtomicU64::new(0),
+            cluster: Arc::default(),
             helper: CommonStorageHelper::default(),
         })
     }
@@ -74,10 +90,12 @@ impl HostFile {
         self.length.load(Ordering::Relaxed)
     }
 
-    /// Makes reads fail that begin beyond the file's last cluster, because a part of the image is missing there. A cluster has `bytes`
-    /// bytes.
-    pub fn expect_whole_clusters(&self, bytes: u64) {
-        self.cluster.store(bytes, Ordering::Relaxed);
+    /// A limit of this file for an image with clusters of `bytes` bytes.
+    pub fn cluster_limit(&self, bytes: u64) -> ClusterLimit {
+        ClusterLimit {
+            bytes,
+            cluster: Arc::clone(&self.cluster),
+        }
     }
 
     /// Fills `bytes` from `offset` on. Bytes beyond the file's end are zero.

@@ -15,7 +15,7 @@ use imago::qcow2::Qcow2;
 use imago::{FormatAccess, FormatDriverBuilder, StorageOpenOptions};
 
 use super::DiskError;
-use super::file::HostFile;
+use super::file::{ClusterLimit, HostFile};
 
 const MAGIC: [u8; 4] = *b"QFI\xfb";
 /// Size of a header of version 2 in bytes. Headers of later versions begin with the same fields.
@@ -67,13 +67,14 @@ impl Qcow2Image {
         folder: Option<PathBuf>,
     ) -> Result<Self, DiskError> {
         let path = file.path().to_owned();
-        check(&file, writable)?;
+        check(&file, writable)?.set();
         let refusal = Rc::default();
         let gate = BackingGate {
             disk: path.clone(),
             folder,
             depth: 0,
             refusal: Rc::clone(&refusal),
+            checked: None,
         };
         let opened = Qcow2::<HostFile>::builder(file).write(writable).open(gate);
         let opened = opened.map_err(|source| {
@@ -182,9 +183,9 @@ impl Header {
     }
 }
 
-/// Refuses images whose tables aren't completely in the file, because a guest would notice that late, by errors or zeroes. After the check,
-/// a read beyond the file's last cluster fails.
-fn check(file: &HostFile, writable: bool) -> Result<(), DiskError> {
+/// Refuses images whose tables aren't completely in the file, because a guest would notice that late, by errors or zeroes. Returns the limit
+/// to be set, because a read beyond the file's last cluster has to fail, too.
+fn check(file: &HostFile, writable: bool) -> Result<ClusterLimit, DiskError> {
     let path = file.path();
     let damaged = |what: String| DiskError::Damaged {
         path: path.to_owned(),
@@ -248,8 +249,7 @@ fn check(file: &HostFile, writable: bool) -> Result<(), DiskError> {
                 .to_owned(),
         ));
     }
-    file.expect_whole_clusters(header.cluster);
-    Ok(())
+    Ok(file.cluster_limit(header.cluster))
 }
 
 /// Checks the extensions after the header, each of which has a type, a length and data. The inner error says what is wrong with them.
@@ -323,6 +323,9 @@ struct BackingGate {
     folder: Option<PathBuf>,
     depth: usize,
     refusal: Rc<RefCell<Option<DiskError>>>,
+    /// The result of the check of the backing file that was opened last, if that begins as a qcow2 image does. The image that names the file
+    /// determines whether it is one: a guest can make a raw disk begin so, too.
+    checked: Option<Result<ClusterLimit, DiskError>>,
 }
 
 impl BackingGate {
@@ -364,11 +367,18 @@ impl ImplicitOpenGate<HostFile> for BackingGate {
                 "a backing file of this format isn't supported",
             ));
         }
+        let checked = self.checked.take();
+        if F::FORMAT == Format::Qcow2
+            && let Some(checked) = checked
+        {
+            checked.map_err(|refusal| self.keep(refusal))?.set();
+        }
         let next = Self {
             disk: self.disk.clone(),
             folder: self.folder.clone(),
             depth: self.depth + 1,
             refusal: Rc::clone(&self.refusal),
+            checked: None,
         };
         Ok(FormatAccess::new(builder.open(next)?))
     }
@@ -379,10 +389,9 @@ impl ImplicitOpenGate<HostFile> for BackingGate {
         let file = self
             .open_backing(path)
             .map_err(|refusal| self.keep(refusal))?;
-        // If the image names qcow2 as this file's format and the file has no magic number, imago refuses it.
-        if has_magic(&file)? {
-            check(&file, false).map_err(|refusal| self.keep(refusal))?;
-        }
+        // If the image names qcow2 as this file's format and the file has no magic number, imago refuses it. Only `open_format`, which imago
+        // calls next, knows the format, but has the file no more.
+        self.checked = has_magic(&file)?.then(|| check(&file, false));
         Ok(file)
     }
 }

@@ -272,6 +272,28 @@ fn backing_files_are_those_of_the_same_folder() {
     );
 }
 
+/// The image that names a backing file determines its format: a guest may have written anything to a raw disk.
+#[test]
+fn a_raw_backing_file_may_begin_as_a_qcow2_image_does() {
+    let images = Images::new();
+    let whole = fs::read(images.qcow2("whole", None)).unwrap();
+    let damaged = [b"QFI\xfb".as_slice(), &[9; 4092]].concat();
+    for (name, content) in [("intact", &whole), ("damaged", &damaged)] {
+        images.raw(name, content);
+        let top = format!("on-{name}");
+        images.qcow2(&top, Some((name, "raw")));
+        let disk = images.open(&format!("{top},format=qcow2")).unwrap();
+        assert_eq!(read(&disk, 0, 512), content[..512]);
+        // There are zeroes beyond the end of a raw file.
+        assert_eq!(read(&disk, BYTES - 512, 512), [0; 512]);
+    }
+    images.qcow2("on-qcow2", Some(("damaged", "qcow2")));
+    refuses(&images, "on-qcow2,format=qcow2", "its version is");
+    images.qcow2("on-whole", Some(("whole", "qcow2")));
+    let disk = images.open("on-whole,format=qcow2").unwrap();
+    assert_eq!(read(&disk, 0, 512), [0; 512]);
+}
+
 #[test]
 fn a_backing_file_is_only_read() {
     let images = Images::new();
