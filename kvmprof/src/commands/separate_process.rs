@@ -25,14 +25,16 @@ pub enum Side {
 /// SIGTERM if the parent ends first.
 ///
 /// # Errors
-/// The host can't create a process.
-///
-/// # Safety
-/// The process must have no other thread, because that thread might hold a lock that nobody releases in the child.
-pub unsafe fn separate() -> io::Result<Side> {
+/// The host can't create a process, or this process has several threads: the child would have only the calling thread,
+/// and locks that other threads hold would stay locked.
+pub fn separate() -> io::Result<Side> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        let why = "this process has several threads already";
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    }
     let signals = BlockedSignals::block()?;
     let parent = getpid();
-    // SAFETY: the caller keeps this function's condition.
+    // SAFETY: this is the only thread, so the child can do whatever this process could.
     match unsafe { libc::fork() } {
         -1 => {
             let error = io::Error::last_os_error();
@@ -59,5 +61,22 @@ pub unsafe fn separate() -> io::Result<Side> {
             });
             Ok(Side::Parent { status, was_asked })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_does_not_fork() {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || wait.recv().is_err());
+        let Err(error) = separate() else {
+            panic!("it has forked");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        drop(end);
+        assert!(other.join().unwrap());
     }
 }

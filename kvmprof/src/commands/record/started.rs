@@ -58,10 +58,10 @@ pub struct Ended {
 
 impl Started<'_> {
     /// Starts the guest and records it to its end. The guest runs in a separate process in the sandbox; the work on the
-    /// recording doesn't. This process must not have started a thread yet.
+    /// recording doesn't.
     ///
     /// # Errors
-    /// The guest can't be started, or the recording is incomplete.
+    /// The guest can't be started, also because this process has started a thread; the recording is incomplete.
     pub fn record(&self) -> anyhow::Result<Outcome> {
         let failure = RecordingFailure::default();
         let said = EventFd::new(EFD_NONBLOCK).context("Cannot make a descriptor")?;
@@ -80,8 +80,7 @@ impl Started<'_> {
             ..self.guest.config(self.kernel, Some(plan))?
         };
         let before = version(self.output);
-        // SAFETY: the process has started no thread, as this function's description requires.
-        match unsafe { separate() }.context("Cannot start a process for the guest")? {
+        match separate().context("Cannot start a process for the guest")? {
             Side::Child => {
                 let status = self.guest.run(config)?;
                 // An error of the guest takes precedence.
