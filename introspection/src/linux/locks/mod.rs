@@ -52,7 +52,8 @@ fn only<T: PartialEq>(mut found: impl Iterator<Item = T>) -> Option<T> {
 impl LinuxKnowledge {
     /// The lock that a vCPU, stopped with `registers`, waits for in a loop. `None` if it doesn't wait, or that is unknown.
     ///
-    /// Takes no lock and allocates nothing. Makes at most one read for each register, and reads one task.
+    /// Takes no lock and allocates nothing. Reads at most one word for each of the 15 registers, the two ids of the
+    /// word's owner if that fits, and then the ids, the name and the CPU of one task.
     pub(super) fn lock_wait<M: PhysicalMemory>(
         &self,
         memory: &M,

@@ -64,8 +64,8 @@ impl OwnedLoop {
 }
 
 impl LinuxKnowledge {
-    /// The lock that a vCPU waits for in this loop, with `registers`. Makes at most one read for each register, and
-    /// reads one task.
+    /// The lock that a vCPU waits for in this loop, with `registers`. Reads at most one word for each register, the two
+    /// ids of the word's owner if that fits, and then the ids, the name and the CPU of one task.
     pub(super) fn owned_lock<M: PhysicalMemory>(
         &self,
         waits: &OwnedLoop,
