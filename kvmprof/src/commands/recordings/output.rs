@@ -1,14 +1,12 @@
 //! The destinations of results: a file, which never replaces a recording by mistake, or standard output.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use kvmprof_recording::file::{NewFile, begins_a_recording};
+use kvmprof_recording::file::{NewFile, is_recording};
 use kvmprof_tools::command_line::PipeWriter;
 
 use super::CommandError;
@@ -88,17 +86,6 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     inode(one).is_some_and(|found| inode(other) == Some(found))
 }
 
-/// Whether there is a recording at `path`, compressed by gzip or not.
-fn is_recording(path: &Path) -> bool {
-    // Pipes and devices aren't read.
-    if !path.metadata().is_ok_and(|found| found.is_file()) {
-        return false;
-    }
-    let open = || File::open(path).ok();
-    let is_plain = open().is_some_and(begins_a_recording);
-    is_plain || open().is_some_and(|file| begins_a_recording(GzDecoder::new(file)))
-}
-
 /// Whether a result for `path` has to be compressed by gzip.
 pub fn is_packed_name(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gz")
@@ -142,9 +129,11 @@ pub fn write_to(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::io::Read;
     use std::os::unix::fs::symlink;
+
+    use flate2::read::GzDecoder;
 
     use super::*;
 
