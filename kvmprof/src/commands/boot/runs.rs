@@ -147,7 +147,8 @@ impl<'a> Runs<'a> {
                 user: true,
             },
             event: None,
-            // Shows what the thread that runs the initcalls waits for while it isn't on a vCPU.
+            // Shows what the thread that runs the initcalls waits for while it isn't on a vCPU. The looks go on in user
+            // mode, because that thread may load modules there, and their init functions may wait.
             looks: Some(LookPlan {
                 ticks: 1,
                 scope: TaskScope::FirstThread,
