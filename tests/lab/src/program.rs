@@ -1,4 +1,4 @@
-//! The programs of this source: built on demand, or those of a folder.
+//! The paths of this source's programs, which are built on demand or taken from a folder.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::process::{Command, Stdio};
 
 use crate::LabError;
 
-/// The folder of programs that are taken as they are. Cargo builds one package with other features of its dependencies
-/// than the whole workspace, so that all of them would be compiled once more.
+/// The environment variable with the folder of programs that are used as they are. Cargo compiles one package with other
+/// features of its dependencies than the whole workspace, so that a build on demand would compile all of them once more.
 const PROGRAMS: &str = "KVMPROF_LAB_PROGRAMS";
 
-/// The path of a program of this workspace (`kvmprof`). Cargo builds it with the release profile unless it is up to
-/// date, or `KVMPROF_LAB_PROGRAMS` names a folder that has it. It is linked statically, so that it runs in the lab as it is.
+/// Returns the path of a program of this workspace (`kvmprof`): the one in the folder `KVMPROF_LAB_PROGRAMS`, or one that cargo builds with
+/// the release profile if it is not up to date. It is linked statically, so it runs in the lab without libraries.
 ///
 /// # Errors
-/// [`LabError::Build`] when cargo fails or names no such program, or the folder has none.
+/// [`LabError::Build`] if cargo fails or names no such program, or if the folder has none.
 pub fn build_program(package: &str) -> Result<PathBuf, LabError> {
     build_program_of(package, package)
 }
 
-/// As [`build_program`], for a program that isn't named as its package.
+/// Like [`build_program`], for a program whose name differs from its package's.
 ///
 /// # Errors
 /// As [`build_program`].
@@ -67,8 +67,7 @@ fn program_in(folder: &Path, program: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The path in one of cargo's messages, if that is about the named program
-/// (The Cargo Book, External tools, Artifact messages).
+/// The path in a message of cargo, if the message is about the named program (The Cargo Book, External tools, Artifact messages).
 fn executable(message: &str, name: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     if message.get("reason")? != "compiler-artifact" || message.get("target")?.get("name")? != name
