@@ -1,4 +1,4 @@
-//! Builds the library by its script, as packages do.
+//! Builds the library with its script, as packages do.
 
 use std::io;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Reads little-endian fields of untrusted bytes. All functions return `None` beyond the end of the bytes.
+//! Reads little-endian fields of untrusted bytes. All functions return `None` for an offset beyond the end of the bytes.
 
 /// The `N` bytes at `offset`.
 pub fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {

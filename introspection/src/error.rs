@@ -7,11 +7,10 @@ use kvmprof_abi::note::NoteError;
 /// Why a guest image couldn't be used to find the guest's processes.
 #[derive(Debug, thiserror::Error)]
 pub enum IntrospectionError {
-    /// The file is no Linux kernel at all.
+    /// The file isn't a Linux kernel.
     #[error("Not a Linux kernel: the file is neither a bzImage nor an ELF file")]
     NotAKernel,
-    /// The bzImage's boot protocol is older than 2.08 (Linux 2.6.26) and doesn't say where the
-    /// compressed kernel is.
+    /// The bzImage's boot protocol is older than 2.08 (Linux 2.6.26) and has no field for the place of the compressed kernel.
     #[error(
         "The bzImage's boot protocol {}.{:02} doesn't say where the kernel is: 2.08 or newer is needed",
         .0 >> 8, .0 & 0xff
@@ -20,20 +19,20 @@ pub enum IntrospectionError {
     /// The bzImage's header points outside the file.
     #[error("The bzImage is cut short: its payload ends at byte {end}, the file at {length}")]
     PayloadOutsideFile {
-        /// Where the payload would end, in bytes from the file's start.
+        /// The payload's end, in bytes from the file's start.
         end: u64,
         /// The file's length, in bytes.
         length: u64,
     },
-    /// The payload isn't in a format that is supported.
+    /// The payload's format isn't supported.
     #[error(
         "The kernel is compressed with {0}, which is not supported: gzip, bzip2, lzma, xz, lz4 and zstd are"
     )]
     UnsupportedCompression(&'static str),
-    /// A bzImage whose header says that it has no compressed kernel.
+    /// The bzImage's header says that there is no compressed kernel.
     #[error("The bzImage has no compressed kernel: its header gives it no bytes")]
     NoPayload,
-    /// The payload doesn't unpack.
+    /// The payload can't be unpacked.
     #[error("The kernel's {format} payload is damaged")]
     Decompress {
         /// The compression's name.
@@ -41,10 +40,10 @@ pub enum IntrospectionError {
         /// The decompressor's error.
         source: io::Error,
     },
-    /// The payload unpacks to more than a kernel could need.
+    /// The payload unpacks to more bytes than a kernel can have.
     #[error("The kernel unpacks to more than {0} bytes")]
     TooLarge(u64),
-    /// The ELF file doesn't parse.
+    /// The ELF file is malformed.
     #[error("The kernel's ELF file is damaged: {0}")]
     Elf(String),
     /// No symbols were found.
@@ -69,10 +68,10 @@ pub enum IntrospectionError {
         /// The kernel's release, as in its banner.
         kernel: String,
     },
-    /// The type information doesn't parse.
+    /// The type information is malformed.
     #[error("The kernel's BTF is damaged: {0}")]
     Btf(&'static str),
-    /// A required structure member isn't described.
+    /// The type information has no description of a required structure member.
     #[error("The kernel's BTF has no {structure}.{member}")]
     MissingMember {
         /// The structure.
@@ -80,8 +79,8 @@ pub enum IntrospectionError {
         /// Its member.
         member: &'static str,
     },
-    /// A vCPU runs no kernel that could be found: it is in its firmware, a boot loader or Linux's decompressor, or
-    /// doesn't use long mode. A kernel may run later.
+    /// No kernel was found on a vCPU: it runs firmware, a boot loader or Linux's decompressor, or doesn't use long
+    /// mode. A kernel may run later.
     #[error(
         "No Linux kernel is running yet: the guest is still in its firmware or boot loader, or runs a 32-bit system"
     )]
@@ -96,12 +95,12 @@ pub enum IntrospectionError {
         "The guest's memory doesn't tell enough about its kernel; --kernel FILE may, with the file that it was booted from"
     )]
     IncompleteInMemory(#[source] Box<IntrospectionError>),
-    /// The kernel's file is another one's than that of the kernel which runs.
+    /// The given file belongs to another kernel than the one that runs.
     #[error("The file is the kernel of Linux {file}, but the guest runs {running}")]
     OtherBuild {
         /// The file's release, as in its banner.
         file: String,
-        /// What runs, in words.
+        /// A description of the running kernel.
         running: String,
     },
     /// A `kvmprof` note is malformed.

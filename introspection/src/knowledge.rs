@@ -1,4 +1,4 @@
-//! What is known about a guest: before it runs from its image, or from its memory.
+//! The knowledge about a guest: from its image before it runs, or from its memory.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use super::noted::{self, PidAtError};
 use super::unwind::ImageUnwinder;
 use super::{IntrospectionError, Registers, Symbols, notes};
 
-/// What is known about a guest, shared by all its vCPUs.
+/// The knowledge about a guest, shared by all its vCPUs.
 ///
 /// The guest can run before the knowledge is complete: [`GuestKnowledge::pending`] knows nothing until
 /// [`GuestKnowledge::complete`] is called.
@@ -25,13 +25,13 @@ pub struct GuestKnowledge {
 #[derive(Debug)]
 pub(super) enum Guest {
     Linux(Box<LinuxKnowledge>),
-    /// Not Linux: its note, and its image's code if there is an image.
+    /// A guest that isn't Linux: its note, and its image's code if there is an image.
     Note(GuestNote, Option<ImageCode>),
     /// Only the code of the guest's image, if there is one.
     Unknown(Option<ImageCode>),
 }
 
-/// What the ELF image of a guest that isn't Linux says of its code. Such a guest runs at its link-time addresses.
+/// The code of a guest that isn't Linux, from its ELF image. Such a guest runs at its link-time addresses.
 #[derive(Debug)]
 pub(super) struct ImageCode {
     symbols: Symbols,
@@ -39,7 +39,7 @@ pub(super) struct ImageCode {
 }
 
 impl ImageCode {
-    /// `None` if the file is no ELF file, or was stripped.
+    /// Returns `None` if the file isn't an ELF file, or was stripped.
     fn from_image(image: &[u8]) -> Option<Self> {
         let symbols = Symbols::from_elf(Vmlinux::parse(image).ok()?.symbols());
         (!symbols.is_empty()).then(|| Self {
@@ -50,11 +50,11 @@ impl ImageCode {
 }
 
 impl GuestKnowledge {
-    /// Learns from the image that the VMM loads: from its own note if it has one, else as from a Linux kernel. Any
-    /// other ELF file gives no knowledge.
+    /// Reads the image that the VMM loads: its note if it has one, otherwise as a Linux kernel. Any other ELF file
+    /// gives no knowledge.
     ///
     /// # Errors
-    /// A Linux kernel that lacks kallsyms or BTF, and damaged images and notes.
+    /// The image is a Linux kernel without kallsyms or BTF, or the image or its note is damaged.
     pub fn from_image(image: &[u8]) -> Result<Self, IntrospectionError> {
         if let Some(noted) = Self::from_noted_image(image)? {
             return Ok(noted);
@@ -67,10 +67,10 @@ impl GuestKnowledge {
         }
     }
 
-    /// Learns from an image that has a note; its symbols and its unwind information are read, too. `None` for other images.
+    /// Reads an image that has a note, with its symbols and its unwind information. `None` for other images.
     ///
     /// # Errors
-    /// A damaged note.
+    /// The note is damaged.
     pub fn from_noted_image(image: &[u8]) -> Result<Option<Self>, IntrospectionError> {
         let locations = notes(image, note::OWNER.as_bytes())
             .into_iter()
@@ -83,8 +83,8 @@ impl GuestKnowledge {
         Ok(Some(knowledge))
     }
 
-    /// Learns from a Linux kernel file, a bzImage or an ELF vmlinux. Takes 0.1 to 0.7 s of processor time, mainly to
-    /// unpack the kernel.
+    /// Reads a Linux kernel file, a bzImage or an ELF vmlinux. Takes 0.1 to 0.7 s of processor time, mainly to unpack
+    /// the kernel.
     ///
     /// # Errors
     /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
@@ -94,15 +94,15 @@ impl GuestKnowledge {
         ))))
     }
 
-    /// Learns what Linux kernel runs from guest memory alone, and where it is. `registers` are those of any vCPU, in
-    /// kernel or user mode. Copies the kernel's image, some 60 MB and at most 256 MiB, and takes 0.1 to 0.4 s of
-    /// processor time; the guest may run meanwhile.
+    /// Finds out from guest memory alone which Linux kernel runs, and where it is. `registers` are those of any vCPU,
+    /// in kernel or user mode. Copies the kernel's image, some 60 MB and at most 256 MiB, and takes 0.1 to 0.4 s of
+    /// processor time. The guest may run meanwhile.
     ///
     /// Symbols get link-time addresses, as from the kernel's file, if the kernel was linked to the usual address.
     ///
     /// # Errors
-    /// [`IntrospectionError::NoKernelYet`] while the vCPU is in firmware or a boot loader: later registers may lead to
-    /// a kernel. [`IntrospectionError::OtherKernel`] if it runs a kernel that isn't Linux.
+    /// [`IntrospectionError::NoKernelYet`] while the vCPU is in firmware or a boot loader; a later call may find a
+    /// kernel. [`IntrospectionError::OtherKernel`] if it runs a kernel that isn't Linux.
     /// [`IntrospectionError::IncompleteInMemory`] if the kernel has no kallsyms or BTF in memory.
     pub fn from_memory<M: PhysicalMemory>(
         memory: &M,
@@ -113,12 +113,12 @@ impl GuestKnowledge {
         ))))
     }
 
-    /// Learns from a guest's note.
+    /// The knowledge that a guest's note gives.
     pub fn from_note(note: GuestNote) -> Self {
         Self::new(Guest::Note(note, None))
     }
 
-    /// Learns from an argument of `--pid-at`: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`.
+    /// The knowledge that an argument of `--pid-at` gives: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`.
     ///
     /// # Errors
     /// The value is malformed.
@@ -130,7 +130,7 @@ impl GuestKnowledge {
         }))
     }
 
-    /// Nothing is known, and nothing will be.
+    /// No knowledge, neither now nor later.
     pub fn unknown() -> Self {
         Self::new(Guest::Unknown(None))
     }
@@ -146,7 +146,7 @@ impl GuestKnowledge {
         }
     }
 
-    /// Nothing is known until [`GuestKnowledge::complete`] is called.
+    /// No knowledge until [`GuestKnowledge::complete`] is called.
     pub fn pending() -> Self {
         Self::default()
     }
@@ -154,7 +154,7 @@ impl GuestKnowledge {
     /// Completes pending knowledge with `found`. Only the first call has an effect.
     pub fn complete(&self, found: Self) {
         if let Some(guest) = found.guest.into_inner() {
-            // Knowledge that is already there stays: vCPUs may have built on it.
+            // Existing knowledge isn't replaced, because vCPUs may have built on it.
             let _already = self.guest.set(guest);
         }
     }
@@ -169,7 +169,7 @@ impl GuestKnowledge {
         self.guest.get().unwrap_or(&Guest::Unknown(None))
     }
 
-    /// Describes in words how processes are identified.
+    /// A description of how processes are identified.
     pub fn describe(&self) -> String {
         match self.guest.get() {
             None => "still reading the image".to_owned(),
@@ -195,8 +195,8 @@ impl GuestKnowledge {
         self.linux().map(LinuxKnowledge::modules)
     }
 
-    /// Reads a Linux guest's modules on request, until `stopping` is set and [`Modules::wake`] is called. Runs on a
-    /// thread of its own; returns at once for other guests.
+    /// Reads a Linux guest's modules on request, until `stopping` is set and [`Modules::wake`] is called. Needs a
+    /// thread of its own. Returns at once for other guests.
     pub fn serve_modules<M: PhysicalMemory>(&self, memory: &M, stopping: &AtomicBool) {
         if let Some(linux) = self.linux() {
             linux.modules().serve(linux, memory, stopping);
@@ -214,8 +214,8 @@ impl GuestKnowledge {
     }
 
     /// The functions of the guest's kernel at their run-time addresses, in the form of `/proc/kallsyms`: lines of
-    /// address, type letter and name, by address. Functions of modules are in [`Modules`]. `None` while the image or
-    /// the slide is unknown, and for a guest without symbols.
+    /// address, type letter and name, sorted by address. Functions of modules are in [`Modules`]. `None` while the
+    /// image or the slide is unknown, and for a guest without symbols.
     pub fn kallsyms(&self) -> Option<String> {
         let (symbols, range, slide) = match self.guest() {
             Guest::Linux(linux) => (linux.symbols(), linux.image(), linux.slide()?),
@@ -225,7 +225,7 @@ impl GuestKnowledge {
         };
         let mut text = String::new();
         for (address, kind, name) in symbols.functions() {
-            // Only addresses in the image have the slide, and a name must not end its line.
+            // The slide applies only to addresses in the image. A name that isn't printable could end its line.
             if range.contains(&address) && name.bytes().all(|byte| byte.is_ascii_graphic()) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{:016x} {kind} {name}", address.wrapping_add(slide));
@@ -234,8 +234,8 @@ impl GuestKnowledge {
         (!text.is_empty()).then_some(text)
     }
 
-    /// A line for the place in a variable of the kernel's image that has this address in the guest, in the form of `/proc/kallsyms`: its name is
-    /// `VARIABLE`, or `VARIABLE+0xOFFSET`. `None` if it is in no variable, or that isn't known.
+    /// A line in the form of `/proc/kallsyms` for the guest's address `address`, which is in a variable of the kernel's
+    /// image. The name in it is `VARIABLE`, or `VARIABLE+0xOFFSET`. `None` if no variable is there, or that is unknown.
     pub fn variable(&self, address: u64) -> Option<String> {
         let linux = self.linux()?;
         let linked = address.wrapping_sub(linux.slide()?);
@@ -249,7 +249,7 @@ impl GuestKnowledge {
         is_sound.then(|| format!("{address:016x} d {place}\n"))
     }
 
-    /// What unwinds the stacks of a guest that isn't Linux; `None` for Linux, and for guests of whose code nothing is known.
+    /// Unwinds the stacks of a guest that isn't Linux. `None` for Linux, and for guests whose code is unknown.
     pub(super) fn image_unwinder(&self) -> Option<&ImageUnwinder> {
         match self.guest() {
             Guest::Linux(_) => None,
@@ -257,22 +257,22 @@ impl GuestKnowledge {
         }
     }
 
-    /// True until the kind of guest is known.
+    /// True while the kind of the guest is unknown.
     pub fn is_pending(&self) -> bool {
         self.guest.get().is_none()
     }
 
-    /// True for a Linux guest, and as long as the guest may turn out to be one.
+    /// True for a Linux guest, and while the guest can still turn out to be one.
     pub fn may_be_linux(&self) -> bool {
         self.is_pending() || self.linux().is_some()
     }
 
-    /// False for a guest of whose processes nothing is known, or nothing yet.
+    /// False for a guest whose processes are unknown, or not known yet.
     pub fn tells_processes(&self) -> bool {
         !matches!(self.guest(), Guest::Unknown(_))
     }
 
-    /// True for a Linux guest all of whose tasks can be found, and as long as the guest may turn out to be one.
+    /// True for a Linux guest whose tasks can all be found, and while the guest can still turn out to be one.
     pub fn may_list_tasks(&self) -> bool {
         self.is_pending() || self.linux().is_some_and(LinuxKnowledge::has_task_list)
     }
@@ -282,20 +282,20 @@ impl GuestKnowledge {
         self.linux().is_some_and(|linux| linux.slide().is_none())
     }
 
-    /// Finds the kernel's slide from one vCPU's registers, if it isn't known yet. Any sample does that; this is for a
-    /// guest that has had no sample.
+    /// Finds the kernel's slide from one vCPU's registers, if it isn't known yet. Every sample does so too; this
+    /// function is for a guest without samples.
     pub fn locate<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) {
         if let Some(linux) = self.linux() {
             linux.locate(memory, registers);
         }
     }
 
-    /// Finds the slide as [`GuestKnowledge::locate`] does. If it isn't found, the kernel that is known by its file is compared with the one that
-    /// runs: that copies its image, some 60 MB.
+    /// Finds the slide as [`GuestKnowledge::locate`] does. If that fails, compares the kernel of the file with the
+    /// running kernel, for which it copies the running kernel's image, some 60 MB.
     ///
     /// # Errors
-    /// [`IntrospectionError::OtherBuild`] if another kernel runs than the file's. [`IntrospectionError::NoKernelYet`] and
-    /// [`IntrospectionError::OtherKernel`] as for [`GuestKnowledge::from_memory`].
+    /// [`IntrospectionError::OtherBuild`] if the running kernel isn't the file's. [`IntrospectionError::NoKernelYet`]
+    /// and [`IntrospectionError::OtherKernel`] as for [`GuestKnowledge::from_memory`].
     pub fn locate_or_compare<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -309,8 +309,8 @@ impl GuestKnowledge {
         }
     }
 
-    /// Whether the guest's kernel has a driver for ACPI's power button. `None` if the guest isn't Linux. A module is only found once it
-    /// is known where the kernel is.
+    /// Whether the guest's kernel has a driver for ACPI's power button. `None` if the guest isn't Linux. A driver in a
+    /// module is found only after the kernel's slide is known.
     pub fn hears_power_button<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
         if self.is_pending() {
             return Some(false);
@@ -318,8 +318,8 @@ impl GuestKnowledge {
         Some(self.linux()?.hears_power_button(memory))
     }
 
-    /// The guest starts anew: forgets where its kernel was and which modules it had. What its image says stays. No vCPU may run,
-    /// and none may use what it has found before.
+    /// Forgets the kernel's slide and its modules, for a restart of the guest. Keeps what comes from the guest's image.
+    /// No vCPU may run meanwhile, or use earlier results afterwards.
     pub fn forget_running(&self) {
         if let Some(linux) = self.linux() {
             linux.forget_running();
@@ -376,7 +376,7 @@ mod tests {
         assert!(knowledge.is_unlocated() && knowledge.kallsyms().is_none());
         assert!(modules().is_empty());
         assert!(knowledge.modules().unwrap().generation() > before);
-        // What was handed out stays: recordings go on.
+        // Functions that were returned stay valid, because recordings continue.
         assert!(knowledge.modules().unwrap().functions_after(0).is_some());
         knowledge.locate(&guest.memory, &guest.user());
         assert_eq!(knowledge.slide(), slide);

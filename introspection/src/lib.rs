@@ -1,9 +1,9 @@
 //! Finds what a guest is running, from a vCPU's registers and guest memory alone, without help from the guest.
 //!
-//! [`GuestKnowledge`] is read from the guest's image before it runs, or from the memory of a Linux guest that runs
-//! already; [`VcpuIntrospector`] applies it to one vCPU, at every tick. Everything read from a guest is untrusted: walks are bounded, addresses are checked against guest
-//! memory, and implausible values become "unknown". This crate doesn't use KVM: it reads memory through
-//! [`PhysicalMemory`].
+//! [`GuestKnowledge`] is read from the guest's image before it runs, or from the memory of a running Linux guest.
+//! [`VcpuIntrospector`] applies it to one vCPU, at every tick. Everything read from a guest is untrusted: walks are
+//! bounded, addresses are checked against guest memory, and implausible values become "unknown". This crate doesn't use
+//! KVM: it reads memory through [`PhysicalMemory`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -62,7 +62,7 @@ pub struct Registers {
     pub rsp: u64,
     /// The frame pointer, in code compiled with frame pointers.
     pub rbp: u64,
-    /// RAX. Unwind tables may refer to it and the next four.
+    /// RAX. Unwind tables may refer to it and to the next four registers.
     pub rax: u64,
     /// RDX.
     pub rdx: u64,
@@ -72,7 +72,8 @@ pub struct Registers {
     pub r10: u64,
     /// R13.
     pub r13: u64,
-    /// RBX. What waits for a lock has its address in any register; 0 where it isn't known, as in the following ones.
+    /// RBX. Code that waits for a lock may have the lock's address in any register. This and the following ones are 0
+    /// if unknown.
     pub rbx: u64,
     /// RCX.
     pub rcx: u64,
@@ -113,7 +114,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// The general registers but the stack pointer, in no order.
+    /// The general-purpose registers except the stack pointer, in no particular order.
     pub(crate) fn general(&self) -> [u64; 15] {
         [
             self.rax, self.rbx, self.rcx, self.rdx, self.rsi, self.rdi, self.rbp, self.r8, self.r9,
@@ -127,15 +128,15 @@ impl Registers {
 pub struct Identity {
     /// The mode of the vCPU.
     pub mode: Mode,
-    /// Process (thread-group) id as the guest itself would print it; -1 when unknown.
+    /// Process (thread-group) id as the guest itself prints it; -1 if unknown.
     pub pid: i32,
-    /// Thread id as the guest itself would print it; -1 when unknown.
+    /// Thread id as the guest itself prints it; -1 if unknown.
     pub tid: i32,
-    /// Process group id; -1 when unknown or not asked for.
+    /// Process group id; -1 if unknown or not requested.
     pub process_group: i32,
-    /// The thread's name, padded with NULs; all NUL when unknown.
+    /// The thread's name, padded with NULs; all NUL if unknown.
     pub comm: [u8; COMM_LENGTH],
-    /// Whether the guest's scheduler could take the vCPU away.
+    /// Whether the guest's scheduler could preempt the code.
     pub preemption: Preemption,
 }
 
@@ -152,7 +153,7 @@ impl Identity {
         }
     }
 
-    /// An unknown process on a vCPU at privilege level `cpl`, which is halted or not.
+    /// An unknown process on a vCPU at privilege level `cpl`, which is in HLT if `halted`.
     pub fn at_level(cpl: u8, halted: bool) -> Self {
         Self::unknown(match (halted, cpl) {
             (true, _) => Mode::Idle,
@@ -162,7 +163,7 @@ impl Identity {
     }
 }
 
-/// `name` with NULs after its first NUL.
+/// `name` with all bytes after its first NUL set to NUL.
 fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
     let length = name
         .iter()

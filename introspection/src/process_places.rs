@@ -1,4 +1,4 @@
-//! Where guest memory says who runs on a vCPU, for whoever reads it at a moment when nothing can be looked up.
+//! The places in guest memory of the running process's identity, for readers that can't look up anything themselves.
 
 use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
 use vm_memory::GuestAddress;
@@ -13,31 +13,31 @@ const PID_LIMIT: i64 = 4 << 20;
 pub struct LinearMap {
     /// The first address.
     pub address: u64,
-    /// Where that is in physical memory.
+    /// The physical address of `address`.
     pub physical: GuestAddress,
-    /// How many bytes are mapped at most; there need not be memory for all.
+    /// Maximum number of mapped bytes; guest memory may end before.
     pub bytes: u64,
 }
 
-/// Where the pointer to the running task is, and which addresses it can have.
+/// The place of the pointer to the running task, and the addresses that it can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskPointer {
-    /// The pointer, 8 bytes.
+    /// The place of the pointer, which has 8 bytes.
     pub at: GuestAddress,
-    /// The memory that tasks are in.
+    /// The memory of tasks.
     pub maps: Vec<LinearMap>,
 }
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueAt {
-    /// At this address, always.
+    /// A fixed physical address.
     Physical(GuestAddress),
-    /// So many bytes behind the start of the running task; less than 2^31.
+    /// This many bytes after the start of the running task; less than 2^31.
     Task(u64),
 }
 
-/// What a value says.
+/// The meaning of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// The process's id.
@@ -50,42 +50,44 @@ pub enum ValueKind {
     Comm,
     /// An interrupt is being serviced if one of these bits is set.
     Interrupts(u64),
-    /// Linux's `preempt_count`: an interrupt is being serviced if one of the first bits is set, and the scheduler can't take the vCPU away if
-    /// one of the second ones is; that isn't known if there are none.
+    /// Linux's `preempt_count`. An interrupt is being serviced if one of the bits in the first mask is set. The
+    /// scheduler can't preempt the code if one of the bits in the second mask is set; a second mask of 0 means that
+    /// this is unknown.
     PreemptCount(u32, u32),
 }
 
-/// One value.
+/// One value of the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValuePlace {
-    /// What it says.
+    /// Its meaning.
     pub kind: ValueKind,
-    /// Where it is.
+    /// Its place.
     pub at: ValueAt,
     /// Its size in bytes: 1, 2, 4 or 8, or [`COMM_LENGTH`] for a name.
     pub width: u8,
 }
 
-/// Where to read who runs on one vCPU. It holds while the guest's kernel runs, and the vCPU keeps its number.
+/// The places of the identity of the process on one vCPU. They are valid while the guest's kernel runs and the vCPU
+/// keeps its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessPlaces {
-    /// The running task, where values are in that.
+    /// The pointer to the running task, if values are in the task.
     pub task: Option<TaskPointer>,
-    /// The values; no more than [`ProcessPlaces::MAX`].
+    /// The values, at most [`ProcessPlaces::MAX`].
     pub values: Vec<ValuePlace>,
-    /// A pointer, 8 bytes, to the outermost word of Linux's stack for interrupts, or right behind that word, where the stack
-    /// ends. The word is the stack pointer of what was interrupted.
+    /// The place of a pointer, which has 8 bytes, to the outermost word of Linux's stack for interrupts, or to the end
+    /// of the stack, right after that word. The word is the stack pointer of the interrupted code.
     pub interrupt_stack: Option<GuestAddress>,
-    /// Whether it is Linux: its kernel has the upper half of all addresses, and thread 0 is idle.
+    /// Whether the guest is Linux: its kernel uses the upper half of all addresses, and thread 0 is idle.
     pub is_linux: bool,
 }
 
 impl ProcessPlaces {
-    /// Most values that there are.
+    /// Maximum number of values.
     pub const MAX: usize = 6;
 
-    /// Who runs on a vCPU at privilege level `cpl`, which is halted or not. `value` gives the bytes of a value by its index,
-    /// as they were at that moment, or `None` if they couldn't be read.
+    /// The identity of the process on a vCPU at privilege level `cpl`, which is in HLT if `halted`. `value` returns the
+    /// bytes of the value with an index as of that moment, or `None` if they couldn't be read.
     pub fn identity(
         &self,
         cpl: u8,

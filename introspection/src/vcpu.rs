@@ -14,12 +14,12 @@ use super::process_places::ProcessPlaces;
 use super::unwind::UnwindCache;
 use super::{Identity, Registers, Stack, StackCopy, noted};
 
-/// Identifies what one vCPU is running. It belongs to that vCPU's thread.
+/// Identifies what one vCPU is running. Belongs to that vCPU's thread.
 #[derive(Debug)]
 pub struct VcpuIntrospector {
     knowledge: Arc<GuestKnowledge>,
     cpu: Cpu,
-    /// For the stacks of guests that aren't Linux.
+    /// The cache for stacks of guests that aren't Linux.
     cache: UnwindCache,
 }
 
@@ -36,7 +36,7 @@ impl VcpuIntrospector {
     /// Finds the process and thread on the vCPU, which is stopped with `registers`, in HLT if `halted`. The process
     /// group costs two more reads, so it is looked up only on request.
     ///
-    /// Takes no lock, allocates nothing, never panics, and makes a bounded number of reads whatever guest memory holds.
+    /// Takes no lock, allocates nothing, never panics, and makes a bounded number of reads for any contents of guest memory.
     pub fn identify<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -56,8 +56,8 @@ impl VcpuIntrospector {
         }
     }
 
-    /// Where to read who runs on this vCPU, from now on and without its registers. `None` until
-    /// [`VcpuIntrospector::identify`] has found a process, and for guests of which nothing is known.
+    /// The places of the identity of whatever this vCPU runs from now on, which can be read without its registers.
+    /// `None` until [`VcpuIntrospector::identify`] has found a process, and for guests whose processes are unknown.
     pub fn places<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -70,21 +70,22 @@ impl VcpuIntrospector {
         }
     }
 
-    /// Whether [`VcpuIntrospector::places`] stay as they are. Until a Linux kernel was seen to work on this vCPU, they are those of the CPU with
-    /// the vCPU's number, which can be another one: where vCPUs were added later, or the first ones don't run.
+    /// Whether the result of [`VcpuIntrospector::places`] is final. Until a Linux kernel has been seen on this vCPU,
+    /// the places are those of the CPU with the vCPU's number. That can be another CPU, if vCPUs were added later, or
+    /// if the first ones don't run.
     pub fn places_are_sure(&self) -> bool {
         let linux = self.knowledge.linux();
         linux.is_none_or(|linux| self.cpu.is_sure(linux))
     }
 
-    /// Takes the vCPU for the guest's CPU `number`, counted from 0, and forgets what was found until now.
+    /// Sets the number of the guest's CPU that this vCPU is, counted from 0, and forgets everything found until now.
     pub fn renumber(&mut self, number: u16) {
         self.cpu = Cpu::new(number);
     }
 
-    /// Takes the task at guest-virtual address `task`, of the process `pid`, for the one that
-    /// [`VcpuIntrospector::identify`] would have found when the vCPU was stopped with `registers`, not long ago. If that task
-    /// has ended since, none is found.
+    /// Sets the running task to the one at guest-virtual address `task`, of the process `pid`, which
+    /// [`VcpuIntrospector::identify`] would have found when the vCPU was stopped with `registers`, a short time ago. If
+    /// that task has ended meanwhile, the running task is unknown.
     pub fn recall<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -111,8 +112,8 @@ impl VcpuIntrospector {
         self.cpu.follow_process(linux, memory, registers, time)
     }
 
-    /// The process that [`VcpuIntrospector::identify`] has just found with this `pid`. `None` when it can't be told from
-    /// later ones with the same pid.
+    /// The process that [`VcpuIntrospector::identify`] has just found with this `pid`. `None` if it can't be
+    /// distinguished from later ones with the same pid.
     pub fn instance<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -126,7 +127,7 @@ impl VcpuIntrospector {
         }
     }
 
-    /// Where the process that [`VcpuIntrospector::identify`] has just found comes from, in a Linux guest.
+    /// The origin of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest.
     pub fn origin<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -146,8 +147,8 @@ impl VcpuIntrospector {
         self.cpu.parent(linux, memory, registers)
     }
 
-    /// Whether the process that [`VcpuIntrospector::identify`] has just found may write at `address`, where no writable page
-    /// is at the moment. `None` when that is unknown. In guests other than Linux it may not.
+    /// Whether the process that [`VcpuIntrospector::identify`] has just found may write at `address`, which has no
+    /// writable page at the moment. `None` if that is unknown. False in guests other than Linux.
     pub fn can_write<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -160,7 +161,7 @@ impl VcpuIntrospector {
         }
     }
 
-    /// What has become of `instance`. `None` when that is unknown. Visits up to 4096 processes.
+    /// The state of `instance` now. `None` if that is unknown. Visits up to 4096 processes.
     pub fn fate<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -171,8 +172,8 @@ impl VcpuIntrospector {
         linux.fate(memory, registers, instance)
     }
 
-    /// Whether `instance` lives, told by its structure alone. `None` when that has another use now, so that only
-    /// [`VcpuIntrospector::fate`] can tell, or nobody.
+    /// Whether `instance` is alive, according to its structure alone. `None` if that memory now has another use, so
+    /// that only [`VcpuIntrospector::fate`] can tell.
     pub fn lives<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -183,7 +184,7 @@ impl VcpuIntrospector {
         linux.lives(memory, registers, instance)
     }
 
-    /// The process `pid` of a Linux guest; `Some(None)` if there is none. `None` when that is unknown. Visits up to 4096
+    /// The process `pid` of a Linux guest; `Some(None)` if there is none. `None` if that is unknown. Visits up to 4096
     /// processes.
     pub fn find_process<M: PhysicalMemory>(
         &self,
@@ -195,8 +196,8 @@ impl VcpuIntrospector {
         linux.find_process(memory, registers, pid)
     }
 
-    /// The lock that the vCPU waits for in a loop, which stands still with `registers`. `None` if it does something else, and where that
-    /// isn't known: it is for mutexes, and for semaphores for readers and writers that a writer has.
+    /// The lock that the vCPU, stopped with `registers`, waits for in a loop. `None` if it doesn't wait, or that is
+    /// unknown. Covers mutexes, and reader-writer semaphores that a writer holds.
     ///
     /// Bounded like [`VcpuIntrospector::identify`].
     pub fn lock_wait<M: PhysicalMemory>(
@@ -208,11 +209,12 @@ impl VcpuIntrospector {
         self.cpu.lock_wait(linux, memory, registers)
     }
 
-    /// Looks at all tasks of a Linux guest, while the vCPU stands still with `registers`: fills `reader`'s look, except for its
-    /// time, vCPU and duration. False for other guests, while it isn't known where the kernel is, and if its tasks can't be found.
+    /// Looks at all tasks of a Linux guest, while the vCPU is stopped with `registers`: fills `reader`'s look, except
+    /// for its time, vCPU and duration. False for other guests, while the kernel's slide is unknown, and if the tasks
+    /// can't be found.
     ///
-    /// Takes no lock and allocates nothing. Reads up to [`MAX_TASKS`](kvmprof_recording::file::MAX_TASKS) tasks, and up to 256
-    /// stacks that the last look of `reader` doesn't have.
+    /// Takes no lock and allocates nothing. Reads up to [`MAX_TASKS`](kvmprof_recording::file::MAX_TASKS) tasks, and up
+    /// to 256 stacks that the last look of `reader` doesn't have.
     pub fn look_at_tasks<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -225,20 +227,22 @@ impl VcpuIntrospector {
         self.cpu.look_at_tasks(linux, memory, registers, reader)
     }
 
-    /// Takes the kernel's modules as they are known now. A vCPU without ticks would keep those in memory that it knew last.
+    /// Switches to the kernel's modules as they are known now. Without this call, a vCPU without ticks keeps older ones
+    /// in memory.
     pub fn follow_modules(&mut self) {
         if let Some(linux) = self.knowledge.linux() {
             self.cpu.follow_modules(linux);
         }
     }
 
-    /// Forgets the last process's mappings, which couldn't be passed on, so that they are returned again.
+    /// Forgets the last process's mappings, which the caller couldn't pass on, so that they are returned again.
     pub fn forget_process(&mut self) {
         self.cpu.forget_process();
     }
 
-    /// Unwinds the selected parts of the call stack. The vCPU is stopped with `registers`. Of guests other than Linux
-    /// those have stacks whose image isn't stripped; of others there is only the program counter. Bounded like [`VcpuIntrospector::identify`].
+    /// Unwinds the selected parts of the call stack of the vCPU, which is stopped with `registers`. Among guests other
+    /// than Linux, those whose image isn't stripped have call stacks; the others have only the program counter. Bounded
+    /// like [`VcpuIntrospector::identify`].
     pub fn unwind<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -250,9 +254,9 @@ impl VcpuIntrospector {
         self.unwind_at(memory, registers, StackSource { parts, copies }, stack);
     }
 
-    /// Unwinds the selected parts of the call stack that a vCPU had when it was stopped with `registers`, out of `copies` that
-    /// were made of it then; memory has what else doesn't change. A part that goes on where nothing was copied is truncated.
-    /// Bounded like [`VcpuIntrospector::identify`].
+    /// Unwinds the selected parts of the call stack that a vCPU had when it was stopped with `registers`, from `copies`
+    /// of the stack that were made then, and from memory that doesn't change. A part that continues outside the copies
+    /// is truncated. Bounded like [`VcpuIntrospector::identify`].
     pub fn unwind_copies<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -276,7 +280,7 @@ impl VcpuIntrospector {
         match self.knowledge.guest() {
             Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, source, stack),
             Guest::Note(..) | Guest::Unknown(_) => match self.knowledge.image_unwinder() {
-                // Of other guests nobody copies stacks.
+                // Only stacks of Linux guests are copied.
                 Some(unwinder) if source.copies.is_none() => {
                     unwinder.unwind(memory, registers, source.parts, &mut self.cache, stack);
                 }

@@ -1,4 +1,4 @@
-//! A process that another one waits for, which passes on the signals that are meant for it.
+//! A child process that this process waits for, and to which it passes on signals.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,33 +12,33 @@ const PASSED_ON: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// How a process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With this status.
+    /// It exited with this status.
     Exited(u8),
-    /// By this signal.
+    /// This signal killed it.
     Killed(u8),
 }
 
 /// Which signals a process passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOn {
-    /// All that end a guest.
+    /// All signals that end a guest.
     All,
-    /// Not those that a key of the terminal makes: the child is of the same process group, and gets them too.
+    /// All but those of the terminal's keys. The child is in the same process group, and gets them too.
     NotFromTerminal,
 }
 
-/// The signals that are passed on, and SIGCHLD, blocked in the calling thread. To be blocked before there is a child, so that none of
-/// its signals is missed; the child restores what was before.
+/// The signals that are passed on, and SIGCHLD, blocked in the calling thread. They have to be blocked before there is
+/// a child, so that none of them is missed. The child restores the previous signal mask.
 pub struct BlockedSignals {
     blocked: SignalSet,
     earlier: SignalSet,
 }
 
 impl BlockedSignals {
-    /// Blocks them.
+    /// Blocks the signals.
     ///
     /// # Errors
-    /// What pthread_sigmask(3) says.
+    /// As of pthread_sigmask(3).
     pub fn block() -> io::Result<Self> {
         let blocked = SignalSet::of(PASSED_ON.into_iter().chain([libc::SIGCHLD]));
         let mut earlier = SignalSet::of([]);
@@ -46,18 +46,18 @@ impl BlockedSignals {
         Ok(Self { blocked, earlier })
     }
 
-    /// Blocks what was blocked before.
+    /// Restores the previous signal mask.
     ///
     /// # Errors
-    /// What pthread_sigmask(3) says.
+    /// As of pthread_sigmask(3).
     pub fn restore(&self) -> io::Result<()> {
         self.earlier.change(libc::SIG_SETMASK, ptr::null_mut())
     }
 
-    /// Waits until `child` has ended, and passes signals on. Says also whether there was one of those that end a guest.
+    /// Waits until `child` has ended, and passes signals on. Also returns whether a signal that ends a guest has come.
     ///
     /// # Errors
-    /// It is no child of this process.
+    /// `child` isn't a child of this process.
     pub fn wait(&self, child: Pid, pass_on: PassOn) -> io::Result<(End, bool)> {
         let mut was_asked = false;
         loop {
@@ -78,17 +78,17 @@ impl BlockedSignals {
                 && asks
                 && let Some(signal) = Signal::from_named_raw(received.number)
             {
-                // One that has just ended needs none.
+                // This fails if the child has just ended, which then needs no signal.
                 let _ = kill_process(child, signal);
             }
         }
     }
 }
 
-/// A signal that was waited for.
+/// A received signal.
 struct Received {
     number: i32,
-    /// Such as one that a key of the terminal makes.
+    /// Whether the kernel has sent it, as for a key of the terminal.
     is_from_kernel: bool,
 }
 

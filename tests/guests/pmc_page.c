@@ -213,7 +213,7 @@ static void signals_interrupt_no_call(void)
 	int failed = 0;
 
 	errno = 78;
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 25; i++) {
 		ring_after(1);
 		failed += begin(curlwp, READS) != 0;
 		failed += value_of(curlwp, READS, 0) != 0;

@@ -7,7 +7,7 @@
 #define TURN __attribute__((noinline, aligned(256))) static void
 #define ROUNDS 20000
 /* Some seconds. */
-#define TURNS 400000
+#define TURNS 100000
 
 TURN light(void)
 {

@@ -249,7 +249,7 @@ static void signals_interrupt_no_call(void)
 	struct sigaction action = { .sa_handler = call_in_handler };
 	long failed = 0;
 
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 25; i++) {
 		ring_after(1);
 		failed += pcsample(samples, ENOUGH) < 0;
 		failed += pcsample(NULL, 0) < 0;

@@ -10,13 +10,13 @@ use crate::status::status_of;
 /// All accounts of one status document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accounts {
-    /// The clock's, summed.
+    /// The sum of the clock's accounts.
     pub clock: ClockLedger,
-    /// The clock's, by vCPU.
+    /// The clock's accounts, by vCPU.
     pub vcpus: Vec<ClockLedger>,
-    /// That of pcs.
+    /// The account of pcs.
     pub pcs: Ledger,
-    /// Whether somebody has pcs open.
+    /// Whether a client has pcs open.
     pub open: bool,
     /// Whether the clock runs.
     pub running: bool,
@@ -25,10 +25,10 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// The accounts as they are now.
+    /// The present accounts.
     ///
     /// # Panics
-    /// When the status document lacks one.
+    /// If the status document lacks one.
     pub fn of(connection: &Connection) -> Self {
         let status = status_of(connection);
         let pcs = status.pcs().unwrap();
@@ -42,10 +42,10 @@ impl Accounts {
         }
     }
 
-    /// Checks every identity of design and page.
+    /// Checks every identity of the design and of the pages.
     ///
     /// # Panics
-    /// When one doesn't hold.
+    /// If one doesn't hold.
     #[track_caller]
     pub fn check(&self) {
         assert!(self.pcs.balances(), "{self:?}");
@@ -55,10 +55,10 @@ impl Accounts {
     }
 }
 
-/// A consumer's ledger out of the JSON report of pcstat or demo: an object that has its parts, and maybe others.
+/// A consumer's ledger from the JSON report of pcstat or demo: an object with the ledger's parts, and perhaps other members.
 ///
 /// # Panics
-/// When one is missing.
+/// If a part is missing.
 pub fn ledger_of(object: &Value) -> Ledger {
     let part = |name: &str| {
         object[name]

@@ -1,4 +1,4 @@
-//! What a guest of the tests boots.
+//! The guests that tests boot.
 
 use kvmprof_demo_guest::Image;
 
@@ -20,7 +20,7 @@ impl<'a> Boot<'a> {
         }
     }
 
-    /// The name of a file with the kernel.
+    /// The file name for the kernel.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Demo => "demo.elf",

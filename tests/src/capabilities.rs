@@ -11,13 +11,13 @@ pub const NOBODY: u32 = 65534;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Capability {
-    /// Ignore permissions of files.
+    /// Ignore the permissions of files.
     DacOverride = 1,
     /// Read any file.
     DacReadSearch = 2,
     /// Look into other processes.
     SysPtrace = 19,
-    /// Many things; here: have a seccomp filter suspended.
+    /// Many things; here: suspend a seccomp filter.
     SysAdmin = 21,
     /// Observe by perf events and eBPF.
     Perfmon = 38,
@@ -28,22 +28,22 @@ pub enum Capability {
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
 
-/// Has `command` run as the user `nobody` with these capabilities and no others.
+/// Makes `command` run as the user `nobody` with these capabilities and no others.
 pub fn as_nobody_with(command: &mut Command, capabilities: &'static [Capability]) {
     // SAFETY: the closure only makes system calls, which may be made between fork and exec.
     unsafe { command.pre_exec(move || become_nobody(capabilities)) };
 }
 
-/// Has `command`, which root starts, run as root with these capabilities and no others.
+/// Makes `command`, which root starts, run as root with these capabilities and no others.
 pub fn as_root_with(command: &mut Command, capabilities: &'static [Capability]) {
     let is_kept = |number| {
         let mut kept = capabilities.iter();
         kept.any(|capability| libc::c_ulong::from(*capability as u8) == number)
     };
     let drop_others = move || {
-        // More than any kernel has.
+        // No kernel has more.
         for number in (0..64).filter(|number| !is_kept(*number)) {
-            // SAFETY: it changes nothing but which capabilities the program gets. One that the kernel hasn't is refused.
+            // SAFETY: this only changes the capabilities of the program. The kernel refuses one that it doesn't have.
             unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
         }
         Ok(())
@@ -52,18 +52,18 @@ pub fn as_root_with(command: &mut Command, capabilities: &'static [Capability]) 
     unsafe { command.pre_exec(drop_others) };
 }
 
-/// Has `command` run with a seccomp filter, which allows everything.
+/// Makes `command` run with a seccomp filter that allows everything.
 pub fn with_seccomp_filter(command: &mut Command) {
     // SAFETY: the closure only makes system calls, which may be made between fork and exec.
     unsafe { command.pre_exec(|| filter(&mut [ALLOW])) };
 }
 
-/// Has `command` run as on a kernel that doesn't have the system call with this number: it is answered with ENOSYS.
+/// Makes `command` run as on a kernel without the system call with this number, which fails with ENOSYS.
 pub fn without_system_call(command: &mut Command, number: i64) {
     let number = u32::try_from(number).unwrap();
     let refuse = move || {
         filter(&mut [
-            // The number is what the program begins with (`struct seccomp_data`).
+            // The number comes first in the data of the filter (`struct seccomp_data`).
             instruction(LOAD, 0, 0),
             instruction(SKIP_IF_EQUAL, 1, number),
             ALLOW,
@@ -78,7 +78,7 @@ pub fn without_system_call(command: &mut Command, number: i64) {
     unsafe { command.pre_exec(refuse) };
 }
 
-/// Ends a filter; the call is made.
+/// Ends a filter, and allows the call.
 const ALLOW: libc::sock_filter = instruction(RETURN, 0, libc::SECCOMP_RET_ALLOW);
 
 /// BPF_LD | BPF_W | BPF_ABS (`include/uapi/linux/bpf_common.h`).
@@ -88,7 +88,7 @@ const SKIP_IF_EQUAL: u16 = 0x15;
 /// BPF_RET | BPF_K.
 const RETURN: u16 = 0x06;
 
-/// An instruction of a filter with its number `k`. A comparison that holds skips the next `skipped` ones.
+/// An instruction of a filter with the constant `k`. A comparison that holds skips the next `skipped` ones.
 const fn instruction(code: u16, skipped: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter {
         code,
@@ -112,11 +112,11 @@ fn become_nobody(capabilities: &[Capability]) -> io::Result<()> {
     let all = capabilities
         .iter()
         .fold(0_u64, |all, capability| all | 1 << *capability as u8);
-    // The lower halves of the effective, permitted and inheritable ones, then the upper ones.
+    // The lower halves of the effective, permitted and inheritable sets, then their upper halves.
     let halves = [all & u64::from(u32::MAX), all >> 32];
     let data = halves.map(|half| [u32::try_from(half).unwrap_or_default(); 3]);
     let header = [VERSION, 0];
-    // SAFETY: these change this process's credentials alone. capset(2) gets a header and two times three numbers of 32 bits.
+    // SAFETY: these only change this process's credentials. capset(2) gets a header and two times three 32-bit numbers.
     unsafe {
         check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
         check(libc::syscall(libc::SYS_setgroups, 0, 0))?;

@@ -8,10 +8,10 @@ use imago::FormatCreateBuilder;
 use imago::qcow2::Qcow2;
 use kvmprof_vmm::disk::{Disk, DiskOptions};
 
-/// An image, and what `--disk` has to say of its format.
+/// An image, and its format for `--disk`.
 #[derive(Clone, Debug)]
 pub struct DiskImage {
-    /// Where it is.
+    /// The image's path.
     pub path: PathBuf,
     /// Empty, or an option with a comma before it.
     pub format: &'static str,
@@ -21,35 +21,35 @@ impl DiskImage {
     /// The value of `--disk`, with further options.
     ///
     /// # Panics
-    /// When the path isn't UTF-8.
+    /// If the path isn't UTF-8.
     pub fn option(&self, more: &str) -> String {
         let path = self.path.to_str().unwrap().replace(',', ",,");
         format!("{path}{}{more}", self.format)
     }
 
-    /// The same, parsed.
+    /// The parsed value of `--disk`, with further options.
     ///
     /// # Panics
-    /// When that isn't an option.
+    /// If the option is invalid.
     pub fn parsed(&self, more: &str) -> DiskOptions {
         self.option(more).parse().unwrap()
     }
 }
 
-/// Makes a raw image of zeroes.
+/// Makes a raw image of zeros.
 ///
 /// # Panics
-/// When that fails.
+/// If this fails.
 pub fn make_raw(folder: &Path, name: &str, bytes: u64) -> DiskImage {
     let path = folder.join(name);
     File::create_new(&path).unwrap().set_len(bytes).unwrap();
     DiskImage { path, format: "" }
 }
 
-/// Makes a qcow2 image of zeroes, or on top of a backing file of this name and format.
+/// Makes a qcow2 image of zeros, or one on top of a backing file of this name and format.
 ///
 /// # Panics
-/// When that fails.
+/// If this fails.
 pub fn make_qcow2(
     folder: &Path,
     name: &str,
@@ -72,10 +72,10 @@ pub fn make_qcow2(
     DiskImage { path, format }
 }
 
-/// All that a disk has now, which nobody may be writing.
+/// The whole contents of a disk, to which nobody may be writing.
 ///
 /// # Panics
-/// When it can't be read, or is in use.
+/// If it can't be read, or is in use.
 pub fn disk_content(image: &DiskImage) -> Vec<u8> {
     let disk = Disk::open(&image.parsed(",readonly")).unwrap();
     let mut bytes = vec![0; usize::try_from(disk.image.bytes()).unwrap()];
@@ -87,25 +87,25 @@ impl DiskImage {
     /// Overwrites a part of the file.
     ///
     /// # Panics
-    /// When that fails.
+    /// If this fails.
     pub fn overwrite(&self, bytes: &[u8], offset: u64) {
         let file = File::options().write(true).open(&self.path).unwrap();
         file.write_all_at(bytes, offset).unwrap();
     }
 
-    /// How long the file is.
+    /// The length of the file, in bytes.
     ///
     /// # Panics
-    /// When it isn't there.
+    /// If there is no file.
     pub fn length(&self) -> u64 {
         fs::metadata(&self.path).unwrap().len()
     }
 }
 
-/// Writes a qcow2 image's disk from its first byte on, but for blocks of zeroes.
+/// Writes a qcow2 image's disk from its first byte on, except for blocks of zeros.
 ///
 /// # Panics
-/// When that fails.
+/// If this fails.
 pub fn fill_qcow2(image: &DiskImage, content: &[u8]) {
     let disk = Disk::open(&image.parsed("")).unwrap();
     for (block, bytes) in (0_u64..).zip(content.chunks(4096)) {

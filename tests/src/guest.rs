@@ -18,29 +18,29 @@ use crate::program::{example_path, kvmprof, python, run};
 use crate::status::status_of;
 use crate::{Accounts, Boot, Pcs, Ran, until};
 
-/// A bare-metal guest under `kvmprof run` or `kvmprof attach`. Dropped, that program is killed.
+/// A bare-metal guest under `kvmprof run` or `kvmprof attach`. Dropping it kills that program.
 pub struct Guest {
     child: Child,
     folder: TempDir,
-    /// The other end of its standard error, if nobody reads that.
+    /// The other end of the program's standard error, if nobody reads it.
     unread: Option<PipeReader>,
 }
 
 impl Guest {
-    /// Starts it with further `options` of `kvmprof run`, and waits until its socket answers.
+    /// Starts the guest with further `options` of `kvmprof run`, and waits until its socket answers.
     ///
     /// # Panics
-    /// When it ends instead.
+    /// If it ends instead.
     pub fn start<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
         let mut guest = Self::launch(boot, options);
         guest.until_it_answers();
         guest
     }
 
-    /// As [`Guest::start`], but whatever kvmprof writes to standard error waits for ever: that is a pipe which is full.
+    /// Like [`Guest::start`], but each write of kvmprof to standard error waits for ever, because standard error is a full pipe.
     ///
     /// # Panics
-    /// When it ends instead.
+    /// If it ends instead.
     pub fn start_unheard<S: AsRef<OsStr>>(
         boot: Boot,
         options: impl IntoIterator<Item = S>,
@@ -54,10 +54,10 @@ impl Guest {
         guest
     }
 
-    /// As [`Guest::start`], but nobody reads its console, which is a pipe that is full. Returns the pipe's other end, whose reads don't wait.
+    /// Like [`Guest::start`], but nobody reads the console, which is a full pipe. Returns the pipe's other end, whose reads don't block.
     ///
     /// # Panics
-    /// When it ends instead.
+    /// If it ends instead.
     pub fn start_with_full_console<S: AsRef<OsStr>>(
         boot: Boot,
         options: impl IntoIterator<Item = S>,
@@ -78,11 +78,11 @@ impl Guest {
         (guest, console)
     }
 
-    /// Attaches to the guest of process `pid`, which is told to be `boot`'s if that is known, with further `options` of
-    /// `kvmprof attach`, and waits until its socket answers.
+    /// Attaches to the guest of process `pid` with further `options` of `kvmprof attach`, and waits until its socket answers. With `boot`,
+    /// `kvmprof attach` gets that guest's kernel.
     ///
     /// # Panics
-    /// When it ends instead.
+    /// If it ends instead.
     pub fn attach<S: AsRef<OsStr>>(
         pid: u32,
         boot: Option<Boot>,
@@ -111,18 +111,18 @@ impl Guest {
         });
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts the guest without waiting.
     ///
     /// # Panics
-    /// When the program can't be started.
+    /// If the program can't be started.
     pub fn launch<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
         Self::launch_with_memory(boot, "64M", options)
     }
 
-    /// As [`Guest::start`], with this `--memory`.
+    /// Like [`Guest::start`], with this `--memory`.
     ///
     /// # Panics
-    /// When it ends instead.
+    /// If it ends instead.
     pub fn start_with_memory<S: AsRef<OsStr>>(
         boot: Boot,
         memory: &str,
@@ -179,25 +179,25 @@ impl Guest {
         }
     }
 
-    /// Its socket.
+    /// The path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// The folder that its socket is in.
+    /// The folder of its socket.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The process that runs it.
+    /// The id of the process that runs it.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Bytes of the host's memory that kvmprof has, with the guest's.
+    /// Bytes of the host's memory that kvmprof uses, including the guest's.
     ///
     /// # Panics
-    /// When it has gone.
+    /// If kvmprof has ended.
     pub fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -207,12 +207,12 @@ impl Guest {
         kibibytes << 10
     }
 
-    /// What it has printed on its serial port.
+    /// The guest's output on its serial port.
     pub fn console(&self) -> String {
         self.file("console")
     }
 
-    /// What kvmprof has written to standard error.
+    /// kvmprof's output on standard error.
     pub fn stderr(&self) -> String {
         self.file("stderr")
     }
@@ -222,10 +222,10 @@ impl Guest {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A new client.
+    /// Connects a new client.
     ///
     /// # Panics
-    /// When it isn't let in.
+    /// If the connection fails.
     pub fn connect(&self) -> Connection {
         Connection::connect(&self.socket()).unwrap()
     }
@@ -233,7 +233,7 @@ impl Guest {
     /// pcs, opened by a new client.
     ///
     /// # Panics
-    /// When that fails.
+    /// If this fails.
     pub fn open(&self) -> Pcs {
         Pcs::open(self.connect()).unwrap()
     }
@@ -243,7 +243,7 @@ impl Guest {
         status_of(&self.connect())
     }
 
-    /// Waits until nobody has pcs open: a client's end takes a moment to be noticed.
+    /// Waits until nobody has pcs open: kvmprof detects a client's end after a moment.
     pub fn until_closed(&self) -> Accounts {
         let connection = self.connect();
         until("pcs is closed", || {
@@ -252,7 +252,7 @@ impl Guest {
         })
     }
 
-    /// Runs a kvmprof command that takes this guest's `--socket`, and more arguments.
+    /// Runs a kvmprof command with this guest's `--socket`, and more arguments.
     pub fn command(&self, command: &str, arguments: &[&str]) -> Ran {
         let socket = self.socket();
         let mut all: Vec<&OsStr> = vec![command.as_ref(), "--socket".as_ref(), socket.as_ref()];
@@ -282,15 +282,15 @@ impl Guest {
     /// Sends `signal` to kvmprof.
     ///
     /// # Panics
-    /// When it has gone.
+    /// If kvmprof has ended.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Has `client` end by Ctrl-C, more than once, while kvmprof doesn't answer.
+    /// Ends `client` with more than one Ctrl-C, while kvmprof doesn't answer.
     ///
     /// # Panics
-    /// When it goes on, or ends in another way.
+    /// If it continues, or ends in another way.
     pub fn interrupt_unanswered(&self, client: &mut Child) {
         self.signal(Signal::STOP);
         let pid = Pid::from_child(client);
@@ -310,7 +310,7 @@ impl Guest {
     /// Waits for kvmprof's end.
     ///
     /// # Panics
-    /// When it goes on.
+    /// If it doesn't end.
     pub fn wait(&mut self) -> Ran {
         let status = until("kvmprof ends", || self.child.try_wait().unwrap());
         Ran {
@@ -320,10 +320,10 @@ impl Guest {
         }
     }
 
-    /// Has it end by SIGTERM and checks that it did so well.
+    /// Ends the guest with SIGTERM, and checks that kvmprof succeeds.
     ///
     /// # Panics
-    /// When it didn't.
+    /// If it doesn't.
     pub fn stop(mut self) {
         self.signal(Signal::TERM);
         let ran = self.wait();
@@ -333,13 +333,13 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It may have ended, and been waited for, already.
+        // The program may have ended, and been waited for, already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Where its console goes.
+/// The file with the console's output.
 fn console_file(folder: &Path) -> PathBuf {
     folder.join("console")
 }
@@ -348,7 +348,7 @@ fn stderr_file(folder: &Path) -> Stdio {
     File::create(folder.join("stderr")).unwrap().into()
 }
 
-/// A pipe that takes nothing any more: its ends to read and to write.
+/// Makes a pipe that is full. Returns its ends to read and to write.
 fn full_pipe() -> (PipeReader, OwnedFd) {
     let (reader, writer) = io::pipe().unwrap();
     let writer = OwnedFd::from(writer);
@@ -358,7 +358,7 @@ fn full_pipe() -> (PipeReader, OwnedFd) {
     (reader, writer)
 }
 
-/// Writes to a pipe, whose writes don't wait, until it is full.
+/// Fills a pipe whose writes don't block.
 fn fill(pipe: &mut File) {
     while pipe.write(&[b'x'; 4096]).is_ok() {}
 }
@@ -366,7 +366,7 @@ fn fill(pipe: &mut File) {
 /// Writes the kernel of `boot` to a file in `folder`, and returns its path.
 ///
 /// # Panics
-/// When it can't be written.
+/// If it can't be written.
 pub fn write_kernel(boot: Boot, folder: &Path) -> PathBuf {
     let path = folder.join(boot.file_name());
     fs::write(&path, boot.image().elf()).unwrap();

@@ -1,9 +1,8 @@
 //! Helpers that the whole-system tests share.
 //!
-//! A test that needs a guest puts its body into [`on_kvm`]: it runs on this host's KVM, or in the
-//! lab where the host has none. [`Boot`] is what a guest boots. [`Guest`] is a running `kvmprof run`
-//! with a socket, [`Pcs`] its profiling device, opened by a client. Tests wait for conditions
-//! ([`until`]), never for time.
+//! A test that needs a guest puts its body into [`on_kvm`]: the body runs on this host's KVM, or in the lab if the host has none. [`Boot`]
+//! is a guest that can be booted. [`Guest`] is a running `kvmprof run` with a socket, [`Pcs`] its profiling device, opened by a client.
+//! Tests wait for conditions ([`until`]), never for time.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod accounts;

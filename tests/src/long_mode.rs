@@ -1,18 +1,18 @@
-//! vCPUs of guests that run without having booted.
+//! Registers for vCPUs of guests that run without having booted.
 
 use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
 use kvm_ioctls::VcpuFd;
 use kvmprof_introspection::Registers;
 
-/// Bits of the control registers that a guest in long mode has on.
+/// Bits of the control registers that are set for a guest in long mode.
 const CR0: u64 = 0x8005_0033;
 const PAE: u64 = 1 << 5;
 const LONG_MODE: u64 = 0x500;
 
-/// Registers for a vCPU that is to be in the kernel, in long mode, with these `registers`.
+/// Registers for a vCPU in the kernel, in long mode, with these `registers`.
 ///
 /// # Panics
-/// When KVM doesn't tell its own.
+/// If KVM doesn't return the vCPU's own registers.
 pub fn registers_in_long_mode(vcpu: &VcpuFd, registers: &Registers) -> (kvm_regs, kvm_sregs) {
     let mut special = vcpu.get_sregs().unwrap();
     special.cr0 = CR0;

@@ -1,4 +1,4 @@
-//! A bare-metal guest in this process, so that its own count of its time can be read.
+//! A bare-metal guest in this process, whose own count of its time can be read.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -30,19 +30,19 @@ use crate::{Boot, Pcs, until};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// The clock that a [`Machine`] has.
+/// The clock of a [`Machine`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     /// Ticks a second on each vCPU.
     pub hz: u32,
-    /// What drives it.
+    /// The clock's source.
     pub source: ClockSource,
     /// Whether ticks have a random phase.
     pub jitter: bool,
 }
 
-/// Gives the threads of guests in this process their filters, unless `KVMPROF_TESTS_SANDBOX` says `log` or `off`: what the tests have them do is
-/// what has to be allowed.
+/// Installs the sandbox's filters for the threads of guests in this process, unless `KVMPROF_TESTS_SANDBOX` says `log` or `off`. So the
+/// tests find system calls that the filters have to allow.
 fn contain_threads() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -52,7 +52,7 @@ fn contain_threads() {
     });
 }
 
-/// Has other threads than the guest's, which are contained, connect to the other ends of its networks and sockets.
+/// Makes threads outside the sandbox connect to the other ends of the guest's networks and sockets.
 fn with_connectors(config: VmConfig) -> VmConfig {
     let connector = |allowed| Arc::new(SocketConnector::on_thread(allowed).unwrap());
     let devices = AllowedSockets::of_devices(&config.shares, &config.networks);
@@ -64,7 +64,7 @@ fn with_connectors(config: VmConfig) -> VmConfig {
     }
 }
 
-/// A bare-metal guest, run by this process.
+/// A bare-metal guest that this process runs.
 pub struct Machine {
     vm: Vm,
     image: &'static Image,
@@ -73,10 +73,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts it, held until somebody gathers.
+    /// Starts the guest, held until a client gathers.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn start(boot: Boot, vcpus: u16, clock: Clock) -> Self {
         Self::launch(boot, vcpus, clock, |config| VmConfig {
             hold: true,
@@ -84,18 +84,18 @@ impl Machine {
         })
     }
 
-    /// Starts it with a recorder, which lets it run.
+    /// Starts the guest with a recorder, which lets it run.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn recorded(boot: Boot, vcpus: u16, clock: Clock, path: &Path) -> Self {
         Self::recorded_by(boot, vcpus, clock, None, path)
     }
 
-    /// The same with `event` in place of the clock.
+    /// Like [`Self::recorded`], with `event` in place of the clock.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn recorded_by(
         boot: Boot,
         vcpus: u16,
@@ -119,10 +119,10 @@ impl Machine {
         })
     }
 
-    /// Starts it, not held, with what it may do by ports of its own.
+    /// Starts the guest, not held, with this access for its own ports.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn start_with_ports(boot: Boot, vcpus: u16, clock: Clock, access: GuestAccess) -> Self {
         Self::launch(boot, vcpus, clock, |config| VmConfig {
             guest_access: access,
@@ -130,10 +130,10 @@ impl Machine {
         })
     }
 
-    /// Starts it, not held, with these disks.
+    /// Starts the guest, not held, with these disks.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn start_with_disks(boot: Boot, vcpus: u16, disks: Vec<DiskOptions>) -> Self {
         Self::launch(boot, vcpus, Clock::default(), |config| VmConfig {
             disks,
@@ -141,20 +141,20 @@ impl Machine {
         })
     }
 
-    /// Starts it, not held, with these network devices.
+    /// Starts the guest, not held, with these network devices.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn start_with_networks(boot: Boot, clock: Clock, networks: &[&str]) -> Self {
         let networks = networks.iter().map(|network| network.parse().unwrap());
         let networks = networks.collect();
         Self::launch(boot, 1, clock, |config| VmConfig { networks, ..config })
     }
 
-    /// Starts it, not held, with this socket device; a reset restarts it.
+    /// Starts the guest, not held, with this socket device; a reset restarts it.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn start_with_vsock(boot: Boot, vsock: &str) -> Self {
         let vsock = Some(vsock.parse().unwrap());
         Self::launch(boot, 1, Clock::default(), |config| VmConfig {
@@ -198,7 +198,7 @@ impl Machine {
     /// pcs, opened by a new client.
     ///
     /// # Panics
-    /// When that fails.
+    /// If this fails.
     pub fn open(&self) -> Pcs {
         Pcs::open(self.connect()).unwrap()
     }
@@ -208,7 +208,7 @@ impl Machine {
         memory.read_slice(buffer, GuestAddress(address)).is_ok()
     }
 
-    /// What the guest has counted so far, as soon as it has begun to.
+    /// The guest's count of its time, as soon as it has begun to count.
     pub fn truth(&self) -> Truth {
         let vcpus = usize::from(self.vcpus);
         until("the guest counts its time", || {
@@ -228,10 +228,10 @@ impl Machine {
         bytes
     }
 
-    /// The bytes that an object of the guest's image has in memory now.
+    /// The present bytes in memory of an object of the guest's image.
     ///
     /// # Panics
-    /// When there is no such object.
+    /// If there is no such object.
     pub fn object(&self, name: &'static str) -> Vec<u8> {
         let area = self.image.area(name).unwrap();
         let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
@@ -242,33 +242,33 @@ impl Machine {
     /// Overwrites the start of an object of the guest's image, while the guest runs.
     ///
     /// # Panics
-    /// When there is no such object.
+    /// If there is no such object.
     pub fn overwrite(&self, name: &'static str, offset: u64, bytes: &[u8]) {
         let area = self.image.area(name).unwrap();
         let address = GuestAddress(area.start + offset);
         self.vm.memory().write_slice(bytes, address).unwrap();
     }
 
-    /// What the workloads `network` and `hostile-network` have found out so far.
+    /// The results of the workloads `network` and `hostile-network` so far.
     ///
     /// # Panics
-    /// When guest memory can't be read, or another guest runs.
+    /// If guest memory can't be read, or another guest runs.
     pub fn network(&self) -> NetworkResults {
         NetworkResults::parse(&self.area(network_results_area().unwrap())).unwrap()
     }
 
-    /// What the workload `port` has found out so far.
+    /// The results of the workload `port` so far.
     ///
     /// # Panics
-    /// When guest memory can't be read, or another guest runs.
+    /// If guest memory can't be read, or another guest runs.
     pub fn port(&self) -> PortResults {
         PortResults::parse(&self.area(port_results_area().unwrap())).unwrap()
     }
 
-    /// Waits for something that the workload `port` finds out.
+    /// Waits until `is` returns true for the results of the workload `port`.
     ///
     /// # Panics
-    /// When it fails instead.
+    /// If the workload fails instead.
     pub fn until_port(&self, mut is: impl FnMut(&PortResults) -> bool) -> PortResults {
         until("the guest has got that far", || {
             let results = self.port();
@@ -285,17 +285,17 @@ impl Machine {
     /// Lets the workload `port` leave this stage.
     ///
     /// # Panics
-    /// When guest memory can't be written.
+    /// If guest memory can't be written.
     pub fn allow(&self, stage: Stage) {
         let (address, bytes) = allow_stage(stage).unwrap();
         let memory = self.vm.memory();
         memory.write_slice(&bytes, GuestAddress(address)).unwrap();
     }
 
-    /// What the workload `disk` has found out by its end.
+    /// The final results of the workload `disk`.
     ///
     /// # Panics
-    /// When guest memory can't be read, or another guest runs.
+    /// If guest memory can't be read, or another guest runs.
     pub fn until_disk_is_tried(&self) -> DiskResults {
         until("the guest has tried its disk", || {
             let area = self.area(disk_results_area().unwrap());
@@ -304,10 +304,10 @@ impl Machine {
         })
     }
 
-    /// What the workload `hostile-queues` has found out so far.
+    /// The results of the workload `hostile-queues` so far.
     ///
     /// # Panics
-    /// When guest memory can't be read, or another guest runs.
+    /// If guest memory can't be read, or another guest runs.
     pub fn attacks(&self) -> AttackResults {
         AttackResults::parse(&self.area(attack_results_area().unwrap())).unwrap()
     }
@@ -315,20 +315,20 @@ impl Machine {
     /// The test guest's counters, one for each vCPU.
     ///
     /// # Panics
-    /// When guest memory can't be read, or another guest runs.
+    /// If guest memory can't be read, or another guest runs.
     pub fn counters(&self) -> Vec<Counter> {
         counters(&self.area(counters_area(self.vcpus.into()).unwrap()))
     }
 
-    /// A new client.
+    /// Connects a new client.
     ///
     /// # Panics
-    /// When it isn't let in.
+    /// If the connection fails.
     pub fn connect(&self) -> Connection {
         Connection::connect(&self.socket()).unwrap()
     }
 
-    /// Its socket.
+    /// The path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
@@ -338,11 +338,10 @@ impl Machine {
         status_of(&self.connect())
     }
 
-    /// Waits until every vCPU has counted so many rounds more, while `meanwhile` is called again
-    /// and again.
+    /// Waits until every vCPU has counted `more` rounds more, and calls `meanwhile` again and again.
     ///
     /// # Panics
-    /// When a vCPU has seen a wrong value.
+    /// If a vCPU has seen a wrong value.
     pub fn until_rounds(&self, more: u64, mut meanwhile: impl FnMut()) {
         let before = self.counters();
         until("the guest has gone on", || {
@@ -356,10 +355,10 @@ impl Machine {
         });
     }
 
-    /// Ends it.
+    /// Ends the guest.
     ///
     /// # Panics
-    /// When it had ended otherwise.
+    /// If it has ended for another reason.
     pub fn stop(self) {
         self.vm.stop();
         let end = self.vm.join().unwrap();

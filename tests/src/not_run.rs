@@ -1,4 +1,4 @@
-//! Tests that a machine can't run, on this host or in the lab.
+//! Notes tests that a machine can't run, on this host or in the lab.
 
 #[path = "../shared/not_run.rs"]
 mod on_host;
@@ -6,24 +6,24 @@ mod on_host;
 use crate::in_lab;
 use on_host::MARK;
 
-/// Says that the calling test, or a part of it, can't be run on this machine, and why. nextest knows no such result: the test
-/// goes into the list that `tests/run` prints at its end.
+/// Reports that this machine can't run the calling test, or a part of it, and why. nextest knows no such result, so the test goes into the
+/// list that `tests/run` prints at its end.
 ///
 /// # Panics
-/// Where nobody prints such a list, since the test would pass as if it had been run.
+/// If nobody prints such a list, because the test would pass as if it had been run.
 pub fn not_run(why: &str) {
     if in_lab() {
-        // The host enters it.
+        // The host adds it to the list.
         println!("{MARK}{why}");
     } else {
         on_host::not_run(why);
     }
 }
 
-/// Takes over what a test that ran in the lab said there.
+/// Adds the reports of a test that ran in the lab.
 pub(crate) fn not_run_in_lab(output: &str) {
     for line in output.lines() {
-        // libtest may have begun the line.
+        // The line may begin with output of libtest.
         if let Some((_, why)) = line.split_once(MARK) {
             not_run(why);
         }

@@ -1,4 +1,4 @@
-//! pcs as a client has it open.
+//! A client's open pcs.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{
@@ -10,16 +10,16 @@ use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use crate::stream::{Block, decode_blocks};
 use crate::{Accounts, until};
 
-/// pcs, open, and what has been read of it.
+/// An open pcs, and the bytes that have been read from it.
 pub struct Pcs {
     /// The device itself.
     pub device: RemoteDevice,
-    /// The connection that it is open on.
+    /// The connection on which it is open.
     pub connection: Connection,
     bytes: Vec<u8>,
 }
 
-/// Everything that one open of pcs gave, to the end of file.
+/// The results of one open of pcs, up to the end of file.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// The buffers.
@@ -30,10 +30,10 @@ pub struct Recorded {
     pub accounts: Accounts,
 }
 
-/// The errno that a request was refused with.
+/// The errno with which a request was refused.
 ///
 /// # Panics
-/// When it wasn't refused.
+/// If it wasn't refused.
 #[track_caller]
 pub fn errno_of<T>(result: Result<T, ClientError>) -> Errno {
     match result {
@@ -47,7 +47,7 @@ impl Pcs {
     /// Opens pcs on `connection`.
     ///
     /// # Errors
-    /// When pcs can't be opened.
+    /// If pcs can't be opened.
     pub fn open(connection: Connection) -> Result<Self, ClientError> {
         Ok(Self {
             device: connection.open(device::PCS, 0)?,
@@ -56,28 +56,28 @@ impl Pcs {
         })
     }
 
-    /// Carries out a command with a number, which must succeed.
+    /// Executes a command with a number, which must succeed.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[track_caller]
     pub fn ioctl(&self, command: u32, argument: i64) -> i64 {
         self.device.ioctl(command, argument).unwrap()
     }
 
-    /// The errno that a command is refused with.
+    /// The errno with which a command is refused.
     ///
     /// # Panics
-    /// When it isn't refused.
+    /// If it isn't refused.
     #[track_caller]
     pub fn refused(&self, command: u32, argument: i64) -> Errno {
         errno_of(self.device.ioctl(command, argument))
     }
 
-    /// `PROF_LIST` with these words behind its pointer.
+    /// `PROF_LIST`, whose pointer points to these words.
     ///
     /// # Errors
-    /// When it is refused.
+    /// If it is refused.
     pub fn list(&self, words: &[i32]) -> Result<(), ClientError> {
         let data: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.device.ioctl_with(PROF_LIST, 0, &data, 0)?;
@@ -87,7 +87,7 @@ impl Pcs {
     /// `PCS_GETSTAT`, whose ledger must balance.
     ///
     /// # Panics
-    /// When it doesn't.
+    /// If it doesn't.
     #[track_caller]
     pub fn status(&self) -> Status {
         let reply = self.device.ioctl_with(PCS_GETSTAT, 0, &[], STATUS_SIZE);
@@ -96,10 +96,10 @@ impl Pcs {
         status
     }
 
-    /// Keeps what can be read at once.
+    /// Keeps the bytes that can be read at once.
     ///
     /// # Panics
-    /// When reading fails.
+    /// If reading fails.
     pub fn read_available(&mut self) {
         loop {
             match self.device.try_read(MAX_DATA) {
@@ -111,10 +111,10 @@ impl Pcs {
         }
     }
 
-    /// Reads on until the account satisfies `enough`, which is what `what` says.
+    /// Reads on until the account satisfies `enough`; `what` describes that.
     ///
     /// # Panics
-    /// When that never happens.
+    /// If that never happens.
     pub fn read_until(&mut self, what: &str, mut enough: impl FnMut(&Ledger) -> bool) {
         until(what, || {
             self.read_available();
@@ -122,8 +122,7 @@ impl Pcs {
         });
     }
 
-    /// Reads on until so many ticks were taken, as samples or idle counts; stolen and lost ones
-    /// say nothing of the guest.
+    /// Reads on until `ticks` ticks were taken, as samples or idle counts. Stolen and lost ticks don't show what the guest did.
     pub fn read_ticks(&mut self, ticks: u64) {
         self.read_until("there are enough ticks", |ledger| observed(ledger) >= ticks);
     }
@@ -131,12 +130,12 @@ impl Pcs {
     /// Waits, without reading, until the account satisfies `enough`.
     ///
     /// # Panics
-    /// When that never happens.
+    /// If that never happens.
     pub fn stall_until(&self, what: &str, mut enough: impl FnMut(&Ledger) -> bool) {
         until(what, || enough(&self.status().ledger).then_some(()));
     }
 
-    /// The buffers read so far; what they don't fill is left.
+    /// The complete buffers read so far; a rest is kept.
     pub fn blocks(&mut self) -> Vec<Block> {
         let status = self.status();
         let size = usize::try_from(status.buffer_size).unwrap();
@@ -152,11 +151,10 @@ impl Pcs {
         self.drain()
     }
 
-    /// Reads to the end of file, which must come by itself, and checks that records and accounts
-    /// agree.
+    /// Reads to the end of file, which must come without a stop, and checks that records and accounts agree.
     ///
     /// # Panics
-    /// When they don't.
+    /// If they don't.
     pub fn drain(mut self) -> Recorded {
         loop {
             let data = self.device.read(MAX_DATA).unwrap();
@@ -177,7 +175,7 @@ impl Pcs {
     }
 }
 
-/// Ticks of the account that tell what the guest did.
+/// The ticks of the account that show what the guest did.
 fn observed(ledger: &Ledger) -> u64 {
     ledger.recorded + ledger.merged + ledger.pending
 }
@@ -196,7 +194,7 @@ impl Recorded {
         })
     }
 
-    /// What the headers say was lost.
+    /// The number of lost samples by the buffers' headers.
     pub fn lost_by_headers(&self) -> u64 {
         self.blocks
             .iter()

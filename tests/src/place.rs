@@ -1,4 +1,4 @@
-//! Where a test that needs a KVM runs.
+//! Chooses where a test that needs a KVM runs.
 
 use std::any::type_name;
 use std::env;
@@ -18,24 +18,24 @@ use crate::program::{EXAMPLES, example_path, gprof_for_lab, kvmprof, python_for_
 
 /// Set for the tests that run inside the lab.
 const IN_LAB: &str = "KVMPROF_TESTS_IN_LAB";
-/// How long a test may say nothing in the lab: longer than it waits itself.
+/// Maximum time for which a test may be silent in the lab, which is longer than its own waits.
 const LAB_QUIET_LIMIT: Duration = Duration::from_secs(900);
 
-/// True in the lab.
+/// Whether this program runs in the lab.
 pub fn in_lab() -> bool {
     env::var_os(IN_LAB).is_some()
 }
 
-/// Runs the body of a test on this host's KVM, or, where that can't be used, runs the whole test
-/// again in the lab. Says where. `body` must be a closure written in the test function itself.
+/// Runs the body of a test on this host's KVM. Where that can't be used, runs the whole test again in the lab. Prints which. `body` must be
+/// a closure in the test function itself.
 ///
 /// # Panics
-/// When the test fails there, or the lab doesn't start.
+/// If the test fails there, or the lab doesn't start.
 pub fn on_kvm<F: FnOnce()>(body: F) {
     run_test(&test_name(type_name::<F>()), body, Lab::new());
 }
 
-/// As [`on_kvm`], but always in the lab: for what would disturb others on this host.
+/// Like [`on_kvm`], but always in the lab, for tests that would disturb others on this host.
 ///
 /// # Panics
 /// As [`on_kvm`].
@@ -48,7 +48,7 @@ pub fn on_kvm_of_lab<F: FnOnce()>(body: F) {
     run_in_lab(&name, Lab::new());
 }
 
-/// As [`on_kvm_of_lab`], with Debian's kernel of this series, `6.1` or `6.12`, as the lab's own: the host of guests.
+/// Like [`on_kvm_of_lab`], with Debian's kernel of this series, `6.1` or `6.12`, as the lab's own, which is the host of guests.
 ///
 /// # Panics
 /// As [`on_kvm`].
@@ -61,10 +61,10 @@ pub fn on_kvm_of_lab_with<F: FnOnce()>(series: &str, body: F) {
     run_in_lab(&name, Lab::new().kernel(debian(series)));
 }
 
-/// As [`on_kvm`], also in the lab where this host doesn't count one of the events `kinds`.
+/// Like [`on_kvm`], but runs the test in the lab also if this host doesn't count one of the events `kinds`.
 ///
 /// # Panics
-/// As [`on_kvm`]; also when the lab doesn't count them.
+/// As [`on_kvm`], and if the lab doesn't count them.
 pub fn on_kvm_that_counts<F: FnOnce()>(kinds: &[EventKind], body: F) {
     let name = test_name(type_name::<F>());
     match kinds.iter().find_map(|kind| missing(*kind)) {
@@ -72,17 +72,18 @@ pub fn on_kvm_that_counts<F: FnOnce()>(kinds: &[EventKind], body: F) {
         Some(why) => {
             assert!(!in_lab(), "{name}: not in the lab: {why}");
             println!("{name}: in the lab, because on this host: {why}");
-            // A kernel changes its own code when an event is opened. QEMU's translation of that goes wrong at times where another
-            // processor runs the code meanwhile, and the machine hangs.
+            // A kernel changes its own code when an event is opened. QEMU's translation of this fails at times if another processor runs
+            // the code meanwhile, and the machine hangs.
             run_in_lab(&name, Lab::new().cpus(1));
         }
     }
 }
 
-/// As [`on_kvm`], also in the lab where this host's cgroup v2 doesn't have the controllers `names`. `body` gets its top folder.
+/// Like [`on_kvm`], but runs the test in the lab also if this host's cgroup v2 lacks one of the controllers `names`. `body` gets the top
+/// folder of the cgroups.
 ///
 /// # Panics
-/// As [`on_kvm`]; also when the lab doesn't have them.
+/// As [`on_kvm`], and if the lab lacks one of them.
 pub fn on_kvm_with_cgroups<F: FnOnce(&Path)>(names: &[&str], body: F) {
     let name = test_name(type_name::<F>());
     if in_lab() {
@@ -98,7 +99,7 @@ pub fn on_kvm_with_cgroups<F: FnOnce(&Path)>(names: &[&str], body: F) {
     }
 }
 
-/// Where cgroup v2 is mounted, if it has these controllers (proc(5), `mountinfo`).
+/// The mount point of cgroup v2, if it has these controllers (proc(5), `mountinfo`).
 fn cgroups(names: &[&str]) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
@@ -114,8 +115,8 @@ fn mount_cgroups() {
     assert!(command.status().unwrap().success());
 }
 
-/// Whether the host's kernel can sample guests other than Linux (`--clock kernel`): it can where their privilege level is in
-/// its memory. Where it can't the test is not run, in part.
+/// Whether the host's kernel can sample guests other than Linux (`--clock kernel`), which requires that their privilege level is in its
+/// memory. If it can't, notes that a part of the test isn't run.
 pub fn is_kernel_clock_for_demo() -> bool {
     let is = !has_hardware_virtualization();
     if !is {
@@ -124,7 +125,7 @@ pub fn is_kernel_clock_for_demo() -> bool {
     is
 }
 
-/// As [`on_kvm`], with the host's Python in the lab too.
+/// Like [`on_kvm`], with the host's Python in the lab too.
 ///
 /// # Panics
 /// As [`on_kvm`].
@@ -136,7 +137,7 @@ pub fn on_kvm_with_python<F: FnOnce()>(body: F) {
     run_test(&test_name(type_name::<F>()), body, lab);
 }
 
-/// As [`on_kvm`], with the collector in the lab too.
+/// Like [`on_kvm`], with the collector in the lab too.
 ///
 /// # Panics
 /// As [`on_kvm`].
@@ -146,7 +147,7 @@ pub fn on_kvm_with_collector<F: FnOnce()>(body: F) {
     run_test(&test_name(type_name::<F>()), body, lab);
 }
 
-/// As [`on_kvm`], with the host's gprof in the lab too.
+/// Like [`on_kvm`], with the host's gprof in the lab too.
 ///
 /// # Panics
 /// As [`on_kvm`].
@@ -174,7 +175,7 @@ fn run_test(name: &str, body: impl FnOnce(), lab: Lab) {
     }
 }
 
-/// The test's name as libtest knows it, out of its body's type: `crate::path::name::{{closure}}`.
+/// The test's name in libtest, from the type of its body: `crate::path::name::{{closure}}`.
 fn test_name(of_type: &str) -> String {
     let path = of_type.trim_end_matches("::{{closure}}");
     path.split_once("::").map_or(path, |(_, name)| name).into()
@@ -198,7 +199,7 @@ fn run_in_lab(name: &str, lab: Lab) {
     eprint!("{errors}");
     not_run_in_lab(&output);
     assert_eq!(outcome.status, 0, "{name} failed in the lab");
-    // A wrong name would pass, having run nothing.
+    // With a wrong name libtest would run nothing and succeed.
     assert!(
         output.contains("1 passed"),
         "{name} is no test of {:?}",

@@ -1,4 +1,4 @@
-//! pmc as a client has it open.
+//! A client's open pmc.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL};
@@ -8,13 +8,13 @@ use kvmprof_recording::counters::{Counters, ProcessCounters};
 
 use crate::errno_of;
 
-/// A document of counters is some KiB.
+/// Maximum number of bytes of a document of counters, which has some KiB.
 const MAX_DOCUMENT: usize = 4 << 20;
 
-/// pmc, open.
+/// An open pmc.
 pub struct Pmc(pub RemoteDevice);
 
-/// A call of `function` for process `pid`, which configures or asks for `counter`.
+/// A call of `function` for process `pid`, which configures or reads `counter`.
 pub fn pmc_call(function: Function, pid: i32, counter: CounterId) -> Call {
     let number = u32::try_from(counter.number()).unwrap();
     Call {
@@ -24,36 +24,36 @@ pub fn pmc_call(function: Function, pid: i32, counter: CounterId) -> Call {
 }
 
 impl Pmc {
-    /// Opens it.
+    /// Opens pmc.
     ///
     /// # Panics
-    /// When that fails.
+    /// If that fails.
     pub fn open(connection: &Connection) -> Self {
         Self(connection.open(device::PMC, 0).unwrap())
     }
 
-    /// Makes `call`: what the function returns, and the value.
+    /// Makes `call`. Returns the function's result, and the value.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     pub fn try_call(&self, call: &Call) -> Result<(i64, u64), ClientError> {
         let (returned, data) = self.0.ioctl_with(PMC_CALL, 0, &call.encode(), Call::SIZE)?;
         let value = Call::decode(&data).unwrap().value;
         Ok((returned, value))
     }
 
-    /// Makes `call`, which succeeds.
+    /// Makes `call`, which has to succeed.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn call(&self, call: &Call) -> (i64, u64) {
         self.try_call(call).unwrap()
     }
 
-    /// Why `call` fails.
+    /// Makes `call`, which has to fail. Returns its errno.
     ///
     /// # Panics
-    /// When it doesn't.
+    /// If it succeeds.
     pub fn refused(&self, call: &Call) -> Errno {
         errno_of(self.try_call(call))
     }
@@ -61,26 +61,26 @@ impl Pmc {
     /// Counts these counters of all processes from now on.
     ///
     /// # Panics
-    /// When that fails.
+    /// If that fails.
     pub fn account(&self, counters: &[CounterId]) {
         let bits = counters.iter().fold(0, |bits, id| bits | id.bit());
         self.0.ioctl(PMC_ACCOUNT, bits.into()).unwrap();
     }
 
-    /// What was counted until now.
+    /// The counts until now.
     ///
     /// # Panics
-    /// When the document isn't there.
+    /// If there is no document.
     pub fn document(&self) -> Counters {
         let document = self.0.read_to_end(MAX_DOCUMENT).unwrap();
         Counters::from_json(&document).unwrap()
     }
 }
 
-/// What `counter` has counted for the processes `pid`.
+/// The count of `counter` for the process `pid`.
 ///
 /// # Panics
-/// When processes weren't counted.
+/// If processes weren't counted.
 pub fn count_of(counters: &Counters, pid: i32, counter: CounterId) -> u64 {
     let processes = counters.processes.as_ref().unwrap();
     let of_pid = processes.iter().filter(|process| process.pid == pid);

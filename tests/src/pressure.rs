@@ -1,9 +1,9 @@
-//! How busy this host is, beside what a test does itself.
+//! How busy this host is, in addition to a test's own work.
 
 use std::fs;
 use std::time::Instant;
 
-/// Measures how much the threads of this host wait for its processors, from one moment on.
+/// Measures how much the threads of this host wait for its processors, from a moment on.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuPressure {
     begun: Instant,
@@ -11,7 +11,7 @@ pub struct CpuPressure {
 }
 
 impl CpuPressure {
-    /// Measures from now on.
+    /// Starts to measure.
     pub fn begin() -> Self {
         Self {
             begun: Instant::now(),
@@ -19,8 +19,7 @@ impl CpuPressure {
         }
     }
 
-    /// The part of the time until now in which threads waited for a processor, as a part of 1. 0 where the kernel
-    /// does not say.
+    /// The share of the time until now in which threads waited for a processor. 0 if the kernel does not report it.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 us")]
     pub fn share(&self) -> f64 {
         let waited = waited_us().saturating_sub(self.waited_us);
@@ -29,8 +28,8 @@ impl CpuPressure {
     }
 }
 
-/// For how long one thread or more has been runnable but waited for a processor, in us since the host's boot
-/// (`/proc/pressure/cpu`, Linux `Documentation/accounting/psi.rst`).
+/// The time in which at least one thread was runnable but waited for a processor, in us since the host's boot (`/proc/pressure/cpu`, Linux
+/// `Documentation/accounting/psi.rst`).
 fn waited_us() -> u64 {
     let text = fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
     total_of_some(&text).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! prf as a client has it open.
+//! A client's open prf.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Ledger;
@@ -11,14 +11,14 @@ use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use crate::errno_of;
 use crate::status::status_of;
 
-/// A minor of prf, open.
+/// An open minor of prf.
 pub struct Prf {
     /// The device itself.
     pub device: RemoteDevice,
     minor: u16,
 }
 
-/// What a read of prf gave.
+/// The result of a read of prf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// The table.
@@ -76,10 +76,10 @@ impl PrfAccount {
     /// The account of `minor`, if it is loaded.
     ///
     /// # Panics
-    /// When it doesn't balance.
+    /// If it doesn't balance.
     pub fn of(connection: &Connection, minor: u16) -> Option<Self> {
         let status = status_of(connection);
-        // The guest's own has the same number, and another name.
+        // The entry for the guest's own clients has the same number, and another name.
         let name = format!("prf {minor}");
         let this = status.prf().find(|prf| prf.name == name)?;
         assert_eq!(this.minor, minor);
@@ -104,7 +104,7 @@ impl Prf {
     /// Opens `minor` on `connection`.
     ///
     /// # Errors
-    /// When it can't be opened.
+    /// If it can't be opened.
     pub fn open(connection: &Connection, minor: u16) -> Result<Self, ClientError> {
         Ok(Self {
             device: connection.open(device::PRF, minor)?,
@@ -112,7 +112,7 @@ impl Prf {
         })
     }
 
-    /// Its number.
+    /// The minor's number.
     pub fn minor(&self) -> u16 {
         self.minor
     }
@@ -120,17 +120,17 @@ impl Prf {
     /// Loads a table, which must succeed.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[track_caller]
     pub fn load(&self, addresses: &[u64]) {
         let bytes = table(addresses);
         assert_eq!(self.device.write(&bytes).unwrap(), bytes.len());
     }
 
-    /// The errno that a table is refused with.
+    /// The errno with which a table is refused.
     ///
     /// # Panics
-    /// When it isn't refused.
+    /// If it isn't refused.
     #[track_caller]
     pub fn refused(&self, bytes: &[u8]) -> Errno {
         errno_of(self.device.write(bytes))
@@ -146,7 +146,7 @@ impl Prf {
     /// `PRF_GETSTATUS`.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[track_caller]
     pub fn status(&self) -> u32 {
         self.stored(PRF_GETSTATUS)
@@ -155,7 +155,7 @@ impl Prf {
     /// `PRF_GETSIZE`.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[track_caller]
     pub fn size(&self) -> u32 {
         self.stored(PRF_GETSIZE)
@@ -164,7 +164,7 @@ impl Prf {
     /// `PRF_GETMAX`.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[track_caller]
     pub fn max(&self) -> u32 {
         self.stored(PRF_GETMAX)
@@ -173,16 +173,16 @@ impl Prf {
     /// `PRF_SETSTATE`, which must succeed.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[track_caller]
     pub fn set(&self, argument: i64) {
         assert_eq!(self.device.ioctl(PRF_SETSTATE, argument).unwrap(), 0);
     }
 
-    /// Everything that there is to be read.
+    /// The table with all counters.
     ///
     /// # Panics
-    /// When it can't be read.
+    /// If it can't be read.
     #[track_caller]
     pub fn counts(&self) -> Counts {
         Counts::decode(&self.device.read(MAX_DATA).unwrap())

@@ -1,4 +1,4 @@
-//! profil as a client has it open.
+//! A client's open profil.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, PROFIL_CALL, PROFIL_GETSTAT, Range, State, Status};
@@ -7,7 +7,7 @@ use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
 use crate::{errno_of, until};
 
-/// profil, open.
+/// An open profil.
 pub struct Profil(pub RemoteDevice);
 
 /// A call of `function` for process `pid`, whose other members are 0.
@@ -26,7 +26,7 @@ pub fn profil_call(function: Function, pid: i32) -> Call {
     }
 }
 
-/// `call` with a buffer that the device keeps.
+/// The `call`, with a buffer that the device keeps.
 pub fn kept(call: Call) -> Call {
     Call {
         flags: call.flags | Call::KEEP,
@@ -35,10 +35,10 @@ pub fn kept(call: Call) -> Call {
 }
 
 impl Profil {
-    /// Opens it.
+    /// Opens profil.
     ///
     /// # Panics
-    /// When that fails.
+    /// If this fails.
     pub fn open(connection: &Connection) -> Self {
         Self(connection.open(device::PROFIL, 0).unwrap())
     }
@@ -60,15 +60,15 @@ impl Profil {
     /// Makes `call`, with its `ranges`; returns what the function returns.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn call(&self, call: &Call, ranges: &[Range]) -> i64 {
         self.try_call(call, ranges).unwrap()
     }
 
-    /// Makes a call that has to fail.
+    /// Makes a call that has to fail. Returns its errno.
     ///
     /// # Panics
-    /// When it doesn't.
+    /// If it succeeds.
     pub fn refused(&self, call: &Call, ranges: &[Range]) -> Errno {
         errno_of(self.try_call(call, ranges))
     }
@@ -76,7 +76,7 @@ impl Profil {
     /// The state and the account of the last call's process.
     ///
     /// # Panics
-    /// When that fails, or when they don't balance.
+    /// If this fails, or if the account doesn't balance.
     pub fn status(&self) -> Status {
         let (_, data) = self
             .0
@@ -88,7 +88,7 @@ impl Profil {
         status
     }
 
-    /// Waits until so many ticks of the last call's process were stored, or storing has stopped.
+    /// Waits until `count` ticks of the last call's process were stored, or storing has stopped.
     pub fn until_stored(&self, count: u64) -> Status {
         until("ticks were stored", || {
             let status = self.status();
@@ -100,7 +100,7 @@ impl Profil {
     /// The counts of a kept histogram.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn counts(&self) -> Vec<u16> {
         let bytes = self.0.read(MAX_DATA).unwrap();
         let counts = bytes.as_chunks::<2>().0.iter();
@@ -110,7 +110,7 @@ impl Profil {
     /// The samples of a kept array.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn samples(&self) -> Vec<u64> {
         let bytes = self.0.read(MAX_DATA).unwrap();
         let samples = bytes.as_chunks::<8>().0.iter();

@@ -1,4 +1,4 @@
-//! The program under test, and the others that tests run.
+//! The program under test, and other programs that tests run.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,24 @@ use kvmprof_lab::shared_libraries;
 
 use crate::in_lab;
 
-/// Where the repository's files are in the lab.
+/// The folder of the repository's files in the lab.
 const LAB_FOLDER: &str = "/lab";
 
-/// A program that has ended, with what it said.
+/// A program that has ended, with its output.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its exit status; -1 when a signal ended it.
+    /// Its exit status; -1 if a signal ended it.
     pub status: i32,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: String,
 }
 
-/// The program `kvmprof`: the one beside this test, built with the same profile, else the release
-/// one.
+/// The program `kvmprof`: the one beside this test, built with the same profile, or else the release one.
 ///
 /// # Panics
-/// When neither has been built.
+/// If neither has been built.
 pub fn kvmprof() -> PathBuf {
     if in_lab() {
         return lab_file("kvmprof");
@@ -50,10 +49,10 @@ pub fn lab_file(name: &str) -> PathBuf {
     Path::new(LAB_FOLDER).join(name)
 }
 
-/// The independent clients in Python, which use each other.
+/// The independent clients in Python, which import each other.
 pub const EXAMPLES: [&str; 3] = ["pcs_client.py", "prf_client.py", "page_checks.py"];
 
-/// The source of one of `EXAMPLES`.
+/// The path of one of `EXAMPLES`.
 pub fn example_path(name: &str) -> PathBuf {
     if in_lab() {
         return lab_file(name);
@@ -63,10 +62,10 @@ pub fn example_path(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The Python to run it with.
+/// A command for the Python that runs the examples.
 pub fn python() -> Command {
     let mut command = Command::new("python3");
-    // Nothing is to be left beside the sources.
+    // Python must leave nothing beside the sources.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     if in_lab() {
         command = Command::new(lab_file("python3"));
@@ -80,7 +79,7 @@ pub fn python() -> Command {
 /// binutils' gprof on this host.
 const GPROF: &str = "/usr/bin/gprof";
 
-/// gprof, which reads histograms.
+/// A command for gprof, which reads histograms.
 pub fn gprof() -> Command {
     if in_lab() {
         return Command::new(lab_file("gprof"));
@@ -88,7 +87,7 @@ pub fn gprof() -> Command {
     Command::new(GPROF)
 }
 
-/// What the lab needs to run gprof.
+/// The files that the lab needs to run gprof.
 pub(crate) fn gprof_for_lab() -> Vec<(PathBuf, String)> {
     let mut files = shared_libraries(Path::new(GPROF));
     files.push((PathBuf::from(GPROF), "/lab/gprof".to_owned()));
@@ -103,7 +102,7 @@ pub fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) ->
 /// Runs `command` to its end, without standard input.
 ///
 /// # Panics
-/// When there is no such program.
+/// If there is no such program.
 pub fn run_command(command: &mut Command) -> Ran {
     let output = command.stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -121,10 +120,10 @@ impl From<Output> for Ran {
 }
 
 impl Ran {
-    /// Checks that it failed with one line on standard error, which has each of `words` in it.
+    /// Checks that the program failed with one line on standard error, which contains each of `words`.
     ///
     /// # Panics
-    /// When it did something else.
+    /// If it did something else.
     #[track_caller]
     pub fn assert_refused(&self, status: i32, words: &[&str]) {
         assert_eq!(self.status, status, "{self:?}");
@@ -137,9 +136,9 @@ impl Ran {
     }
 }
 
-/// What the lab needs to run the host's Python: interpreter, libraries, standard library.
+/// The files that the lab needs to run the host's Python: interpreter, libraries, standard library.
 pub(crate) fn python_for_lab() -> Vec<(PathBuf, String)> {
-    // Debian's own: whatever else is called python3 may be a script that looks for one.
+    // Debian's own Python: other programs named python3 may be scripts that look for one.
     let interpreter = Path::new("/usr/bin/python3");
     let Ok(interpreter) = interpreter.canonicalize() else {
         return Vec::new();
@@ -150,7 +149,7 @@ pub(crate) fn python_for_lab() -> Vec<(PathBuf, String)> {
     files
 }
 
-/// Parts of it that no client needs: build files, other programs.
+/// Parts of the library that no client needs: build files, other programs.
 const LEFT_OUT: [&str; 9] = [
     "__pycache__",
     "distutils",

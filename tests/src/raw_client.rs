@@ -1,4 +1,4 @@
-//! Frames of the wire protocol for clients that do with a connection what `kvmprof_client` doesn't.
+//! Frames of the wire protocol, for clients that use a connection in ways that `kvmprof_client` doesn't.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION};
 
-/// Of kvmprof's answer to the first request, in bytes.
+/// Length of kvmprof's answer to the first request, in bytes.
 pub const LENGTH_OF_HELLO: usize = 48;
 
-/// A request as it is sent.
+/// An encoded request.
 ///
 /// # Panics
-/// When it is longer than a request may be.
+/// If it exceeds the maximum length of a request.
 pub fn encode(tag: u32, request: Request<'_>) -> Vec<u8> {
     let frame = RequestFrame { tag, request };
     let mut bytes = vec![0; frame.encoded_length()];
@@ -27,10 +27,10 @@ pub fn hello() -> Vec<u8> {
     encode(0, Request::Hello { lowest, highest })
 }
 
-/// A connection with the first request behind it, whose writes and reads fail after `limit`, if there is one.
+/// A connection on which the first request has been sent and answered. Its writes and reads fail after `limit`, if there is one.
 ///
 /// # Errors
-/// The socket's.
+/// The socket's error.
 pub fn connect(socket: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_write_timeout(limit)?;

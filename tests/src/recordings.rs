@@ -8,10 +8,10 @@ use kvmprof_demo_guest::{Mode, function_at, process_of, row_of};
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_recording::{HOST_FRAMES, Mode as SampleMode, Sample};
 
-/// The samples of a recording, each with its frames, and what else is in it. Its account balances.
+/// The samples of a recording, each with its frames, and the recording's other contents. Its account must balance.
 ///
 /// # Panics
-/// When it is none, or its account is wrong.
+/// If the file is no recording, or its account is wrong.
 pub fn recorded_with_frames(path: &Path) -> (Vec<(Sample, Vec<u64>)>, Contents) {
     let mut samples = Vec::new();
     let contents = Recording::open(path)
@@ -25,7 +25,7 @@ pub fn recorded_with_frames(path: &Path) -> (Vec<(Sample, Vec<u64>)>, Contents) 
     (samples, contents)
 }
 
-/// The same without the frames.
+/// The same as [`recorded_with_frames`], without the frames.
 ///
 /// # Panics
 /// As [`recorded_with_frames`].
@@ -35,12 +35,12 @@ pub fn recorded(path: &Path) -> (Vec<Sample>, Contents) {
     (samples.collect(), contents)
 }
 
-/// The functions of the host in a recording, by their frames: name and module.
+/// The functions of the host in a recording, name and module, by frame.
 fn host_functions(contents: &Contents) -> HashMap<u64, HostFrame> {
     let lines = contents.symbol_blocks().flat_map(str::lines);
     let symbols = lines.filter_map(|line| KernelSymbol::parse(line.as_bytes()));
     let of_host = symbols.filter(|symbol| symbol.address >= HOST_FRAMES);
-    // The upper half of addresses is above that.
+    // Addresses in the upper half are above this limit.
     let of_host = of_host.filter(|symbol| symbol.address < HOST_FRAMES + (1 << 32));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let named = of_host.map(|symbol| {
@@ -56,7 +56,7 @@ pub type HostFrame = (String, String);
 /// The host's part of each stack that has one, innermost first.
 ///
 /// # Panics
-/// When one of its frames has no name, or one of the guest's is one of the host's.
+/// If one of its frames has no name, or one of the guest's frames is a function of the host.
 pub fn host_stacks(samples: &[(Sample, Vec<u64>)], contents: &Contents) -> Vec<Vec<HostFrame>> {
     let functions = host_functions(contents);
     let mut stacks = Vec::new();
@@ -74,14 +74,14 @@ pub fn host_stacks(samples: &[(Sample, Vec<u64>)], contents: &Contents) -> Vec<V
     stacks
 }
 
-/// So many user samples [`check_demo_processes`] wants.
+/// The number of user samples that [`check_demo_processes`] needs.
 pub const ENOUGH_SAMPLES: usize = 500;
 
-/// Checks user samples of the demo guest, each a program counter and a pid: a program counter in a process's own code is that
-/// process's, and nobody else's.
+/// Checks user samples of the demo guest, each a program counter and a pid: a program counter in a process's own code must have that
+/// process's pid.
 ///
 /// # Panics
-/// When there are too few, or some have another process.
+/// If there are too few, or some have another pid.
 pub fn check_demo_processes(samples: impl Iterator<Item = (u64, i32)>) {
     let (mut all, mut own) = (0, 0);
     for (pc, pid) in samples {
@@ -93,10 +93,10 @@ pub fn check_demo_processes(samples: impl Iterator<Item = (u64, i32)>) {
     assert!(all >= ENOUGH_SAMPLES && own * 100 >= all * 99);
 }
 
-/// The row of the demo guest's truth that a sample of it belongs to.
+/// The row of the demo guest's truth to which a sample of it belongs.
 ///
 /// # Panics
-/// When it belongs to none.
+/// If it belongs to no row.
 pub fn demo_row(sample: &Sample) -> usize {
     let mode = match sample.mode {
         SampleMode::User => Mode::User,

@@ -1,60 +1,60 @@
-//! Shares of samples, and how near they must be to the truth.
+//! Shares of samples, and the tolerance for their distance from the truth.
 
 use crate::{CpuPressure, in_lab};
 
-/// Beside four standard errors: what the clock's own exits, and the guest's bookkeeping, may shift.
+/// Tolerance in addition to four standard errors: the clock's own exits and the guest's bookkeeping may shift shares by this much.
 const MARGIN: f64 = 0.015;
 
-/// `part` of `whole` as a part of 1.
+/// The ratio of `part` to `whole`.
 #[expect(clippy::cast_precision_loss, reason = "counts here are far below 2^52")]
 pub fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// The standard error of a share of so many samples.
+/// The standard error of a share of this number of samples.
 #[expect(clippy::cast_precision_loss, reason = "counts here are far below 2^52")]
 pub fn standard_error(share: f64, samples: u64) -> f64 {
     (share * (1.0 - share) / samples.max(1) as f64).sqrt()
 }
 
-/// The part of all ticks that may be stolen or lost on a host that has little else to do. Measured on two
-/// processors: 1 to 4 % with one vCPU, 4 to 19 % with two, which compete with the profiler's own threads.
+/// The maximum share of stolen and lost ticks on an otherwise idle host. Measured on two processors: 1 to 4 % with one vCPU, 4 to 19 % with
+/// two, which compete with the profiler's own threads.
 const UNSEEN: f64 = 0.2;
-/// The same part however busy the host is: beyond it, too few samples are left to tell anything.
+/// The same maximum on a host that is arbitrarily busy: beyond it, too few samples are left for any conclusion.
 const MOST_UNSEEN: f64 = 0.8;
-/// Where threads of the host wait for less than this part of the time, it does not explain missing samples.
+/// If threads of the host wait for a smaller share of the time, this doesn't explain missing samples.
 const QUIET: f64 = 0.1;
 
-/// In the lab timers and wake-ups come late, most of all for a halted guest. Measured in seven runs of `kvmprof demo`
-/// there with one and two vCPUs, at 100 and 200 Hz, 2,000 to 3,700 samples each, on a host that did nothing else: idle
-/// was high by 0.5 to 1.9 points, the other rows were off by up to 2.1, which is less than four standard errors.
+/// The tolerance for the lab, where timers and wake-ups come late, most of all for a halted guest. Measured in seven runs of `kvmprof demo`
+/// there with one and two vCPUs, at 100 and 200 Hz, 2,000 to 3,700 samples each, on an otherwise idle host: idle was high by 0.5 to 1.9
+/// points, the other rows were off by up to 2.1, which is less than four standard errors.
 const LAB_BLUR: f64 = 0.02;
-/// The fastest clock in the lab, in Hz: a sample takes some milliseconds of emulation. In those runs 6 to 14 %
-/// of the ticks were stolen or lost at 200 Hz with one vCPU and 23 to 25 % with two, at 1 kHz 41 and 57 %.
+/// The fastest clock in the lab, in Hz: a sample takes some milliseconds of emulation. In those runs, 6 to 14 % of the ticks were stolen or
+/// lost at 200 Hz with one vCPU, and 23 to 25 % with two; at 1 kHz it was 41 and 57 %.
 const LAB_HZ: u32 = 200;
 
-/// The rate at which shares are measured: `hz`, or less in the lab. A multiple of 100 stays one.
+/// The rate at which shares are measured: `hz`, or less in the lab. A multiple of 100 remains one.
 pub fn sampling_rate(hz: u32) -> u32 {
     if in_lab() { hz.min(LAB_HZ) } else { hz }
 }
 
-/// Samples, and what is known of how far they can be trusted.
+/// The number of samples, and the limits of their accuracy.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampled {
-    /// How many there are.
+    /// The number of samples.
     pub samples: u64,
-    /// Ticks beside them that could have been anything.
+    /// Other ticks, during which the guest could have done anything.
     pub unseen: u64,
-    /// By how much the truth itself may be off, as a part of 1.
+    /// The error of the truth itself, as a ratio.
     pub blur: f64,
-    /// For which part of the time threads of this host waited for a processor.
+    /// The share of the time in which threads of this host waited for a processor.
     pub waiting: f64,
 }
 
 impl Sampled {
-    /// So many samples, and ticks that were stolen and lost, all since `pressure` began. Those stand for time of the
-    /// guest's that neither side knows well: where a vCPU that was just woken up, or preempted, waited for a
-    /// processor, guest and clock need not put the border at the same place.
+    /// Makes the numbers of samples, and of ticks that were stolen and lost, all since `pressure` began. Such ticks are time of the guest
+    /// that neither side knows well: where a vCPU that was just woken up, or preempted, waited for a processor, guest and clock may put the
+    /// border at different places.
     pub fn new(samples: u64, stolen: u64, lost: u64, pressure: &CpuPressure) -> Self {
         Self {
             samples,
@@ -68,13 +68,13 @@ impl Sampled {
         share(self.unseen, self.samples + self.unseen)
     }
 
-    /// Whether so many ticks were seen that the samples tell something.
+    /// Checks that enough ticks were sampled for a conclusion.
     fn check_unseen(&self) -> Result<(), String> {
         let unseen = self.unseen_share();
         if unseen <= (UNSEEN + self.waiting).min(MOST_UNSEEN) {
             return Ok(());
         }
-        // The lab cannot see how busy the machine around it is.
+        // The lab cannot see how busy the host around it is.
         let conclusion = if self.waiting < QUIET && !in_lab() {
             "the host was quiet, so the clock takes ticks for stolen or lost that it should sample"
         } else {
@@ -88,10 +88,10 @@ impl Sampled {
         ))
     }
 
-    /// Whether the `observed` share of the samples can be that of the whole time, which is `expected`.
+    /// Checks that the `observed` share of the samples is compatible with the share of the whole time, which is `expected`.
     fn check_share(&self, observed: f64, expected: f64) -> Result<(), String> {
-        // A busy host takes its processors away whatever the guest does, but for its wake-ups: most of what it
-        // took was like what was seen. Without this bound everything would agree with a busy host's samples.
+        // A busy host takes its processors away whatever the guest does, except for its wake-ups, so most of the missing ticks were like
+        // the sampled ones. Without this bound, everything would agree with a busy host's samples.
         let unseen = self.unseen_share().min(UNSEEN);
         let least = observed * (1.0 - unseen);
         let most = least + unseen;
@@ -112,12 +112,12 @@ impl Sampled {
     }
 }
 
-/// Checks the `observed` share of the samples against the `expected` one: within four standard errors
-/// and 1.5 points, whatever the ticks that weren't seen would have been, up to a fifth of all.
+/// Checks the `observed` share of the samples against the `expected` one: it must be within four standard errors and 1.5 points, whatever
+/// the missing ticks would have been, up to a fifth of all.
 ///
 /// # Panics
-/// When it is farther off. When more than a fifth of the ticks were stolen or lost, and threads of this
-/// host did not wait for its processors that much; when more than four fifths were, in any case.
+/// If it isn't; if more than a fifth of the ticks were stolen or lost, and threads of this host did not wait for its processors that much;
+/// and in any case if more than four fifths were.
 #[track_caller]
 pub fn assert_share(what: &str, (observed, expected): (f64, f64), sampled: Sampled) {
     print!("{what}: ");
@@ -131,7 +131,7 @@ pub fn assert_share(what: &str, (observed, expected): (f64, f64), sampled: Sampl
 mod tests {
     use super::*;
 
-    /// A thousand ticks, of which so many were not seen, on a host whose threads waited for that part of the time.
+    /// A thousand ticks, of which `unseen` are missing, on a host whose threads waited for the share `waiting` of the time.
     fn sampled(unseen: u64, waiting: f64) -> Sampled {
         Sampled {
             samples: 1000 - unseen,
@@ -153,7 +153,7 @@ mod tests {
             (100, 0.2 - 0.15, true),
             (100, 0.2 + 0.15, false),
             (200, 0.2 - 0.25, true),
-            // No more than a fifth may have been something else.
+            // At most a fifth may have been something else.
             (700, 0.5, false),
             (700, 0.2, true),
         ] {

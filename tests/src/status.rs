@@ -4,22 +4,22 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::status::Status;
 
-/// A status document is some KiB.
+/// Maximum number of bytes of a status document, which has some KiB.
 const MAX_STATUS: usize = 1 << 20;
 
-/// The status document, as the host socket's device `status` gives it to a client.
+/// The status document that the host socket's device `status` gives a client.
 ///
 /// # Panics
-/// When it can't be read, or isn't one.
+/// If it can't be read, or isn't a status document.
 pub fn status_of(connection: &Connection) -> Status {
     let document = connection.snapshot(device::STATUS, MAX_STATUS).unwrap();
     read_status(&document)
 }
 
-/// A status document that was printed, by `kvmprof status --json` or another client.
+/// A status document from the output of `kvmprof status --json` or of another client.
 ///
 /// # Panics
-/// When it isn't one.
+/// If it isn't a status document.
 pub fn read_status(document: impl AsRef<[u8]>) -> Status {
     let document = document.as_ref();
     Status::from_json(document)

@@ -1,4 +1,4 @@
-//! What is read from pcs, taken apart.
+//! Decodes the bytes read from pcs.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,10 @@ pub struct Block {
     pub records: Vec<Record>,
 }
 
-/// The whole buffers of `size` bytes that `bytes` are.
+/// The buffers of `size` bytes in `bytes`.
 ///
 /// # Panics
-/// When they aren't as the page says: a split record, unused bytes that don't add up or aren't
-/// zero, a type that isn't the device's.
+/// If they violate the page: with a split record, unused bytes that don't add up or aren't zero, or a type that isn't the device's.
 #[track_caller]
 pub fn decode_blocks(format: Format, size: usize, bytes: &[u8]) -> Vec<Block> {
     assert_eq!(bytes.len() % size, 0, "no whole buffers");
@@ -57,7 +56,7 @@ pub(crate) fn kind_of(record: &Record) -> u8 {
     }
 }
 
-/// How many ticks there are of each record type.
+/// The number of ticks of each record type.
 pub fn ticks_by_kind<'a>(records: impl IntoIterator<Item = &'a Record>) -> BTreeMap<u8, u64> {
     let mut kinds = BTreeMap::new();
     for record in records {

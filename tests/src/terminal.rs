@@ -10,16 +10,16 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-/// How often it is looked whether the program still runs.
+/// Time between two checks whether the program still runs.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
 
-/// Its type, for the variable `TERM`: without one, programs take it for a terminal that can do nothing, and show nothing.
+/// The type of the terminal, for the variable `TERM`: without a type, programs assume a terminal without abilities, and show nothing.
 pub const TERMINAL_TYPE: &str = "xterm-256color";
 
-/// A pseudo-terminal, and what was shown on it.
+/// A pseudo-terminal, and the output on it.
 #[derive(Debug)]
 pub struct Terminal {
     controller: File,
@@ -28,10 +28,10 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// One of so many columns and rows.
+    /// Opens a pseudo-terminal with `columns` columns and `rows` rows.
     ///
     /// # Panics
-    /// When there is none to be had.
+    /// If none is available.
     pub fn open(columns: u16, rows: u16) -> Self {
         let controller =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -49,18 +49,18 @@ impl Terminal {
         terminal
     }
 
-    /// The program's side of it.
+    /// The program's side of the terminal.
     ///
     /// # Panics
-    /// When there are too many open files.
+    /// If there are too many open files.
     pub fn stdio(&self) -> Stdio {
         Stdio::from(self.terminal.try_clone().unwrap())
     }
 
-    /// Changes its size.
+    /// Changes the size of the terminal.
     ///
     /// # Panics
-    /// When that fails.
+    /// If this fails.
     pub fn resize(&self, columns: u16, rows: u16) {
         let size = Winsize {
             ws_row: rows,
@@ -74,29 +74,29 @@ impl Terminal {
     /// Types `keys`.
     ///
     /// # Panics
-    /// When that fails.
+    /// If this fails.
     pub fn press(&mut self, keys: &str) {
         self.controller.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// True while keys go to the program one by one, and aren't shown.
+    /// Whether keys go to the program one by one, and aren't echoed.
     ///
     /// # Panics
-    /// When that can't be told.
+    /// If the terminal's modes can't be read.
     pub fn is_raw(&self) -> bool {
         let modes = tcgetattr(&self.terminal).unwrap().local_modes;
         !modes.contains(LocalModes::ICANON) && !modes.contains(LocalModes::ECHO)
     }
 
-    /// All that was shown and read so far.
+    /// All output that has been read so far.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown).into_owned()
     }
 
-    /// Reads what was shown meanwhile: a program that shows much waits for a terminal that nobody reads.
+    /// Reads the new output: a program with much output waits if nobody reads the terminal.
     ///
     /// # Panics
-    /// When it can't be read.
+    /// If it can't be read.
     pub fn catch_up(&mut self) {
         let mut bytes = [0; 4096];
         loop {
@@ -109,10 +109,10 @@ impl Terminal {
         }
     }
 
-    /// Reads on until `child` has shown `word`. What doesn't change isn't drawn again.
+    /// Reads until `child` has shown `word`. Programs don't draw unchanged text again.
     ///
     /// # Panics
-    /// When `child` ends without.
+    /// If `child` ends without showing it.
     pub fn until_shown(&mut self, word: &str, child: &mut Child) {
         let from = self.shown.len();
         let mut bytes = [0; 4096];
@@ -130,7 +130,7 @@ impl Terminal {
                 "it ended without {word:?}: {:?}",
                 String::from_utf8_lossy(&self.shown)
             );
-            // What it wrote last may have come just now.
+            // The program's last output may have come just now.
             has_ended = child.try_wait().unwrap().is_some();
         }
     }

@@ -1,4 +1,4 @@
-//! The threads of a process: what the host's scheduler says of them, and how one is stopped.
+//! The threads of a process: their state in the host's scheduler, and means to stop one.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -15,21 +15,21 @@ use rustix::io::Errno;
 
 use crate::until;
 
-/// One thread.
+/// A thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Its name.
     pub name: String,
-    /// How often it went to sleep by itself.
+    /// The number of times that it went to sleep by itself.
     pub voluntary_switches: u64,
-    /// The number of the system call that it waits in; `None` while it runs.
+    /// The number of the system call in which it waits; `None` while it runs.
     pub system_call: Option<i64>,
 }
 
 /// The threads of process `pid` whose names begin with `name`, by thread id (proc(5), `task/TID`).
 ///
 /// # Panics
-/// When there is no such process.
+/// If there is no such process.
 pub fn threads(pid: u32, name: &str) -> Vec<Thread> {
     ids(pid)
         .into_iter()
@@ -49,7 +49,7 @@ pub fn threads(pid: u32, name: &str) -> Vec<Thread> {
         .collect()
 }
 
-/// Of thread `tid` (proc(5), `task/TID/syscall`).
+/// The system call of thread `tid` (proc(5), `task/TID/syscall`).
 fn system_call(pid: u32, tid: u32) -> Option<i64> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     text.split_whitespace().next()?.parse().ok()
@@ -66,25 +66,25 @@ fn ids(pid: u32) -> Vec<u32> {
 
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Bytes below a stack that the code which runs on it may use (System V ABI, the red zone).
+/// Bytes below a stack that the code running on it may use (System V ABI, the red zone).
 const RED_ZONE: u64 = 128;
 /// The instruction `int3`, at which a thread stops.
 const BREAKPOINT: [u8; 1] = [0xcc];
-/// How far below a stack's end its memory is free, in bytes: the threads' stacks are of 2 MiB.
+/// Bytes below a stack's end up to which its memory is free: the threads' stacks have 2 MiB.
 const FREE: u64 = 1 << 20;
-/// A function of Rust's library that panics. It takes where the fault is said to be.
+/// A function of Rust's library that panics. Its argument is the place of the fault.
 const PANICS: &str = "panic_const_add_overflow";
 /// The arguments of socket(2) for a TCP socket.
 const INTERNET: [u64; 3] = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0];
-/// A stop at the beginning or the end of a system call, with PTRACE_O_TRACESYSGOOD.
+/// The signal of a stop at the start or the end of a system call, with PTRACE_O_TRACESYSGOOD.
 const AT_CALL: i32 = libc::SIGTRAP | 0x80;
 
-/// One thread of another process, which stands still until this is dropped (ptrace(2)).
+/// A thread of another process, which stands still until this is dropped (ptrace(2)).
 #[derive(Debug)]
 pub struct StoppedThread {
     pid: u32,
     tid: libc::pid_t,
-    /// Only the thread that has stopped it can let it go.
+    /// Only the thread that has stopped it can release it.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -92,13 +92,13 @@ impl StoppedThread {
     /// Stops the thread called `name` of process `pid`, and waits until it stands still.
     ///
     /// # Panics
-    /// There is no such thread, or it can't be stopped.
+    /// If there is no such thread, or it can't be stopped.
     pub fn stop(pid: u32, name: &str) -> Self {
         let is_it = |tid: &u32| {
             let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
             comm.is_ok_and(|comm| comm.trim_end() == name)
         };
-        // A thread gives itself its name, once it runs.
+        // A thread sets its own name once it runs.
         let tid = until("the thread has its name", || {
             let tid = ids(pid).into_iter().find(is_it);
             tid.and_then(|tid| tid.try_into().ok())
@@ -110,54 +110,54 @@ impl StoppedThread {
         };
         stopped.request(libc::PTRACE_SEIZE);
         stopped.request(libc::PTRACE_INTERRUPT);
-        // SAFETY: waitpid(2) may be given no place for the status.
+        // SAFETY: waitpid(2) accepts a null pointer for the status.
         let waited = unsafe { libc::waitpid(stopped.tid, std::ptr::null_mut(), libc::__WALL) };
         assert_eq!(waited, stopped.tid, "{}", io::Error::last_os_error());
         stopped
     }
 
-    /// Has the thread open the file `path` to read it, as one would that something has taken over. What it was about to do is lost: its process
-    /// is good for nothing but more of this.
+    /// Makes the thread open the file `path` to read it, as an attacker would that has taken over the thread. The thread's own work is
+    /// lost: its process can't be used for anything but more such calls.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn open(&self, path: &CStr) -> Result<(), Errno> {
         let place = self.put(path.to_bytes_with_nul());
         let flags = u64::from(OFlags::CLOEXEC.bits());
-        // AT_FDCWD matters to a relative path only.
+        // AT_FDCWD only matters for a relative path.
         self.call(libc::SYS_openat, [0, place, flags])
     }
 
-    /// Has the thread open the file `path` to write to it by openat2(2), in the same way.
+    /// Makes the thread open the file `path` to write to it with openat2(2), in the same way.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn open_to_write(&self, path: &CStr) -> Result<(), Errno> {
         let arguments = self.put_to_write(path);
         self.call(libc::SYS_openat2, arguments)
     }
 
-    /// As [`open_to_write`](Self::open_to_write), but lets the thread go, and doesn't wait for an answer.
+    /// Like [`open_to_write`](Self::open_to_write), but releases the thread, and doesn't wait for an answer.
     pub fn let_go_to_open_to_write(self, path: &CStr) {
         let arguments = self.put_to_write(path);
         self.prepare(libc::SYS_openat2, arguments);
     }
 
-    /// Has the thread make an Internet socket, in the same way.
+    /// Makes the thread create an Internet socket, in the same way.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn make_socket(&self) -> Result<(), Errno> {
         self.call(libc::SYS_socket, INTERNET)
     }
 
-    /// As [`make_socket`](Self::make_socket), but lets the thread go, and doesn't wait for an answer.
+    /// Like [`make_socket`](Self::make_socket), but releases the thread, and doesn't wait for an answer.
     pub fn let_go_to_make_socket(self) {
         self.prepare(libc::SYS_socket, INTERNET);
     }
 
-    /// Has the thread panic, as by an overflow in its own code: it goes on to the function of `program`'s whose symbol has all of `words`, and
-    /// into what panics instead. No other thread may come there meanwhile. False if `program` has no symbols.
+    /// Makes the thread panic, as by an overflow in its own code: it runs to the function of `program` whose symbol contains all of
+    /// `words`, and panics in place of it. No other thread may get there meanwhile. Returns false if `program` has no symbols.
     pub fn let_go_to_panic(self, program: &Path, words: &[&str]) -> bool {
         let file = fs::read(program).unwrap();
         let file = object::File::parse(&*file).unwrap();
@@ -174,7 +174,7 @@ impl StoppedThread {
         let begin = address(words).unwrap_or_else(|| panic!("there is no function {words:?}"));
         self.run_to(begin);
         let registers = self.registers();
-        // `core::panic::Location`: a text with a NUL at its end, line and column.
+        // A `core::panic::Location`: a text with a NUL at its end, line and column.
         let name = b"on purpose\0";
         let place = (registers.rsp - FREE) & !0xf;
         let location = [place + 24, name.len() as u64, 1 << 32 | 1].map(u64::to_le_bytes);
@@ -189,18 +189,18 @@ impl StoppedThread {
         true
     }
 
-    /// Lets the thread go on until it comes to the instruction at `address`. vCPUs come out of the guest for it.
+    /// Runs the thread until the instruction at `address`. The thread of a vCPU leaves the guest for this.
     fn run_to(&self, address: u64) {
         let mut before = BREAKPOINT;
         let memory = File::open(self.memory()).unwrap();
         memory.read_exact_at(&mut before, address).unwrap();
         self.write(address, &BREAKPOINT);
         let process = libc::pid_t::try_from(self.pid).unwrap();
-        // SAFETY: it sends a signal, which a vCPU's thread takes.
+        // SAFETY: this sends a signal, which a vCPU's thread takes.
         unsafe { libc::syscall(libc::SYS_tgkill, process, self.tid, libc::SIGRTMIN()) };
         let mut signal: libc::c_long = 0;
         loop {
-            // SAFETY: the data are the signal that the thread gets.
+            // SAFETY: the data are the signal for the thread.
             let went = unsafe { libc::ptrace(libc::PTRACE_CONT, self.tid, 0, signal) };
             assert_eq!(went, 0, "{}", io::Error::last_os_error());
             let mut status = 0;
@@ -212,7 +212,7 @@ impl StoppedThread {
             if stop == libc::SIGTRAP && self.registers().rip == address + 1 {
                 break;
             }
-            // Other stops of ptrace's own are no signals.
+            // Other stops are of ptrace itself, without a signal.
             signal = if status >> 16 == 0 { stop.into() } else { 0 };
         }
         self.write(address, &before);
@@ -222,7 +222,7 @@ impl StoppedThread {
         });
     }
 
-    /// Where the process has `program`.
+    /// The address at which the process has mapped `program`.
     fn base(&self, program: &Path) -> u64 {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap();
         let program = fs::canonicalize(program).unwrap();
@@ -241,7 +241,8 @@ impl StoppedThread {
         place
     }
 
-    /// Writes what openat2(2) reads below the thread's stack, and sets the register of its fourth argument. Returns the other arguments.
+    /// Writes the structure that openat2(2) reads below the thread's stack, and sets the register of the fourth argument. Returns the other
+    /// arguments.
     fn put_to_write(&self, path: &CStr) -> [u64; 3] {
         // `struct open_how`: flags, mode, and how the path is followed.
         let how = [u64::from(OFlags::WRONLY.bits()), 0, 0];
@@ -272,7 +273,7 @@ impl StoppedThread {
             )
         };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
-        // Its beginning, and its end.
+        // The thread stops at the start of the call, and at its end.
         for _ in 0..2 {
             self.request(libc::PTRACE_SYSCALL);
             let mut status = 0;
@@ -293,7 +294,7 @@ impl StoppedThread {
         let registers = libc::user_regs_struct {
             rip: self.syscall_instruction(),
             rax: number.cast_unsigned(),
-            // The kernel doesn't repeat a call that the thread was in the middle of.
+            // This keeps the kernel from repeating a call that the thread was in.
             orig_rax: u64::MAX,
             rdi: first,
             rsi: second,
@@ -315,7 +316,7 @@ impl StoppedThread {
 
     fn registers(&self) -> libc::user_regs_struct {
         let mut registers = MaybeUninit::uninit();
-        // SAFETY: the request writes the registers, and takes no address; it is seen to have done so.
+        // SAFETY: the request writes the registers, and takes no address. Its result is checked.
         unsafe {
             let none = ptr::null_mut::<libc::c_void>();
             let got = libc::ptrace(libc::PTRACE_GETREGS, self.tid, none, registers.as_mut_ptr());
@@ -324,7 +325,7 @@ impl StoppedThread {
         }
     }
 
-    /// Where the process's code has the instruction.
+    /// The address of the instruction `syscall` in the process's code.
     fn syscall_instruction(&self) -> u64 {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap();
         let code = maps.lines().find(|line| line.contains(" r-xp ")).unwrap();
@@ -354,8 +355,8 @@ impl Drop for StoppedThread {
         // SAFETY: as above.
         let detached = unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0, 0) } == 0;
         if !detached {
-            // It has ended meanwhile: until this is seen, its process can't be waited for.
-            // SAFETY: waitpid(2) may be given no place for the status.
+            // The thread has ended meanwhile. Until waitpid(2) has reported this, its process can't be waited for.
+            // SAFETY: waitpid(2) accepts a null pointer for the status.
             unsafe { libc::waitpid(self.tid, std::ptr::null_mut(), libc::__WALL) };
         }
     }

@@ -26,6 +26,7 @@ mod lock;
 mod log_limit;
 pub mod machine;
 pub mod network;
+mod no_wait;
 #[cfg(test)]
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;

@@ -1,15 +1,15 @@
-//! Events of the host's kernel that count for one thread (perf_event_open(2)).
+//! Events of the host's kernel that are counted for one thread (perf_event_open(2)).
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
 
-/// `PERF_TYPE_HARDWARE`, `PERF_TYPE_SOFTWARE` and `PERF_TYPE_TRACEPOINT` (`include/uapi/linux/perf_event.h`).
+/// Types of events: `PERF_TYPE_HARDWARE`, `PERF_TYPE_SOFTWARE` and `PERF_TYPE_TRACEPOINT` (`include/uapi/linux/perf_event.h`).
 pub const HARDWARE: u32 = 0;
 pub const SOFTWARE: u32 = 1;
 pub const TRACEPOINT: u32 = 2;
-/// Members of the attributes' bit field, by their order there.
+/// Bits of [`Attributes::flags`].
 pub const DISABLED: u64 = 1;
 pub const EXCLUDE_HOST: u64 = 1 << 19;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
@@ -36,7 +36,7 @@ pub enum HardwareEvent {
 }
 
 impl HardwareEvent {
-    /// All of them, by number.
+    /// All events, in the order of their numbers.
     pub const ALL: [Self; 6] = [
         Self::Cycles,
         Self::Instructions,
@@ -45,40 +45,40 @@ impl HardwareEvent {
         Self::Branches,
         Self::BranchMisses,
     ];
-    /// How many events there are; their numbers are below this.
+    /// Number of events; all their numbers are below this.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Its bit in a set of events.
+    /// The event's bit in a set of events.
     pub fn bit(self) -> u32 {
         1 << self as u32
     }
 }
 
-/// The first published form of `struct perf_event_attr` (`include/uapi/linux/perf_event.h`, PERF_ATTR_SIZE_VER0):
-/// later fields have no part in what is counted here.
+/// The first published form of `struct perf_event_attr` (`include/uapi/linux/perf_event.h`, PERF_ATTR_SIZE_VER0). No event here needs the
+/// later fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
-    /// [`HARDWARE`], [`SOFTWARE`] or [`TRACEPOINT`].
+    /// The type: [`HARDWARE`], [`SOFTWARE`] or [`TRACEPOINT`].
     pub kind: u32,
     size: u32,
-    /// Which one of that kind.
+    /// The number of the event among those of its type.
     pub config: u64,
-    /// Overflows after so much; 0: never.
+    /// The count after which the event overflows; 0 for never.
     pub sample_period: u64,
-    /// What a record of an overflow has (`PERF_SAMPLE_*`).
+    /// The contents of an overflow's record (`PERF_SAMPLE_*`).
     pub sample_type: u64,
     read_format: u64,
-    /// [`DISABLED`], [`EXCLUDE_HOST`].
+    /// A set of [`DISABLED`] and [`EXCLUDE_HOST`], among others.
     pub flags: u64,
-    /// Wakes its reader up after so many overflows.
+    /// Number of overflows after which the reader is woken up.
     pub wakeup_events: u32,
     breakpoint_type: u32,
     breakpoint_address: u64,
 }
 
 impl Attributes {
-    /// Those of an event that counts from the start, and never overflows.
+    /// The attributes of an event that counts from the start, and never overflows.
     pub fn new(kind: u32, config: u64) -> Self {
         Self {
             kind,
@@ -91,7 +91,7 @@ impl Attributes {
     /// Opens the event for thread `tid`, on any processor; 0 is the calling thread.
     ///
     /// # Errors
-    /// What perf_event_open(2) says: EACCES or EPERM where the host forbids it, ENOENT where it hasn't got it.
+    /// As of perf_event_open(2): EACCES or EPERM if the host forbids the event, ENOENT if the host doesn't have it.
     pub fn open(&self, tid: libc::pid_t) -> io::Result<File> {
         // SAFETY: the attributes are valid for the size they state; the first -1 means any processor, the second one no
         // group.
@@ -114,17 +114,17 @@ impl Attributes {
     }
 }
 
-/// What `event` has counted; `None` if the kernel won't say.
+/// The count of `event`; `None` if the kernel doesn't return it.
 pub fn count(mut event: &File) -> Option<u64> {
     let mut count = [0; 8];
     event.read_exact(&mut count).ok()?;
     Some(u64::from_ne_bytes(count))
 }
 
-/// Has each overflow of `event` send `signal` to the calling thread.
+/// Makes each overflow of `event` send `signal` to the calling thread.
 ///
 /// # Errors
-/// What fcntl(2) says.
+/// As of fcntl(2).
 pub fn signal_this_thread(event: &File, signal: i32) -> io::Result<()> {
     let descriptor = event.as_raw_fd();
     let owner = OwnerEx {
@@ -145,20 +145,20 @@ pub fn signal_this_thread(event: &File, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// How long a refusal holds that may be over later: the host's administrator can lift it, or there was something too little at that moment.
+/// Time for which a refusal is kept that may not be final: the host's administrator can lift it, or a resource was short at that moment.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// Why an event can't be had.
+/// Why an event can't be counted.
 #[derive(Debug)]
 pub struct Refusal {
-    /// In words.
+    /// The reason, in words.
     pub why: String,
-    /// Whether it will be so later, too.
+    /// Whether a later attempt would fail, too.
     pub is_for_good: bool,
 }
 
 impl Refusal {
-    /// One that may be over later.
+    /// A refusal that may not be final.
     pub fn for_now(why: String) -> Self {
         Self {
             why,
@@ -176,21 +176,21 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// What the host has said when an event was tried, for as long as that holds. A try costs the host's kernel an event that is made and taken away again,
-/// for which it may have to wait.
+/// The result of an attempt to count an event, which is kept for some time. An attempt makes the host's kernel create an event and remove
+/// it again, for which it may have to wait.
 #[derive(Debug)]
 pub struct Answer {
-    /// Why it can't be had, in words.
-    said: Result<(), String>,
-    /// When it is to be tried again; `None`: never.
+    /// The result. The error is the reason, in words.
+    result: Result<(), String>,
+    /// The time of the next attempt; `None` for never.
     again: Option<Instant>,
 }
 
 impl Answer {
-    /// The answer in `kept`, if it holds at `now`; else that of `attempt`, which is kept.
+    /// Returns the result in `kept` if it is still valid at `now`, or else that of `attempt`, which is kept.
     ///
     /// # Errors
-    /// Why the event can't be had, in words.
+    /// The reason why the event can't be counted, in words.
     pub fn ask(
         kept: &mut Option<Self>,
         now: Instant,
@@ -198,26 +198,26 @@ impl Answer {
     ) -> Result<(), String> {
         let holds = |known: &&Self| known.again.is_none_or(|again| now < again);
         if let Some(known) = kept.as_ref().filter(holds) {
-            return known.said.clone();
+            return known.result.clone();
         }
         let tried = attempt();
         let may_be_over = tried.as_ref().is_err_and(|refusal| !refusal.is_for_good);
-        let said = tried.map_err(|refusal| refusal.why);
+        let result = tried.map_err(|refusal| refusal.why);
         *kept = Some(Self {
-            said: said.clone(),
+            result: result.clone(),
             again: may_be_over.then_some(now + REFUSAL),
         });
-        said
+        result
     }
 }
 
-/// Whether the host didn't open an event because it hasn't got it. It won't have it later either.
+/// Whether the host didn't open an event because it doesn't have it. It won't have it later either.
 fn is_missing(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     matches!(number, Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV))
 }
 
-/// Why the host didn't open an event, and what to do, in words.
+/// The reason why the host didn't open an event, and what to do, in words.
 pub fn why_not(error: &io::Error) -> String {
     match error.raw_os_error() {
         _ if is_missing(error) => {

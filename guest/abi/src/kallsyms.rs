@@ -9,23 +9,22 @@ pub struct KernelSymbol<'a> {
     pub kind: u8,
     /// Its name.
     pub name: &'a [u8],
-    /// Its module, with brackets; `None` for the kernel itself.
+    /// Its module, in brackets; `None` for the kernel itself.
     pub module: Option<&'a [u8]>,
 }
 
-/// Whether nm(1)'s letter for a type is one of variables: initialized, read-only, or zero at first.
+/// Whether nm(1)'s letter `kind` stands for a variable: initialized, read-only, or initially zero.
 pub const fn is_variable(kind: u8) -> bool {
     matches!(kind, b'd' | b'D' | b'r' | b'R' | b'b' | b'B')
 }
 
-/// Whether nm(1)'s letter for a type is one of code.
+/// Whether nm(1)'s letter `kind` stands for code.
 pub const fn is_function(kind: u8) -> bool {
     matches!(kind, b't' | b'T' | b'w' | b'W')
 }
 
 impl<'a> KernelSymbol<'a> {
-    /// Reads `ADDRESS TYPE NAME [MODULE]`, the address in hexadecimal; words behind that are ignored. `None` for a line of
-    /// another form.
+    /// Reads `ADDRESS TYPE NAME [MODULE]`, with a hexadecimal address; further words are ignored. `None` for a line of another form.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut words = line
             .split(u8::is_ascii_whitespace)

@@ -1,8 +1,8 @@
 //! The device of pmc(9): counters of a guest's processes, and of the guest as a whole.
 //!
-//! A client opens the device and makes a [`Call`] with [`PMC_CALL`]. What a call has configured stays when the handle is
-//! closed. With [`PMC_ACCOUNT`] a client has the counts of all processes, for as long as it has the device open. `PMC.md`
-//! beside this crate describes the device for programs in any language.
+//! A client opens the device and makes a [`Call`] with [`PMC_CALL`]. The configuration that a call has made stays when the handle is
+//! closed. With [`PMC_ACCOUNT`] a client gets the counts of all processes, for as long as it has the device open. `PMC.md` beside this
+//! crate describes the device for programs in any language.
 
 use crate::encoded::{Encoded, array};
 
@@ -10,18 +10,17 @@ const fn command(number: u32) -> u32 {
     ((b'V' as u32) << 8) | number
 }
 
-/// `PMC_CALL`: carries out the [`Call`] that the argument points to, and stores it there again with its value. Returns
-/// what the function returns.
+/// `PMC_CALL`: executes the [`Call`] that the argument points to, and stores it there with its value. Returns what the function returns.
 pub const PMC_CALL: u32 = command(1);
-/// `PMC_ACCOUNT`: the argument is a number, a bit for each counter. These are counted from now on for all processes; reads
-/// of this handle give the processes' counts too.
+/// `PMC_ACCOUNT`: the argument has a bit for each counter. These counters count for all processes from now on; reads of this handle then
+/// return the processes' counts too.
 pub const PMC_ACCOUNT: u32 = command(2);
 
 /// The node in a guest.
 pub const NODE: &str = "/dev/pmc";
 /// Flag of `pmc_get_counter_value`: the counts of child processes that have ended, not the process's own.
 pub const VALUE_FLAGS_CHILDREN: u32 = 1;
-/// In the place of a process: the kernel's own use of a counter.
+/// In place of a pid: the kernel's own use of a counter.
 pub const KERNEL: i32 = -1;
 
 /// A counter. Each counts one event, whose number is the counter's.
@@ -39,7 +38,7 @@ pub enum CounterId {
     MmioReads = 4,
     /// Exits to kvmprof by a write to an address without memory.
     MmioWrites = 5,
-    /// Exits to kvmprof that it has made itself.
+    /// Exits to kvmprof that kvmprof has caused.
     Interrupted = 6,
     /// Exits to KVM.
     Exits = 7,
@@ -67,13 +66,13 @@ pub enum CounterId {
     CacheMisses = 18,
 }
 
-/// How many counters there are.
+/// The number of counters.
 pub const COUNTERS: usize = CounterId::ALL.len();
 /// The bits of all counters.
 pub const ALL_COUNTERS: u32 = (1 << COUNTERS) - 1;
 
 impl CounterId {
-    /// All of them, by their numbers.
+    /// All counters, by number.
     pub const ALL: [Self; 19] = [
         Self::CpuTime,
         Self::Ticks,
@@ -102,12 +101,12 @@ impl CounterId {
         Self::ALL.get(index).copied()
     }
 
-    /// Its number.
+    /// The counter's number.
     pub const fn number(self) -> usize {
         self as usize
     }
 
-    /// What it is called.
+    /// The counter's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::CpuTime => "cpu-time",
@@ -132,7 +131,7 @@ impl CounterId {
         }
     }
 
-    /// What it counts, in words.
+    /// A description of what it counts.
     pub const fn description(self) -> &'static str {
         match self {
             Self::CpuTime => {
@@ -159,12 +158,12 @@ impl CounterId {
         }
     }
 
-    /// Its bit in the argument of [`PMC_ACCOUNT`].
+    /// The counter's bit in the argument of [`PMC_ACCOUNT`].
     pub const fn bit(self) -> u32 {
         1 << self as u32
     }
 
-    /// Who counts.
+    /// The source of the counts.
     pub const fn source(self) -> CounterSource {
         match self {
             Self::CpuTime
@@ -190,7 +189,7 @@ impl CounterId {
     }
 }
 
-/// Who counts. The numbers are those of `pmc_get_counter_type`.
+/// The source of a counter's counts. The numbers are those of `pmc_get_counter_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterSource {
     /// The virtual machine monitor.
@@ -255,7 +254,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// All of them, by their numbers, which begin with 1.
+    /// All functions, by number, which begins with 1.
     pub const ALL: [Self; 16] = [
         Self::NumCounters,
         Self::CounterType,
@@ -281,7 +280,7 @@ impl Function {
         Self::ALL.get(index).copied()
     }
 
-    /// Whether it changes how the whole guest is counted or sampled: in a guest only its superuser may call it.
+    /// Whether the function changes how the whole guest is counted or sampled. In a guest, only the superuser may call it.
     pub const fn is_privileged(self) -> bool {
         matches!(
             self,
@@ -293,28 +292,28 @@ impl Function {
 /// A call of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What is called.
+    /// The called function.
     pub function: Function,
     /// Flags of the value: [`VALUE_FLAGS_CHILDREN`].
     pub flags: u32,
-    /// The process, by the id that it has in the guest's initial pid namespace; [`KERNEL`]: none, but the kernel. Of
-    /// `pmc_accumulate` the one that exits.
+    /// The process, by its id in the guest's initial pid namespace; [`KERNEL`] stands for the kernel. For `pmc_accumulate`, this is the
+    /// process that exits.
     pub pid: i32,
     /// The counter's number; may be out of range.
     pub counter: i32,
-    /// Of `pmc_accumulate`: the process that gets the counts.
+    /// For `pmc_accumulate`: the process that gets the counts.
     pub parent: i32,
     /// The event of the configuration: the counter's number.
     pub event: u32,
-    /// The reset value of the configuration: of `pmc_start_profiling` the number of events to a sample.
+    /// The reset value of the configuration; for `pmc_start_profiling`, the number of events per sample.
     pub reset_value: u64,
-    /// The flags of the configuration, which mean nothing.
+    /// The flags of the configuration, which have no meaning.
     pub configuration_flags: u32,
-    /// When the call was made, in ns of the guest's CLOCK_MONOTONIC: it is about the process with this pid that was started
-    /// before, and processes that it forks later inherit its counters. `u64::MAX`: it is about the one that is met first,
-    /// and nothing is inherited.
+    /// The time of the call, in ns of the guest's CLOCK_MONOTONIC. The call is about the process with this pid that was started before this
+    /// time, and processes that it forks later inherit its counters. With `u64::MAX` it is about the first process that is met, and nothing
+    /// is inherited.
     pub time: u64,
-    /// The value of the counter, in what comes back.
+    /// The value of the counter, in the result.
     pub value: u64,
 }
 

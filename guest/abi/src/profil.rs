@@ -12,8 +12,8 @@ const fn command(number: u32) -> u32 {
     ((b'U' as u32) << 8) | number
 }
 
-/// `PROFIL_CALL`: carries out the [`Call`] that the argument points to. Returns what the function returns: of pcsample
-/// the number of samples that were stored by the call before, of the others 0.
+/// `PROFIL_CALL`: executes the [`Call`] that the argument points to. Returns what the function returns: pcsample the number of samples that
+/// the call before has stored, the others 0.
 pub const PROFIL_CALL: u32 = command(1);
 /// `PROFIL_GETSTAT`: stores the [`Status`] of the process of the last call at the argument.
 pub const PROFIL_GETSTAT: u32 = command(2);
@@ -36,13 +36,13 @@ pub const COUNT_SIZE: u64 = 2;
 /// The scale that maps all code to the first count. Smaller ones turn profiling off.
 pub const WHOLE_SCALE: u32 = 2;
 
-/// Where a histogram has the count for the code `delta` bytes into its region, in bytes: Solaris rounds down to a whole
-/// count, AIX up. `scale` is a fraction of 65,536, from [`WHOLE_SCALE`] on. `None` if no 64-bit number says it.
+/// The offset in a histogram, in bytes, of the count for the code `delta` bytes into its region: Solaris rounds down to a whole count, AIX
+/// up. `scale` is a fraction of 65,536, from [`WHOLE_SCALE`] on. `None` if the offset exceeds 64 bits.
 pub fn count_offset(delta: u64, scale: u32, rounds_up: bool) -> Option<u64> {
     if scale == WHOLE_SCALE {
         return Some(0);
     }
-    // The page's formula in two parts, (delta >> 16) * scale + (((delta & 0xffff) * scale) >> 16), is this.
+    // This equals the page's formula in two parts, (delta >> 16) * scale + (((delta & 0xffff) * scale) >> 16).
     let byte = (u128::from(delta) * u128::from(scale)) >> 16;
     let byte = u64::try_from(byte).ok()?;
     if rounds_up {
@@ -81,13 +81,13 @@ impl Function {
 /// A call of a function for a process. Addresses are the process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What is called.
+    /// The called function.
     pub function: Function,
     /// [`Call::EVERY_TICK`] and [`Call::KEEP`].
     pub flags: u32,
     /// The process, by the id that it has in the guest's initial pid namespace.
     pub pid: i32,
-    /// How many [`Range`]s follow; 0 for functions other than [`Function::AixRanges`].
+    /// Number of [`Range`]s that follow; 0 for functions other than [`Function::AixRanges`].
     pub ranges: u32,
     /// The buffer's address; 0 with [`Call::KEEP`].
     pub buffer: u64,
@@ -97,11 +97,11 @@ pub struct Call {
     pub offset: u64,
     /// The contraction factor.
     pub scale: u32,
-    /// When the call was made, in ns of the guest's CLOCK_MONOTONIC: a process forked later from the caller is profiled
-    /// too. `u64::MAX`: no other process is.
+    /// The time of the call, in ns of the guest's CLOCK_MONOTONIC: a process that the caller forks later is profiled too. With `u64::MAX`
+    /// no other process is.
     pub time: u64,
-    /// The 16 bytes that the kernel has given the process's program at its start (`AT_RANDOM`, getauxval(3)). They
-    /// distinguish it, and the processes that it forks, from all others, and change with exec. All zeros: unknown.
+    /// The 16 bytes that the kernel gave the process's program at its start (`AT_RANDOM`, getauxval(3)). They distinguish it, and the
+    /// processes that it forks, from all others, and change with exec. All zeros: unknown.
     pub program: [u8; 16],
 }
 
@@ -153,7 +153,7 @@ impl Call {
 pub struct Range {
     /// `p_low`: the first address.
     pub low: u64,
-    /// `p_high`: the first address behind it.
+    /// `p_high`: the first address after the range.
     pub high: u64,
     /// `p_buff`: the address of the counts.
     pub buffer: u64,
@@ -190,10 +190,10 @@ impl Range {
     }
 }
 
-/// Why nothing is stored any more.
+/// Whether ticks are stored, or why not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// Nothing was turned on, or it was turned off.
+    /// Profiling wasn't turned on, or it was turned off.
     #[default]
     Off = 0,
     /// Ticks are stored.
@@ -222,7 +222,7 @@ impl State {
         Self::Ended,
     ];
 
-    /// It in words.
+    /// A description of the state.
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -236,21 +236,20 @@ impl State {
     }
 }
 
-/// What became of the ticks that found the process in user mode, of those that are to be stored:
-/// `ticks == stored + outside + waiting + lost`.
+/// The account of the ticks that are to be stored and found the process in user mode: `ticks == stored + outside + waiting + lost`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Whether ticks are stored.
     pub state: State,
-    /// All of them.
+    /// All of these ticks.
     pub ticks: u64,
-    /// Those that were stored, or that found a count at its maximum.
+    /// Ticks that were stored, or that found a count at its maximum.
     pub stored: u64,
-    /// Those outside the profiled region.
+    /// Ticks outside the profiled region.
     pub outside: u64,
-    /// Those whose store waits for its page.
+    /// Ticks whose store waits for its page.
     pub waiting: u64,
-    /// Those whose store had to be given up.
+    /// Ticks whose store had to be given up.
     pub lost: u64,
 }
 

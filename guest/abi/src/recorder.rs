@@ -19,40 +19,41 @@ pub const REC_STOP: u32 = command(2);
 /// default. EBUSY after [`REC_START`]; EINVAL if the data are no whole pids, or more than [`MAX_PIDS`].
 pub const REC_PIDS: u32 = command(3);
 
-/// Most recordings of all clients together, from their start until they are closed.
+/// Maximum number of recordings of all clients together. A recording counts from its start until it is closed.
 pub const MAX_RECORDINGS: usize = 16;
 
 /// Maximum number of pids of [`REC_PIDS`].
 pub const MAX_PIDS: usize = 1024;
 
-/// `REC_EVENT`: has an event of the guest make the ticks, instead of the clock. The data are its number, a u32, one of
-/// `EVENT_*`, and of every so many as the argument says, 1 to [`MAX_PERIOD`], one makes a tick on its vCPU; of
-/// [`EVENT_GUEST_TIME`] it is a time in ns, [`MIN_GUEST_TIME`] at least, of [`EVENT_CYCLES`] [`MIN_CYCLES`] at least. Without
-/// data the ticks are the clock's, or those of the event that makes them already; that is the default. EBUSY after
-/// [`REC_START`]; ENODEV for an event that there isn't, or that this host doesn't count; EINVAL for another
-/// length of the data, and for another argument. [`REC_START`] is EBUSY while ticks are made by something else.
+/// `REC_EVENT`: makes the ticks come from an event of the guest, instead of the clock. The data are the event's number, a u32, one of
+/// `EVENT_*`. The argument N, 1 to [`MAX_PERIOD`], makes every Nth event a tick on its vCPU; for [`EVENT_GUEST_TIME`] it is a time in ns,
+/// at least [`MIN_GUEST_TIME`], and for [`EVENT_CYCLES`] it is at least [`MIN_CYCLES`]. Without data the ticks are the clock's, or those of
+/// the event that makes them already; this is the default. EBUSY after [`REC_START`]; ENODEV for an unknown event, or one that this host
+/// doesn't count; EINVAL for another length of the data, and for another argument. [`REC_START`] is EBUSY while something else makes the
+/// ticks.
 pub const REC_EVENT: u32 = command(4);
 
-/// `REC_TASKS`: records a look at all tasks of a Linux guest every so many ticks of the clock as the argument says, up to
-/// [`MAX_LOOK_TICKS`]; 0, the default: none. EBUSY after [`REC_START`]; EINVAL for another argument; ENODEV if the guest's tasks
-/// can't be looked at. [`REC_START`] is EINVAL then if an event makes the ticks.
+/// `REC_TASKS`: records a look at all tasks of a Linux guest every N ticks of the clock. N is the argument, up to [`MAX_LOOK_TICKS`]; 0,
+/// the default, records none. EBUSY after [`REC_START`]; EINVAL for another argument; ENODEV if the guest's tasks can't be looked at. With
+/// looks, [`REC_START`] is EINVAL if an event makes the ticks.
 pub const REC_TASKS: u32 = command(5);
 /// Maximum argument of [`REC_TASKS`].
 pub const MAX_LOOK_TICKS: u32 = 1_000_000;
 
-/// `REC_HZ`: has the clock make the ticks at the rate in the argument, in Hz, [`super::pcs::MIN_HZ`] to
-/// [`super::pcs::MAX_HZ`], instead of what [`REC_EVENT`] chose. 0, the default: what makes them already, else the clock at
-/// the rate of the guest's start. EBUSY after [`REC_START`]; EINVAL for another argument, and for a guest without a clock.
-/// [`REC_START`] is EBUSY while ticks are made by something else, or at another rate.
+/// `REC_HZ`: makes the ticks come from the clock, at the rate in the argument, in Hz, [`super::pcs::MIN_HZ`] to [`super::pcs::MAX_HZ`],
+/// instead of what [`REC_EVENT`] chose. With 0, the default, they come from what makes them already, or else from the clock at the rate of
+/// the guest's start. EBUSY after [`REC_START`]; EINVAL for another argument, and for a guest without a clock. [`REC_START`] is EBUSY while
+/// something else makes the ticks, or the clock has another rate.
 pub const REC_HZ: u32 = command(6);
 
-/// `REC_YIELD`: 1: the recording gives way, as if others weren't to know of it: they have the ticks that they ask for, and
-/// [`REC_START`] takes theirs instead of being EBUSY. It ends as soon as other ticks are made than its own, so also when those have gone whose
-/// ticks it took. 0, the default: it doesn't. EBUSY after [`REC_START`]; EINVAL for another argument.
+/// `REC_YIELD`: with 1, the recording yields to other consumers, as if they weren't to notice it: they get the ticks that they ask for, and
+/// [`REC_START`] takes theirs instead of being EBUSY. The recording ends as soon as the ticks are others than its own, so also when the
+/// consumers whose ticks it took have gone. With 0, the default, it doesn't yield. EBUSY after [`REC_START`]; EINVAL for another argument.
 pub const REC_YIELD: u32 = command(7);
 
-/// `REC_INTERVAL`: has blocks of samples come a second after each multiple of the time in the argument, in s of CLOCK_REALTIME, up to
-/// [`MAX_INTERVAL`], and when they are full. 0, the default: once a second. EBUSY after [`REC_START`]; EINVAL for another argument.
+/// `REC_INTERVAL`: makes blocks of samples come a second after each multiple of the time in the argument, in s of CLOCK_REALTIME, up to
+/// [`MAX_INTERVAL`], and when they are full. With 0, the default, they come once a second. EBUSY after [`REC_START`]; EINVAL for another
+/// argument.
 pub const REC_INTERVAL: u32 = command(8);
 /// Maximum argument of [`REC_INTERVAL`].
 pub const MAX_INTERVAL: u32 = 60;

@@ -2,8 +2,8 @@
 
 use alloc::string::String;
 
-/// Whether `character` has only its shape: control characters act on terminals, others change the direction of the text around
-/// them or end a line, and those of no width, and letters that are blank, make two names look like one.
+/// Whether `character` has no effect beyond its shape. Control characters act on terminals; others change the direction of the text around
+/// them or end a line; characters of no width and blank letters make two names look like one.
 pub fn is_visible(character: char) -> bool {
     let changes_direction = matches!(
         character,
@@ -24,8 +24,8 @@ pub fn is_visible(character: char) -> bool {
         || is_noncharacter)
 }
 
-/// `text` with U+FFFD in place of what isn't visible ([`is_visible`]), ends of lines and tabs among it: a name that has them can't look
-/// like further lines.
+/// `text` with U+FFFD in place of invisible characters ([`is_visible`]), including line ends and tabs, so that a name can't look like
+/// further lines.
 pub fn visible(text: &str) -> String {
     let shown = |character| match is_visible(character) {
         true => character,

@@ -329,7 +329,7 @@ fn the_headers_say_what_the_definitions_do() {
     }
 }
 
-/// Each can be included first, and alone.
+/// Each header can be included first, and alone.
 #[test]
 fn each_header_is_complete() {
     let scratch = Scratch::new("alone");

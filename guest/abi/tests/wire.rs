@@ -139,7 +139,7 @@ proptest! {
             bytes[8..10].copy_from_slice(&kind.to_le_bytes());
             bytes[10..12].fill(0);
             if let Ok(Some((frame, end))) = RequestFrame::decode(&bytes) {
-                // Only what a hello has after its versions is dropped.
+                // Decoding drops only the fields after a hello's versions.
                 if frame.request.kind() != Kind::Hello {
                     prop_assert_eq!(encode_request(&frame), &bytes[..end]);
                 }

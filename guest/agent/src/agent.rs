@@ -1,4 +1,4 @@
-//! The loop that moves requests and replies.
+//! The loop that passes on requests and replies.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -15,29 +15,29 @@ use crate::nodes::{Environment, Forwarder, Look, Node};
 use crate::port::{Connection, ConnectionError, Outgoing, PortLocation, PortLocationError};
 use crate::{daemon, modules};
 
-/// How long kvmprof may take to answer the hello.
+/// Maximum time to wait for kvmprof's answer to the hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(30);
-/// How long to wait before the port is looked for again.
+/// Time before the agent looks for the port again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// Whoever else sets permissions of new nodes (udev) does so within this time.
+/// Time during which other programs, such as udev, may set permissions of new nodes.
 const PERMISSIONS_WATCHED: Duration = Duration::from_secs(10);
-/// How often to look at them meanwhile.
+/// Time between two checks of the permissions meanwhile.
 const PERMISSIONS_PAUSE: Duration = Duration::from_millis(500);
-/// Requests of one node that are taken before the others have their turn.
+/// Maximum number of requests of one node before the other nodes are served.
 const REQUESTS_IN_TURN: usize = 32;
 
-/// What the agent is told on its command line.
+/// The settings from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the port is.
     pub port: PortLocation,
-    /// Who may use the nodes.
+    /// The permissions of the nodes.
     pub permissions: Permissions,
     /// How long to wait for the port and for kvmprof at the start.
     pub attach_timeout: Duration,
 }
 
-/// The kernel and kvmprof.
+/// The connections to the kernel and to kvmprof.
 #[derive(Debug)]
 struct AgentEnvironment {
     channels: Vec<Channel>,
@@ -51,7 +51,7 @@ impl Environment for AgentEnvironment {
             return false;
         };
         channel.send(bytes).unwrap_or_else(|error| {
-            // A channel that has ended is noticed when it is read.
+            // The end of a channel is handled when it is read.
             if error.raw_os_error() != Some(libc::ENODEV) {
                 log::warn!("{}: answer refused: {error}", channel.name());
             }
@@ -74,7 +74,7 @@ impl Environment for AgentEnvironment {
     }
 }
 
-/// The agent: nodes, and the way to kvmprof.
+/// The agent: the nodes, and the connection to kvmprof.
 #[derive(Debug)]
 pub struct Agent {
     settings: Settings,
@@ -84,17 +84,17 @@ pub struct Agent {
     nodes: Vec<Node>,
     stop: UnixStream,
     buffer: Vec<u8>,
-    /// When the connection that is being made has to be ready.
+    /// The time at which a connection that isn't ready yet is given up.
     hello_deadline: Instant,
-    /// When to look for the port again.
+    /// The time of the next attempt to connect.
     reconnect_at: Instant,
-    /// Whether a failure to connect was logged since the last success.
+    /// Whether a failure to connect has been logged since the last success.
     complained: bool,
     permissions_until: Instant,
     permissions_at: Instant,
 }
 
-/// What poll(2) has told.
+/// The result of poll(2).
 #[derive(Debug, Default)]
 struct Ready {
     stop: bool,
@@ -106,7 +106,7 @@ impl Agent {
     /// Connects to kvmprof and makes the nodes.
     ///
     /// # Errors
-    /// When there is no port or no kvmprof within the time set, or no module cuse.
+    /// If there is no port or no kvmprof within the configured time, or no module cuse.
     pub fn start(settings: Settings) -> anyhow::Result<Self> {
         let stop = daemon::stop_signals().context("Cannot handle signals")?;
         let now = Instant::now();
@@ -190,7 +190,7 @@ impl Agent {
         }
     }
 
-    /// Fails when a signal has told to stop.
+    /// Fails if a signal has asked the program to stop.
     fn check_stop(&self) -> anyhow::Result<()> {
         let mut fds = [PollFd::new(&self.stop, PollFlags::IN)];
         wait(&mut fds, Duration::ZERO)?;
@@ -215,10 +215,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Moves requests and replies until a signal ends it.
+    /// Passes on requests and replies until a signal ends it.
     ///
     /// # Errors
-    /// When poll(2) fails, or the kernel takes the nodes away and makes no new ones.
+    /// If poll(2) fails, or the kernel removes a node and makes no new one.
     pub fn run(&mut self) -> anyhow::Result<()> {
         loop {
             let ready = self.wait()?;
@@ -241,7 +241,7 @@ impl Agent {
         }
     }
 
-    /// Until when there is nothing to do, if nothing comes.
+    /// The time until there is something to do even if no event comes.
     fn timeout(&self) -> Duration {
         let now = Instant::now();
         let mut timeout = Duration::from_secs(3600);
@@ -268,7 +268,7 @@ impl Agent {
             fds.push(PollFd::new(connection, self.wanted()));
         }
         let before_nodes = fds.len();
-        // Who sends faster than kvmprof takes it has to wait.
+        // A client that sends faster than kvmprof receives has to wait.
         if !self.environment.outgoing.is_full() {
             let channels = self.environment.channels.iter();
             fds.extend(channels.map(|channel| PollFd::new(channel, PollFlags::IN)));
@@ -334,7 +334,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Makes a node anew that the kernel has taken away.
+    /// Makes a node again that the kernel has removed.
     fn renew(&mut self, node: usize, error: &io::Error) -> anyhow::Result<()> {
         self.forwarder.node_ended(node, &mut self.environment);
         let Some(channel) = self.environment.channels.get_mut(node) else {
@@ -389,7 +389,7 @@ impl Agent {
         }
     }
 
-    /// udev sets permissions of its own when it hears of a node.
+    /// Sets the nodes' permissions again for some time, because udev sets its own when it finds a new node.
     fn look_at_permissions(&mut self) {
         let now = Instant::now();
         if now < self.permissions_until && now >= self.permissions_at {
@@ -422,14 +422,14 @@ impl Agent {
     }
 }
 
-/// A number that a connection before this one hasn't used, by chance.
+/// A number that an earlier connection is unlikely to have used.
 fn hello_tag() -> u32 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     time.map_or(0, |time| time.subsec_nanos()) ^ std::process::id().rotate_left(16)
 }
 
 fn wait(fds: &mut [PollFd<'_>], timeout: Duration) -> anyhow::Result<()> {
-    // Rounded up, so that what is due then is due.
+    // Rounded up, so that timers have expired when the wait ends.
     let timeout = timeout + Duration::from_micros(100);
     let timeout = Timespec::try_from(timeout).context("Timeout")?;
     match poll(fds, Some(&timeout)) {
@@ -438,7 +438,7 @@ fn wait(fds: &mut [PollFd<'_>], timeout: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// The error and what it comes from, on one line.
+/// The error and its causes, on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,5 +1,5 @@
-//! Threads that look at callers: a caller's memory appears when it likes (userfaultfd(2), a mapped file
-//! of a slow file system), and the agent serves others meanwhile.
+//! Threads that look at callers. A caller controls when its memory can be read (userfaultfd(2), a mapped file of a slow file system), and
+//! the agent serves others meanwhile.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::nodes::{Look, WholeWrite};
 
-/// Looks at a time; further ones find nothing. Of calls of nodes for everybody there are never so many.
+/// Maximum number of simultaneous looks. Further looks find nothing. Calls of nodes for everybody are limited to fewer.
 const LOOKS_MAX: usize = 96;
 
-/// What a look has found, and its number.
+/// The number of a look, and what it has found.
 type Finding = (u64, WholeWrite);
 
 /// The threads, and what they have found.
@@ -20,13 +20,13 @@ type Finding = (u64, WholeWrite);
 pub(crate) struct CallerReader {
     sender: Sender<Finding>,
     findings: Receiver<Finding>,
-    /// Has a byte for each finding.
+    /// Gets a byte for each finding.
     bell: UnixStream,
     ringer: Arc<UnixStream>,
 }
 
 impl CallerReader {
-    /// None yet.
+    /// Makes a reader without looks.
     pub fn new() -> io::Result<Self> {
         let (sender, findings) = channel();
         let (bell, ringer) = UnixStream::pair()?;
@@ -40,16 +40,16 @@ impl CallerReader {
         })
     }
 
-    /// Starts a look.
+    /// Starts a look. [`Self::next`] returns what it finds, under `number`.
     pub fn look(&self, number: u64, look: Look) {
         let ringer = Arc::clone(&self.ringer);
         let sender = self.sender.clone();
         let tell = move |whole| {
-            // When nobody listens any more, nobody needs it; a full bell rings already.
+            // Without a receiver nobody needs the finding. If the socket's buffer is full, the bell is readable already.
             let _ = sender.send((number, whole));
             let _ = (&*ringer).write(&[1]);
         };
-        // Each thread has the ringer, and so have this and the one about to start.
+        // Each thread holds the ringer, and so do this reader and the look about to start.
         if Arc::strong_count(&self.ringer) > LOOKS_MAX + 1 {
             return tell(look.given_up());
         }
@@ -65,7 +65,7 @@ impl CallerReader {
     /// The next finding, if there is one.
     pub fn next(&mut self) -> Option<Finding> {
         let mut rings = [0; LOOKS_MAX];
-        // Silenced before the findings are taken: one that comes in between rings again.
+        // The bell is emptied before a finding is taken, so that a later finding makes it readable again.
         while matches!(self.bell.read(&mut rings), Ok(count) if count > 0) {}
         self.findings.try_recv().ok()
     }

@@ -13,7 +13,7 @@ use crate::kernel_log;
 use crate::other;
 use crate::port::PortLocation;
 
-/// Makes /dev/pcs, /dev/prf, /dev/prf0.. and /dev/profil in a guest of kvmprof's
+/// Makes /dev/pcs, /dev/prf, /dev/prf0.., /dev/profil and /dev/pmc in a guest of kvmprof's
 ///
 /// Ends when the nodes are there, and goes on serving them in the background. Messages go to the
 /// kernel's log (dmesg).
@@ -26,10 +26,10 @@ pub struct Arguments {
     /// The port to kvmprof: a device node, or a Unix socket [default: the port named kvmprof.0]
     #[arg(long, value_name = "PATH")]
     port: Option<PathBuf>,
-    /// Permissions of the nodes but /dev/profil, in octal
+    /// Permissions of the nodes, in octal; those of /dev/profil and /dev/pmc are always 0666
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = parse_mode)]
     mode: u32,
-    /// Group of the nodes but /dev/profil, a name or a number
+    /// Group of the nodes but /dev/profil and /dev/pmc, a name or a number
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// How long to wait for the port and for kvmprof
@@ -44,7 +44,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Where groups have their numbers (group(5)).
+/// The file with the numbers of groups (group(5)).
 const GROUPS: &str = "/etc/group";
 
 /// The number of a group.
@@ -64,10 +64,10 @@ fn find_group(groups: &str, group: &str) -> Option<u32> {
     })
 }
 
-/// Does what the command line says; the result is whether that went well.
+/// Does what the command line says. Returns whether this succeeded.
 ///
 /// # Errors
-/// What keeps the nodes from being made or served.
+/// Any error that keeps the nodes from being made or served.
 pub fn run(arguments: Arguments) -> anyhow::Result<bool> {
     kernel_log::start(arguments.foreground);
     let settings = Settings {
@@ -102,10 +102,31 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::nodes::Node;
 
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_all_nodes_and_those_with_fixed_permissions() {
+        let command = Arguments::command();
+        let about = command.get_about().unwrap().to_string();
+        let help_of = |option: &str| {
+            let mut arguments = command.get_arguments();
+            let argument = arguments.find(|argument| argument.get_id().as_str() == option);
+            argument.unwrap().get_help().unwrap().to_string()
+        };
+        for node in Node::all(1) {
+            let path = format!("/dev/{}", node.name);
+            assert!(about.contains(&path), "{path}: {about}");
+            for option in ["mode", "group"] {
+                let help = help_of(option);
+                let is_named = help.contains(&path);
+                assert_eq!(is_named, node.is_for_everybody(), "{path}: {help}");
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Going to the background, telling that the nodes are there, and being stopped.
+//! Runs in the background, reports that the nodes are ready, and stops on signals.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -9,45 +9,44 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// What tells the process that was started how the one in the background has fared.
+/// How this process reports that it is ready.
 #[derive(Debug)]
 pub enum Readiness {
-    /// It stays in the foreground.
+    /// The process stays in the foreground.
     Foreground,
     /// The process that was started waits at the other end.
     Background(UnixStream),
 }
 
-/// Which process this is after [`go_to_background`].
+/// Which of the two processes this is after [`go_to_background`].
 #[derive(Debug)]
 pub enum Process {
-    /// The one that was started; it has to end with success if the nodes are there.
+    /// The process that was started. Its exit status has to be success if the nodes are there.
     Started {
-        /// Whether they are.
+        /// Whether the nodes are there.
         success: bool,
     },
-    /// The one in the background.
+    /// The process in the background.
     Background(Readiness),
 }
 
-/// Forks. The process that was started waits until the one in the background has said whether it
-/// could start.
+/// Forks. The process that was started waits until the one in the background has reported whether it could start.
 ///
 /// # Errors
-/// When there can't be another process, or this one has several threads: the new one would have only the calling one, and locks that others hold would
-/// stay so.
+/// If fork(2) fails, or this process has several threads: the new process would have only the calling thread, and locks that other threads
+/// hold would stay locked.
 pub fn go_to_background() -> io::Result<Process> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         let why = "it has several threads already";
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     }
     let (mut ours, theirs) = UnixStream::pair()?;
-    // SAFETY: this is the only thread, so the new process can go on with whatever this one could.
+    // SAFETY: this is the only thread, so the new process can do whatever this one could.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(ours);
-            // SAFETY: takes no memory. It can't fail: a new process leads no group.
+            // SAFETY: setsid takes no memory. It can't fail, because a new process leads no group.
             unsafe { libc::setsid() };
             Ok(Process::Background(Readiness::Background(theirs)))
         }
@@ -61,11 +60,11 @@ pub fn go_to_background() -> io::Result<Process> {
 }
 
 impl Readiness {
-    /// Tells that the nodes are there, also systemd if that asks for it (sd_notify(3)), and lets go of
-    /// the terminal if in the background.
+    /// Reports that the nodes are there, also to systemd if it asks for that (sd_notify(3)). A process in the background lets go of the
+    /// terminal.
     ///
     /// # Errors
-    /// When there is no `/dev/null`.
+    /// If there is no `/dev/null`, or its descriptor can't be duplicated.
     pub fn tell(self) -> io::Result<()> {
         if let Some(path) = std::env::var_os("NOTIFY_SOCKET")
             && let Err(error) = notify_systemd(&path)
@@ -81,7 +80,7 @@ impl Readiness {
             rustix::stdio::dup2_stdin(&null)?;
             rustix::stdio::dup2_stdout(&null)?;
             rustix::stdio::dup2_stderr(&null)?;
-            // It may have been killed meanwhile; the nodes are there all the same.
+            // The starter may have been killed meanwhile. The nodes are there all the same.
             let _ = starter.write_all(b"1");
         }
         Ok(())
@@ -98,10 +97,10 @@ fn notify_systemd(path: &OsStr) -> io::Result<()> {
     Ok(())
 }
 
-/// A stream that becomes readable when the program should stop.
+/// A stream that becomes readable when a signal asks the program to stop.
 ///
 /// # Errors
-/// When the handlers can't be set up.
+/// If the handlers can't be set up.
 pub fn stop_signals() -> io::Result<UnixStream> {
     let (ours, handlers) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {

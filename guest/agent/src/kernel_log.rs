@@ -1,25 +1,24 @@
-//! Messages to the kernel's log, where they can be read before there is any other.
+//! Messages to the kernel's log, where they can be read before any other log exists.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-/// Where the kernel takes messages (`Documentation/ABI/testing/dev-kmsg`).
+/// The file to which messages for the kernel's log are written (`Documentation/ABI/testing/dev-kmsg`).
 const KERNEL_LOG: &str = "/dev/kmsg";
-/// The kernel cuts longer messages into lines.
+/// Maximum length of a message, in bytes. The kernel splits longer ones into lines.
 const LENGTH_MAX: usize = 900;
 
-/// Writes to the kernel's log, and to standard error, which is nowhere once the program is in the
-/// background.
+/// Writes to the kernel's log and to standard error, which is `/dev/null` once the program is in the background.
 struct KernelLog {
     kernel: Option<File>,
-    /// What goes to standard error too.
+    /// The levels that go to standard error too.
     to_stderr: LevelFilter,
 }
 
-/// Starts logging; `foreground` says that standard error is there for good. It can't fail: without
-/// a kernel log there is standard error.
+/// Starts logging; `foreground` says that standard error stays open. This can't fail: without a kernel log, messages go to standard error
+/// alone.
 pub fn start(foreground: bool) {
     let logger = KernelLog {
         kernel: OpenOptions::new().write(true).open(KERNEL_LOG).ok(),
@@ -46,7 +45,7 @@ fn priority(level: Level) -> u32 {
         }
 }
 
-/// One message as the kernel takes it: one line, one write.
+/// A message in the form that the kernel takes: one line in one write.
 fn line(level: Level, text: &str) -> String {
     let mut text = text.replace('\n', " ");
     if let Some((end, _)) = text.char_indices().find(|(at, _)| *at >= LENGTH_MAX) {
@@ -66,11 +65,11 @@ impl Log for KernelLog {
         }
         let text = record.args().to_string();
         if let Some(mut kernel) = self.kernel.as_ref() {
-            // There is nowhere to tell of a failure.
+            // A failure can't be reported anywhere.
             let _ = kernel.write_all(line(record.level(), &text).as_bytes());
         }
         if record.level() <= self.to_stderr {
-            // In one piece: others write to the same console.
+            // One write, because other programs write to the same console.
             let _ = std::io::stderr().write_all(format!("pcsd: {text}\n").as_bytes());
         }
     }

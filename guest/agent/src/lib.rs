@@ -1,9 +1,8 @@
-//! pcsd: gives a Linux guest of kvmprof's the nodes `/dev/pcs`, `/dev/prf`, `/dev/prf0`..., `/dev/profil` and `/dev/pmc`.
+//! pcsd: gives a Linux guest of kvmprof the nodes `/dev/pcs`, `/dev/prf`, `/dev/prf0`..., `/dev/profil` and `/dev/pmc`.
 //!
-//! The kernel's CUSE makes the nodes and brings what is done to them here ([`cuse`]); each operation
-//! becomes a request to kvmprof ([`nodes`]), which travels over a port of the virtio console
-//! ([`port`]). One thread does all of it, and never waits for any one of them ([`agent`]); only what a
-//! caller could draw out, a look into its memory, is left to others.
+//! The kernel's CUSE makes the nodes and passes operations on them to pcsd ([`cuse`]). Each operation becomes a request to kvmprof
+//! ([`nodes`]), which travels over a port of the virtio console ([`port`]). One thread does all of this, and never waits for a single
+//! operation ([`agent`]). Only looks at a caller's memory, which the caller could delay, have threads of their own.
 
 pub mod agent;
 mod caller_reader;

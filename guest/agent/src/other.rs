@@ -1,11 +1,11 @@
-//! Another pcsd that has the nodes: there can be only one.
+//! Finds another pcsd that has the nodes: there can be only one.
 
 use std::fs;
 use std::path::Path;
 
 use crate::cuse::CUSE;
 
-/// The pid of another process `pcsd` that serves nodes; `None` when there is none, or it can't be seen.
+/// The pid of another process `pcsd` that serves nodes; `None` if there is none, or it isn't visible.
 pub(crate) fn running() -> Option<u32> {
     find(Path::new("/proc"), std::process::id())
 }
@@ -18,7 +18,7 @@ fn find(processes: &Path, ours: u32) -> Option<u32> {
     pids.find(|pid| *pid != ours && serves_nodes(&processes.join(pid.to_string())))
 }
 
-/// Whether it is a pcsd with nodes. One that only waits for another in the background has none.
+/// Whether the process is a pcsd with nodes. A pcsd that only waits for another one in the background has none.
 fn serves_nodes(process: &Path) -> bool {
     let name = fs::read_to_string(process.join("comm"));
     if name.is_ok_and(|name| name.trim_end() == "pcsd")

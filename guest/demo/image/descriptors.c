@@ -45,9 +45,9 @@ void set_up_descriptors(struct vcpu *vcpu)
     uint64_t interrupt_stack = (uint64_t)&interrupt_stacks[vcpu->index + 1];
 
     /*
-     * User mode may use no port, unless a workload allows one. The bitmap is for
-     * that, since where user mode runs natively on a KVM without VT-x or SVM
-     * there is no IOPL.
+     * User mode may use no port, unless a workload allows one in the bitmap.
+     * There is no IOPL for this where user mode runs natively on a KVM without
+     * VT-x or SVM.
      */
     state->rsp0[0] = (uint32_t)interrupt_stack;
     state->rsp0[1] = (uint32_t)(interrupt_stack >> 32);

@@ -56,7 +56,7 @@ static void print_hexadecimal(uint64_t value)
         out8(SERIAL_PORT, (uint8_t)"0123456789abcdef"[value >> shift & 15]);
 }
 
-/* Prints the exception, then resets the machine by a triple fault, which can't be taken for success. */
+/* Prints the exception, then resets the machine by a triple fault, which can't be mistaken for success. */
 __attribute__((noreturn, used)) void exception(const uint64_t *frame)
 {
     static const uint8_t vectors_with_error_code[] = { 8, 10, 11, 12, 13, 14, 17, 21, 29, 30 };

@@ -1,8 +1,8 @@
 /*
- * Declarations for all C files. The kernel has one stack per vCPU and no scheduler: a workload is a
- * function that calls resume_user() for a slice of a process, and gets the system call that ends it as a
- * return value; other system calls are served on the stack that they come in on. The kernel itself has no workload: each guest that is linked with it defines
- * run_workload().
+ * Declarations for all C files. The kernel has one stack per vCPU and no scheduler: a workload is a function that
+ * calls resume_user() for a slice of a process, and gets the system call that ends it as a return value; other
+ * system calls are served on the stack on which they come in. The kernel itself has no workload: each guest that
+ * is linked with it defines run_workload().
  */
 #ifndef KERNEL_H
 #define KERNEL_H
@@ -131,8 +131,8 @@ enum {
     CALL_INTERRUPTS_OFF,         /* have the kernel do something with interrupts off */
 };
 
-/* For functions that are in stacks under their names: compilers neither inline them nor make others of them. Equal ones would be
- * merged but for different assembly in them, which is a comment. */
+/* For functions that appear in stacks with their names: compilers neither inline nor clone them. Compilers would merge equal
+ * functions, so each has different assembly, which is a comment. */
 #if defined(__clang__)
 #define OWN_FRAME __attribute__((noinline))
 #else
@@ -198,7 +198,7 @@ static inline struct vcpu *this_vcpu(void)
 }
 
 /*
- * What the guest is for; every guest defines it. Each vCPU calls it on its own
+ * The guest's workload; every guest defines it. Each vCPU calls it on its own
  * kernel stack, with interrupts off, in ROW_SWITCHING. A vCPU that returns from
  * it stops.
  */

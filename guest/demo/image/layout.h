@@ -1,7 +1,7 @@
 /*
  * Constants that assembly and C share: where things lie in memory and in the
  * structures that assembly touches. kernel.h checks the offsets against its
- * structures, src/lib.rs has the row numbers and the truth's layout once more.
+ * structures, src/lib.rs repeats the row numbers and the truth's layout.
  */
 #ifndef LAYOUT_H
 #define LAYOUT_H
@@ -26,7 +26,7 @@
 #define DEVICES 0xc0000000
 #define DEVICES_END 0x100000000
 
-/* User mode may use a port below this if its bit in the task state is 0. At first there is none. */
+/* User mode may use a port below this if its bit in the task state is 0. At first no bit is. */
 #define BITMAP_PORTS 0x518
 
 /* Selectors. */

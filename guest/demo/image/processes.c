@@ -70,7 +70,7 @@ static USER_CODE void dye(uint64_t length)
     } while (rdtsc() - start < length);
 }
 
-/* Who calls these loops: src/stacks.rs has the same once more. */
+/* The callers of these loops, which src/stacks.rs repeats. */
 
 static USER_CODE void lay_warp(uint64_t length)
 {
@@ -284,7 +284,7 @@ __attribute__((weak)) void do_system_call(uint64_t number)
     (void)number;
 }
 
-/* Called by system_call_entry on the interrupt stack; what it returns is the result. */
+/* Called by system_call_entry on the interrupt stack; its return value is the system call's result. */
 uint64_t serve_system_call(uint64_t number)
 {
     truth_entered(ROW_SWITCHING);
@@ -311,7 +311,7 @@ static __attribute__((always_inline)) inline void pass(uint64_t length)
         __asm__ volatile("");
 }
 
-/* The next three are separate functions, since rows of the truth differ by them. */
+/* The next three are separate functions, because rows of the truth differ by them. */
 
 /* Kernel work on behalf of a process, interrupts on. */
 OWN_FRAME void compute(uint64_t length)

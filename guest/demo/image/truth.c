@@ -40,8 +40,8 @@ static void cpuid(uint32_t leaf, uint32_t *eax, uint32_t *ebx)
     __asm__ volatile("cpuid" : "+a"(*eax), "=b"(*ebx), "+c"(ecx), "=d"(edx));
 }
 
-/* KVM's first value includes time before the guest, and may take until the next exit: so this comes
- * early. */
+/* KVM's first value includes time before the guest, and may take until the next exit, so this is
+ * called early. */
 void steal_time_enable(struct vcpu *vcpu)
 {
     uint32_t eax, ebx;
@@ -54,7 +54,7 @@ void steal_time_enable(struct vcpu *vcpu)
         wrmsr(MSR_STEAL_TIME, (uint64_t)&vcpu->steal_time | STEAL_TIME_ENABLE);
 }
 
-/* After local_apic_calibrate(). */
+/* Must be called after local_apic_calibrate(). */
 void truth_calibrate(void)
 {
     cycles_per_nanosecond = (kvmprof_truth.tsc_khz << 20) / 1000000;

@@ -66,7 +66,7 @@ mod tests {
     type Header = FileHeader64<LittleEndian>;
     const LITTLE: LittleEndian = LittleEndian;
 
-    /// Type and descriptor of each note of our owner.
+    /// Type and descriptor of each note of kvmprof.
     fn notes() -> Vec<(u32, &'static [u8])> {
         let header = Header::parse(ELF).unwrap();
         let mut found = Vec::new();

@@ -1,9 +1,9 @@
-//! Who calls whom in the workload, as image/processes.c and image/workload/mixed.c have it.
+//! The call stacks of the workload, which `image/processes.c` and `image/workload/mixed.c` determine.
 
-/// A stack of the workload in one of the functions that take its time.
+/// A call stack of the workload in one of the functions that use its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {
-    /// The process on whose behalf it runs; 0 is idle.
+    /// The process on whose behalf the stack runs; 0 is idle.
     pub pid: i32,
     /// The kernel's functions, innermost first; none in user mode.
     pub kernel: &'static [&'static str],
@@ -87,15 +87,15 @@ static STACKS: &[Stack] = &[
     },
 ];
 
-/// What an interrupt of the timer adds to the stack that it interrupts, innermost function first.
+/// The functions that a timer interrupt adds to the stack that it interrupts, innermost first.
 pub const INTERRUPT: &[&str] = &["service_interrupt", "timer_interrupt", "timer_entry"];
 
-/// The stacks of the workload in the functions that take its time, but for [`INTERRUPT`]s.
+/// The stacks of the workload in the functions that use its time, without [`INTERRUPT`]s.
 pub fn stacks() -> &'static [Stack] {
     STACKS
 }
 
-/// The process whose program has the function; `None` for the kernel's.
+/// The process whose program has the function; `None` for functions of the kernel.
 pub fn process_of(function: &str) -> Option<i32> {
     let mut stacks = STACKS.iter();
     let stack = stacks.find(|stack| stack.user.contains(&function))?;

@@ -48,7 +48,7 @@ pub struct VcpuTruth {
     pub updates: u64,
     /// The present row, an index into [`crate::rows`].
     pub running: usize,
-    /// The begin of the present row, in TSC cycles as the guest's kernel reads them. Its time isn't in `cycles` yet.
+    /// The start of the present row, in TSC cycles as the guest's kernel reads them. Its time isn't in `cycles` yet.
     pub since: u64,
     /// Guest TSC cycles of each row up to the last transition, without stolen ones.
     pub cycles: [u64; ROWS],
@@ -123,7 +123,7 @@ impl Image {
 }
 
 impl Truth {
-    /// Parses a copy of [`Image::truth_area`] that was made while no vCPU ran. They may have stopped anywhere.
+    /// Parses a copy of [`Image::truth_area`] that was made while no vCPU ran. The vCPUs may have stopped anywhere.
     ///
     /// # Errors
     ///

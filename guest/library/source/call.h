@@ -1,5 +1,5 @@
 /*
- * What is said to /dev/profil (guest/abi/PROFIL.md). tests/library.rs compares it with the definitions of the wire.
+ * The protocol of /dev/profil (guest/abi/PROFIL.md). tests/library.rs compares it with the definitions of the wire.
  */
 #ifndef KVMPROF_CALL_H
 #define KVMPROF_CALL_H
@@ -20,7 +20,7 @@ enum {
 /* A flag: every tick is stored. */
 #define EVERY_TICK 1
 
-/* The data of PROFIL_CALL. What is last in it pcsd fills in, who sees who calls. */
+/* The data of PROFIL_CALL. pcsd, which knows the caller, fills in pid, time and program. */
 struct call {
 	uint32_t function;
 	uint32_t flags;

@@ -1,7 +1,7 @@
 /*
- * The way to the devices. One is open during a call only: so there is nothing to be shared by threads, inherited by fork, or
- * closed by a program that closes all that it doesn't know. Nothing here takes memory or a lock, so that signal handlers may
- * call it. The C library isn't used for it: its open(2) is a cancellation point.
+ * Access to the devices. A device is open only during a call, so that there is nothing that threads share, that fork passes
+ * on, or that a program closes which closes all descriptors that it doesn't know. Nothing here allocates memory or takes a
+ * lock, so that signal handlers may call it. The C library isn't used, because its open(2) is a cancellation point.
  */
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static void set_signals(int how, const uint64_t *signals, uint64_t *before)
 	system_call(SYS_rt_sigprocmask, how, (long)signals, (long)before, SIGNALS, 0, 0);
 }
 
-/* As system_call, but for SIGSTOP, which interrupts though all signals are blocked. */
+/* Like system_call, but repeats a call that SIGSTOP has interrupted, which can't be blocked. */
 static long whole_call(long number, long a, long b, long c)
 {
 	long result;
@@ -38,7 +38,7 @@ long kvmprof_carry_out(const char *node, unsigned long command, void *data)
 	uint64_t before = 0;
 	long device, result;
 
-	/* A signal takes back a call that is under way. A program with a fast timer would never get one done. */
+	/* A signal cancels a call in progress. A program with a fast timer would never complete one. */
 	set_signals(SIG_BLOCK, &all, &before);
 	device = whole_call(SYS_openat, AT_FDCWD, (long)node, O_RDWR | O_CLOEXEC);
 	result = device == -ENOENT ? -ENODEV : device;

@@ -1,4 +1,4 @@
-/* The way to the devices, and system calls without the C library. */
+/* Access to the devices, and system calls without the C library. */
 #ifndef KVMPROF_DEVICE_H
 #define KVMPROF_DEVICE_H
 
@@ -9,10 +9,10 @@
 #define INTERNAL __attribute__((visibility("hidden")))
 #define EXPORTED __attribute__((visibility("default")))
 
-/* Has a device, by its node, carry out a command with this data. The result is the command's, or a negative errno. */
+/* Executes a command with this data on the device of a node. Returns the command's result, or a negative errno. */
 INTERNAL long kvmprof_carry_out(const char *node, unsigned long command, void *data);
 
-/* Makes a system call. The result is the kernel's: a negative errno if it failed. errno stays as it is. */
+/* Makes a system call. Returns the kernel's result, a negative errno if it failed. Doesn't change errno. */
 static inline long system_call(long number, long a, long b, long c, long d, long e, long f)
 {
 	register long fourth __asm__("r10") = d;

@@ -1,5 +1,5 @@
 /*
- * The functions of pmc(9). As in NetBSD's kernel those that can fail return an error number; errno stays as it is.
+ * The functions of pmc(9). As in NetBSD's kernel, functions that can fail return an error number, and don't change errno.
  */
 
 #include <errno.h>
@@ -10,13 +10,13 @@
 #include "device.h"
 #include "pmc_call.h"
 
-/* What this header declares is what programs are linked with. */
+/* Programs are linked with the functions that this header declares. */
 #pragma GCC visibility push(default)
 #include <sys/pmc.h>
 #pragma GCC visibility pop
 
-/* A struct lwp * is no pointer, but a process's number above a set bit: so it is never NULL, and other pointers are told
- * from it. Negative numbers reach above this. */
+/* A struct lwp * is no pointer, but a process's id, shifted above a set lowest bit: so it is never NULL, and differs from
+ * other pointers. Negative ids exceed this maximum. */
 #define LWP_MAX UINT32_MAX
 
 struct lwp *pmc_lwp(pid_t pid)
@@ -43,7 +43,7 @@ static long carry_out(struct pmc_call *call)
 	return kvmprof_carry_out(PMC_NODE, PMC_CALL, call);
 }
 
-/* Of a function that returns an error number. */
+/* Calls a function that returns an error number. */
 static int error_of(struct pmc_call *call)
 {
 	long result = carry_out(call);
@@ -51,7 +51,7 @@ static int error_of(struct pmc_call *call)
 	return result < 0 ? (int)-result : 0;
 }
 
-/* Of a function that tells whether something is so. */
+/* Calls a function that returns whether something is true. */
 static int is_so(struct pmc_call *call)
 {
 	return carry_out(call) > 0;

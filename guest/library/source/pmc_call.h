@@ -1,5 +1,5 @@
 /*
- * What is said to /dev/pmc (guest/abi/PMC.md). tests/library.rs compares it with the definitions of the wire.
+ * The protocol of /dev/pmc (guest/abi/PMC.md). tests/library.rs compares it with the definitions of the wire.
  */
 #ifndef KVMPROF_PMC_CALL_H
 #define KVMPROF_PMC_CALL_H
@@ -29,12 +29,12 @@ enum {
 	PMC_IS_ENABLED = 16,
 };
 
-/* In the place of a process: the caller, the kernel, and what pcsd refuses. */
+/* In place of a pid: the caller, the kernel, and a value that pcsd refuses. */
 #define PMC_PID_CALLER 0
 #define PMC_PID_KERNEL (-1)
 #define PMC_PID_NONE INT32_MIN
 
-/* The data of PMC_CALL. pcsd replaces the caller's pid, and sets the time; the value comes back. */
+/* The data of PMC_CALL. pcsd replaces the caller's pid, and sets the time; the result has the value. */
 struct pmc_call {
 	uint32_t function;
 	uint32_t flags;

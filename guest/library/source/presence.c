@@ -1,10 +1,10 @@
 /*
- * The hypervisor stores to pages that are there, and are the process's alone. One that was never written isn't, nor is any
- * after fork(2), which has parent and child share them until one of them writes. So each page is written once without
- * changing it: when a function is turned on, and in parent and child after each fork.
+ * The hypervisor stores only to pages that are present and private to the process. A page that was never written isn't, and
+ * no page is after fork(2), because parent and child share it until one of them writes. So each page is written once
+ * without changing it: when a function is turned on, and in parent and child after each fork.
  *
- * The program may have unmapped its buffer, or may never have had one; that mustn't end it. Hence the kernel writes:
- * futex(2) with FUTEX_WAKE_OP changes a word atomically, here by an or with 0, and fails with EFAULT where it can't.
+ * The program may have unmapped its buffer, or may never have had one; this must not end it. So the kernel writes:
+ * futex(2) with FUTEX_WAKE_OP changes a word atomically, here by an or with 0, and fails with EFAULT if it can't.
  */
 
 #include <linux/futex.h>
@@ -15,14 +15,14 @@
 
 /* The smallest page. */
 #define PAGE 4096
-/* Beyond this many bytes a buffer isn't made present: the program may have reserved more than there is memory. */
+/* A buffer of more bytes isn't made present, because the program may have reserved more than there is memory. */
 #define PRESENT_MAX ((size_t)64 << 20)
-/* The word changes by an or with 0; whom to wake depends on what hardly any word is equal to. */
+/* Changes the word by an or with 0. Waiters are woken only if it equals a number that hardly any word has. */
 #define OR_WITH_ZERO FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0x800)
 
 struct target kvmprof_solaris, kvmprof_aix;
 
-/* Nobody waits for this. */
+/* A futex that nobody waits for. */
 static uint32_t nothing;
 
 static int write_unchanged(uintptr_t address)
@@ -69,6 +69,6 @@ static void make_all_present(void)
 
 __attribute__((constructor)) static void watch_forks(void)
 {
-	/* Without memory for it, stores wait until the program itself writes to the page. */
+	/* If there is no memory for this, stores wait until the program itself writes to the page. */
 	(void)pthread_atfork(NULL, make_all_present, make_all_present);
 }

@@ -1,4 +1,4 @@
-/* Keeping the pages present that the hypervisor stores to. */
+/* Keeps the pages present to which the hypervisor stores. */
 #ifndef KVMPROF_PRESENCE_H
 #define KVMPROF_PRESENCE_H
 
@@ -8,18 +8,18 @@
 #include "call.h"
 #include "device.h"
 
-/* What a function has turned on stores to this memory. Threads may change it at the same time: a mixture of two buffers costs
- * page faults, nothing else. */
+/* The memory to which a function stores that is on. Threads may change it at the same time: a mixture of two buffers costs
+ * only page faults. */
 struct target {
 	uint32_t function;
 	uintptr_t start;
 	size_t length;
 };
 
-/* That of Solaris' functions, which exclude each other, and that of AIX's. */
+/* The target of Solaris' functions, which exclude each other, and that of AIX's. */
 INTERNAL extern struct target kvmprof_solaris, kvmprof_aix;
 
-/* Makes the target's pages present and the process's own, as a write to each would. Returns 0 if it can't write one. */
+/* Makes the target's pages present and private to the process, as a write to each would. Returns 0 if it can't write one. */
 INTERNAL int kvmprof_make_present(const struct target *target);
 
 /* Sets the target, and makes it present. */

@@ -12,8 +12,8 @@
 #include "pcsample.h"
 #include "presence.h"
 
-/* <unistd.h> has profil by its own type, and profil.h and mon.h have two other functions by that name: so they are
- * declared here, and the tests compare them with the headers. */
+/* <unistd.h> declares profil with a type of its own, and profil.h and mon.h declare two other functions with that name. So
+ * they are declared here, and the tests compare them with the headers. */
 EXPORTED void kvmprof_profil(unsigned short *buff, unsigned int bufsiz, unsigned long offset, unsigned int scale);
 EXPORTED int kvmprof_aix_profil(void *buffer, unsigned int size, unsigned long offset, unsigned int scale);
 EXPORTED int profil(unsigned short *buffer, size_t size, size_t offset, unsigned int scale);
@@ -55,7 +55,7 @@ static long carry_out(struct call *call)
 	return kvmprof_carry_out(PROFIL_NODE, PROFIL_CALL, call);
 }
 
-/* What a function returns that tells of errors as system calls do. */
+/* The return value of a function that reports errors as system calls do. */
 static long outcome(long result)
 {
 	if (result >= 0)
@@ -89,7 +89,7 @@ int profil(unsigned short *buffer, size_t size, size_t offset, unsigned int scal
 	return 0;
 }
 
-/* By this name glibc's own start of `cc -pg` programs calls profil; a static program can be linked to have this one. */
+/* The name by which glibc's start of `cc -pg` programs calls profil; a static program can be linked with this one. */
 extern int __profil(unsigned short *buffer, size_t size, size_t offset, unsigned int scale)
 	__attribute__((alias("profil"), visibility("hidden")));
 
@@ -110,7 +110,7 @@ long pcsample(uintptr_t samples[], long nsamples)
 	return outcome(result);
 }
 
-/* The memory that the ranges' counts lie in: one piece, as the manual page has it. */
+/* The memory of the ranges' counts, which is one piece by the manual page. */
 static void memory_of(const struct range *ranges, uintptr_t *start, size_t *length)
 {
 	uintptr_t first = UINTPTR_MAX, end = 0;
@@ -128,7 +128,7 @@ static void memory_of(const struct range *ranges, uintptr_t *start, size_t *leng
 	*length = end > first ? end - first : 0;
 }
 
-/* Follows what the call has turned on or off. What is on stays as it is, but for a buffer that has gone, which has ended it. */
+/* Follows a call that has turned profiling on or off. A target that is on stays, unless its buffer has gone, which ends it. */
 static void aix_called(uint32_t function, int off, uintptr_t start, size_t length)
 {
 	struct target *aix = &kvmprof_aix;
@@ -157,7 +157,7 @@ int kvmprof_aix_profil(void *buffer, unsigned int size, unsigned long offset, un
 	if (result < 0)
 		return (int)outcome(result);
 	if (function == AIX_RANGES) {
-		/* The agent has read the array, so that it is there. */
+		/* The agent has read the array, so it is mapped. */
 		memory_of(buffer, &start, &length);
 		off = ((const struct range *)buffer)->high == NULL;
 	}

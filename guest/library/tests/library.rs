@@ -1,5 +1,5 @@
-//! The library and its headers, as programs in C and C++ on a machine without `/dev/profil` and `/dev/pmc` see them. What it does
-//! where they are, `tests/tests/linux/profil` and `linux/pmc` of the whole system's tests are about.
+//! Tests of the library and its headers with programs in C and C++ on a machine without `/dev/profil` and `/dev/pmc`. For machines with
+//! these devices, see `tests/tests/linux/profil` and `linux/pmc` of the whole system's tests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -65,11 +65,11 @@ fn compile(language: &[&str], source: &str, options: &[&str]) -> Program {
 }
 
 impl Program {
-    /// What it prints, with these variables in its environment.
+    /// The program's output, with these variables in its environment.
     #[track_caller]
     fn prints(&self, environment: &[(&str, &str)]) -> String {
         let mut command = Command::new(&self.file);
-        // Where -pg programs leave what they counted.
+        // Programs compiled with -pg write their counts into this folder.
         command.current_dir(self.file.parent().unwrap());
         let ran = run(command.envs(environment.iter().copied()));
         assert!(ran.status.success(), "{ran:?}");
@@ -77,7 +77,7 @@ impl Program {
     }
 }
 
-/// Where the loader looks for the shared library.
+/// The variable with which the loader finds the shared library.
 fn loads() -> [(&'static str, &'static str); 1] {
     [("LD_LIBRARY_PATH", folder().to_str().unwrap())]
 }
@@ -122,7 +122,7 @@ fn solaris_functions_are_used_from_c_and_cpp() {
     }
 }
 
-/// A program from the manual page has profil from `<unistd.h>`, which is glibc's declaration.
+/// A program from the manual page gets profil from `<unistd.h>`, which has glibc's declaration.
 #[test]
 fn a_program_that_has_the_pages_include_only_gets_the_librarys_profil() {
     for language in [LANGUAGES[1], LANGUAGES[3]] {
@@ -167,7 +167,7 @@ fn pmc_is_used_from_c_and_cpp() {
     }
 }
 
-/// As `docs/pmc.md` has it.
+/// The example is that of `docs/pmc.md`.
 #[test]
 fn the_example_of_the_page_is_a_program() {
     let page = include_str!("../../../docs/pmc.md");
@@ -203,7 +203,8 @@ fn a_program_gets_the_librarys_profil_by_preload() {
     assert_eq!(program.prints(&preload), "another profil\n");
 }
 
-/// The start of a `cc -pg` program calls profil within glibc, where nothing takes its place; but a static program can have it linked.
+/// The start of a `cc -pg` program calls profil within glibc, where the library can't replace it. A static program can be linked with the
+/// library's.
 #[test]
 fn programs_compiled_by_pg_have_to_be_static() {
     let shared = compile(LANGUAGES[1], "timer.c", &["-DPROFILED", "-pg"]);
@@ -222,7 +223,7 @@ fn the_library_exports_its_functions_and_needs_any_glibc() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             [_, "T", name] => exported.push(name),
-            // Weak ones may be missing.
+            // Weak symbols may be missing.
             [.., "U", name] => {
                 let version = name.rsplit_once("@GLIBC_").map(|(_, version)| version);
                 assert!(matches!(version, Some("2.2.5" | "2.3.2")), "{line}");
@@ -230,7 +231,7 @@ fn the_library_exports_its_functions_and_needs_any_glibc() {
             _ => assert!(words.contains(&"w"), "{line}"),
         }
     }
-    // nm sorts them by this machine's language.
+    // nm sorts names by this machine's locale.
     exported.sort_unstable();
     let expected = [
         "PMC_ENABLED",

@@ -1,49 +1,49 @@
-//! Requests by HTTP, for servers of one page: the browser's, and Prometheus's.
+//! HTTP requests, for the small servers of this project: that of a page in the browser, and that of Prometheus's metrics.
 
 use std::io::Read;
 
-/// Longest head of a request, in bytes, and most headers in it: browsers send a tenth of that.
+/// Maximum length of the head of a request, in bytes, and maximum number of its headers. Browsers send a tenth of that.
 const HEAD_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 
 /// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Asks for a document.
+    /// Requests a document.
     Get,
-    /// Asks for the headers only.
+    /// Requests the headers of a document.
     Head,
-    /// Asks something that is in the request's body.
+    /// Sends data in the body of the request.
     Post,
-    /// Asks whether another site's page may get it (fetch.spec.whatwg.org, section 3.2.2).
+    /// Asks whether a page of another site may make the request (fetch.spec.whatwg.org, section 3.2.2).
     Options,
 }
 
-/// A request, as far as it matters here.
+/// A request, reduced to the parts that these servers use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it asks.
+    /// The method.
     pub method: Method,
-    /// From the first slash on.
+    /// The path, from the first slash on.
     pub path: String,
-    /// The server's name and port, as the browser has them.
+    /// The server's name and port, as the client wrote them.
     pub host: String,
-    /// The bytes of the body, as the head tells.
+    /// The length of the body in bytes, according to the head.
     length: Option<usize>,
-    /// What of the body came with the head.
+    /// The part of the body that arrived with the head.
     begin: Vec<u8>,
 }
 
-/// Why a request isn't answered with what it asks for.
+/// Why a request is refused.
 #[derive(Debug)]
 pub enum BadRequest {
-    /// It is no HTTP, too long, or has broken off.
+    /// The request isn't HTTP, is too long, or was cut off.
     Malformed,
-    /// Its method is none of those served.
+    /// The method isn't supported.
     Method,
-    /// It doesn't tell the length of its body.
+    /// The head lacks the length of the body.
     NoLength,
-    /// Its body is too long.
+    /// The body is too long.
     TooLong,
 }
 
@@ -79,7 +79,7 @@ impl Request {
         }
         let mut body = std::mem::take(&mut self.begin);
         body.truncate(length);
-        // What is said to come need not come: memory is taken as it does.
+        // The announced length may never arrive, so memory is allocated only for bytes that have.
         let rest = (length - body.len()) as u64;
         let read = stream.take(rest).read_to_end(&mut body);
         read.map_err(|_| BadRequest::Malformed)?;
@@ -89,7 +89,7 @@ impl Request {
         Ok(body)
     }
 
-    /// The request of this head; `None` while it isn't whole.
+    /// The request with this head; `None` while the head is incomplete.
     fn parse(head: &[u8]) -> Result<Option<Self>, BadRequest> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);

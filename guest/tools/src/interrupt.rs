@@ -65,7 +65,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// A handle that other threads interrupt with.
+    /// A handle with which other threads interrupt the command.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.clone())
     }

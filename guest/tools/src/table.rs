@@ -22,7 +22,7 @@ pub struct Spacing {
     pub gap: &'static str,
 }
 
-/// `part` of `whole` in percent, with one decimal place; `-` of nothing.
+/// `part` of `whole` in percent, with one decimal place; `-` if `whole` is 0.
 #[expect(
     clippy::cast_precision_loss,
     reason = "it is shown with one decimal place"
@@ -34,7 +34,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole as f64)
 }
 
-/// Writes `rows` in columns with this alignment; cells beyond these are left out. What isn't visible is replaced.
+/// Writes `rows` in columns with this alignment; cells beyond these columns are left out. Invisible characters are replaced.
 ///
 /// # Errors
 /// Writing to `output` failed.
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(String::from_utf8(output).unwrap(), expected);
     }
 
-    /// A symbol's name is what a guest's file says.
+    /// A symbol's name comes from a guest's file, and can contain anything.
     #[test]
     fn a_name_makes_no_further_rows() {
         let rows = [["7", "main\n  1  forged\t\u{202e}"]].map(|row| row.map(str::to_owned));

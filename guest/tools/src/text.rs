@@ -1,10 +1,10 @@
-//! Text for terminals. Guests, peers and files choose what is in it, and can put anything there.
+//! Makes text safe for terminals. The text comes from guests, peers and files, and can contain anything.
 
 use std::fmt::Write;
 
 use kvmprof_abi::text::{is_visible, visible};
 
-/// `text` with U+FFFD in place of what isn't visible ([`is_visible`]); lines and tabs stay.
+/// `text` with U+FFFD in place of invisible characters ([`is_visible`]); line ends and tabs stay.
 pub fn visible_lines(text: &str) -> String {
     let shown = |character| match character {
         '\n' | '\t' => character,
@@ -14,13 +14,14 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// `rows`, a line each, with U+FFFD in place of what isn't visible ([`visible`]): a name in one can't look like a further row.
+/// `rows`, each on a line, with U+FFFD in place of invisible characters ([`visible`]), so that a name in a row can't look like a further
+/// row.
 pub fn visible_rows(rows: &[String]) -> String {
     let line = |row: &String| visible(row) + "\n";
     rows.iter().map(line).collect()
 }
 
-/// The JSON text `json` with escapes in place of what isn't visible: that is in strings only.
+/// The JSON text `json` with escapes in place of invisible characters, which occur only in its strings.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {

@@ -22,7 +22,7 @@ struct Device {
     changed: Condvar,
     /// The error of `PCS_SETHZ`, if another consumer runs.
     hz_error: Option<Errno>,
-    /// Reads fail from now on.
+    /// Whether reads fail.
     gone: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Device {
 }
 
 impl Device {
-    /// The end of the virtual machine.
+    /// Ends the virtual machine.
     fn end_machine(&self) {
         self.lock().stop();
         self.changed.notify_all();
@@ -232,7 +232,7 @@ fn everything_that_was_gathered_is_in_the_stream() {
 fn a_process_that_ends_before_the_run_has_its_name() {
     let device = Device::open(2);
     let mut output = Vec::new();
-    // At the begin, with the first samples, with those of the process, and at the end.
+    // Names are looked up at the start, with the first samples, with those of the process, and at the end.
     let mut looks = 0;
     let mut names = || {
         looks += 1;

@@ -136,7 +136,7 @@ fn json_says_the_same() {
     assert_eq!(json["processes"][2]["pid"], -1);
 }
 
-/// Shares of the other ticks mislead from 5 % on; below there is no word of it.
+/// From 5 % of lost or stolen ticks on, the shares of the others mislead; below, there is no warning.
 #[test]
 fn many_lost_ticks_have_a_warning() {
     let of = |lost, stolen| Ledger {

@@ -50,7 +50,7 @@ impl Device {
         self.prf.lock().unwrap()
     }
 
-    /// Waits until it was read so many times more.
+    /// Waits for `times` further reads.
     fn until_read(&self, times: usize) {
         let reads = self.reads.lock().unwrap();
         let enough = *reads + times;
@@ -61,7 +61,7 @@ impl Device {
         );
     }
 
-    /// Ticks in the kernel.
+    /// Feeds `count` ticks in the kernel at `pc`.
     fn feed(&self, pc: u64, count: usize) {
         for _ in 0..count {
             self.lock().feed(&Ticks {
@@ -240,7 +240,7 @@ fn prfdc_records_until_it_is_interrupted() {
         scope.spawn(|| {
             device.until_read(1);
             device.feed(0x1000, 5);
-            // The first one may have begun before.
+            // The first of these reads may have begun before the ticks.
             device.until_read(2);
             stopper.stop();
         });
@@ -253,7 +253,7 @@ fn prfdc_records_until_it_is_interrupted() {
     let sums = sums(&path);
     assert!(sums.len() >= 3 && sums.is_sorted(), "{sums:?}");
     assert_eq!((sums[0], sums.last()), (0, Some(&5)));
-    // It leaves profiling on.
+    // prfdc leaves profiling on.
     assert!(device.lock().is_on(ALL_VCPUS));
 }
 
@@ -277,7 +277,7 @@ fn prfdc_ends_with_a_record_of_its_hour_and_wants_a_new_file() {
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
-/// Who brings the namelist chooses the names in it.
+/// The author of a namelist chooses the names in it.
 #[test]
 fn hostile_names_do_nothing_to_the_terminal() {
     let device = Device::loaded();

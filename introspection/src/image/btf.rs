@@ -1,7 +1,7 @@
-//! A bounded reader of the kernel's own type information (BTF, `Documentation/bpf/btf.rst`).
+//! A bounded reader of the kernel's type information (BTF, `Documentation/bpf/btf.rst`).
 //!
-//! It reads the offsets of structure members and the values of enumerators, in one pass and without copies: a kernel
-//! has some hundred thousand types.
+//! It reads the offsets of structure members and the values of enumerators, in one pass and without copies, because a
+//! kernel has some hundred thousand types.
 
 use crate::IntrospectionError;
 use crate::bytes::{index_at, u16_at, u32_at};
@@ -22,12 +22,12 @@ const MAX_MEMBERS: usize = 1 << 16;
 
 const KIND_INT: u32 = 1;
 const KIND_ARRAY: u32 = 3;
-/// A `btf_type` that is a structure.
+/// The kind of a `btf_type` that is a structure.
 pub const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
-/// A `btf_type` that is an enumeration of 32-bit numbers.
+/// The kind of a `btf_type` that is an enumeration of 32-bit numbers.
 pub const KIND_ENUM: u32 = 6;
-/// A `btf_type` that gives another type a name.
+/// The kind of a `btf_type` that gives another type a name.
 pub const KIND_TYPEDEF: u32 = 8;
 const KIND_VOLATILE: u32 = 9;
 const KIND_CONST: u32 = 10;
@@ -49,7 +49,7 @@ pub struct Btf<'a> {
     starts: Vec<u32>,
 }
 
-/// Joins the split BTF of a module (`/sys/kernel/btf/NAME`) to that of the kernel that it goes on from
+/// Joins the split BTF of a module (`/sys/kernel/btf/NAME`) with the BTF of the kernel that it extends
 /// (`/sys/kernel/btf/vmlinux`): its type numbers and string offsets continue those of the kernel
 /// (`Documentation/bpf/btf.rst`). The result is one section with the types of both.
 ///
@@ -102,7 +102,7 @@ struct Type {
     kind_flag: bool,
     /// The size in bytes, or the number of the type that this one refers to.
     size_or_type: usize,
-    /// Offset within the types of what follows `struct btf_type`.
+    /// The offset of the data after `struct btf_type`, within the types.
     tail: usize,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Btf<'a> {
         self.structures(structure).offset_of(member)
     }
 
-    /// The structures and unions called `name`, for several look-ups: finding them goes through all types.
+    /// The structures and unions called `name`, for several look-ups, because finding them visits all types.
     pub fn structures(&self, name: &str) -> Structures<'_, 'a> {
         let is_meant = |candidate: &Type| {
             matches!(candidate.kind, KIND_STRUCT | KIND_UNION)
@@ -183,7 +183,7 @@ impl<'a> Btf<'a> {
             .is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// Follows names and qualifiers of a type to a structure or union.
+    /// Follows a type's names and qualifiers to a structure or union.
     fn resolve(&self, mut id: usize) -> Option<Type> {
         for _ in 0..MAX_DEPTH {
             let this = self.by_id(id)?;
@@ -234,8 +234,8 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// Structures and unions of one name. Several files can have private structures of one name: the first one that has the
-/// requested member counts.
+/// Structures and unions with one name. Several files may have private structures of the same name; the first structure
+/// that has the requested member counts.
 #[derive(Debug)]
 pub struct Structures<'b, 'a> {
     btf: &'b Btf<'a>,
@@ -243,7 +243,7 @@ pub struct Structures<'b, 'a> {
 }
 
 impl Structures<'_, '_> {
-    /// Like [`Btf::offset_of`].
+    /// As [`Btf::offset_of`].
     pub fn offset_of(&self, member: &str) -> Option<u64> {
         self.find(member).map(|(offset, _)| offset)
     }
@@ -257,7 +257,7 @@ impl Structures<'_, '_> {
         (bits % 8 == 0).then_some(offset + bits / 8)
     }
 
-    /// The size of the first one, in bytes.
+    /// The size of the first structure, in bytes.
     pub fn size(&self) -> Option<u64> {
         u64::try_from(self.candidates.first()?.size_or_type).ok()
     }
@@ -387,7 +387,7 @@ mod tests {
         let list = builder.structure("list_head", &[("next", 0, 0), ("prev", 0, 64)]);
         let base = builder.section();
         let mut builder = builder.split();
-        // Type 3 is the module's, type 1 the kernel's; each has the name of one of its own strings.
+        // Type 3 is the module's and type 1 the kernel's. The name of each is in its own strings.
         let arch = builder.structure("kvm_arch", &[("vm_type", 0, 64)]);
         builder.structure("kvm", &[("vm_list", list, 128), ("arch", arch, 256)]);
         let joined = join(&base, &builder.section()).unwrap();

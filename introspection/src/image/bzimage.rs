@@ -9,7 +9,7 @@ const SETUP_SECTS: usize = 0x1f1;
 const HEADER: usize = 0x202;
 /// The boot protocol's version, 0xMMmm.
 const VERSION: usize = 0x206;
-/// Where the payload starts, in bytes from the protected-mode part (protocol 2.08).
+/// The payload's start, in bytes from the protected-mode part (protocol 2.08).
 const PAYLOAD_OFFSET: usize = 0x248;
 /// The payload's length, in bytes (protocol 2.08).
 const PAYLOAD_LENGTH: usize = 0x24c;

@@ -1,19 +1,19 @@
-//! The compressions that the kernel's build offers (`init/Kconfig`, KERNEL_GZIP and so on).
+//! Unpacks the formats in which the kernel's build can compress a kernel (`init/Kconfig`, KERNEL_GZIP and so on).
 
 use std::io::{self, Read};
 
 use super::super::IntrospectionError;
 use crate::bytes::{index_at, u32_at};
 
-/// Memory that an lzma or xz payload may ask for, in KiB: the kernel's build uses dictionaries of up to
-/// 128 MiB (`scripts/xz_wrap.sh`).
+/// Maximum memory for unpacking an lzma or xz payload, in KiB. The kernel's build uses dictionaries of up to 128 MiB
+/// (`scripts/xz_wrap.sh`).
 const LZMA_MEMORY_KIB: u32 = 192 << 10;
-/// The most that one block of the legacy lz4 format unpacks to, in bytes.
+/// Maximum unpacked size of one block of the legacy lz4 format, in bytes.
 const LZ4_BLOCK: usize = 8 << 20;
 /// Magic number of the legacy lz4 format, which the kernel uses.
 const LZ4_LEGACY: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 
-/// Unpacks `payload` to at most `limit` bytes. Its first bytes tell the format.
+/// Unpacks `payload` to at most `limit` bytes. The format follows from its first bytes.
 pub fn decompress(payload: &[u8], limit: u64) -> Result<Vec<u8>, IntrospectionError> {
     let (format, result) = match payload {
         [0x1f, 0x8b, ..] => (
@@ -55,20 +55,20 @@ pub fn decompress(payload: &[u8], limit: u64) -> Result<Vec<u8>, IntrospectionEr
     }
 }
 
-/// The unpacked size by the last four bytes of `payload`: gzip writes it there, and the kernel's build appends it to
-/// all other formats. It is only a hint for the amount of memory.
+/// The unpacked size according to the last four bytes of `payload`: gzip writes it there, and the kernel's build
+/// appends it to all other formats. It is only a hint for the amount of memory.
 fn size_hint(payload: &[u8], limit: u64) -> usize {
     let hint = payload
         .len()
         .checked_sub(4)
         .and_then(|offset| u32_at(payload, offset))
         .unwrap_or(0);
-    // A wrong size must not cost much memory: no kernel compresses better than 1:16.
+    // A wrong size must not cost much memory, and no kernel compresses better than 1:16.
     let likely = payload.len().saturating_mul(16);
     usize::try_from(u64::from(hint).min(limit)).map_or(0, |hint| hint.min(likely))
 }
 
-/// Reads `reader` to its end, but no further than one byte past `limit`.
+/// Reads `reader` to its end, but at most one byte more than `limit`.
 fn bounded(reader: impl Read, payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::with_capacity(size_hint(payload, limit));
     reader.take(limit + 1).read_to_end(&mut unpacked)?;
@@ -77,8 +77,8 @@ fn bounded(reader: impl Read, payload: &[u8], limit: u64) -> io::Result<Vec<u8>>
 
 /// Unpacks one zstd frame.
 fn zstd_frame(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
-    // The kernel's build appends the size, which isn't part of the zstd frame: find the end of the single frame, then
-    // unpack it into memory of the right size.
+    // The kernel's build appends the size, which isn't part of the zstd frame. So the end of the single frame has to be
+    // found before it is unpacked into memory of the right size.
     let frame_and_size = payload.len().saturating_sub(4);
     let mut whole = vec![0; size_hint(payload, limit)];
     if let Ok(length) = zstd::bulk::decompress_to_buffer(&payload[..frame_and_size], &mut whole) {
@@ -92,7 +92,7 @@ fn zstd_frame(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     )
 }
 
-/// Unpacks the legacy lz4 format: the magic number, then blocks, each with its packed length in front.
+/// Unpacks the legacy lz4 format: the magic number, then blocks, each after its packed length.
 fn lz4_legacy(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     let mut unpacked = vec![0; size_hint(payload, limit)];
     let mut length = 0;
@@ -118,7 +118,7 @@ fn lz4_legacy(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
         length += result.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     }
     unpacked.truncate(length);
-    // The format has no checksum: damage shows by the size, if at all.
+    // The format has no checksum, so only a wrong size can show damage.
     let announced = u32_at(rest, 0).map(u64::from);
     if length as u64 <= limit && announced != Some(length as u64) {
         return Err(io::Error::new(
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Compressible test data, longer than a few lz4 matches.
+    /// Compressible test data, longer than several lz4 matches.
     fn kernel() -> Vec<u8> {
         let mut kernel = b"\x7fELF".to_vec();
         for number in 0..20_000_u32 {
@@ -146,7 +146,7 @@ mod tests {
         kernel
     }
 
-    /// Appends the unpacked size, as the kernel's build does for all formats but gzip.
+    /// Appends the unpacked size, as the kernel's build does for all formats except gzip.
     fn append_size(mut packed: Vec<u8>, unpacked: &[u8]) -> Vec<u8> {
         packed.extend_from_slice(&u32::try_from(unpacked.len()).unwrap().to_le_bytes());
         packed
@@ -199,7 +199,7 @@ mod tests {
 
     const PACKERS: [Packer; 6] = [gzip, bzip2, zstd, xz, lzma, lz4];
 
-    /// Limit of unpacked bytes in the tests.
+    /// Maximum number of unpacked bytes in the tests.
     const LIMIT: u64 = 2 << 20;
 
     thread_local! {

@@ -16,7 +16,7 @@ const MAX_NOTES: usize = 1024;
 /// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// The virtual address it was linked for.
+    /// The virtual address to which it was linked.
     pub address: u64,
     /// The part of it that is in the file.
     pub data: &'a [u8],
@@ -65,13 +65,13 @@ impl<'a> Vmlinux<'a> {
         &self.segments
     }
 
-    /// The notes of `owner`, as for [`notes`].
+    /// The notes of `owner`, as from [`notes`].
     pub fn notes(&self, owner: &[u8]) -> Vec<(u32, &'a [u8])> {
         notes(self.file, owner)
     }
 
-    /// The link-time address and the data of the section `name`. `None` if there is no such section, or the file has no
-    /// data for it.
+    /// The link-time address and the data of the section `name`. `None` if there is no such section, or it has no data
+    /// in the file.
     pub fn section(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
         let endian = self.header.endian().ok()?;
         let sections = self.header.sections(endian, self.file).ok()?;
@@ -86,8 +86,8 @@ impl<'a> Vmlinux<'a> {
     }
 
     /// The defined symbols of `.symtab`, which stripped kernels lack: link-time addresses, names, and whether each is a
-    /// function. As for nm(1) and kallsyms, everything in code is a function, also assembly labels, which have neither
-    /// a type nor a size.
+    /// function. As in nm(1) and kallsyms, every symbol in code is a function, including assembly labels, which have
+    /// neither a type nor a size.
     pub fn symbols(&self) -> impl Iterator<Item = (u64, &'a str, bool)> {
         use object::read::elf::Sym;
         let table = self.header.endian().ok().and_then(|endian| {
@@ -120,8 +120,8 @@ impl<'a> Vmlinux<'a> {
     }
 }
 
-/// The notes of `owner` in the `PT_NOTE` segments of an ELF file: their types and descriptors. None if the image is
-/// damaged or no 64-bit little-endian ELF file.
+/// The notes of `owner` in the `PT_NOTE` segments of an ELF file: their types and descriptors. Empty if the file is
+/// damaged, or isn't a 64-bit little-endian ELF file.
 pub fn notes<'a>(elf: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
     let mut found = Vec::new();
     let Ok(header) = Header::parse(elf) else {
@@ -140,7 +140,7 @@ pub fn notes<'a>(elf: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
     found
 }
 
-/// The notes of `owner` in `section`, as for [`notes`], whose alignment is 4 bytes.
+/// The notes of `owner` in `section`, as from [`notes`], with an alignment of 4 bytes.
 pub fn notes_in_section<'a>(section: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
     let mut found = Vec::new();
     if let Ok(notes) = NoteIterator::new(LittleEndian, 4, section) {

@@ -1,18 +1,18 @@
-//! The bytes of a kernel by their addresses, and its named parts.
+//! The bytes of a kernel by address, and its named parts.
 
 use super::Symbols;
 use super::elf::{Segment, Vmlinux, notes_in_section};
 
-/// A kernel's image: its file, or a copy of what a running guest has in memory.
+/// A kernel's image: its file, or a copy from a running guest's memory.
 #[derive(Debug)]
 pub struct KernelImage<'a> {
     segments: Vec<Segment<'a>>,
-    /// The file; a running kernel has no sections and no symbol table of ELF.
+    /// The file. A running kernel has no ELF sections and no ELF symbol table.
     file: Option<Vmlinux<'a>>,
 }
 
 impl<'a> KernelImage<'a> {
-    /// The image in `file`.
+    /// The image in the file `file`.
     pub fn from_file(file: Vmlinux<'a>) -> Self {
         Self {
             segments: file.segments().to_vec(),
@@ -20,7 +20,7 @@ impl<'a> KernelImage<'a> {
         }
     }
 
-    /// The image of a running kernel. The addresses of `segments` are those at which it runs.
+    /// The image of a running kernel. `segments` have run-time addresses.
     pub fn from_memory(segments: Vec<Segment<'a>>) -> Self {
         Self {
             segments,
@@ -58,7 +58,7 @@ impl<'a> KernelImage<'a> {
         })
     }
 
-    /// The address and the bytes of the file's section `name`, or of what is between the two symbols `bounds`.
+    /// The address and the bytes of the file's section `name`, or of the range between the two symbols `bounds`.
     pub fn part(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! A kernel's image: the file that the VMM loads, which is unpacked, or what a running guest has in memory.
+//! A kernel's image: the unpacked file that the VMM loads, or a copy from a running guest's memory.
 
 pub(crate) mod btf;
 mod bzimage;
@@ -20,7 +20,7 @@ pub use symbols::Symbols;
 /// An ELF file's first bytes (`ELFMAG`, elf(5)).
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 
-/// Maximum size of an unpacked kernel, in bytes: distribution kernels have some 60 MB, and less than 400 MB with debug
+/// Maximum size of an unpacked kernel, in bytes. Distribution kernels have some 60 MB, and less than 400 MB with debug
 /// information.
 pub const MAX_UNPACKED: u64 = 512 << 20;
 

@@ -42,8 +42,8 @@ impl Symbols {
         }
     }
 
-    /// Takes the symbols of an ELF symbol table: address, name, and whether each is a function. Long names are cut off, and what
-    /// is behind very many is left out.
+    /// The symbols of an ELF symbol table: address, name, and whether each is a function. Long names are truncated, and
+    /// symbols beyond a maximum of names are left out.
     pub(crate) fn from_elf<'a>(found: impl Iterator<Item = (u64, &'a str, bool)>) -> Self {
         let mut text = String::new();
         let mut symbols = Vec::new();
@@ -85,7 +85,7 @@ impl Symbols {
         self.symbols.len()
     }
 
-    /// True when there is no symbol.
+    /// True if there are no symbols.
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
@@ -112,8 +112,8 @@ impl Symbols {
         addresses
     }
 
-    /// The function that holds link-time address `address`, and the offset of the address within it. Functions have no
-    /// sizes here, so the last one has no end.
+    /// The function that contains link-time address `address`, and the offset of the address within it. Functions have
+    /// no sizes here, so the last one has no end.
     pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
         let at = |index: &u32| self.symbols[*index as usize];
         let after = self
@@ -123,8 +123,8 @@ impl Symbols {
         Some((self.name(&symbol), address - symbol.address))
     }
 
-    /// The variable that holds link-time address `address`, and the offset of the address within it. Variables have no sizes here: the
-    /// next symbol ends one, and the last one has no end.
+    /// The variable that contains link-time address `address`, and the offset of the address within it. Variables have
+    /// no sizes here, so each ends at the next symbol, and the last one has no end.
     pub fn variable_at(&self, address: u64) -> Option<(&str, u64)> {
         let after = (self.symbols).partition_point(|symbol| symbol.address <= address);
         let begin = self.symbols.get(after.checked_sub(1)?)?.address;
@@ -134,7 +134,7 @@ impl Symbols {
         Some((self.name(variable), address - begin))
     }
 
-    /// The functions, by address: link-time address, type letter of nm(1), name.
+    /// The functions, sorted by address: link-time address, type letter of nm(1), name.
     pub fn functions(&self) -> impl Iterator<Item = (u64, char, &str)> {
         self.functions.iter().map(|index| {
             let symbol = &self.symbols[*index as usize];
@@ -142,7 +142,7 @@ impl Symbols {
         })
     }
 
-    /// The names that begin with `prefix`, by address.
+    /// The names that begin with `prefix`, sorted by address.
     pub fn names_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         let names = self.symbols.iter().map(|symbol| self.name(symbol));
         names.filter(move |name| name.starts_with(prefix))
@@ -169,7 +169,7 @@ impl Symbols {
 
     fn sort_by_name(&self) -> Vec<u32> {
         let mut indices: Vec<u32> = (0..).take(self.symbols.len()).collect();
-        // A stable sort keeps symbols of one name in the order of their addresses.
+        // A stable sort keeps symbols with the same name in the order of their addresses.
         indices.sort_by(|left, right| self.name_at(*left).cmp(self.name_at(*right)));
         indices
     }
@@ -192,7 +192,7 @@ mod tests {
         )
     }
 
-    /// Of 60,000 symbols with one name of 64 KiB, which take 1.6 MB in a file, 3.8 GB were kept.
+    /// A file of 1.6 MB can have 60,000 symbols with the same name of 64 KiB. A copy of the name for each would take 3.8 GB.
     #[test]
     fn names_that_symbols_share_take_a_bounded_amount_of_memory() {
         let long = "x".repeat(65_000);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(symbols.variable_at(0x3000), Some(("jiffies", 0)));
         assert_eq!(symbols.variable_at(0x3018), Some(("jiffies", 0x18)));
         assert_eq!(symbols.variable_at(0x27ff), Some(("twice", 0x3ff)));
-        // Functions, and nothing.
+        // A function, and no symbol.
         assert_eq!(symbols.variable_at(0x2800), None);
         assert_eq!(symbols.variable_at(0xfff), None);
     }
@@ -234,7 +234,7 @@ mod tests {
             symbols.addresses_of(names),
             [Some(0x1000), Some(0x2000), Some(0x2b00)]
         );
-        // The two of one name have changed places.
+        // The two symbols with the same name have changed places.
         assert_eq!(symbols.address_of("twice"), Some(0x2300));
         assert_eq!(symbols.function_at(0x2302), Some(("twice", 2)));
     }
@@ -243,7 +243,7 @@ mod tests {
     fn looks_up_by_address() {
         let symbols = symbols();
         assert_eq!(symbols.function_at(0x2010), Some(("schedule", 0x10)));
-        // Data between functions counts as part of the function before it.
+        // Data between functions counts as a part of the function before it.
         assert_eq!(symbols.function_at(0x2410), Some(("schedule", 0x410)));
         assert_eq!(symbols.function_at(0xfff), None);
         assert_eq!(symbols.address_after(0x2800), Some(0x3000));

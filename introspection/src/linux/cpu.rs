@@ -20,7 +20,7 @@ const PID_LIMIT: i32 = 4 << 20;
 /// Maximum number of entries of `__per_cpu_offset` that one sample compares.
 const MAX_COMPARED: u64 = 64;
 /// Number of consecutive kernel samples that must show another CPU's offset before it is accepted. A program may set
-/// its GS base to anything, and the kernel runs its first few instructions with that.
+/// its GS base to any value, and the kernel executes its first few instructions with it.
 const MIN_SIGHTINGS: u8 = 8;
 
 /// One vCPU of a Linux guest.
@@ -29,11 +29,11 @@ pub struct Cpu {
     vcpu: u16,
     /// The offset of its per-CPU area, once the areas are set up.
     pub(super) base: Option<u64>,
-    /// Whether the kernel was seen to work with that offset on this vCPU.
+    /// Whether kernel code was seen to use that offset on this vCPU.
     is_seen: bool,
     /// This thread's view of the kernel's modules.
     modules: KnownModules,
-    /// Another CPU's offset that was in the GS base instead, and how many times in a row.
+    /// Another CPU's offset that was in the GS base, and the number of consecutive samples with it.
     other: (u64, u8),
     /// The task that was running at the last sample.
     seen: Option<Seen>,
@@ -41,7 +41,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// `vcpu` is the vCPU's index. Linux numbers CPUs in the order of the MADT, so its CPU number is the same as a rule.
+    /// The vCPU with index `vcpu`. Linux numbers CPUs in the order of the MADT, so its CPU number is usually the same.
     pub fn new(vcpu: u16) -> Self {
         Self {
             vcpu,
@@ -69,7 +69,7 @@ impl Cpu {
             return identity;
         };
         if registers.cpl == 0 && linux.is_module_code(placement, registers.rip) {
-            // Learn the name now, for later readers: the module may be gone by then.
+            // Learn the name now for later readers, because the module may be unloaded by then.
             linux.modules.follow(&mut self.modules);
             (linux.modules).check(memory, placement, self.modules.loaded());
         }
@@ -109,8 +109,8 @@ impl Cpu {
         identity
     }
 
-    /// Takes `task` for the running one, as [`Cpu::identify`] would have found it when the vCPU stood still. Nothing is the
-    /// running one if that isn't a task of the process any more.
+    /// Sets the running task to `task`, as [`Cpu::identify`] would have found it while the vCPU was stopped. If that
+    /// isn't a task of the process any more, the running task is unknown.
     pub fn recall<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -198,7 +198,7 @@ impl Cpu {
         linux.instances.as_ref()?.instance(&view, self.seen?.task)
     }
 
-    /// Where that process comes from.
+    /// The origin of that process.
     pub fn origin<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
@@ -237,18 +237,18 @@ impl Cpu {
         processes::can_write(&view, layout, mm, address)
     }
 
-    /// Whether it is sure which of the kernel's CPUs this is: a sample in the kernel has shown it. Before that it is the one with the
-    /// vCPU's number.
+    /// Whether the number of this CPU is certain, because a sample in the kernel has shown it. Before that, it is
+    /// assumed to be the vCPU's number.
     pub fn is_sure(&self, linux: &LinuxKnowledge) -> bool {
         self.is_seen || linux.addresses.per_cpu_offset.is_none()
     }
 
-    /// Takes the modules as they are known now.
+    /// Switches to the modules as they are known now.
     pub fn follow_modules(&mut self, linux: &LinuxKnowledge) {
         linux.modules.follow(&mut self.modules);
     }
 
-    /// Forgets the last process's mappings, which couldn't be passed on, so that they are read again.
+    /// Forgets the last process's mappings, which the caller couldn't pass on, so that they are read again.
     pub fn forget_process(&mut self) {
         self.follower.forget_current();
     }
@@ -274,7 +274,7 @@ impl Cpu {
             None => {
                 let index = u64::from(self.vcpu).min(linux.addresses.cpus - 1);
                 let own = view.variable_u64(offsets + index * 8)?;
-                // An offset from before the areas are set up isn't kept.
+                // An offset from before the areas are set up isn't stored.
                 self.base = (own != boot).then_some(own);
                 own
             }
@@ -282,8 +282,8 @@ impl Cpu {
         if registers.cpl != 0 {
             return Some(own);
         }
-        // In the kernel GS has the offset, except in its first and last instructions. Slots of absent CPUs keep the
-        // boot value, which is 0 from 6.15 on: the GS base of many programs.
+        // In the kernel, GS has the offset, except in its first and last instructions. Slots of absent CPUs keep the
+        // boot value, which is 0 since 6.15. Many programs also have 0 there.
         if [own, boot].contains(&registers.gs_base) {
             self.other = (0, 0);
             self.is_seen |= self.base == Some(registers.gs_base);
@@ -297,7 +297,7 @@ impl Cpu {
         Some(own)
     }
 
-    /// True when `gs_base` has been another CPU's offset so often that the guest must number its CPUs differently.
+    /// True if `gs_base` has been another CPU's offset so often that the guest must number its CPUs differently.
     fn is_convinced<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -324,8 +324,8 @@ impl LinuxKnowledge {
     }
 }
 
-/// The address of the per-CPU variable `symbol` in the area at `base`. Before 6.15 per-CPU symbols are offsets from 0;
-/// since then they are ordinary addresses, and `base` is the distance from there.
+/// The address of the per-CPU variable `symbol` in the area at `base`. Before 6.15, per-CPU symbols are offsets from 0.
+/// Since then they are ordinary addresses, and `base` is the distance from them.
 pub fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
     if symbol >= KERNEL_MAP {
         symbol.wrapping_add(placement.slide).wrapping_add(base)
@@ -334,7 +334,7 @@ pub fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
     }
 }
 
-/// A task and its ids, copied once when checked: other vCPUs go on writing to guest memory.
+/// A task and its ids, copied once when checked, because other vCPUs continue writing to guest memory.
 pub struct Task {
     address: u64,
     pub process: i32,
@@ -370,7 +370,7 @@ pub fn task_at<M: PhysicalMemory>(
     })
 }
 
-/// The name of the task at `task`. All zeros when it can't be read.
+/// The name of the task at `task`. All zeros if it can't be read.
 pub fn comm<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
@@ -383,7 +383,7 @@ pub fn comm<M: PhysicalMemory>(
     }
 }
 
-/// The name of the main thread of the process of the task at `task`. All zeros when it can't be read.
+/// The name of the main thread of the process of the task at `task`. All zeros if it can't be read.
 pub fn process_name<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
@@ -410,8 +410,8 @@ fn process_group<M: PhysicalMemory>(
     (0..PID_LIMIT).contains(&id).then_some(id)
 }
 
-/// Whether the scheduler could take the vCPU away, at privilege level `cpl`, with this `preempt_count`. `bits` of it say that it can't; none
-/// if the kernel doesn't count that.
+/// Whether the scheduler could preempt the code at privilege level `cpl`, with this `preempt_count`. It can't if one of
+/// `bits` is set in the count. 0 for `bits` means that the kernel doesn't count everything that disables preemption.
 pub fn preemption(cpl: u8, bits: u32, count: Option<u32>) -> Preemption {
     match count {
         _ if bits == 0 => Preemption::Unknown,
@@ -436,7 +436,7 @@ fn kernel_mode<M: PhysicalMemory>(
     if has(preempt_count, linux.addresses.interrupts) || has(softirqs, SOFTIRQ) {
         return Mode::Interrupt;
     }
-    // Before tasks are scheduled, pid 0 is the kernel's start-up.
+    // Before tasks are scheduled, the kernel's start-up has pid 0.
     let scheduling = || {
         let state = linux.addresses.system_state;
         let state = state.and_then(|state| view.variable_u32(state));

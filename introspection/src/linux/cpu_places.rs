@@ -1,4 +1,4 @@
-//! Where a Linux guest says who runs on a vCPU.
+//! The places of the running process's identity in a Linux guest.
 
 use std::sync::atomic::Ordering;
 
@@ -15,11 +15,12 @@ use crate::{PhysicalMemory, Registers};
 
 /// The longest direct mapping, in bytes (`Documentation/arch/x86/x86_64/mm.rst`, 5 levels).
 const DIRECT_MAP_LENGTH: u64 = 1 << 55;
-/// Fields of a task are within this many bytes of its start.
+/// Maximum distance of a task's fields from its start, in bytes.
 const MAX_TASK: u64 = 1 << 20;
 
 impl Cpu {
-    /// Where this CPU's running task is. `None` until [`Cpu::identify`] has found one, and while the kernel starts up.
+    /// The places of this CPU's running task. `None` until [`Cpu::identify`] has found a task, and while the kernel
+    /// starts up.
     pub fn places<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
@@ -32,7 +33,7 @@ impl Cpu {
             Some(_) => self.base?,
             None => 0,
         };
-        // Before tasks are scheduled, pid 0 is the kernel's start-up and not idle.
+        // Before tasks are scheduled, the kernel's start-up has pid 0, and isn't idle.
         let state = linux.addresses.system_state;
         let state = state.and_then(|state| view.variable_u32(state));
         if state.is_some_and(|state| state < linux.addresses.scheduling) {
@@ -48,7 +49,7 @@ impl Cpu {
                 physical: GuestAddress(0),
                 bytes: DIRECT_MAP_LENGTH,
             },
-            // The first idle task is a variable of the kernel's.
+            // The first idle task is one of the kernel's variables.
             LinearMap {
                 address: image.start.wrapping_add(placement.slide),
                 physical: placement.physical(image.start),

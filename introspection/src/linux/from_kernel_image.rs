@@ -1,4 +1,4 @@
-//! What is known of a kernel from its image: a file, or what a running guest has in memory.
+//! The knowledge about a kernel from its image: a file, or a copy from a running guest's memory.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -40,7 +40,7 @@ impl LinuxKnowledge {
     /// Reads the kernel that runs in `memory`, where a vCPU has `registers`.
     ///
     /// # Errors
-    /// No Linux kernel runs yet, another kernel does, or what is in memory lacks kallsyms or BTF.
+    /// No Linux kernel runs yet, another kernel runs, or the kernel has no kallsyms or BTF in memory.
     pub fn from_memory<M: PhysicalMemory>(
         memory: &M,
         registers: &Registers,
@@ -52,11 +52,11 @@ impl LinuxKnowledge {
         Ok(found)
     }
 
-    /// Compares this kernel, which wasn't found where a vCPU has `registers`, with the one that runs there. Copies that kernel's image, as
-    /// [`Self::from_memory`] does.
+    /// Compares this kernel, which wasn't found on a vCPU with `registers`, with the kernel that runs there. Copies
+    /// that kernel's image, as [`Self::from_memory`] does.
     ///
     /// # Errors
-    /// It is another one, no Linux kernel runs yet, or a kernel that isn't Linux.
+    /// The running kernel is another one or isn't Linux, or no kernel runs yet.
     pub fn compare_with_running<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -64,7 +64,7 @@ impl LinuxKnowledge {
     ) -> Result<(), IntrospectionError> {
         let running = RunningImage::read(memory, registers)?;
         let image = running.image();
-        // There can be several, left in reused memory.
+        // There can be several banners, because reused memory may hold old ones.
         let mut banners = image.segments().iter().flat_map(|segment| {
             let starts = memchr::memmem::find_iter(segment.data, BANNER_START);
             starts.filter_map(|start| segment.data.get(start..))
@@ -84,7 +84,7 @@ impl LinuxKnowledge {
         })
     }
 
-    /// Reads `image`. Returns the slide, too: that of a running kernel, 0 for a file.
+    /// Reads `image`. Also returns the slide: that of a running kernel, 0 for a file.
     fn read_image(mut image: KernelImage<'_>) -> Result<(Self, u64), IntrospectionError> {
         let kernel = release(&image).ok_or(IntrospectionError::NotAKernel)?;
         let mut symbols = find_symbols(&image).ok_or_else(|| IntrospectionError::NoSymbols {
@@ -92,7 +92,8 @@ impl LinuxKnowledge {
         })?;
         let mut slide = 0;
         if image.is_running() {
-            // What boots has relocated the image and its symbols. From here on, all addresses are link-time ones.
+            // The kernel's decompressor has relocated the image and its symbols. From here on, all addresses are
+            // link-time addresses.
             slide = slide_of(&symbols);
             symbols = symbols.moved_down(KERNEL_MAP + slide, slide);
             image.move_down(slide);
@@ -108,7 +109,7 @@ impl LinuxKnowledge {
             kernel: kernel.clone(),
             symbol: "linux_banner",
         })?;
-        // What was found first may have been left in reused memory.
+        // The first banner may be an old one in reused memory.
         let release = release_in(banner).map_or(kernel, str::to_owned);
         let found = Self {
             image: extent(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?,
@@ -152,7 +153,7 @@ fn release_in(bytes: &[u8]) -> Option<&str> {
         .then_some(release)
 }
 
-/// The start of the banner at `address`.
+/// The first bytes of the banner at `address`.
 fn banner_at<'a>(image: &KernelImage<'a>, address: u64) -> Option<&'a [u8]> {
     let bytes = image.bytes_from(address)?;
     let bytes = &bytes[..bytes.len().min(MAX_BANNER)];
@@ -162,8 +163,8 @@ fn banner_at<'a>(image: &KernelImage<'a>, address: u64) -> Option<&'a [u8]> {
     bytes.split(|byte| *byte == 0).next()
 }
 
-/// The slide of a running kernel with `symbols`. If the kernel was linked to another address than usual, all link-time
-/// addresses are wrong by the same distance, which only shows in the slide that is told.
+/// The slide of a running kernel with `symbols`. If the kernel was linked to an unusual address, all link-time
+/// addresses are wrong by the same distance, which is visible only in the slide.
 fn slide_of(symbols: &Symbols) -> u64 {
     let [text] = symbols.addresses_of(["_text"]);
     let slide = text.and_then(|text| text.checked_sub(LINKED_TEXT));
@@ -179,8 +180,8 @@ fn build_id(image: &KernelImage<'_>, symbols: &Symbols) -> String {
     id.map_or_else(String::new, |(_, id)| hex(id))
 }
 
-/// The image's range within the kernel's mapping: all its segments, but not what else a running kernel has mapped
-/// around its image.
+/// The image's range within the kernel's mapping: all its segments, but not other memory that a running kernel has
+/// mapped around its image.
 fn extent(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Range<u64>> {
     let inside = || {
         image.segments().iter().filter_map(|segment| {

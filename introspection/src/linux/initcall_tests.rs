@@ -11,8 +11,8 @@ use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE};
 /// The stack of the kernel, by physical address.
 const STACK: u64 = 0x50_0000;
 
-/// The frames of a vCPU at the offset `function` in the image, called by `do_one_initcall` with a pointer to `entry` in its frame:
-/// offsets in the image.
+/// The frames, as offsets in the image, of a vCPU at the offset `function`, which `do_one_initcall` has called with a
+/// pointer to `entry` in its frame.
 fn frames(guest: &LinuxGuest, function: u64, entry: u64) -> Vec<u64> {
     let image = TEXT + SLIDE;
     let pointer = image + offsets::INITCALL_TABLE + entry * 4;
@@ -46,7 +46,7 @@ fn stacks_have_the_initcall_that_ended_by_a_jump() {
         assert_eq!(frames(&guest, other, 2), with(&[other]));
         assert_eq!(frames(&guest, first, 1), with(&[first]));
         assert_eq!(frames(&guest, other, 2), with(&[other, second]));
-        // The next kernel may do it in another way.
+        // The next kernel may keep its pointer differently.
         guest.knowledge.forget_running();
         assert_eq!(frames(&guest, other, 2), with(&[other]));
         assert_eq!(frames(&guest, second, 1), with(&[second]));
@@ -82,7 +82,7 @@ fn a_kernel_without_the_table_has_no_initcalls() {
     for missing in ["do_one_initcall", "__initcall_start", "__initcall_end"] {
         assert!(!find(missing, vec![segment]), "{missing}");
     }
-    // An entry that isn't a function's, and memory that is in use for something else, or gone.
+    // An entry that isn't a function's, and memory that was reused or is absent.
     assert!(!find("second_initcall", vec![segment]));
     let empty = vec![0; bytes.len()];
     let data = &empty[..];

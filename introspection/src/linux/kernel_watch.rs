@@ -1,31 +1,31 @@
-//! Notices that the kernel that is known doesn't run any more: the guest has rebooted.
+//! Notices that the known kernel doesn't run any more, because the guest has rebooted.
 //!
-//! What a kernel has left in memory stays there until something else is put in its place, so its banner proves nothing. Two
-//! things do: the exception handlers of a vCPU lead to the kernel that it runs, and `jiffies` of a kernel that runs grow.
+//! An old kernel's data stays in memory until it is overwritten, so its banner proves nothing. Two things do: the
+//! exception handlers of a vCPU lead to the kernel that it runs, and `jiffies` of a running kernel grow.
 
 use super::LinuxKnowledge;
 use crate::memory::{AddressSpace, read_u64};
 use crate::{PhysicalMemory, Registers};
 
-/// More jiffies at once than a kernel's clock advances between two looks: 1000 s at the highest CONFIG_HZ, 1000.
+/// Maximum number of jiffies between two looks: 1000 s at the highest CONFIG_HZ, 1000.
 const MAX_LEAP: u64 = 1_000_000;
-/// Rounds of looks in a row that must find nothing of the kernel before it is taken for gone.
+/// Number of consecutive rounds of looks without a sign of the kernel after which it is taken as gone.
 const MAX_DOUBTS: u8 = 4;
 
-/// What a kernel's clock did since the last look.
+/// The change of a kernel's clock since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPulse {
-    /// It has advanced.
+    /// The clock has advanced.
     Advanced,
-    /// It stands still, as it does while all vCPUs are halted; or the kernel has none that is known.
+    /// The clock stands still, as while all vCPUs are halted; or the kernel has no known clock.
     Still,
-    /// It can't be read: a VMM is just changing memory slots, or has taken the memory away.
+    /// The clock can't be read: a VMM is changing memory slots, or has removed the memory.
     Unreadable,
-    /// It is behind: the kernel has started anew, or its memory has another use.
+    /// The clock has an earlier value: the kernel has restarted, or its memory was reused.
     Behind,
 }
 
-/// Looks now and then whether a Linux guest still runs the kernel that is known.
+/// Checks repeatedly whether a Linux guest still runs the known kernel.
 #[derive(Debug, Default)]
 pub struct KernelWatch {
     jiffies: Option<u64>,
@@ -33,7 +33,7 @@ pub struct KernelWatch {
 }
 
 impl KernelWatch {
-    /// Looks at the kernel's clock in `memory`: two reads at most.
+    /// Reads the kernel's clock in `memory`, in at most two reads.
     pub fn pulse<M: PhysicalMemory>(&mut self, linux: &LinuxKnowledge, memory: &M) -> KernelPulse {
         let (Some(placement), Some(jiffies)) = (linux.placement.get(), linux.addresses.jiffies)
         else {
@@ -44,7 +44,7 @@ impl KernelWatch {
             return KernelPulse::Unreadable;
         };
         if before.is_some_and(|before| now < before) {
-            // It may have been read while it was written.
+            // The first read may have been at the time of a write.
             now = read().unwrap_or(now);
         }
         self.jiffies = Some(now);
@@ -55,12 +55,13 @@ impl KernelWatch {
         }
     }
 
-    /// The kernel was seen to run: doubts are over.
+    /// Clears all doubts, because the kernel was seen to run.
     pub fn trust(&mut self) {
         self.doubts = 0;
     }
 
-    /// Its clock stands still, and no vCPU that runs was found in it. True once that was so often enough: it has gone.
+    /// Adds a doubt: the clock stands still, and no running vCPU was found in the kernel. True once there are enough
+    /// doubts to take the kernel as gone.
     pub fn doubt(&mut self) -> bool {
         self.doubts = self.doubts.saturating_add(1);
         self.doubts >= MAX_DOUBTS
@@ -73,9 +74,9 @@ impl KernelWatch {
 }
 
 impl LinuxKnowledge {
-    /// Whether a vCPU with `registers` runs this kernel where it is known to be, or a program on it: by its exception handlers,
-    /// else by its program counter. False in firmware, in another kernel, and in a guest of the guest's own. Bounded,
-    /// whatever guest memory holds.
+    /// Whether a vCPU with `registers` runs this kernel at its known place, or a program on it, according to its
+    /// exception handlers, or else its program counter. False in firmware, in another kernel, and in a nested guest.
+    /// Bounded for any contents of guest memory.
     pub fn is_run_by<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) -> bool {
         let space = AddressSpace::new(memory, registers);
         let known = self.placement.get();
@@ -145,7 +146,7 @@ mod tests {
                 "{registers:x?}"
             );
         }
-        // The same kernel, started anew with another slide and elsewhere in memory.
+        // The same kernel, restarted with another slide and elsewhere in memory.
         let slide = SLIDE + 0x20_0000;
         guest.write(OTHER, &HOT.image_at(slide));
         let mut tables = Tables::new(guest.memory.clone(), OTHER_TABLES, 4);
@@ -172,9 +173,9 @@ mod tests {
         assert_eq!(pulse(start), KernelPulse::Advanced);
         assert_eq!(pulse(start), KernelPulse::Still);
         assert_eq!(pulse(start + 1), KernelPulse::Advanced);
-        // Beyond what 32 bits hold.
+        // A value that needs more than 32 bits.
         assert_eq!(pulse(start + 0x1_0000), KernelPulse::Advanced);
-        // No clock leaps like that.
+        // No clock advances so far.
         assert_eq!(pulse(start << 20), KernelPulse::Still);
         assert_eq!(pulse(start), KernelPulse::Behind);
         let nothing = Memory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!((0..MAX_DOUBTS).filter(|_| watch.doubt()).count(), 1);
     }
 
-    /// What was the kernel's memory holds anything now.
+    /// Tests random contents of the kernel's former memory.
     #[test]
     fn a_kernel_that_was_overwritten_isnt_run_any_more() {
         let guest = LinuxGuest::new(HOT);

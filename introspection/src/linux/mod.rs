@@ -1,4 +1,4 @@
-//! Linux guests: what the kernel's image says, and where the running kernel is.
+//! Linux guests: the knowledge from the kernel's image, and the place of the running kernel.
 
 mod cpu;
 mod cpu_places;
@@ -60,7 +60,7 @@ const NO_PANIC_CPU: i32 = -1;
 /// Maximum number of bytes of the banner that are compared.
 const MAX_BANNER: usize = 128;
 
-/// What a Linux kernel's image says, and what has been learned from the running kernel.
+/// The knowledge from a Linux kernel's image, and from the running kernel.
 #[derive(Debug)]
 pub struct LinuxKnowledge {
     release: String,
@@ -77,11 +77,11 @@ pub struct LinuxKnowledge {
     initcalls: Option<Initcalls>,
     /// The offsets for reading processes' mappings, if known.
     processes: Option<ProcessLayout>,
-    /// How many maps of processes may be passed on.
+    /// Limits the maps of processes that are passed on.
     map_budget: MapBudget,
-    /// The offsets for telling processes apart, if known.
+    /// The offsets for distinguishing processes, if known.
     instances: Option<InstanceLayout>,
-    /// Where all tasks are found, if known.
+    /// The layout of the list of all tasks, if known.
     task_list: Option<TaskListLayout>,
     locks: LockLoops,
     build_id: String,
@@ -165,7 +165,7 @@ impl LinuxKnowledge {
         is_built_in || self.modules.has(self, memory, "button") == Some(true)
     }
 
-    /// Forgets what was found of the running kernel: it starts anew, maybe elsewhere.
+    /// Forgets what was found in the running kernel, which restarts, possibly elsewhere in memory.
     pub(crate) fn forget_running(&self) {
         self.placement.forget();
         self.direct_map.store(0, Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl LinuxKnowledge {
         }
     }
 
-    /// Makes the kernel's placement known if it has this `slide` on a vCPU with `registers`.
+    /// Sets the kernel's placement if the kernel has this `slide` on a vCPU with `registers`.
     fn locate_at<M: PhysicalMemory>(&self, memory: &M, registers: &Registers, slide: u64) {
         let space = AddressSpace::new(memory, registers);
         if let Some(placement) = self.verify(&space, slide) {
@@ -184,7 +184,7 @@ impl LinuxKnowledge {
         }
     }
 
-    /// What has become of `instance`; `None` when that is unknown. `registers` are those of any vCPU.
+    /// The state of `instance` now; `None` if that is unknown. `registers` are those of any vCPU.
     pub(crate) fn fate<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -195,7 +195,7 @@ impl LinuxKnowledge {
         self.instances.as_ref()?.fate(&view, instance)
     }
 
-    /// Whether `instance` lives; `None` when only a search could tell.
+    /// Whether `instance` is alive; `None` if only a search can tell.
     pub(crate) fn lives<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -206,7 +206,7 @@ impl LinuxKnowledge {
         self.instances.as_ref()?.lives(&view, instance)
     }
 
-    /// The process `pid`; `Some(None)` if there is none, `None` when that is unknown.
+    /// The process `pid`; `Some(None)` if there is none, `None` if that is unknown.
     pub(crate) fn find_process<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -223,8 +223,8 @@ impl LinuxKnowledge {
         MODULES.contains(&address) && !self.image.contains(&linked)
     }
 
-    /// Computes the start of the direct mapping from a valid kernel pointer and its physical address by the page
-    /// tables.
+    /// Finds the start of the direct mapping from a valid kernel pointer and the physical address that the page tables
+    /// give for it.
     fn find_direct_map<M: PhysicalMemory>(
         &self,
         memory: &M,

@@ -10,7 +10,7 @@ use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER};
 use crate::Registers;
 use crate::memory::AddressSpace;
 
-/// The slide is a multiple of this, in bytes (the least CONFIG_PHYSICAL_ALIGN on x86-64).
+/// The slide is a multiple of this number, in bytes (the lowest CONFIG_PHYSICAL_ALIGN on x86-64).
 pub const ALIGNMENT: u64 = 2 << 20;
 /// Maximum number of slides that one sample tries.
 const MAX_TRIES: u64 = 64;
@@ -24,7 +24,7 @@ const GATE_PRESENT: u8 = 1 << 7;
 pub struct Placement {
     /// The distance from its link-time address to its run-time address, in bytes.
     pub slide: u64,
-    /// Wrapping addition of this to a link-time address gives the physical address.
+    /// The wrapping sum of this number and a link-time address is the physical address.
     physical: u64,
 }
 
@@ -52,7 +52,7 @@ impl PlacementCell {
         })
     }
 
-    /// The kernel is there no more.
+    /// Forgets the placement, because the kernel isn't there any more.
     pub fn forget(&self) {
         self.known.store(false, Ordering::Release);
     }
@@ -66,8 +66,8 @@ impl PlacementCell {
 }
 
 impl LinuxKnowledge {
-    /// Finds the kernel. Its exception handlers give the slide, whatever the vCPU runs; before they are set up, tries
-    /// all slides with which the program counter is in the kernel.
+    /// Finds the kernel. Its exception handlers give the slide, independent of the code that the vCPU runs. Before they
+    /// are set up, this tries all slides with which the program counter is in the kernel.
     pub(super) fn find<M: PhysicalMemory>(
         &self,
         space: &AddressSpace<'_, M>,

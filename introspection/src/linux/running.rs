@@ -1,8 +1,8 @@
 //! Finds the image of a running kernel from one vCPU's registers, and copies it out of guest memory.
 //!
-//! The kernel's mapping ([`KERNEL_MAP`]) holds the image and, far above it in kernels without KASLR, modules. The
+//! The kernel's mapping ([`KERNEL_MAP`]) contains the image and, far above it in kernels without KASLR, modules. The
 //! exception handlers in the interrupt descriptor table are in the image. Memory that was only needed to boot may have
-//! been unmapped, and what is still mapped there may hold anything.
+//! been unmapped, and may have any contents if it is still mapped.
 
 use std::ops::Range;
 
@@ -15,14 +15,14 @@ use crate::image::{KernelImage, Segment};
 use crate::memory::{AddressSpace, MappedRange, PAGE};
 use crate::{IntrospectionError, PhysicalMemory, Registers};
 
-/// The addresses that the kernel's mapping can have.
+/// All addresses that the kernel's mapping can have.
 const ALL: Range<u64> = KERNEL_MAP..KERNEL_MAP + KERNEL_MAP_LENGTH;
 /// Maximum number of bytes that are copied. Distribution kernels have some 60 MB.
 const MAX_COPIED: u64 = 256 << 20;
 /// Maximum number of contiguous parts. A kernel has about five.
 const MAX_SEGMENTS: usize = 64;
-/// Maximum gap within an image, in bytes: what was needed to boot, which is unmapped, has some 10 MB. Modules of kernels
-/// without KASLR begin 496 MiB above the image.
+/// Maximum gap within an image, in bytes. Memory that was only needed to boot, which is unmapped, has some 10 MB.
+/// Modules of kernels without KASLR begin 496 MiB above the image.
 const MAX_GAP: u64 = 64 << 20;
 /// Bytes that are copied at once.
 const CHUNK: u64 = 2 << 20;
@@ -33,7 +33,7 @@ const EXCEPTIONS: u8 = 32;
 #[derive(Debug, Default)]
 pub struct RunningImage {
     bytes: Vec<u8>,
-    /// The contiguous parts: the run-time address of each, and where its copy is.
+    /// The contiguous parts: the run-time address of each, and the place of its copy.
     parts: Vec<(u64, Range<usize>)>,
 }
 
@@ -49,7 +49,7 @@ impl RunningImage {
         let space = AddressSpace::new(memory, registers);
         let entries = entry_points(&space, registers);
         let within = entries.iter().find(|address| ALL.contains(address));
-        // KPTI's user half has the code of the kernel without its data at most, so the other half comes first.
+        // KPTI's user half has at most the kernel's code without its data, so the other half comes first.
         for space in [space.kernel_half(), Some(space)].into_iter().flatten() {
             let mapped = space.mapped(&ALL);
             let image = Self::copy(memory, cluster(&mapped, within.copied()));
@@ -64,7 +64,7 @@ impl RunningImage {
         })
     }
 
-    /// The image, at the addresses at which it runs.
+    /// The image, with run-time addresses.
     pub fn image(&self) -> KernelImage<'_> {
         let segments = self.parts.iter().filter_map(|(address, range)| {
             let data = self.bytes.get(range.clone())?;
@@ -77,7 +77,7 @@ impl RunningImage {
         KernelImage::from_memory(segments.collect())
     }
 
-    /// Copies what is mapped. What isn't guest memory is a gap.
+    /// Copies the mapped ranges. Parts outside guest memory are gaps.
     fn copy<M: PhysicalMemory>(memory: &M, mapped: &[MappedRange]) -> Self {
         let mut copy = Self::default();
         for range in mapped {
@@ -106,8 +106,7 @@ impl RunningImage {
         self.parts.len() >= MAX_SEGMENTS || self.bytes.len() as u64 + length > MAX_COPIED
     }
 
-    /// Adds a copy of `length` bytes, at most [`CHUNK`]. False if a part of them isn't guest memory; nothing was added
-    /// then.
+    /// Adds a copy of `length` bytes, at most [`CHUNK`]. False if a part of them isn't guest memory; nothing was added then.
     fn add<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -134,7 +133,7 @@ impl RunningImage {
     }
 }
 
-/// Addresses of kernel code: the handlers of exceptions, and the program counter in kernel mode. None outside long mode.
+/// Addresses of kernel code: the handlers of exceptions, and the program counter in kernel mode. Empty outside long mode.
 fn entry_points<M: PhysicalMemory>(space: &AddressSpace<'_, M>, registers: &Registers) -> Vec<u64> {
     if !space.is_long_mode() {
         return Vec::new();
@@ -144,8 +143,8 @@ fn entry_points<M: PhysicalMemory>(space: &AddressSpace<'_, M>, registers: &Regi
     handlers.chain(counter).collect()
 }
 
-/// The ranges around `address` that have no large gap between them; the first such ranges without an address, or if it
-/// isn't mapped.
+/// The ranges around `address` without a large gap between them. Without an address, or if it isn't mapped, the first
+/// such ranges.
 fn cluster(mapped: &[MappedRange], address: Option<u64>) -> &[MappedRange] {
     let after_gap = |pair: &[MappedRange]| pair[1].address.saturating_sub(pair[0].end()) > MAX_GAP;
     let position = address.and_then(|address| {

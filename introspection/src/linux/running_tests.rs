@@ -102,7 +102,7 @@ fn a_file_is_compared_with_the_kernel_that_runs() {
     let error =
         "The file is the kernel of Linux 6.99.0-test, but the guest runs another build of it";
     assert_eq!(compare(&build, &guest.kernel(0)), (Err(error.into()), None));
-    // Nothing is said of what doesn't run yet.
+    // Without a running kernel, there is nothing to compare.
     let (compared, slide) = compare(&release, &Registers::default());
     assert!(
         compared
@@ -110,7 +110,7 @@ fn a_file_is_compared_with_the_kernel_that_runs() {
             .starts_with("No Linux kernel is running yet")
     );
     assert_eq!(slide, None);
-    // One that runs though it isn't found: an exception table that leads elsewhere.
+    // A kernel that runs but isn't found, because its exception table leads elsewhere.
     guest.write(IDT_PAGE, &[0; 4096]);
     let registers = guest.user();
     let knowledge = GuestKnowledge::from_kernel_image(&own).unwrap();
@@ -167,12 +167,12 @@ fn pages_of_any_size_and_holes_are_no_obstacle() {
         let guest = LinuxGuest::new(kernel);
         let registers = small_pages(&guest, FREE, |page| Some(IMAGE + page));
         agree(&guest, read_kernel(&guest, &registers), "4 KiB pages");
-        // What was only needed to boot has been unmapped.
+        // Memory that was only needed to boot has been unmapped.
         let registers = small_pages(&guest, FREE + 0x10_0000, |page| {
             (page != offsets::PER_CPU_LOAD).then_some(IMAGE + page)
         });
         agree(&guest, read_kernel(&guest, &registers), "with a hole");
-        // Or is no guest memory.
+        // The same memory is outside guest memory.
         let registers = small_pages(&guest, FREE + 0x20_0000, |page| {
             let outside = page == offsets::PER_CPU_LOAD;
             Some(if outside { 1 << 40 } else { IMAGE + page })
@@ -192,7 +192,7 @@ fn what_is_left_in_reused_memory_isnt_the_kernels_release() {
 #[test]
 fn a_large_page_may_reach_beyond_memory() {
     let guest = LinuxGuest::new(OLD);
-    // The image at the end of memory, whose last large page isn't whole.
+    // The image is at the end of memory, whose last large page is incomplete.
     let memory = Memory::from_ranges(&[(GuestAddress(0), MEMORY + 0x10_0000)]).unwrap();
     let mut tables = Tables::new(memory.clone(), FREE, 4);
     tables.map(MAPPING, MEMORY as u64, 2);
@@ -244,7 +244,7 @@ fn firmware_and_boot_loaders_are_no_kernel_yet() {
         assert!(error.to_string().contains("yet"));
     };
     nothing(&Registers::default());
-    // In protected mode, with garbage where long mode would have gates.
+    // Protected mode, with garbage where long mode would have gates.
     guest.write(0, &[0xff; 512]);
     nothing(&Registers {
         cr0: 1,
@@ -255,7 +255,7 @@ fn firmware_and_boot_loaders_are_no_kernel_yet() {
         efer: 0,
         ..guest.kernel(0)
     });
-    // In long mode, as UEFI's firmware is: everything is mapped where it is, with handlers there.
+    // Long mode as in UEFI's firmware: an identity mapping, with handlers in it.
     let mut tables = Tables::new(guest.memory.clone(), FREE, 4);
     tables.map(0, 0, 2);
     let registers = Registers {
@@ -277,14 +277,14 @@ fn other_kernels_are_told_apart() {
         let error = refused(&guest.memory, registers);
         assert!(matches!(error, IntrospectionError::OtherKernel), "{error}");
     };
-    // In the upper half, with nothing where Linux is.
+    // Code in the upper half, with nothing at Linux's addresses.
     let mut tables = Tables::new(guest.memory.clone(), FREE, 4);
     tables.map(0xffff_f800_1234_0000, 0, 2);
     other(&Registers {
         rip: 0xffff_f800_1234_5678,
         ..long_mode(FREE, false)
     });
-    // Where Linux is, without its banner.
+    // Code at Linux's addresses, without its banner.
     guest.write(IMAGE + offsets::BANNER, b"FreeBSD 14.2-RELEASE");
     for registers in [guest.user(), guest.kernel(0)] {
         other(&registers);
@@ -315,12 +315,12 @@ fn a_kernel_that_lacks_something_in_memory_says_what_helps() {
 fn huge_and_circular_page_tables_are_bounded() {
     let guest = LinuxGuest::new(OLD);
     let hostile = |level: u32| {
-        // All addresses of the kernel's mapping lead to the same page, or to more than there is.
+        // All addresses of the kernel's mapping lead to the same page, or to more memory than there is.
         let mut tables = Tables::new(guest.memory.clone(), FREE, 4);
         tables.map(IDT, IDT_PAGE, 1);
         match level {
             1 => {
-                // A table of the pages of which all entries of the table above are.
+                // A table of pages that all entries of the table above point to.
                 let (above, below) = (FREE + 0x10_0000, FREE + 0x10_1000);
                 tables.map(KERNEL_MAP, 0, 3);
                 let third = third_table(&guest.memory);
@@ -370,7 +370,7 @@ fn third_table(memory: &Memory) -> u64 {
     entry & 0xf_ffff_f000
 }
 
-/// Guest memory, and how much of it was read.
+/// Guest memory that counts the reads.
 struct Counted<'a> {
     memory: &'a Memory,
     reads: Cell<u64>,
@@ -399,7 +399,7 @@ impl PhysicalMemory for Counted<'_> {
     }
 }
 
-/// The kernel's image and its page tables are read, whatever memory the guest has beside them.
+/// Only the kernel's image and its page tables are read, for any size of guest memory.
 #[test]
 fn a_large_guest_takes_no_more_reads_than_a_small_one() {
     let guest = LinuxGuest::new(HOT);
@@ -438,7 +438,7 @@ proptest! {
             guest.write(IMAGE + at, &[value]);
         }
         for (index, value) in tables {
-            // The guest's page tables, with entries that may be in memory.
+            // The guest's page tables, with entries that may point into memory.
             let value = if value & 1 == 0 { (value % MEMORY as u64) | 3 } else { value };
             let at = 0x1_0000 + index.index(0x8000 / 8) as u64 * 8;
             guest.memory.write_obj(value, GuestAddress(at)).unwrap();
@@ -449,7 +449,7 @@ proptest! {
         if choice & 8 != 0 { registers.idt_base = idt_base; }
         let counted = Counted::new(&guest.memory);
         let found = GuestKnowledge::from_memory(&counted, &registers);
-        // Both halves of the page tables, and an image of the greatest size from each.
+        // Both halves of the page tables, with an image of the maximum size from each.
         prop_assert!(counted.reads.get() < 2_000_000, "{}", counted.reads.get());
         prop_assert!(counted.bytes.get() < 600 << 20, "{}", counted.bytes.get());
         if let Ok(found) = found {

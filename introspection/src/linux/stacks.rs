@@ -32,8 +32,8 @@ pub fn find(image: &KernelImage<'_>, symbols: &Symbols, release: &str) -> Option
     OrcTable::parse(address, addresses, entries, format)
 }
 
-/// The table of initcalls in a kernel's image. `None` if the kernel's symbols or the image lack it, as that of a kernel that has
-/// booted and runs, or if it has another form.
+/// The table of initcalls in a kernel's image. `None` if the symbols or the image lack it, as after boot in a running
+/// kernel, or if it has another form.
 pub fn find_initcalls(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Initcalls> {
     let names = ["do_one_initcall", "__initcall_start", "__initcall_end"];
     let [caller, start, stop] = symbols.addresses_of(names);
@@ -48,9 +48,9 @@ pub fn find_initcalls(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Init
     )
 }
 
-/// The running task, and the code outside the kernel's image that its stack may go through.
+/// The running task, and the code outside the kernel's image that its stack may lead through.
 pub struct KnownCode<'c> {
-    /// The address of the task's `task_struct`; `None` if no task is known to run.
+    /// The address of the task's `task_struct`; `None` if the running task is unknown.
     pub task: Option<u64>,
     /// The kernel's modules.
     pub modules: &'c LoadedModules,
@@ -58,12 +58,12 @@ pub struct KnownCode<'c> {
     pub user: Option<(&'c UserUnwinder, &'c mut UnwindCache)>,
 }
 
-/// Where a stack is.
+/// The source of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackSource<'c> {
-    /// Which parts are wanted.
+    /// The requested parts.
     pub parts: StackParts,
-    /// Copies of it, of a vCPU that runs again; `None`: in guest memory.
+    /// Copies of the stack of a vCPU that runs again; `None` for the stack in guest memory.
     pub copies: Option<&'c [StackCopy<'c>]>,
 }
 
@@ -127,7 +127,7 @@ impl LinuxKnowledge {
         }
     }
 
-    /// What unwinds the stacks of this kernel, which has this `slide` and these `modules`.
+    /// The unwinder for the stacks of this kernel, which has this `slide` and these `modules`.
     fn kernel_unwinder<'a>(&'a self, modules: &'a LoadedModules, slide: u64) -> KernelUnwinder<'a> {
         KernelUnwinder {
             orc: self.orc.as_ref(),
@@ -164,8 +164,9 @@ impl LinuxKnowledge {
         self.walk_through_modules(&view, modules, unwinder, walk, stack)
     }
 
-    /// Unwinds the kernel part of a task's stack that isn't on a CPU, and whose stack pointer is `sp`. It is read as a vCPU in the kernel or in user
-    /// mode with `registers` has it mapped. New tasks go on at `forked`, a link-time address.
+    /// Unwinds the kernel part of the stack of a task that isn't on a CPU, and whose stack pointer is `sp`. Reads the
+    /// stack through the page tables of a vCPU, in the kernel or in user mode, with `registers`. New tasks start at
+    /// `forked`, a link-time address.
     pub(super) fn unwind_switched<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -184,11 +185,11 @@ impl LinuxKnowledge {
         let walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
             unwinder.walk_switched(sp, forked, &mut stack_memory, stack)
         };
-        // A thread of the kernel has no user part, and no task's is wanted.
+        // A kernel thread has no user part, and that of other tasks isn't requested.
         let _ = self.walk_through_modules(&view, modules, unwinder, walk, stack);
     }
 
-    /// Has `walk` unwind a stack, and again without `modules` if it has led through one that is gone by now.
+    /// Lets `walk` unwind a stack, and again without `modules` if it has led through a module that was unloaded meanwhile.
     fn walk_through_modules<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
@@ -207,7 +208,7 @@ impl LinuxKnowledge {
         {
             return user;
         }
-        // Another module may be at the address by now, with other frames.
+        // Another module with other frames may be at the address now.
         stack.clear();
         let unwinder = KernelUnwinder {
             modules: None,

@@ -15,16 +15,16 @@ const MAX_CPUS: u64 = 8192;
 /// The lowest bit of `preempt_count`'s softirq field: a softirq is being serviced. The other bits only say that
 /// softirqs are disabled (`include/linux/preempt.h`).
 pub const SOFTIRQ: u32 = 0x100;
-/// Hard interrupts in bits 16 to 19 and NMIs in 20 to 23: kernels up to 7.0.
+/// Hard interrupts in bits 16 to 19 and NMIs in bits 20 to 23, in kernels up to 7.0.
 const INTERRUPTS: u32 = 0x00ff_0000;
-/// Hard interrupts in bits 24 to 27, in kernels that count in bits 16 to 23 how often interrupts were disabled.
+/// Hard interrupts in bits 24 to 27, in kernels whose bits 16 to 23 count how often interrupts were disabled.
 const MOVED_HARDIRQS: u32 = 0x0f00_0000;
 /// NMIs in bits 28 to 31, in the same kernels.
 const MOVED_NMIS: u32 = 0xf000_0000;
-/// The bit of `preempt_count` that says, inverted, that the scheduler wants to run (`PREEMPT_NEED_RESCHED`,
+/// The bit of `preempt_count` that is cleared if the scheduler has to run (`PREEMPT_NEED_RESCHED`,
 /// `arch/x86/include/asm/preempt.h`).
 const NEED_RESCHED: u32 = 1 << 31;
-/// The one bit for NMIs in those of them that count NMIs in `nmi_nesting`.
+/// The only bit for NMIs, in those of these kernels that count NMIs in `nmi_nesting`.
 const MOVED_NMI: u32 = 0x1000_0000;
 
 /// An interrupt gate whose handler is a known symbol.
@@ -39,7 +39,7 @@ pub struct Gate {
 #[derive(Debug)]
 pub struct Addresses {
     pub banner: u64,
-    /// `__per_cpu_offset`; a kernel without SMP has none.
+    /// `__per_cpu_offset`; `None` for a kernel without SMP.
     pub per_cpu_offset: Option<u64>,
     /// The number of its entries.
     pub cpus: u64,
@@ -49,14 +49,15 @@ pub struct Addresses {
     pub current: u64,
     /// The per-CPU preemption and interrupt count.
     pub preempt_count: Option<u64>,
-    /// The per-CPU pointer to the outermost word of the stack for interrupts, or behind it: before 5.12.
+    /// The per-CPU pointer to the outermost word of the stack for interrupts, or, before 5.12, to the address after
+    /// that word.
     pub interrupt_stack: Option<u64>,
-    /// The bits of that count that say an interrupt is being serviced.
+    /// The bits of that count that are set while an interrupt is serviced.
     pub interrupts: u32,
-    /// The bits of that count that say that the scheduler can't take the CPU away; 0 if the kernel doesn't count all that forbids it.
+    /// The bits of that count that disable preemption; 0 if the kernel doesn't count everything that disables it.
     pub preemption: u32,
     pub system_state: Option<u64>,
-    /// From this value of `system_state` on, pid 0 is the idle task.
+    /// The lowest value of `system_state` with which pid 0 is the idle task.
     pub scheduling: u32,
     pub panic_cpu: Option<u64>,
     /// The 64-bit count of clock ticks since the kernel's start.
@@ -93,7 +94,7 @@ impl Addresses {
         ]);
         let [system_state, panic_cpu, page_offset_base] =
             symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
-        // The last is the vdso's name in 7.x.
+        // The last symbol is the vdso's name in 7.x.
         let [vmemmap_base, vdso, renamed_vdso] =
             symbols.addresses_of(["vmemmap_base", "vdso_image_64", "vdso64_image"]);
         let [jiffies] = symbols.addresses_of(["jiffies_64"]);
@@ -134,8 +135,8 @@ impl Addresses {
 }
 
 /// The value of all entries of `__per_cpu_offset` before the per-CPU areas are set up (`BOOT_PERCPU_OFFSET`,
-/// `arch/x86/kernel/setup_percpu.c`), in a kernel with the per-CPU variable `current`: where the image has their first
-/// values if per-CPU symbols count from 0, else 0. A running kernel's table has other values by then.
+/// `arch/x86/kernel/setup_percpu.c`), in a kernel with the per-CPU variable `current`: the place of their initial
+/// values in the image if per-CPU symbols count from 0, otherwise 0. A running kernel's table already has other values.
 fn boot_offset(symbols: &Symbols, current: u64) -> u64 {
     let [load] = symbols.addresses_of(["__per_cpu_load"]);
     load.filter(|_| current < KERNEL_MAP).unwrap_or(0)
@@ -152,8 +153,8 @@ fn gates(symbols: &Symbols) -> [Option<Gate>; 3] {
     [gate(14, page_fault), gate(0, divide), gate(0, early)]
 }
 
-/// The bits of `preempt_count` that say an interrupt is being serviced. The fields moved with the introduction of
-/// `local_interrupt_disable()`; the symbol of its state shows which layout a kernel has.
+/// The bits of `preempt_count` that are set while an interrupt is serviced. The fields moved when
+/// `local_interrupt_disable()` was introduced. The symbol of its state shows which layout a kernel has.
 fn interrupts(symbols: &Symbols) -> u32 {
     let counts = match symbols.addresses_of(["local_interrupt_disable_state", "nmi_nesting"]) {
         [None, _] => INTERRUPTS,
@@ -163,8 +164,8 @@ fn interrupts(symbols: &Symbols) -> u32 {
     counts | SOFTIRQ
 }
 
-/// The bits of `preempt_count` that say that the scheduler can't take the CPU away. Kernels with CONFIG_PREEMPTION count all that
-/// forbids it (CONFIG_PREEMPT_COUNT); of others, and of those with the fields moved, that isn't known.
+/// The bits of `preempt_count` that disable preemption. Kernels with CONFIG_PREEMPTION count everything that disables
+/// it (CONFIG_PREEMPT_COUNT). For others, and for those whose fields have moved, that is unknown.
 fn preemption(symbols: &Symbols) -> u32 {
     match symbols.addresses_of(["preempt_schedule", "local_interrupt_disable_state"]) {
         [Some(_), None] => !NEED_RESCHED,

@@ -68,7 +68,7 @@ fn learns_the_direct_map_and_goes_on_without_page_tables() {
     let linux = guest.knowledge.linux().unwrap();
     assert_eq!(guest.identify(0, &guest.user()).pid, 41);
     assert_eq!(linux.direct_map.load(Ordering::Relaxed), DIRECT_MAP);
-    // With nothing mapped: the known addresses are enough.
+    // Nothing is mapped, and the known addresses are sufficient.
     let registers = Registers {
         cr3: 0x50_0000,
         ..guest.user()
@@ -159,7 +159,7 @@ fn tells_whether_preemption_is_off() {
     for kernel in [OLD, HOT, NEW] {
         let guest = LinuxGuest::new(kernel);
         let found = |count| preemption(&guest, count, &guest.kernel(0));
-        // The highest bit says, inverted, that the scheduler wants to run.
+        // The highest bit is cleared if the scheduler has to run.
         assert_eq!(found(0x8000_0000), Preemption::On);
         assert_eq!(found(0), Preemption::On);
         for count in [1, 0x8000_0002, 0x8000_0200, 0x8001_0000, 0x0010_0000] {
@@ -208,7 +208,7 @@ fn before_the_areas_are_set_up_the_boot_task_runs() {
         };
         let identity = introspector.identify(&guest.memory, &registers, false, true);
         assert_eq!(identity, expected(Mode::Kernel, 0), "{kernel:?}");
-        // The per-CPU area of the boot isn't remembered.
+        // The per-CPU area of the boot isn't stored.
         guest.set(offsets::PER_CPU_OFFSET, guest.base(AREAS[0]));
         let identity = introspector.identify(&guest.memory, &guest.user(), false, true);
         assert_eq!(identity, expected(Mode::User, 41));
@@ -267,7 +267,7 @@ fn a_cpus_number_is_sure_once_its_kernel_was_seen() {
     let of_other = places(&mut expected, &guest.kernel(1));
     assert!(expected.places_are_sure());
     let mut introspector = guest.introspector(0);
-    // Programs don't say.
+    // Samples in programs don't show the CPU.
     let own = places(&mut introspector, &guest.user());
     assert!(own != of_other && !introspector.places_are_sure());
     for _ in 1..8 {
@@ -303,7 +303,7 @@ fn the_offset_of_absent_cpus_belongs_to_no_cpu() {
 #[test]
 fn invalid_values_are_unknown() {
     let guest = LinuxGuest::new(OLD);
-    // In user mode preemption is on, whoever runs.
+    // In user mode, preemption is always on.
     let nobody = Identity {
         preemption: Preemption::On,
         ..Identity::unknown(Mode::User)
@@ -332,7 +332,7 @@ fn invalid_values_are_unknown() {
 fn without_kpti_the_page_beside_the_tables_is_left_alone() {
     let guest = LinuxGuest::new(OLD);
     guest.identify(0, &guest.kernel(0));
-    // The page beside the tables happens to map something else than this kernel.
+    // The page next to the tables maps something else than this kernel.
     let mut own = Tables::new(guest.memory.clone(), 0x4_0000 | PTI_USER, 4);
     own.skip_to(0x4_2000);
     own.map(0xffff_c900_0000_1000, IDT_PAGE, 1);
@@ -469,7 +469,7 @@ fn symbols_are_given_where_the_kernel_runs() {
             })
             .collect();
         assert!(lines.is_sorted_by_key(|(address, ..)| *address));
-        // Functions of the image, and nothing else.
+        // Only functions of the image.
         let image = TEXT + SLIDE..TEXT + SLIDE + kernel.image().len() as u64;
         for (address, kind, name) in &lines {
             assert!(image.contains(address), "{name} at {address:#x}");

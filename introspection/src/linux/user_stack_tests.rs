@@ -10,7 +10,7 @@ use crate::testing::page_tables::Tables;
 use crate::testing::processes::Room;
 use crate::{Registers, Stack, StackCopy, VcpuIntrospector};
 
-/// The page tables of another process, and page tables right beside those of the first one.
+/// The page tables of another process, and page tables right after those of the first one.
 const OTHER_TABLES: u64 = 0x5_0000;
 const NEXT_TABLES: u64 = USER_TABLES;
 /// Both processes have their code and their stack at the same addresses.
@@ -24,7 +24,7 @@ const WHOLE: StackEnd = StackEnd::Complete;
 struct Processes {
     guest: LinuxGuest,
     introspector: VcpuIntrospector,
-    /// The first one's `struct mm_struct`.
+    /// The first process's `struct mm_struct`.
     memory: u64,
 }
 
@@ -52,7 +52,7 @@ impl Processes {
         let mut room = Room::new(&guest, Areas::Tree);
         let [memory, other] = [1, 2].map(|index| room.process(index, &[]));
         room.page_tables(other, OTHER_TABLES);
-        // The registers that entering the kernel saved.
+        // The registers that were saved at the entry into the kernel.
         guest.write(KERNEL_STACK, &[0; 168]);
         for (offset, register) in [(32, STACK), (128, CODE), (136, 0x33), (152, STACK)] {
             guest.write(KERNEL_STACK + offset, &register.to_le_bytes());
@@ -120,7 +120,7 @@ fn page_tables_side_by_side_are_a_pair_with_kpti_alone() {
     tables.map(STACK, 0x52_1000, 1);
     let own = (vec![CODE, CODE + 0xff], WHOLE);
     assert_eq!(processes.user_part(USER_TABLES), own);
-    // Without KPTI these are another process's.
+    // Without KPTI, these tables belong to another process.
     let mut other = [0; 4096];
     let from = GuestAddress(OTHER_TABLES);
     (processes.guest.memory.read_slice(&mut other, from)).unwrap();
@@ -132,14 +132,14 @@ fn page_tables_side_by_side_are_a_pair_with_kpti_alone() {
 #[test]
 fn tasks_without_memory_of_their_own_have_no_user_part() {
     let mut processes = Processes::new();
-    // It exits, and its memory is still loaded.
+    // The task exits, while its memory is still loaded.
     let mm = DIRECT_MAP + TASKS + 0x1000 + task::MM;
     processes.room().put(mm, 0);
     let nothing = (vec![], StackEnd::Absent);
     assert_eq!(processes.user_part(TABLES), nothing);
     processes.room().put(mm, processes.memory);
     assert_eq!(processes.user_part(TABLES).0.len(), 2);
-    // It executes another program that isn't loaded yet.
+    // The task executes another program that isn't loaded yet.
     processes.room().start_code(processes.memory, 0);
     assert_eq!(processes.user_part(TABLES), nothing);
     // The running task is unknown.
@@ -164,7 +164,7 @@ fn in_user_mode_the_running_code_owns_the_memory() {
     assert_eq!((summary.kernel, summary.user_end), (0, WHOLE));
 }
 
-/// What was copied of the first process's stacks, and the task that ran.
+/// Copies of the first process's stacks, and the task that ran.
 struct Copied {
     kernel: [u8; 168],
     user: [u8; 32],
@@ -192,7 +192,7 @@ impl Copied {
         }
     }
 
-    /// The stack by these copies, of which the first bytes are taken, and of a task of process `pid`.
+    /// The stack of a task of process `pid` from the first bytes of these copies.
     fn unwind(
         &self,
         processes: &mut Processes,
@@ -227,7 +227,7 @@ impl Copied {
 #[test]
 fn copied_stacks_are_unwound_whatever_is_in_memory_since() {
     let mut processes = Processes::new();
-    // The kernel's place in memory is known.
+    // This locates the kernel.
     assert_eq!(processes.user_part(TABLES).1, WHOLE);
     let copied = Copied::new(&processes);
     processes.guest.write(KERNEL_STACK, &[0xff; 168]);
@@ -260,7 +260,7 @@ fn the_task_of_a_process_that_has_ended_since_is_nobodys() {
     let (frames, summary) = copied.unwind(&mut processes, 43, 168, 32);
     assert_eq!(frames, [copied.registers.rip]);
     assert_eq!(summary.user_end, StackEnd::Broken);
-    // It has the page tables of another process now.
+    // The task now has the page tables of another process.
     let room = processes.room();
     room.page_tables(processes.memory, OTHER_TABLES);
     let (_, summary) = copied.unwind(&mut processes, 41, 168, 32);

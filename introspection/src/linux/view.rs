@@ -1,4 +1,4 @@
-//! Reads the kernel's memory with whatever page tables are active on the vCPU.
+//! Reads the kernel's memory through the page tables that are active on the vCPU.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -56,7 +56,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         self.memory
     }
 
-    /// Where the kernel is.
+    /// The kernel's placement.
     pub fn placement(&self) -> Placement {
         self.placement
     }
@@ -79,8 +79,8 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
     /// The physical address of kernel address `address`, by a page walk.
     pub fn walk(&self, address: u64) -> Option<GuestAddress> {
         self.space.translate(address).or_else(|| {
-            // Under KPTI the user's page tables lack most of the kernel, and the kernel's are beside them. Without KPTI
-            // that page is something else, so check that it maps the kernel.
+            // Under KPTI, the user's page tables lack most of the kernel, and the kernel's are next to them. Without
+            // KPTI, that page is something else, so check that it maps the kernel.
             let kernel = self.space.kernel_half()?;
             let start = self.image.start;
             let found = kernel.translate(start.wrapping_add(self.placement.slide))?;
@@ -88,8 +88,8 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         })
     }
 
-    /// Whether the active page tables map kernel address `address`. KPTI's user half maps only what entering the kernel
-    /// needs.
+    /// Whether the active page tables map kernel address `address`. KPTI's user half maps only the memory that the
+    /// entry into the kernel needs.
     pub fn is_mapped(&self, address: u64) -> bool {
         self.space.translate(address).is_some()
     }
@@ -137,7 +137,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
     }
 }
 
-/// `pointer`, if it can be one to a structure of the kernel's.
+/// `pointer`. `None` if it can't point to a structure of the kernel.
 pub fn kernel_pointer(pointer: u64) -> Option<u64> {
     (pointer >> 63 == 1 && pointer.is_multiple_of(8)).then_some(pointer)
 }

@@ -1,4 +1,4 @@
-//! Lists the mapped pages of a range of virtual addresses, by a walk through whole tables.
+//! Lists the mapped pages of a range of virtual addresses. Reads whole page tables.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::bytes::u64_at;
 const ENTRIES: u64 = 512;
 const TABLE_LENGTH: usize = 4096;
 
-/// Adjacent pages that are adjacent in physical memory too.
+/// A range of pages that is contiguous in virtual and in physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedRange {
-    /// The virtual address of the first one.
+    /// The virtual address of the first page.
     pub address: u64,
     /// Its physical address, which may be outside guest memory.
     pub physical: u64,
-    /// The length of all of them, in bytes.
+    /// The length of the range, in bytes.
     pub length: u64,
 }
 
@@ -31,8 +31,8 @@ impl MappedRange {
 }
 
 impl<M: PhysicalMemory> AddressSpace<'_, M> {
-    /// The mapped parts of the virtual addresses in `range`, by address. Empty without long mode's page tables. Reads no
-    /// more than one table for each 2 MiB of the range, and five besides; one that can't be read maps nothing.
+    /// The mapped parts of the virtual addresses in `range`, sorted by address. Empty without long mode's page tables.
+    /// Reads at most one table for each 2 MiB of the range, and five more. A table that can't be read maps nothing.
     pub fn mapped(&self, range: &Range<u64>) -> Vec<MappedRange> {
         let mut found = Vec::new();
         let last = range.end.saturating_sub(1);
@@ -48,7 +48,7 @@ impl<M: PhysicalMemory> AddressSpace<'_, M> {
         found
     }
 
-    /// Adds the mapped parts of `range` by the table at `table`, whose first entry is for address `start`.
+    /// Adds the parts of `range` that the table at `table` maps. Its first entry is for address `start`.
     fn walk_table(
         &self,
         table: u64,
@@ -68,7 +68,7 @@ impl<M: PhysicalMemory> AddressSpace<'_, M> {
         let shift = 12 + 9 * (level - 1);
         for index in 0..ENTRIES {
             let address = start.wrapping_add(index << shift);
-            // The last address, as the end of the address space is no number.
+            // The last address, because the end of the address space doesn't fit into 64 bits.
             let last = address.wrapping_add((1 << shift) - 1);
             let entry = usize::try_from(index * 8).ok();
             let entry = entry.and_then(|place| u64_at(&entries, place)).unwrap_or(0);
@@ -94,7 +94,7 @@ impl<M: PhysicalMemory> AddressSpace<'_, M> {
     }
 }
 
-/// Adds `next` to the ranges, or to the last one if it continues that.
+/// Adds `next`, or extends the last range if `next` continues it.
 fn add(found: &mut Vec<MappedRange>, next: MappedRange) {
     match found.last_mut() {
         Some(last)
@@ -137,7 +137,7 @@ mod tests {
             tables.map(START + 0x100_0000, 0x200_0000, 2);
             tables.map(START + 0x120_0000, 0x220_0000, 2);
             tables.map(START + 0x140_0000, 0x240_0000, 1);
-            // Adjacent in one kind of memory only.
+            // Contiguous in virtual memory only.
             tables.map(START + 0x140_1000, 0x5000, 1);
             tables.map(START + 0x150_0000, 0x6000, 1);
             // Outside the range, on both sides.

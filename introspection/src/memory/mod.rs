@@ -1,4 +1,4 @@
-//! A guest's physical memory, and its virtual memory by its page tables.
+//! A guest's physical memory, and its virtual memory according to its page tables.
 
 mod mapped;
 mod paging;
@@ -16,7 +16,7 @@ pub(crate) use paging::{CR0_PG, CR4_LA57, EFER_LMA, FRAME, PAGE, PTI_USER, read_
 pub(crate) use paging::{LARGE, PRESENT};
 pub use user_store::NotWritable;
 
-/// A guest's physical memory. The guest may change it at any moment.
+/// A guest's physical memory. The guest may change it at any time.
 pub trait PhysicalMemory {
     /// Fills `buffer` from guest-physical address `address`. `None` if a part isn't guest memory; the buffer's contents
     /// are unspecified then.
@@ -26,18 +26,18 @@ pub trait PhysicalMemory {
     fn contains(&self, address: GuestAddress) -> bool;
 }
 
-/// Physical memory that can be written too: that of a guest that this process runs.
+/// Physical memory that can also be written: the memory of a guest that this process runs.
 pub trait WritableMemory: PhysicalMemory {
-    /// Writes `bytes` to guest-physical address `address`; 2 or 8 bytes at a multiple of their number are written at once.
-    /// `None` if a part isn't guest memory; nothing was written then.
+    /// Writes `bytes` to guest-physical address `address`. Writes of 2 or 8 bytes to a multiple of their number are
+    /// atomic. `None` if a part isn't guest memory; nothing was written then.
     fn write_physical(&self, address: GuestAddress, bytes: &[u8]) -> Option<()>;
 
-    /// Replaces the 64-bit number at guest-physical address `address`, a multiple of 8, by `new`, if it is `current`.
-    /// `None` if it is another one, or isn't in guest memory.
+    /// Replaces the 64-bit number at guest-physical address `address`, a multiple of 8, with `new`, if it is `current`.
+    /// `None` if it is another number, or isn't in guest memory.
     fn exchange(&self, address: GuestAddress, current: u64, new: u64) -> Option<()>;
 }
 
-/// The memory of a guest that others use too, whoever runs it.
+/// A guest's memory that several threads share, for a guest of this or another VMM.
 pub type SharedMemory = Arc<dyn PhysicalMemory + Send + Sync>;
 
 impl<M: PhysicalMemory + ?Sized> PhysicalMemory for Arc<M> {

@@ -1,4 +1,4 @@
-//! Translates guest-virtual addresses by the page walk of long mode (Intel SDM volume 3, section 4.5; AMD APM volume 2,
+//! Translates guest-virtual addresses by long mode's page walk (Intel SDM volume 3, section 4.5; AMD APM volume 2,
 //! section 5.3).
 
 use vm_memory::GuestAddress;
@@ -41,7 +41,7 @@ impl<M> Copy for AddressSpace<'_, M> {}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Paging {
-    /// Virtual addresses are physical ones.
+    /// Without paging, virtual addresses are physical ones.
     Off,
     /// The 32-bit modes. Guests of interest use them only while they boot.
     Unsupported,
@@ -88,7 +88,7 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
         }
     }
 
-    /// The physical address of virtual address `address`, if it is mapped. Takes at most five reads. The result may be
+    /// The physical address of virtual address `address`, if it is mapped. Makes at most five reads. The result may be
     /// outside guest memory.
     pub fn translate(&self, address: u64) -> Option<GuestAddress> {
         let (root, levels) = match self.paging {

@@ -1,4 +1,4 @@
-//! Translates a user address for a store, by the rules of the processor (Intel SDM volume 3, sections 4.6 and 4.8).
+//! Translates a user address for a write, by the rules of the processor (Intel SDM volume 3, sections 4.6 and 4.8).
 
 use vm_memory::GuestAddress;
 
@@ -17,20 +17,20 @@ const DIRTY: u64 = 1 << 6;
 /// Why user mode can't write a page now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotWritable {
-    /// No page is there.
+    /// No page is mapped.
     Absent,
-    /// It can only be read.
+    /// The page is read-only.
     ReadOnly,
-    /// It is none of user mode's.
+    /// The page doesn't belong to user mode.
     Forbidden,
 }
 
 impl<M: WritableMemory> AddressSpace<'_, M> {
-    /// The physical address of virtual address `address`, which user mode is about to write: sets the accessed bits, and
+    /// The physical address of virtual address `address`, which user mode is about to write. Sets the accessed bits and
     /// the dirty bit, as the processor does.
     ///
     /// # Errors
-    /// User mode can't write there, by one of the levels of the page tables. Nothing has changed then.
+    /// A level of the page tables doesn't allow user mode to write there. Nothing has changed then.
     pub fn user_store(&self, address: u64) -> Result<GuestAddress, NotWritable> {
         let Paging::Long { root, levels } = self.paging else {
             return Err(NotWritable::Forbidden);
@@ -38,7 +38,7 @@ impl<M: WritableMemory> AddressSpace<'_, M> {
         if address >> 63 != 0 || !is_canonical(address, levels) {
             return Err(NotWritable::Forbidden);
         }
-        // Of each level that was walked, where its entry is, and the entry.
+        // The place and the value of the entry at each level that was walked.
         let mut walked = [(GuestAddress(0), 0); 5];
         let mut table = root;
         for (depth, level) in (1..=levels).rev().enumerate() {
@@ -61,7 +61,7 @@ impl<M: WritableMemory> AddressSpace<'_, M> {
         Err(NotWritable::Absent)
     }
 
-    /// Sets the accessed bits of all entries and the dirty bit of the last, where they aren't set.
+    /// Sets the accessed bits of all entries and the dirty bit of the last one, if they aren't set.
     fn mark(&self, walked: &[(GuestAddress, u64)]) -> Result<(), NotWritable> {
         for (depth, (place, entry)) in walked.iter().enumerate() {
             let bits = if depth + 1 == walked.len() {
@@ -70,7 +70,7 @@ impl<M: WritableMemory> AddressSpace<'_, M> {
                 ACCESSED
             };
             if entry & bits != bits {
-                // Another vCPU may have changed the entry since.
+                // Another vCPU may have changed the entry meanwhile.
                 let marked = self.memory.exchange(*place, *entry, entry | bits);
                 marked.ok_or(NotWritable::Absent)?;
             }
@@ -79,7 +79,7 @@ impl<M: WritableMemory> AddressSpace<'_, M> {
     }
 }
 
-/// Whether user mode may write by way of this entry.
+/// Checks that user mode may write through this entry.
 fn check(entry: u64) -> Result<(), NotWritable> {
     if entry & PRESENT == 0 {
         Err(NotWritable::Absent)
@@ -107,7 +107,7 @@ mod tests {
         Memory::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap()
     }
 
-    /// Tables in which user mode may write everything that is mapped.
+    /// Page tables that let user mode write everything that they map.
     fn user_tables(levels: u32) -> Tables {
         let mut tables = Tables::new(memory(), ROOT, levels);
         tables.map(0x40_0000, 0x5000, 1);
@@ -127,7 +127,7 @@ mod tests {
         tables.memory.read_obj(GuestAddress(address)).unwrap()
     }
 
-    /// Where the entries are that lead to `address`, from the root on.
+    /// The places of the entries for `address`, from the root on.
     fn entries(tables: &Tables, address: u64, levels: u32) -> Vec<u64> {
         let mut table = ROOT;
         let mut places = Vec::new();
@@ -222,7 +222,7 @@ mod tests {
             let before = contents(&memory);
             for registers in tables.registers(0xfff) {
                 let space = AddressSpace::new(&memory, &registers);
-                // Where it leads is checked when it is written.
+                // The result is checked when it is written.
                 let _ = space.user_store(tables.address & i64::MAX.cast_unsigned());
             }
             let after = contents(&memory);

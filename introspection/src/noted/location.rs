@@ -1,4 +1,4 @@
-//! Reads a value at a location that a `kvmprof` note or `--pid-at` gives.
+//! Reads a value at a location from a `kvmprof` note or `--pid-at`.
 
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{Base, COMM_WIDTH, Location};
@@ -6,8 +6,8 @@ use kvmprof_abi::note::{Base, COMM_WIDTH, Location};
 use crate::Registers;
 use crate::memory::AddressSpace;
 
-/// The number at `location`, sign-extended. `None` if an address of its chain isn't mapped, or the location is a
-/// name's.
+/// The number at `location`, sign-extended. `None` if an address of its chain isn't mapped, or the location is that of
+/// a name.
 pub fn number<M: PhysicalMemory>(
     location: &Location,
     space: &AddressSpace<'_, M>,
@@ -20,7 +20,7 @@ pub fn number<M: PhysicalMemory>(
     Some(i64::from_le_bytes(bytes) << unused >> unused)
 }
 
-/// The name at `location`. `None` if an address of its chain isn't mapped, or the location is a number's.
+/// The name at `location`. `None` if an address of its chain isn't mapped, or the location is that of a number.
 pub fn name<M: PhysicalMemory>(
     location: &Location,
     space: &AddressSpace<'_, M>,

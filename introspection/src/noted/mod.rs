@@ -1,4 +1,4 @@
-//! Guests with a note or with `--pid-at`, which say where their current process is.
+//! Guests with a note or with `--pid-at`, which give the place of the current process's identity.
 
 mod location;
 mod note;

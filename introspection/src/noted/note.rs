@@ -8,8 +8,8 @@ use super::location;
 use crate::memory::AddressSpace;
 use crate::{Identity, Registers, padded};
 
-/// Finds the running process and thread by `note`. Ids that the note lacks stay unknown, but a missing thread id is the
-/// process id.
+/// Finds the running process and thread by `note`. Ids that the note lacks stay unknown, except that a missing thread
+/// id becomes the process id.
 pub fn identify<M: PhysicalMemory>(
     note: &GuestNote,
     memory: &M,

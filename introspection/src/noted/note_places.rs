@@ -1,4 +1,4 @@
-//! Where a guest with a note or `--pid-at` says who runs on a vCPU.
+//! The places of the running process's identity in a guest with a note or `--pid-at`.
 
 use kvmprof_abi::note::{Base, GuestNote, Location};
 use vm_memory::GuestAddress;
@@ -10,21 +10,21 @@ use crate::process_places::{
 };
 use crate::{PhysicalMemory, Registers};
 
-/// So far before and behind what a pointer leads to, its like are looked for.
+/// Distance before and after a pointer's target within which other targets are accepted, in bytes.
 const AROUND: u64 = 4 << 20;
 
-/// The places of the note's values on a vCPU with `registers`. Values behind two pointers are left out, and so are those
-/// that aren't mapped now, or behind another pointer than the first value: they stay unknown. `None` while the GS base or
-/// the pointer isn't set up.
+/// The places of the note's values on a vCPU with `registers`. Leaves out values behind two pointers, values that
+/// aren't mapped now, and values behind another pointer than the first value's; they stay unknown. `None` while the GS
+/// base or the pointer isn't set up.
 ///
-/// A pointer is followed where it stays in the memory around what it leads to now, which is mapped as now in all address
-/// spaces: it leads to the kernel's own.
+/// A pointer is followed while its target stays in the memory around its present target. That memory is assumed to be
+/// mapped in the same way in all address spaces, because it belongs to the kernel.
 pub fn places<M: PhysicalMemory>(
     note: &GuestNote,
     memory: &M,
     registers: &Registers,
 ) -> Option<ProcessPlaces> {
-    // A count below 0 is none.
+    // A negative count means that no interrupt is serviced.
     let nesting = ValueKind::Interrupts(i64::MAX.cast_unsigned());
     let values = [
         (note.pid.as_ref(), ValueKind::Pid),
@@ -74,13 +74,13 @@ pub fn places<M: PhysicalMemory>(
     })
 }
 
-/// Where a chain starts.
+/// The start of a chain of pointers.
 fn start(location: &Location) -> (Base, i64) {
     let first = location.offsets().first().copied();
     (location.base, first.unwrap_or_default())
 }
 
-/// The place of a value behind no pointer.
+/// The place of a value that is reached without a pointer.
 fn fixed<M: PhysicalMemory>(
     location: &Location,
     space: &AddressSpace<'_, M>,
@@ -91,7 +91,7 @@ fn fixed<M: PhysicalMemory>(
     Some(ValueAt::Physical(at))
 }
 
-/// The pointer that a chain of two offsets starts with.
+/// The first pointer of a chain of two offsets.
 fn pointer<M: PhysicalMemory>(
     location: &Location,
     space: &AddressSpace<'_, M>,
@@ -118,7 +118,7 @@ fn pointer<M: PhysicalMemory>(
     })
 }
 
-/// The physical address of `bytes` bytes that are in one page.
+/// The physical address of `bytes` bytes. `None` if they aren't in one page.
 fn within_page<M: PhysicalMemory>(
     space: &AddressSpace<'_, M>,
     address: u64,
@@ -160,7 +160,7 @@ mod tests {
         };
         let places = places_at(&note, 0x1000).unwrap();
         let task = places.task.unwrap();
-        // Without page tables nothing is known of the memory around.
+        // Without page tables, the memory around the target is unknown.
         assert_eq!((task.at, task.maps.len()), (GuestAddress(0x1010), 0));
         let found: Vec<(ValueKind, ValueAt)> = (places.values.iter())
             .map(|value| (value.kind, value.at))

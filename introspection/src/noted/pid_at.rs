@@ -1,4 +1,4 @@
-//! Parses the argument of `--pid-at`: where a guest without a note keeps its current pid.
+//! Parses the argument of `--pid-at`: the place of the current pid in a guest without a note.
 
 use kvmprof_abi::note::{Base, DEPTH_MAX, Location};
 
@@ -24,11 +24,11 @@ pub enum PidAtError {
     Width(String),
 }
 
-/// Reads `BASE:OFFSET[,OFFSET...]:WIDTH`: the base is `absolute` or `gs`, offsets are decimal or
-/// 0x-prefixed and may be negative, the width is 1, 2, 4 or 8 bytes.
+/// Parses `BASE:OFFSET[,OFFSET...]:WIDTH`. The base is `absolute` or `gs`, offsets are decimal or 0x-prefixed and may
+/// be negative, and the width is 1, 2, 4 or 8 bytes.
 ///
 /// # Errors
-/// Any part is malformed.
+/// A part is malformed.
 pub fn parse(value: &str) -> Result<Location, PidAtError> {
     let shape = || PidAtError::Shape(value.to_owned());
     let mut parts = value.split(':');

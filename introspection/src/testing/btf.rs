@@ -8,7 +8,7 @@ pub struct Builder {
     types: Vec<u8>,
     strings: Vec<u8>,
     count: u32,
-    /// Bytes of the strings that come before these.
+    /// Bytes of the strings before these: those of the section that this one extends.
     base_strings: u32,
 }
 
@@ -21,7 +21,7 @@ impl Builder {
         }
     }
 
-    /// A module's section, whose types and strings go on from these.
+    /// A module's section, whose types and strings continue these.
     pub fn split(&self) -> Self {
         Self {
             base_strings: self.base_strings + u32::try_from(self.strings.len()).unwrap(),
@@ -46,7 +46,7 @@ impl Builder {
         }
     }
 
-    /// Adds a type with members (name, type, bit offset); returns its id.
+    /// Adds a type with members (name, type, bit offset). Returns its id.
     pub fn composite(
         &mut self,
         kind: u32,
@@ -65,12 +65,12 @@ impl Builder {
         self.count
     }
 
-    /// Adds a structure with members (name, type, bit offset); returns its id.
+    /// Adds a structure with members (name, type, bit offset). Returns its id.
     pub fn structure(&mut self, name: &str, members: &[(&str, u32, u32)]) -> u32 {
         self.composite(KIND_STRUCT, false, name, members)
     }
 
-    /// Adds a structure of `bytes` bytes without named members; returns its id.
+    /// Adds a structure of `bytes` bytes without named members. Returns its id.
     pub fn sized_structure(&mut self, name: &str, bytes: u32) -> u32 {
         let name = self.string(name);
         self.words(&[name, KIND_STRUCT << 24, bytes]);
@@ -78,7 +78,7 @@ impl Builder {
         self.count
     }
 
-    /// Adds a nameless type of `kind`, followed by `tail`; returns its id.
+    /// Adds a nameless type of `kind`, followed by `tail`. Returns its id.
     pub fn other(&mut self, kind: u32, count: u32, tail: &[u32]) -> u32 {
         self.words(&[0, kind << 24 | count, 0]);
         self.words(tail);
@@ -86,7 +86,7 @@ impl Builder {
         self.count
     }
 
-    /// Adds a type of `kind` called `name` that refers to type `id`; returns its id.
+    /// Adds a type of `kind` called `name` that refers to type `id`. Returns its id.
     pub fn refers(&mut self, kind: u32, name: &str, id: u32) -> u32 {
         let name = self.string(name);
         self.words(&[name, kind << 24, id]);
@@ -94,7 +94,7 @@ impl Builder {
         self.count
     }
 
-    /// Adds an enumeration with its enumerators (name, value); returns its id.
+    /// Adds an enumeration with its enumerators (name, value). Returns its id.
     pub fn enumeration(&mut self, name: &str, enumerators: &[(&str, u32)]) -> u32 {
         let name = self.string(name);
         let count = u32::try_from(enumerators.len()).unwrap();

@@ -14,8 +14,8 @@ pub fn eh_frame(section: u64, functions: &[(u64, &[u8])]) -> Vec<u8> {
         bytes.resize(bytes.len() + length - contents.len(), 0);
         bytes.len()
     };
-    // Version 1, "zR", factors 1 and -8, return address 16, relative pointers of 4 bytes; the caller's stack pointer is
-    // 8 above, the return address below that.
+    // Version 1, "zR", factors 1 and -8, return address 16, relative pointers of 4 bytes. The caller's stack pointer is
+    // 8 above, and the return address is below that.
     let mut end = add(&[
         0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1,
     ]);
@@ -33,8 +33,8 @@ pub fn eh_frame(section: u64, functions: &[(u64, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// The unwind information of a section like [`eh_frame`]'s, in a file that begins at `base` and has one executable segment,
-/// `length` bytes long, from there on. `None` if it isn't usable.
+/// The unwind information of a section as from [`eh_frame`], in a file that begins at `base` and has one executable
+/// segment of `length` bytes there. `None` if it isn't usable.
 pub fn unwind_table(
     section: &[u8],
     address: u64,

@@ -21,9 +21,9 @@ pub enum Layout {
     Relative62,
     /// 6.4 to 6.14: offsets after the names.
     Relative64,
-    /// 6.15 on: no absolute addresses.
+    /// Since 6.15: no absolute addresses.
     Relative615,
-    /// 7.0 on: each offset is relative to its own address.
+    /// Since 7.0: each offset is relative to its own address.
     Relative70,
     /// Up to 6.3 with CONFIG_KALLSYMS_BASE_RELATIVE off.
     Absolute,

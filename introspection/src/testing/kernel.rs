@@ -3,7 +3,7 @@
 use super::btf::Builder;
 use super::kallsyms::{Layout, kallsyms};
 
-/// The images' link-time address, the same as real kernels'.
+/// The images' link-time address, the same as that of real kernels.
 pub const TEXT: u64 = 0xffff_ffff_8100_0000;
 /// A kernel for tests.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct Kernel {
     pub modules: bool,
     /// Whether its `preempt_count` also counts disabled interrupts.
     pub counts_disabled: bool,
-    /// How it stores the areas of address spaces.
+    /// How the kernel stores the areas of address spaces.
     pub areas: Areas,
 }
 
@@ -49,7 +49,7 @@ pub const HOT: Kernel = Kernel {
     counts_disabled: false,
     areas: Areas::Tree,
 };
-/// A kernel of 6.15 on. Its per-CPU symbols are ordinary addresses.
+/// A kernel since 6.15. Its per-CPU symbols are ordinary addresses.
 pub const NEW: Kernel = Kernel {
     layout: Layout::Relative615,
     hot: false,
@@ -99,21 +99,22 @@ pub mod offsets {
     pub const MODULE_TREE: u64 = 0x4190;
     /// Kernel code that keeps 16 bytes on the stack.
     pub const FRAMED: u64 = 0x2200;
-    /// The end of the scheduler's code, which begins with the former.
+    /// The end of the scheduler's code, which begins at [`FRAMED`].
     pub const SCHEDULER_END: u64 = 0x2280;
-    /// `mutex_spin_on_owner`, `rwsem_spin_on_owner`, and the end of that: `preempt_schedule`.
+    /// `mutex_spin_on_owner`, `rwsem_spin_on_owner`, and the end of the latter: `preempt_schedule`.
     pub const OWNER_LOOPS: [u64; 3] = [0x2400, 0x2440, 0x2480];
-    /// `native_queued_spin_lock_slowpath`, `queued_read_lock_slowpath`, `queued_write_lock_slowpath`, and the end of that: `schedule_idle`.
+    /// `native_queued_spin_lock_slowpath`, `queued_read_lock_slowpath`, `queued_write_lock_slowpath`, and the end of
+    /// the latter: `schedule_idle`.
     pub const SPIN_LOOPS: [u64; 4] = [0x24c0, 0x2500, 0x2540, 0x2580];
-    /// Kernel code with the stack pointer at the registers that an interrupt or a system call saved.
+    /// Kernel code whose stack pointer points to the registers that an interrupt or a system call saved.
     pub const ENTRY: u64 = 0x2700;
     /// Kernel code where stacks end.
     pub const STACK_END: u64 = 0x2800;
     /// The unwind table: addresses, 12 bytes, and entries, 18 bytes.
     pub const ORC: [u64; 2] = [0x41a0, 0x41b0];
-    /// `do_one_initcall`, which keeps 16 bytes on the stack as [`FRAMED`] does.
+    /// `do_one_initcall`, which keeps 16 bytes on the stack, as [`FRAMED`] does.
     pub const DO_ONE_INITCALL: u64 = 0x2680;
-    /// Two initcalls, and a function that is none, which keep 16 bytes on the stack.
+    /// Two initcalls, and a function that isn't an initcall. They keep 16 bytes on the stack.
     pub const INITCALLS: [u64; 3] = [0x26a0, 0x26b0, 0x26c0];
     /// The table of the two initcalls, 8 bytes.
     pub const INITCALL_TABLE: u64 = 0x41d0;
@@ -154,7 +155,7 @@ const NOTES: &[u8] = b"\x06\0\0\0\x01\0\0\0\0\x01\0\0Linux\0\0\0\0\0\0\0\
     \x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\x000123456789abcdefghij";
 
 impl Kernel {
-    /// Whether its modules have `mem[]`, not `core_layout`.
+    /// Whether the kernel's modules have `mem[]` instead of `core_layout`.
     pub fn has_module_memories(self) -> bool {
         !matches!(
             self.layout,
@@ -227,7 +228,7 @@ impl Kernel {
         }
     }
 
-    /// The offset of the boot's per-CPU area, and of absent CPUs, in a kernel with this `slide`.
+    /// The offset of the per-CPU area for boot, and of absent CPUs, in a kernel with this `slide`.
     pub fn boot_offset(self, slide: u64) -> u64 {
         if self.per_cpu_is_linked() {
             0
@@ -243,7 +244,7 @@ impl Kernel {
             "system_states",
             &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)],
         );
-        // Before 5.14 and 5.16.
+        // Before 5.14 and before 5.16.
         let is_old = self.areas == Areas::List;
         let state = if is_old { "state" } else { "__state" };
         let cpu = if is_old { "status" } else { "cpu" };
@@ -373,7 +374,7 @@ impl Kernel {
         for number in 0..700 {
             symbols.push((TEXT + 0x2100 + number * 2, 't', format!("filler_{number}")));
         }
-        // Longer than one length byte can express, in tokens.
+        // A name with more tokens than one length byte can express.
         symbols.push((TEXT + 0x2f00, 't', format!("filler_{}", "x".repeat(300))));
         symbols
     }
@@ -383,7 +384,7 @@ impl Kernel {
         self.image_at(0)
     }
 
-    /// The bytes that it has in memory once it has been relocated to [`TEXT`] and `slide`.
+    /// The bytes in memory after the image was relocated to [`TEXT`] and `slide`.
     pub fn image_at(self, slide: u64) -> Vec<u8> {
         let mut image = vec![0; usize::try_from(offsets::END).unwrap()];
         let mut put = |offset: u64, bytes: &[u8]| {

@@ -24,7 +24,7 @@ pub const USER_TABLES: u64 = TABLES | PTI_USER;
 pub const IDT_PAGE: u64 = 0x9000;
 /// The physical address of the kernel image.
 pub const IMAGE: u64 = 0x40_0000;
-/// The physical address of the first task; further ones follow every 4096 bytes.
+/// The physical address of the first task. Further tasks follow at distances of 4096 bytes.
 pub const TASKS: u64 = 0x20_0000;
 /// The physical addresses of the per-CPU areas.
 pub const AREAS: [u64; 2] = [0x30_0000, 0x31_0000];
@@ -87,7 +87,7 @@ impl LinuxGuest {
         guest
     }
 
-    /// Gives the kernel's own page tables the entries of its tasks' page tables.
+    /// Copies the entries of the tasks' page tables to the kernel's own page tables.
     fn share_page_tables(&self) {
         let mut table = [0; 4096];
         (self.memory.read_slice(&mut table, GuestAddress(TABLES))).unwrap();
@@ -111,7 +111,7 @@ impl LinuxGuest {
             .unwrap();
     }
 
-    /// Gives the image's variable at offset `variable` a value.
+    /// Sets the image's variable at offset `variable`.
     pub fn set<T: vm_memory::ByteValued>(&self, variable: u64, value: T) {
         self.memory
             .write_obj(value, GuestAddress(IMAGE + variable))
@@ -139,8 +139,8 @@ impl LinuxGuest {
         (DIRECT_MAP + area).wrapping_sub(start).wrapping_sub(slide)
     }
 
-    /// Writes task `index`, 0 to 255, with its signal structure and process group. Its thread is
-    /// `pid`, unless it is the idle task, with `tgid` 0.
+    /// Writes task `index`, 0 to 255, with its signal structure and process group. Its thread is `pid`, except for the
+    /// idle task, which has `tgid` 0.
     pub fn task(&self, index: u64, tgid: i32, pid: i32, group: i32) {
         let at = TASKS + index * 0x1000;
         let (tgid, pid) = if tgid == 0 { (0, 0) } else { (tgid, pid) };
@@ -160,8 +160,8 @@ impl LinuxGuest {
         self.write(at + 0x800 + task::NUMBER, &group.to_le_bytes());
     }
 
-    /// Makes processes of so many threads each, and the kernel's lists of them: tasks 1 and following, with pids and tids 101 and following. The
-    /// result is how many tasks there are.
+    /// Makes processes with these numbers of threads, and the kernel's lists of them: tasks 1 and following, with pids
+    /// and tids 101 and following. Returns the number of tasks.
     pub fn list_processes(&self, threads: &[u64]) -> u64 {
         let address = |index: u64| DIRECT_MAP + TASKS + index * 0x1000;
         let head = TEXT + SLIDE + offsets::INIT_TASK + task::TASKS;
@@ -195,7 +195,7 @@ impl LinuxGuest {
         self.write(at, &leader.to_le_bytes());
     }
 
-    /// Makes task `index` current on `cpu`.
+    /// Makes task `index` the current task on `cpu`.
     pub fn run(&self, cpu: usize, index: u64) {
         let current = DIRECT_MAP + TASKS + index * 0x1000;
         let place = GuestAddress(AREAS[cpu] + per_cpu::CURRENT);
@@ -204,7 +204,7 @@ impl LinuxGuest {
             .unwrap();
     }
 
-    /// Gives the `preempt_count` of `cpu` a value.
+    /// Sets the `preempt_count` of `cpu`.
     pub fn preempt_count(&self, cpu: usize, count: u32) {
         self.write(AREAS[cpu] + per_cpu::PREEMPT_COUNT, &count.to_le_bytes());
     }
@@ -219,7 +219,7 @@ impl LinuxGuest {
         }
     }
 
-    /// The registers of a vCPU in kernel mode, the kernel's CPU `cpu`.
+    /// The registers of a vCPU in kernel mode, which is the kernel's CPU `cpu`.
     pub fn kernel(&self, cpu: usize) -> Registers {
         Registers {
             rip: TEXT + SLIDE + 0x2200,
@@ -229,7 +229,7 @@ impl LinuxGuest {
         }
     }
 
-    /// An introspector of vCPU `vcpu` that has no state yet.
+    /// An introspector of vCPU `vcpu` without state.
     pub fn introspector(&self, vcpu: u16) -> VcpuIntrospector {
         VcpuIntrospector::new(self.knowledge.clone(), vcpu)
     }

@@ -1,6 +1,6 @@
-//! Hand-made guests for tests and benchmarks: kernel images, page tables, tasks in memory.
+//! Hand-made guests for tests and benchmarks: kernel images, page tables, and tasks in memory.
 //!
-//! Only compiled for this crate's own tests and with the feature `testing`, which the product doesn't use.
+//! Compiled only for this crate's own tests and with the feature `testing`, which the product doesn't use.
 #![expect(
     clippy::unwrap_used,
     reason = "a guest that can't be put together is a failed test"

@@ -10,7 +10,7 @@ pub const NAME: u64 = 0x18;
 pub const BUILD_ID: u64 = 0x50;
 /// `module.kallsyms`, a pointer.
 pub const KALLSYMS: u64 = 0x70;
-/// `mod_arch_specific.num_orcs`, 4 bytes; `orc_unwind_ip` and `orc_unwind`, pointers.
+/// `mod_arch_specific.num_orcs`, 4 bytes; then `orc_unwind_ip` and `orc_unwind`, pointers.
 pub const ORC: u64 = 0x80;
 /// `module.mem`, or `core_layout`.
 pub const TEXT: u64 = 0x100;

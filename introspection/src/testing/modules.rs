@@ -22,7 +22,7 @@ const LETTERS: u64 = 0xe000;
 const NAMES: u64 = 0xf000;
 const ORC_ADDRESSES: u64 = 0x1_8000;
 const ORC_ENTRIES: u64 = 0x1_c000;
-/// Bytes of code. A module that is still initializing has as much again at [`INIT`].
+/// Bytes of code. A module that is still initializing has as many bytes again at [`INIT`].
 pub const CODE: u64 = 0x2000;
 /// The physical address of the page tables for modules.
 const PAGE_TABLES: u64 = 0x6_0000;
@@ -58,7 +58,7 @@ impl TestModule {
 }
 
 impl LinuxGuest {
-    /// Replaces the guest's modules by these, from [`START`] on. The first one is the newest.
+    /// Replaces the guest's modules by `modules`, from [`START`] on. The first one is the newest.
     pub fn load(&self, modules: &[TestModule]) {
         let mut tables = Tables::new(self.memory.clone(), TABLES, self.levels());
         tables.skip_to(PAGE_TABLES);
@@ -86,7 +86,7 @@ impl LinuxGuest {
         self.memory.write_obj(before + 2, changes).unwrap();
     }
 
-    /// Reads the list at once, which otherwise is another thread's work.
+    /// Reads the list at once, which is otherwise the work of another thread.
     pub fn read_modules(&self) {
         let linux = self.knowledge.linux().unwrap();
         linux.modules().read(linux, &self.memory);
@@ -100,7 +100,7 @@ impl LinuxGuest {
 }
 
 impl TestModule {
-    /// The contents of its memory.
+    /// The contents of the module's memory.
     fn bytes(&self, guest: &LinuxGuest, start: u64) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(STRIDE).unwrap()];
         let mut put = |offset: u64, part: &[u8]| {

@@ -21,7 +21,7 @@ pub fn long_mode(cr3: u64, five_levels: bool) -> Registers {
     }
 }
 
-/// Page tables that are being built.
+/// Page tables under construction.
 #[derive(Debug)]
 pub struct Tables {
     /// The memory that holds them.
@@ -32,7 +32,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// `levels` levels of tables from physical address `start` on in `memory`.
+    /// Page tables with `levels` levels, from physical address `start` on in `memory`.
     pub fn new(memory: Memory, start: u64, levels: u32) -> Self {
         Self {
             memory,
@@ -47,7 +47,7 @@ impl Tables {
         self.next = next;
     }
 
-    /// Where the next table would be.
+    /// The address of the next table.
     pub fn end(&self) -> u64 {
         self.next
     }
@@ -73,20 +73,20 @@ impl Tables {
     }
 }
 
-/// Page tables, an address and registers that are anything.
+/// Page tables, an address and registers with arbitrary contents.
 #[cfg(test)]
 #[derive(Debug)]
 pub struct HostileTables {
     entries: Vec<u64>,
     cr3: u64,
-    /// The address that is looked up.
+    /// The address to look up.
     pub address: u64,
     five_levels: bool,
 }
 
 #[cfg(test)]
 impl HostileTables {
-    /// Any of them.
+    /// A strategy for arbitrary tables.
     pub fn any() -> impl Strategy<Value = Self> {
         let entries = prop::collection::vec(any::<u64>(), 512);
         let all = (entries, any::<u64>(), any::<u64>(), any::<bool>());
@@ -98,7 +98,7 @@ impl HostileTables {
         })
     }
 
-    /// Writes the entries to the start of `memory`, each as `change` makes it.
+    /// Writes the entries to the start of `memory`, each changed by `change`.
     pub fn write(&self, memory: &Memory, change: impl Fn(u64) -> u64) {
         for (index, entry) in (0..).zip(&self.entries) {
             let place = GuestAddress(index * 8);
@@ -106,7 +106,7 @@ impl HostileTables {
         }
     }
 
-    /// Registers that select tables anywhere, and some whose tables lie at an address with no bits but those of `mask`.
+    /// Registers that select arbitrary tables, and registers whose tables are at an address with only the bits of `mask`.
     pub fn registers(&self, mask: u64) -> [Registers; 2] {
         [self.cr3, self.cr3 & mask].map(|cr3| long_mode(cr3, self.five_levels))
     }

@@ -5,13 +5,13 @@ use super::kernel::{Areas, offsets, task};
 use super::linux_guest::{DIRECT_MAP, LinuxGuest, TABLES, TASKS};
 use crate::image::btf::KIND_TYPEDEF;
 
-/// The address of the guest's `struct page`s. None of them is ever read.
+/// The address of the guest's `struct page`s, which are never read.
 pub const PAGES: u64 = 0xffff_ea12_0000_0000;
 /// Bytes of a `struct page`.
 const PAGE_STRUCTURE: u64 = 64;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// The physical address of the structures that are built.
+/// The physical address of the structures.
 const ROOM: u64 = 0x43_0000;
 const MAPLE_NODE: u64 = 256;
 /// Types of nodes (`enum maple_type`).
@@ -55,7 +55,7 @@ mod at {
     pub const SLOTS: u64 = 0x28;
 }
 
-/// Adds such a kernel's structures to the BTF.
+/// Adds the structures of a kernel with such `areas` to the BTF.
 pub(super) fn describe(builder: &mut Builder, areas: Areas) {
     let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
     let tree = builder.structure("maple_tree", &[("ma_flags", 0, 0), ("ma_root", 0, 64)]);
@@ -128,19 +128,19 @@ pub(super) fn describe(builder: &mut Builder, areas: Areas) {
 /// A mapping to build.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaPlan {
-    /// Its addresses.
+    /// Its first address.
     pub begin: u64,
-    /// Their end.
+    /// The first address after it.
     pub end: u64,
     /// Whether it is executable.
     pub executable: bool,
-    /// In pages.
+    /// The file's offset, in pages.
     pub offset: u64,
-    /// Its file, as [`Room::file`] made it, or 0.
+    /// Its file from [`Room::file`], or 0.
     pub file: u64,
 }
 
-/// Builds structures in a guest's memory. Pointers are the guest's.
+/// Builds structures in a guest's memory. Pointers are guest virtual addresses.
 #[derive(Debug)]
 pub struct Room<'g> {
     guest: &'g LinuxGuest,
@@ -149,7 +149,7 @@ pub struct Room<'g> {
 }
 
 impl<'g> Room<'g> {
-    /// Builds in `guest`, with areas as its kernel stores them.
+    /// Builds structures in `guest`, with areas as its kernel stores them.
     pub fn new(guest: &'g LinuxGuest, areas: Areas) -> Self {
         guest.set(offsets::VMEMMAP_BASE, PAGES);
         Self {
@@ -178,7 +178,7 @@ impl<'g> Room<'g> {
         }
     }
 
-    /// Gives task `index` an address space with `areas`; the result is its `mm_struct`.
+    /// Gives task `index` an address space with `areas`. Returns its `mm_struct`.
     pub fn process(&mut self, index: u64, areas: &[AreaPlan]) -> u64 {
         let mm = self.take(0x400);
         self.put(DIRECT_MAP + TASKS + index * 0x1000 + task::MM, mm);
@@ -204,7 +204,7 @@ impl<'g> Room<'g> {
         }
     }
 
-    /// Sets the start of the program's code in the address space at `mm`; 0: there is no program yet.
+    /// Sets the start of the program's code in the address space at `mm`; 0 while there is no program yet.
     pub fn start_code(&self, mm: u64, address: u64) {
         self.put(mm + at::START_CODE, address);
     }
@@ -242,7 +242,7 @@ impl<'g> Room<'g> {
         let numbers = [
             (at::START, plan.begin),
             (at::END, plan.end),
-            // Executable areas can't be written.
+            // Executable areas aren't writable.
             (at::FLAGS, if plan.executable { 0x75 } else { 0x73 }),
             (at::PAGE_OFFSET, plan.offset),
             (at::FILE, plan.file),
@@ -282,7 +282,7 @@ impl<'g> Room<'g> {
         self.put(mm + at::VDSO, address);
     }
 
-    /// The directory entry `name` of `parent`; if that is 0, a root.
+    /// The directory entry `name` of `parent`; a root if `parent` is 0.
     pub fn dentry(&mut self, parent: u64, name: &str) -> u64 {
         let (dentry, text) = (self.take(0x40), self.take(0x100));
         self.guest.write(text - DIRECT_MAP, name.as_bytes());
@@ -343,7 +343,7 @@ impl<'g> Room<'g> {
         self.put(inode + at::MODIFIED, 1_700_000_001);
     }
 
-    /// Consecutive pages, each filled with one byte; the result is the first one's `struct page`.
+    /// Consecutive pages, each filled with one byte. Returns the first page's `struct page`.
     pub fn pages(&mut self, bytes: &[u8]) -> u64 {
         let first = self.next.next_multiple_of(PAGE);
         self.next = first + bytes.len() as u64 * PAGE;

@@ -1,4 +1,4 @@
-//! Stacks in a kernel as large as distribution kernels, for benchmarks.
+//! Stacks in a kernel of the size of distribution kernels, for benchmarks.
 
 use vm_memory::{Bytes, GuestAddress};
 
@@ -19,12 +19,12 @@ const SPACING: u64 = 40;
 const TABLE: u64 = TEXT + (32 << 20);
 /// Bytes of each of the kernel's frames.
 const FRAME: u64 = 48;
-/// The distance between consecutive return addresses, so that they are far apart.
+/// The distance between consecutive return addresses, which are far apart.
 const STRIDE: u64 = 7_368_787;
 const KERNEL_STACK: u64 = 0xffff_c900_0001_0000;
 const USER_STACK: u64 = 0x7fff_f000_0000;
 const USER_CODE: u64 = 0x40_0000;
-/// Pages of the user code: each frame is in another page.
+/// Pages of the user code. Each frame is in another page.
 const USER_PAGES: u64 = 64;
 /// Functions of the file with the user code.
 const USER_FUNCTIONS: u64 = 20_000;
@@ -82,7 +82,7 @@ impl DeepStacks {
             user,
             frameless: Registers {
                 rsp: USER_STACK + FRAMELESS,
-                // Not a frame pointer.
+                // A value that isn't a frame pointer.
                 rbp: 1,
                 ..user
             },

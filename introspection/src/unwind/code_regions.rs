@@ -1,4 +1,4 @@
-//! Code outside the kernel's image that has unwind tables of its own: modules.
+//! Code outside the kernel's image with unwind tables of its own: the code of modules.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ pub const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
 pub struct CodeRegion {
     /// Its addresses.
     pub range: Range<u64>,
-    /// Its unwind table by run-time addresses, if it has one.
+    /// Its unwind table with run-time addresses, if it has one.
     pub orc: Option<Arc<OrcTable>>,
 }
 
 /// The code of all modules.
 #[derive(Debug, Default)]
 pub struct ModuleCode {
-    /// By address, without overlaps.
+    /// Sorted by address, without overlaps.
     regions: Vec<CodeRegion>,
 }
 
 impl ModuleCode {
-    /// A kernel's regions don't overlap; if two do, the lower one is kept.
+    /// The code of modules with these regions. Regions of a kernel don't overlap; if two of them do, the lower one is kept.
     pub fn new(mut regions: Vec<CodeRegion>) -> Self {
         regions.sort_by_key(|region| region.range.start);
         let mut end = 0;

@@ -1,17 +1,17 @@
-//! Unwinds user stacks by frame pointers: RBP points to the caller's RBP, and the return address comes after it (System
-//! V ABI for x86-64, section 3.2.2).
+//! Unwinds user stacks by frame pointers: RBP points to the caller's RBP, and the return address follows it (System V
+//! ABI for x86-64, section 3.2.2).
 
 use kvmprof_recording::StackEnd;
 
 use super::UserRegisters;
 use super::stack_memory::StackMemory;
 
-/// Maximum distance of two frames, in bytes: a thread's whole stack by default (RLIMIT_STACK).
+/// Maximum distance between two frames, in bytes: the default size of a thread's whole stack (RLIMIT_STACK).
 const MAX_FRAME: u64 = 8 << 20;
 /// Bytes of the return address and the caller's frame pointer.
 const LINKAGE: u64 = 16;
 
-/// Unwinds the stack from `start` and passes each frame to `push`, which returns whether it had room.
+/// Unwinds the stack from `start` and passes each frame to `push`, which returns whether there was room for it.
 pub fn walk(
     start: &UserRegisters,
     memory: &mut impl StackMemory,
@@ -50,13 +50,13 @@ pub struct Caller {
 }
 
 /// Finds the caller of a function with a frame, with registers `sp` and `bp`. `has_frames` says whether the function
-/// that it called has a frame, too.
+/// that it called also has a frame.
 ///
-/// Code without frame pointers may have any value in RBP, often the 0 of the thread's start. So 0 is accepted as the
+/// Code without frame pointers may have any value in RBP, often the 0 from the thread's start. So 0 is accepted as the
 /// end of the stack only after a frame, which shows that the code uses frame pointers.
 ///
 /// # Errors
-/// The stack's end, if it ends here.
+/// The kind of the stack's end, if the stack ends here.
 pub fn step(
     sp: u64,
     bp: u64,
@@ -80,7 +80,7 @@ pub fn step(
         return Err(StackEnd::Broken);
     }
     if !follows_call(memory, back) {
-        // No call led here: the stack was set up to return to this address.
+        // Without a call before this address, the stack was set up to return to it.
         let is_started = caller == 0 && memory.code_before(back).is_some();
         return Err(match is_started {
             true if is_go_exit(memory, back) => StackEnd::Complete,
@@ -95,17 +95,17 @@ pub fn step(
     })
 }
 
-/// What is where RBP points to.
+/// The data that RBP points to.
 pub struct Linkage {
-    /// The word where the return address is.
+    /// The word with the return address.
     pub back: u64,
-    /// The word before it, where the caller's frame pointer is.
+    /// The word before it, with the caller's frame pointer.
     pub caller: u64,
-    /// The address of the word after it, the caller's stack pointer.
+    /// The address of the word after the return address, which is the caller's stack pointer.
     pub sp: u64,
 }
 
-/// Reads what `bp` points to. `None` if it can't be the frame of a function whose stack pointer is `sp`.
+/// Reads the data that `bp` points to. `None` if it can't be the frame of a function whose stack pointer is `sp`.
 pub fn linkage(sp: u64, bp: u64, memory: &mut impl StackMemory) -> Option<Linkage> {
     let inside = bp.checked_sub(sp).is_some_and(|size| size < MAX_FRAME);
     if !inside || !bp.is_multiple_of(8) || !memory.may_use(bp) {
@@ -128,8 +128,8 @@ fn is_go_exit(memory: &mut impl StackMemory, back: u64) -> bool {
     code.is_some_and(|code| code[3..5] == [0x90, 0xe8])
 }
 
-/// True if a call instruction ends right before `back`: code without frame pointers has other values in RBP, which
-/// would lead anywhere.
+/// True if a call instruction ends right before `back`. Code without frame pointers has other values in RBP, which
+/// could lead to any address.
 pub fn follows_call(memory: &mut impl StackMemory, back: u64) -> bool {
     let Some(code) = memory.code_before(back) else {
         return false;

@@ -1,8 +1,8 @@
 //! Checks the rules of unwind tables that locate a frame and its saved frame pointer. Sound rules give no address near
 //! 0, and no distance that overflows.
 //!
-//! Compilers and linkers make only sound rules, but tables are a guest's, and framehop 0.16.0 adds and subtracts some
-//! of these numbers without a check (`src/x86_64/dwarf.rs`: `cfa - 8`, `offset + bp_cfa_offset`).
+//! Compilers and linkers make only sound rules, but tables come from the guest, and framehop 0.16.0 adds and subtracts
+//! some of these numbers without a check (`src/x86_64/dwarf.rs`: `cfa - 8`, `offset + bp_cfa_offset`).
 
 use std::ops::RangeInclusive;
 
@@ -10,10 +10,10 @@ use gimli::{CallFrameInstruction, EhFrame, Encoding, Expression, Operation, Regi
 
 use super::unwind_table::Bytes;
 
-/// Allowed distances of a frame's address from a register, and of saved registers from that address, in bytes.
+/// Accepted distances of a frame's address from a register, and of saved registers from that address, in bytes.
 const DISTANCES: RangeInclusive<i64> = -2048..=1 << 31;
 const SAVED: RangeInclusive<i64> = -(1 << 31)..=1 << 31;
-/// Maximum shift of the stack pointer's 1 in an entry for the procedure linkage table.
+/// Maximum shift of the stack pointer's addend 1 in an entry for the procedure linkage table.
 const MAX_SHIFT: u64 = 12;
 
 /// Whether the rule of `instruction` is sound with stack and frame pointers of at least 4080. `factor` is the factor of
@@ -57,8 +57,8 @@ pub fn are_sound(
     }
 }
 
-/// Whether `expression`, which has no jumps, is of one of two kinds: it reads memory, which framehop doesn't evaluate;
-/// or it is that of the procedure linkage table, which adds a power of two to the stack pointer depending on the
+/// Whether `expression`, which has no jumps, is of one of two kinds: it reads memory, so that framehop doesn't evaluate
+/// it, or it is that of the procedure linkage table, which adds a power of two to the stack pointer depending on the
 /// program counter (`elf_x86_64_eh_frame_plt`, `bfd/elf64-x86-64.c`).
 fn is_sound_expression(expression: Expression<Bytes<'_>>, encoding: Encoding) -> bool {
     let mut operations = expression.operations(encoding);

@@ -1,9 +1,10 @@
-//! Unwinds the stacks of a guest that isn't Linux, in the kernel and in user mode: by its image's unwind information, and by frame pointers in
-//! code without it.
+//! Unwinds the stacks of a guest that isn't Linux, in the kernel and in user mode: by its image's unwind information,
+//! and by frame pointers in code without it.
 //!
-//! Nothing is known of such a kernel but what the processor does: when it enters the kernel for an interrupt or an exception, it pushes where it
-//! comes from (SDM volume 3, section 7.14.2). That lies above the return address of the code that it enters, by that code's unwind information or
-//! frame pointer, and is known by its form.
+//! Such a kernel is unknown except for the processor's part: at an interrupt or an exception, the processor pushes the
+//! interrupted program counter and stack pointer (SDM volume 3, section 7.14.2). They lie where the interrupt handler
+//! would have its return address, according to the handler's unwind information or frame pointer, and are recognized by
+//! their form.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::{PhysicalMemory, Registers};
 
 /// The privilege level of user mode.
 const USER: u8 = 3;
-/// What the processor pushes above the interrupted program counter, in words of 8 bytes: CS, RFLAGS, RSP, SS.
+/// Words of 8 bytes that the processor pushes above the interrupted program counter: CS, RFLAGS, RSP, SS.
 const PUSHED: usize = 4;
 /// Flags that are always 1, and those that are always 0 (SDM volume 1, figure 3-8).
 const FLAGS_ONE: u64 = 1 << 1;
@@ -41,7 +42,8 @@ impl fmt::Debug for ImageUnwinder {
 }
 
 impl ImageUnwinder {
-    /// Reads the unwind information of the ELF file with contents `image`. Without any, stacks are unwound by frame pointers alone.
+    /// Reads the unwind information of the ELF file with contents `image`. Without unwind information, frame pointers
+    /// are used everywhere.
     pub fn from_elf(image: &[u8]) -> Self {
         let tables = UnwindTable::from_image(image).map(|(table, code)| {
             let table = Arc::new(table);
@@ -111,7 +113,8 @@ impl ImageUnwinder {
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     at: Caller,
-    /// Whether the program counter was about to be executed; otherwise it is behind a call.
+    /// Whether the instruction at the program counter was about to be executed; otherwise the program counter is a
+    /// return address.
     is_exact: bool,
     is_user: bool,
 }
@@ -123,19 +126,19 @@ impl Frame {
     }
 }
 
-/// One stack that is being unwound.
+/// The state of unwinding one stack.
 struct Walk<'a, 'm, M, T> {
     tables: Option<&'a UserUnwinder>,
     cache: &'a mut UnwindCache,
     memory: PagedMemory<'m, M, T>,
-    /// How many words unwind information may still have read.
+    /// Number of words that unwind information may still read.
     reads: u32,
     /// Whether the last frame was found by its frame pointer.
     has_frames: bool,
 }
 
 impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, '_, M, T> {
-    /// Fills the kernel part of `stack`. Returns the user code that the kernel was entered from, if the stack leads there.
+    /// Fills the kernel part of `stack`. Returns the user code from which the kernel was entered, if the stack leads there.
     fn kernel(&mut self, mut frame: Frame, stack: &mut Stack) -> Option<Frame> {
         let end = loop {
             if !stack.push_kernel(frame.inside()) {
@@ -203,8 +206,8 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
         })
     }
 
-    /// What was interrupted for `frame`, whose code has no unwind information, if its frame pointer leads there: code that the
-    /// processor enters may begin as functions do, by `push %rbp; mov %rsp,%rbp`.
+    /// The code that the processor interrupted for `frame`, whose code has no unwind information, if the frame pointer
+    /// leads there. An interrupt handler may begin as functions do, with `push %rbp; mov %rsp,%rbp`.
     fn entered(&mut self, frame: &Frame) -> Option<Frame> {
         let found = frame_pointer::linkage(frame.at.sp, frame.at.bp, &mut self.memory)?;
         let at = Caller {
@@ -215,9 +218,10 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
         self.interrupted(frame, at)
     }
 
-    /// The code that the processor interrupted for `frame`, if that was entered so: `at` has what its caller would be.
+    /// The code that the processor interrupted for `frame`, if it did so. `at` has the registers of the caller, if
+    /// `frame` were called.
     fn interrupted(&mut self, frame: &Frame, at: Caller) -> Option<Frame> {
-        // No interrupt leads to user mode.
+        // Interrupts don't enter user mode.
         if frame.is_user {
             return None;
         }
@@ -239,7 +243,7 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
             && is_selector(data)
             && code > 3
             && flags & (FLAGS_ONE | FLAGS_ZERO) == FLAGS_ONE;
-        // The program counter isn't behind a call, as a rule: nothing else says what it may be.
+        // The interrupted program counter usually doesn't follow a call, so that it can't be checked in that way.
         is_pushed.then_some(Frame {
             at: Caller { sp, ..at },
             is_exact: true,

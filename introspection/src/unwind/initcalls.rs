@@ -1,7 +1,8 @@
 //! The kernel's initcalls, which it calls one after another while it boots (`do_one_initcall`, `init/main.c`).
 //!
-//! One that ends by a jump to another function (a tail call) is on no stack from then on. But the loop over the kernel's table of
-//! initcalls keeps a pointer to an entry in a register, and `do_one_initcall` saves that in its frame.
+//! An initcall that ends by a jump to another function (a tail call) isn't on the stack after that. But the loop over
+//! the kernel's table of initcalls has a pointer to an entry in a register, and `do_one_initcall` saves that register
+//! in its frame.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ const ENTRY: usize = 4;
 const MAX_ENTRIES: usize = 16 << 10;
 /// Maximum length of `do_one_initcall`, in bytes.
 const MAX_CALLER: u64 = 64 << 10;
-/// Nothing has been learned yet.
+/// The value while no stack has shown the offset.
 const UNKNOWN: u64 = 0;
 
 /// A kernel's table of initcalls. All addresses are link-time addresses.
@@ -26,19 +27,19 @@ pub struct Initcalls {
     caller: Range<u64>,
     /// The start of the table.
     table: u64,
-    /// The initcall of each entry, up to the next symbol.
+    /// The code of each entry's initcall, up to the next symbol.
     functions: Vec<Range<u64>>,
-    /// What a stack has shown, or [`UNKNOWN`]: the offset in `do_one_initcall` that initcalls return to, times 2, plus 1 if
-    /// the pointer is to the next entry by then.
+    /// The offset in `do_one_initcall` that initcalls return to, times 2, plus 1 if the pointer is to the next entry at
+    /// that time. Learned from a stack; [`UNKNOWN`] before.
     learned: AtomicU64,
 }
 
 impl Initcalls {
-    /// Maximum length of a frame of `do_one_initcall`, in bytes. Usual ones have some 100.
+    /// Maximum length of a frame of `do_one_initcall`, in bytes. Usual frames have some 100.
     pub const MAX_FRAME: u64 = 40 * 8;
 
     /// Reads the `entries` of the table at `table`, for a kernel with its `do_one_initcall` at `caller`. `None` if an
-    /// entry isn't that of a function's begin, or there are none or too many.
+    /// entry isn't that of a function's start, or there are none or too many.
     pub fn parse(
         caller: Range<u64>,
         table: u64,
@@ -72,12 +73,13 @@ impl Initcalls {
         self.caller.contains(&address)
     }
 
-    /// The start of the initcall that `do_one_initcall` has called, if that has ended by a jump to `callee`. `None` if
-    /// `callee` is in the initcall, or nobody can tell. `back` is the return address into `do_one_initcall`, and `words`
-    /// are those of its frame, as link-time addresses; a word is `None` if it can't be read.
+    /// The start of the initcall that `do_one_initcall` has called, if the initcall has ended by a jump to `callee`.
+    /// `None` if `callee` is in the initcall, or if that is unknown. `back` is the return address into
+    /// `do_one_initcall`, and `words` are those of its frame, as link-time addresses; a word is `None` if it can't be
+    /// read.
     ///
-    /// Learns from the first stack that has its initcall on it where the pointer is then, and where initcalls are
-    /// called: `do_one_initcall` calls other functions, too.
+    /// The first stack with its initcall on it shows whether the pointer is to the next entry, and the return address
+    /// of initcalls, because `do_one_initcall` also calls other functions.
     pub fn ended(
         &self,
         back: u64,
@@ -104,18 +106,19 @@ impl Initcalls {
         (learned >> 1 == place && !initcall.contains(&callee)).then_some(initcall.start)
     }
 
-    /// Whether a stack has shown that: no further one changes it.
+    /// Whether a stack has shown the pointer and the return address. Later stacks don't change them.
     pub fn has_learned(&self) -> bool {
         self.learned.load(Ordering::Relaxed) != UNKNOWN
     }
 
-    /// Forgets what stacks have shown: the kernel starts anew, and may patch its code in another way.
+    /// Forgets what stacks have shown, because the kernel restarts and may patch its code differently.
     pub fn forget(&self) {
         self.learned.store(UNKNOWN, Ordering::Relaxed);
     }
 
-    /// The index of the entry that one of `words` points to: up to the number of entries, since a pointer to the next entry
-    /// is behind the last one in the end. `None` if there is no such word, or there are different ones.
+    /// The index of the entry that one of `words` points to. At most the number of entries, because the pointer to the
+    /// next entry is finally after the last one. `None` if no word points to an entry, or if words point to different
+    /// entries.
     fn position(&self, words: impl Iterator<Item = Option<u64>>) -> Option<usize> {
         let mut found = None;
         for word in words {

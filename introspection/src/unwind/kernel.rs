@@ -1,6 +1,6 @@
 //! Unwinds the kernel part of a stack: by ORC, or by frame pointers in a kernel without ORC.
 //!
-//! A kernel with ORC uses RBP for other values: a stack is broken where neither the kernel nor a module has an entry.
+//! A kernel with ORC uses RBP for other values, so a stack is broken where neither the kernel nor a module has an entry.
 
 use std::ops::Range;
 
@@ -14,10 +14,11 @@ use super::stack_memory::StackMemory;
 use super::{OrcTable, Stack, UserRegisters};
 use crate::Registers;
 
-/// How often a stack may continue at a lower address: each interrupt, exception and NMI has a stack of its own.
+/// Maximum number of times that a stack continues at a lower address: each interrupt, exception and NMI has a stack of
+/// its own.
 const MAX_SWITCHES: u8 = 8;
-/// Maximum distance of two frames, in bytes: a whole stack (`THREAD_SIZE`, `IRQ_STACK_SIZE`, 16 KiB; twice that with
-/// KASAN).
+/// Maximum distance between two frames, in bytes: a whole stack (`THREAD_SIZE`, `IRQ_STACK_SIZE`, 16 KiB; twice that
+/// with KASAN).
 const MAX_FRAME: u64 = 32 << 10;
 /// A task's stack ends at a multiple of this (a part of `THREAD_SIZE`, `arch/x86/include/asm/page_64_types.h`).
 const STACK_ALIGNMENT: u64 = 16 << 10;
@@ -32,7 +33,7 @@ mod saved {
     pub const AX: u64 = 80;
     pub const DX: u64 = 96;
     pub const DI: u64 = 112;
-    /// The processor saves this register and the following ones.
+    /// The first of the registers that the processor itself saves.
     pub const IP: u64 = 128;
     pub const CS: u64 = 136;
     pub const SP: u64 = 152;
@@ -53,7 +54,7 @@ mod switched {
 pub struct KernelUnwinder<'a> {
     /// Its unwind table, if it has one.
     pub orc: Option<&'a OrcTable>,
-    /// The code of its modules, as far as it is known.
+    /// The known code of its modules.
     pub modules: Option<&'a ModuleCode>,
     /// Its table of initcalls, if it is known.
     pub initcalls: Option<&'a Initcalls>,
@@ -63,7 +64,7 @@ pub struct KernelUnwinder<'a> {
     pub image: Range<u64>,
 }
 
-/// One frame: the known registers at that point.
+/// One frame: the known registers there.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     ip: u64,
@@ -75,7 +76,7 @@ struct Frame {
     is_exact: bool,
 }
 
-/// Registers that a call may change, but that entries may refer to.
+/// Registers that a call may change, but that unwind entries may refer to.
 #[derive(Clone, Copy, Debug)]
 struct Others {
     ax: u64,
@@ -116,8 +117,8 @@ impl KernelUnwinder<'_> {
         self.walk_from(frame, self.initcalls, memory, stack)
     }
 
-    /// Fills the kernel part of `stack`, of a task that isn't on a CPU. `sp` is the stack pointer that `__switch_to_asm` has left in it. A task that has
-    /// never run is about to go on at one of `forked`.
+    /// Fills the kernel part of `stack`, of a task that isn't on a CPU. `sp` is the stack pointer that
+    /// `__switch_to_asm` has saved in the task. A task that has never run will start at one of `forked`.
     pub fn walk_switched(
         &self,
         sp: u64,
@@ -142,7 +143,8 @@ impl KernelUnwinder<'_> {
             others: None,
             is_exact,
         };
-        // Another vCPU may run the task meanwhile: its frames would be of different moments then, and teach what is wrong.
+        // Another vCPU may run the task meanwhile. Its frames would then be of different times, and the initcalls would
+        // learn wrong values.
         let initcalls = self.initcalls.filter(|known| known.has_learned());
         self.walk_from(frame, initcalls, memory, stack)
     }
@@ -197,9 +199,9 @@ impl KernelUnwinder<'_> {
         step.unwrap_or(Step::End(StackEnd::Broken))
     }
 
-    /// The address of the initcall that `frame`, one of `do_one_initcall`, has called, if that has ended by a jump to
-    /// `callee`. `step` leads to the frame's caller. Takes `initcalls` at the first such frame of a stack, so that there is
-    /// one search on each.
+    /// The address of the initcall that `frame`, one of `do_one_initcall`, has called, if the initcall has ended by a
+    /// jump to `callee`. `step` leads to the frame's caller. Clears `initcalls` at the first such frame of a stack, so
+    /// that only one frame of a stack is searched.
     fn ended_initcall(
         &self,
         frame: &Frame,
@@ -217,7 +219,7 @@ impl KernelUnwinder<'_> {
         }
         let known = initcalls.filter(|it| it.calls_at(linked(frame.inside())))?;
         *initcalls = None;
-        // What is between the frame's end and its return address.
+        // The words between the frame's end and its return address.
         let length = caller.sp.checked_sub(frame.sp)?.checked_sub(8)?;
         if length > Initcalls::MAX_FRAME {
             return None;
@@ -268,7 +270,7 @@ impl KernelUnwinder<'_> {
         }
     }
 
-    /// The end of a stack, or of what is known about it; but kernels mark thunks like this, too.
+    /// The end of a stack, or of the known code. Kernels also mark thunks in this way.
     fn without_entry(
         &self,
         kind: Kind,
@@ -338,8 +340,8 @@ impl KernelUnwinder<'_> {
             }))
     }
 
-    /// The caller by the frame pointer. Kernels with frame pointers mark interrupted registers in its lowest bit
-    /// (`ENCODE_FRAME_POINTER`, `arch/x86/include/asm/frame.h`).
+    /// The caller according to the frame pointer. Kernels with frame pointers mark interrupted registers in its lowest
+    /// bit (`ENCODE_FRAME_POINTER`, `arch/x86/include/asm/frame.h`).
     fn by_frame_pointer(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
         if frame.bp == 0 {
             let user = self.system_call(frame, memory);
@@ -352,7 +354,7 @@ impl KernelUnwinder<'_> {
             let distance = frame.bp.checked_sub(sp);
             distance.is_some_and(|distance| distance < MAX_FRAME)
         };
-        // An interrupt stack begins with the interrupted stack's pointer (`call_on_stack`,
+        // An interrupt stack begins with the stack pointer of the interrupted stack (`call_on_stack`,
         // `arch/x86/include/asm/irq_stack.h`).
         if !is_above(frame.sp) && !is_above(memory.word(frame.sp)?) {
             return None;
@@ -362,8 +364,8 @@ impl KernelUnwinder<'_> {
         self.called(back, frame.bp.wrapping_add(16), caller)
     }
 
-    /// The user registers after a system call's outermost frame: entry code clears the frame pointer, and the registers
-    /// are the first thing that it puts on the stack.
+    /// The user registers after a system call's outermost frame. Entry code clears the frame pointer, and first pushes
+    /// the registers.
     fn system_call(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
         let end = frame.sp.wrapping_add(saved::LENGTH);
         // With FRED the processor's own frame is longer (`TOP_OF_KERNEL_STACK_PADDING`).

@@ -1,8 +1,9 @@
-//! Call stacks of a stopped vCPU: Linux' by its ORC tables, user code's by the unwind tables of its programs and
-//! libraries, or by frame pointers; other guests' by the unwind tables of their image, or by frame pointers.
+//! Call stacks of a stopped vCPU. Those of Linux are unwound by its ORC tables, those of user code by the unwind tables
+//! of its programs and libraries, or by frame pointers. Those of other guests are unwound by the unwind tables of their
+//! image, or by frame pointers.
 //!
-//! Every walk is bounded in frames and reads. Memory is untrusted: an invalid address ends the stack, and [`StackEnd`]
-//! says so; nothing is guessed.
+//! Every walk is bounded in frames and reads. Memory is untrusted: an invalid address ends the stack with the matching
+//! [`StackEnd`], and nothing is guessed.
 
 mod code_regions;
 mod frame_pointer;
@@ -39,20 +40,21 @@ pub use user::{UnwindCache, UserUnwinder};
 #[derive(Debug)]
 pub struct Stack {
     frames: [u64; MAX_STACK_FRAMES],
-    /// How many of them are used, from 2 to [`MAX_STACK_FRAMES`].
+    /// The number of usable frames, from 2 to [`MAX_STACK_FRAMES`].
     limit: usize,
     summary: StackSummary,
 }
 
 impl Default for Stack {
-    /// One of up to [`DEFAULT_STACK_FRAMES`] frames.
+    /// A stack with room for [`DEFAULT_STACK_FRAMES`] frames.
     fn default() -> Self {
         Self::with_limit(DEFAULT_STACK_FRAMES)
     }
 }
 
 impl Stack {
-    /// One of up to `limit` frames, half of them in the kernel. At least 2 are possible, and [`MAX_STACK_FRAMES`] at most.
+    /// A stack with room for `limit` frames, half of them in the kernel. `limit` is brought into the range from 2 to
+    /// [`MAX_STACK_FRAMES`].
     pub fn with_limit(limit: usize) -> Self {
         Self {
             frames: [0; MAX_STACK_FRAMES],
@@ -66,9 +68,9 @@ impl Stack {
         self.summary
     }
 
-    /// The frames, innermost first: the kernel's, the user's, then the host's. The first is the program counter. Each is an address
-    /// inside the instruction that is being executed: a caller's last byte of its call (the return address less one),
-    /// an interrupted instruction's first byte.
+    /// The frames, innermost first: the kernel's, the user's, then the host's. The first is the program counter. Each
+    /// is an address inside the instruction that is being executed: a caller's last byte of its call (the return
+    /// address minus one), or an interrupted instruction's first byte.
     pub fn frames(&self) -> &[u64] {
         let length = self.summary.frames().min(self.limit);
         &self.frames[..length]
@@ -79,7 +81,7 @@ impl Stack {
         self.summary = StackSummary::default();
     }
 
-    /// Adds a kernel frame; false if there is no more room.
+    /// Adds a kernel frame. False if there is no more room.
     fn push_kernel(&mut self, address: u64) -> bool {
         let index = usize::from(self.summary.kernel);
         if index >= self.limit / 2 {
@@ -90,7 +92,7 @@ impl Stack {
         true
     }
 
-    /// Adds a user frame, after all kernel frames; false if there is no more room.
+    /// Adds a user frame, after all kernel frames. False if there is no more room.
     fn push_user(&mut self, address: u64) -> bool {
         let index = self.summary.frames();
         let Some(slot) = self.frames[..self.limit].get_mut(index) else {
@@ -101,7 +103,7 @@ impl Stack {
         true
     }
 
-    /// Adds frames of the host, as far as there is room, if the stack has any of the guest's.
+    /// Adds frames of the host, as many as there is room for, if the stack has frames of the guest.
     pub fn push_host(&mut self, frames: &[u64]) {
         let begin = self.summary.frames();
         if begin == 0 {
@@ -116,17 +118,17 @@ impl Stack {
         }
     }
 
-    /// Sets how the kernel part ends.
+    /// Sets the end of the kernel part.
     pub(super) fn end_kernel(&mut self, end: StackEnd) {
         self.summary.kernel_end = end;
     }
 
-    /// Sets how the user part ends, which has no frames.
+    /// Sets the end of the user part, which has no frames.
     pub(super) fn end_user(&mut self, end: StackEnd) {
         self.summary.user_end = end;
     }
 
-    /// What follows the last frame wasn't copied.
+    /// Turns broken ends into truncated ones, because the words that follow weren't copied.
     pub(super) fn cut_short(&mut self) {
         for end in [&mut self.summary.kernel_end, &mut self.summary.user_end] {
             if *end == StackEnd::Broken {
@@ -141,7 +143,7 @@ impl Stack {
         self.summary.kernel_end = StackEnd::Absent;
     }
 
-    /// Sets the program counter as the only frame, of a vCPU at privilege level `cpl`.
+    /// Makes the program counter of a vCPU at privilege level `cpl` the only frame.
     pub fn only(&mut self, pc: u64, cpl: u8, end: StackEnd) {
         self.clear();
         if cpl == 3 {
@@ -153,7 +155,7 @@ impl Stack {
         }
     }
 
-    /// Adds the user part from `start` on, by the program's unwind information, or by frame pointers if it has none.
+    /// Adds the user part from `start` on, by the program's unwind information, or by frame pointers in code without it.
     pub(super) fn walk_user(
         &mut self,
         start: &UserRegisters,
@@ -182,7 +184,7 @@ pub(super) struct UserRegisters {
     pub sp: u64,
     /// The frame pointer, if the code has one.
     pub bp: u64,
-    /// Whether it is 64-bit code.
+    /// Whether the code is 64-bit code.
     pub is_64_bit: bool,
 }
 

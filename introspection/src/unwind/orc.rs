@@ -1,8 +1,8 @@
 //! ORC, the unwind tables of x86-64 kernels (`Documentation/arch/x86/orc-unwinder.rst`,
 //! `arch/x86/include/asm/orc_types.h`).
 //!
-//! One table has the start addresses of the entries, each relative to itself, in ascending order. The other has the
-//! entries: how to find the caller's stack pointer and frame pointer.
+//! One table has the start addresses of the entries, each relative to its own place, in ascending order. The other has
+//! the entries: how to find the caller's stack pointer and frame pointer.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::bytes::{array_at, i32_at};
 
 const ENTRY: usize = OrcTable::ENTRY;
 const ADDRESS: usize = OrcTable::ADDRESS;
-/// The index of an entry's byte with the registers' numbers: the caller's stack pointer's in the low half.
+/// The index of the byte of an entry with the registers' numbers. The low half is that for the caller's stack pointer.
 const REGISTERS: usize = 4;
 /// Maximum number of entries: distribution kernels have some 500,000.
 const MAX_ENTRIES: usize = 8 << 20;
@@ -25,9 +25,9 @@ const MAX_CODE: u64 = 1 << 30;
 pub struct OrcFormat {
     /// The meanings of register numbers.
     bases: &'static [Base],
-    // From 6.4 on there are kinds for the end of a stack and for code without information.
+    // Since 6.4, there are kinds for the end of a stack and for code without information.
     has_kinds: bool,
-    /// Whether the offset of an indirect stack pointer is added before the indirection, as up to 5.12.
+    /// Whether the offset of an indirect stack pointer is added before the indirection, as in kernels up to 5.12.
     pub offset_first: bool,
 }
 
@@ -48,7 +48,7 @@ impl OrcFormat {
 }
 
 /// The meanings of register numbers in a table with these `entries`. In any kernel nearly all code computes its
-/// caller's stack pointer from RSP, so the commonest number is RSP's.
+/// caller's stack pointer from RSP, so the most frequent number is that of RSP.
 fn bases_of(entries: &[u8]) -> Option<&'static [Base]> {
     let mut uses = [0_usize; 16];
     for entry in entries.chunks_exact(ENTRY) {
@@ -79,7 +79,7 @@ pub enum Kind {
 /// The base of the caller's stack pointer or frame pointer (`ORC_REG_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// It can't be computed.
+    /// The value can't be computed.
     Undefined,
     /// The caller's stack pointer.
     CallerSp,
@@ -115,7 +115,7 @@ const BASES: &[Base] = &[
     Base::R13,
     Base::BpIndirect,
     Base::SpIndirect,
-    // In late updates of old series.
+    // Added by late updates of old series.
     Base::Ax,
 ];
 
@@ -141,11 +141,11 @@ pub struct OrcEntry {
     pub kind: Kind,
     /// The base of the caller's stack pointer.
     pub sp: Base,
-    /// The offset that is added to it.
+    /// The offset that is added to that base.
     pub sp_offset: i16,
     /// The base of the address of the caller's frame pointer.
     pub bp: Base,
-    /// The offset that is added to it.
+    /// The offset that is added to that base.
     pub bp_offset: i16,
 }
 
@@ -167,7 +167,7 @@ impl OrcEntry {
             }
         } else {
             match flags & 3 {
-                // The bit for the end was moved once; entries without a stack pointer are the same in both versions.
+                // The bit for the end has moved once. Entries without a stack pointer are the same in both versions.
                 _ if sp == Base::Undefined && flags & 0xc != 0 => Kind::End,
                 _ if sp == Base::Undefined => Kind::Undefined,
                 0 => Kind::Call,
@@ -186,7 +186,7 @@ impl OrcEntry {
     }
 }
 
-/// A kernel's table by link-time addresses, or a module's by run-time addresses.
+/// A kernel's table with link-time addresses, or a module's with run-time addresses.
 #[derive(Debug)]
 pub struct OrcTable {
     format: OrcFormat,
@@ -195,7 +195,7 @@ pub struct OrcTable {
     /// Each entry's distance from `start`, in ascending order.
     offsets: Vec<u32>,
     entries: Vec<[u8; ENTRY]>,
-    /// The index of the first entry in each block of code or after it, and one more.
+    /// For each block of code, the index of the first entry in it or after it; one more at the end.
     blocks: Vec<u32>,
 }
 
@@ -237,7 +237,7 @@ impl OrcTable {
             })
             .collect::<Option<_>>()?;
         rows.retain(|(address, _)| range.contains(address));
-        // Kernels before 5.6 sort it when they boot. The last of several for one address counts.
+        // Kernels before 5.6 sort the table when they boot. The last of several entries for one address counts.
         if !rows.is_sorted_by_key(|(address, _)| *address) {
             rows.sort_by_key(|(address, _)| *address);
         }
@@ -280,7 +280,7 @@ impl OrcTable {
         self.format
     }
 
-    /// Whether an entry for link-time address `address` gives the caller or the end of the stack.
+    /// Whether the entry for link-time address `address` gives the caller or the end of the stack.
     pub fn unwinds(&self, address: u64) -> bool {
         self.find(address)
             .is_some_and(|entry| entry.kind != Kind::Undefined)
@@ -299,7 +299,7 @@ impl OrcTable {
     }
 }
 
-/// The index of the first entry in each block of code or after it, and one more at the end.
+/// For each block of code, the index of the first entry in it or after it; one more at the end.
 fn blocks(offsets: &[u32]) -> Option<Vec<u32>> {
     let last = offsets.last()? / BLOCK;
     let mut blocks = Vec::new();

@@ -1,8 +1,8 @@
-//! Indirect calls and jumps of a kernel with retpolines (`arch/x86/lib/retpoline.S`): a thunk puts its target in the place of a
-//! return address of its own, and returns to it.
+//! Indirect calls and jumps of a kernel with retpolines (`arch/x86/lib/retpoline.S`). A thunk overwrites a return
+//! address of its own with the target, and returns to it.
 //!
-//! The kernel's table doesn't describe all of a thunk, and takes the target for the caller at the end. So a thunk's instructions
-//! are recognized.
+//! The kernel's unwind table describes only a part of a thunk, and gives the target as the caller at its end. So the
+//! thunk's instructions are recognized here.
 
 use super::frame_pointer::follows_call;
 use super::stack_memory::StackMemory;
@@ -10,22 +10,22 @@ use super::stack_memory::StackMemory;
 /// Bytes of an address on the stack.
 const WORD: u64 = 8;
 
-/// True if `ip` is the end of a thunk: what it returns to is its target, and the return address of who called it comes behind
-/// that on the stack.
+/// True if `ip` is the end of a thunk. The thunk then returns to its target, and the return address of the thunk's
+/// caller follows on the stack.
 pub(super) fn is_at_end(memory: &mut impl StackMemory, ip: u64) -> bool {
     let code = code_around(memory, ip);
     code.is_some_and(|(before, next)| stores_target(before) && is_return(next))
 }
 
-/// Where the return address is of the thunk that a processor is in at `ip`, with the stack pointer `sp`; `None` in other code.
+/// The place of the return address of the thunk that runs at `ip`, with the stack pointer `sp`; `None` in other code.
 pub(super) fn return_address_at(memory: &mut impl StackMemory, ip: u64, sp: u64) -> Option<u64> {
     let (before, next) = code_around(memory, ip)?;
     let offset = match next {
-        // The call over what speculation ends in: a loop of 7 bytes, or INT3.
+        // The call over the trap for speculation, which is a loop of 7 bytes, or INT3.
         [0xe8, 7 | 1, 0, 0] => 0,
         _ if stores_target(next) => WORD,
         _ if stores_target(before) && is_return(next) => WORD,
-        // A thunk without that loop: LFENCE, and a jump to a register.
+        // A thunk without the trap: LFENCE, and a jump to a register.
         [0x0f, 0xae, 0xe8, 0xff | 0x41]
         | [0xff, 0xe0..=0xe7, ..]
         | [0x41, 0xff, 0xe0..=0xe7, _] => 0,
@@ -36,7 +36,7 @@ pub(super) fn return_address_at(memory: &mut impl StackMemory, ip: u64, sp: u64)
     follows_call(memory, back).then_some(at)
 }
 
-/// The four bytes of code before `ip`, and those from there on.
+/// The four bytes of code before `ip`, and the four bytes from `ip` on.
 fn code_around(memory: &mut impl StackMemory, ip: u64) -> Option<([u8; 4], [u8; 4])> {
     let [a, b, c, d, next @ ..] = memory.code_before(ip.checked_add(4)?)?;
     Some(([a, b, c, d], next))
@@ -47,7 +47,7 @@ fn stores_target(code: [u8; 4]) -> bool {
     matches!(code, [0x48 | 0x4c, 0x89, register, 0x24] if register & 0xc7 == 0x04)
 }
 
-/// True for the instruction RET, or a jump to what stands for it (`RET`, `arch/x86/include/asm/linkage.h`).
+/// True for the instruction RET, or a jump to its replacement (`RET`, `arch/x86/include/asm/linkage.h`).
 fn is_return(code: [u8; 4]) -> bool {
     matches!(code, [0xc3 | 0xe9, ..])
 }

@@ -10,9 +10,9 @@ use crate::memory::{PAGE, read_paged};
 /// Part of a stack, copied while the vCPU stood still.
 #[derive(Clone, Copy, Debug)]
 pub struct StackCopy<'a> {
-    /// Where it was, a guest-virtual address.
+    /// The guest-virtual address of the part.
     pub address: u64,
-    /// What was there.
+    /// Its contents.
     pub bytes: &'a [u8],
 }
 
@@ -31,18 +31,18 @@ pub trait StackMemory {
     /// The 8 bytes of code that end right before `address`.
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]>;
 
-    /// Whether the stack's code may have `address` for its own: user code has the lower half.
+    /// Whether the stack's code may use `address`. User code has the lower half of all addresses.
     fn may_use(&self, address: u64) -> bool {
         address >> 63 == 0
     }
 }
 
-/// A copy of one stack, and the code of the program that it is of.
+/// A copy of one stack, and access to the code of the program whose stack it is.
 pub struct CopiedMemory<'a, C> {
     pub copy: StackCopy<'a>,
     /// Reads the 8 bytes of code that end right before an address.
     pub code_before: C,
-    /// Whether a word was asked for that wasn't copied.
+    /// Whether a word outside the copy was requested.
     pub has_left_copy: bool,
 }
 
@@ -61,12 +61,12 @@ impl<C: FnMut(u64) -> Option<[u8; 8]>> StackMemory for CopiedMemory<'_, C> {
 }
 
 /// Guest memory, read through `translate`, which turns a virtual address into a physical one. The words of a stack are
-/// close together, so the last word's page is cached. Of a vCPU that runs again there are only copies of its stacks; its code
-/// is still where it was.
+/// close together, so the last word's page is cached. If the vCPU already runs again, words come only from copies of
+/// its stacks, while its code is unchanged.
 pub struct PagedMemory<'a, M, T> {
     memory: &'a M,
     translate: T,
-    // The virtual address of a page, and its physical one.
+    // The virtual address of a page, and its physical address.
     page: Option<(u64, GuestAddress)>,
     copies: Option<&'a [StackCopy<'a>]>,
     has_left_copies: bool,
@@ -87,19 +87,19 @@ impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, 
         }
     }
 
-    /// Lets the stack's code use all addresses, or those of user code alone, as is the case at first.
+    /// Lets the stack's code use all addresses, or only those of user code, which is the default.
     pub fn allow_both_halves(&mut self, allow: bool) {
         self.has_both_halves = allow;
     }
 
-    /// Takes the words of stacks from `copies` alone, if there are any.
+    /// Takes the words of stacks only from `copies`, if there are any.
     #[must_use]
     pub fn with_copies(mut self, copies: Option<&'a [StackCopy<'a>]>) -> Self {
         self.copies = copies;
         self
     }
 
-    /// Whether a word was asked for that wasn't copied, since this was called last.
+    /// Whether a word outside the copies was requested since the last call.
     pub fn take_left_copies(&mut self) -> bool {
         std::mem::take(&mut self.has_left_copies)
     }

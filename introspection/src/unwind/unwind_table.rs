@@ -1,9 +1,9 @@
 //! The unwind information of a program or library: its `.eh_frame` (System V ABI for x86-64, section 6.4; Linux
 //! Standard Base, section 10.6.1).
 //!
-//! The section comes from the guest and is evaluated while a vCPU is stopped. So it is checked beforehand, and the
-//! index has only entries that are evaluated in bounded time: entries of limited length, without jumps in expressions,
-//! and with sound rules ([`frame_rules`]).
+//! The section comes from the guest and is evaluated while a vCPU is stopped. So it is checked before, and the index
+//! has only entries that are evaluated in bounded time: entries of limited length, without jumps in expressions, and
+//! with sound rules ([`frame_rules`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ type Elf<'a> = ElfFile64<'a, object::LittleEndian>;
 const MAX_SECTION: usize = 64 << 20;
 /// Maximum number of indexed functions.
 const MAX_FUNCTIONS: usize = 1 << 20;
-/// Maximum number of instructions of an entry, and of those among them that save the registers' state.
+/// Maximum number of an entry's instructions, and of those among them that save the registers' state.
 const MAX_INSTRUCTIONS: usize = 4096;
 const MAX_REMEMBERED: usize = 16;
 /// Maximum number of loadable segments.
@@ -46,7 +46,7 @@ pub struct UnwindTable {
     /// The index, in the form of a `.eh_frame_hdr`, and its virtual address.
     pub(super) index: Arc<[u8]>,
     pub(super) index_address: u64,
-    /// The begin and end of each function, sorted.
+    /// The start and end of each function, sorted.
     functions: Arc<[(u64, u64)]>,
     /// The file's executable segments: offset in the file, virtual address, length.
     segments: Vec<(u64, u64, u64)>,
@@ -54,10 +54,10 @@ pub struct UnwindTable {
     pub(super) base: u64,
 }
 
-/// Where code of a file is: its first address, the first address after it, and its offset in the file.
+/// The place of a file's code: its first address, the first address after it, and its offset in the file.
 pub(super) type Mapped = (u64, u64, u64);
 
-/// A loadable segment: what of it is in the file.
+/// The part of a loadable segment that is in the file.
 struct Load {
     offset: u64,
     address: u64,
@@ -82,7 +82,7 @@ fn loads(elf: &Elf<'_>) -> impl Iterator<Item = Load> {
 struct Entry {
     begin: u64,
     end: u64,
-    /// The address of its entry.
+    /// The address of the function's entry.
     address: u64,
 }
 
@@ -94,11 +94,11 @@ impl UnwindTable {
         Self::of_file(&elf, base)
     }
 
-    /// Reads the ELF file with contents `file`, which runs at its own addresses. With where its executable segments
-    /// are. `None` if it has no usable unwind information.
+    /// Reads the ELF file with contents `file`, which runs at its own addresses. Also returns the places of its
+    /// executable segments. `None` if it has no usable unwind information.
     pub fn from_image(file: &[u8]) -> Option<(Self, Vec<Mapped>)> {
         let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
-        // A kernel in the upper half has its first instructions in the lower one.
+        // A kernel in the upper half of all addresses has its first instructions in the lower half.
         let largest = loads(&elf).max_by_key(|load| load.length)?;
         let near = |load: &Load| load.address >> 32 == largest.address >> 32;
         let base = loads(&elf).filter(near).map(|load| load.address).min()?;
@@ -133,7 +133,7 @@ impl UnwindTable {
             return None;
         }
         let mut entries = entries(data, address);
-        // framehop uses 32-bit offsets from the file's begin.
+        // framehop uses 32-bit offsets from the file's start.
         entries.retain(|entry| {
             let length = entry.end.checked_sub(base);
             entry.begin >= base && length.is_some_and(|length| u32::try_from(length).is_ok())
@@ -190,7 +190,7 @@ impl UnwindTable {
     }
 }
 
-/// The usable entries of a section, by the addresses of their functions.
+/// The usable entries of a section, sorted by the addresses of their functions.
 fn entries(data: &[u8], address: u64) -> Vec<Entry> {
     let mut section = EhFrame::new(data, LittleEndian);
     section.set_address_size(8);
@@ -198,7 +198,7 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
     let mut commons: BTreeMap<usize, Option<Common<'_>>> = BTreeMap::new();
     let mut found = Vec::new();
     let mut all = section.entries(&bases);
-    // A damaged entry ends the section: the next one can't be found.
+    // A damaged entry ends the section, because the next one can't be found.
     while let Ok(Some(entry)) = all.next() {
         let CieOrFde::Fde(partial) = entry else {
             continue;
@@ -207,7 +207,7 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
             let known = commons.entry(offset.0).or_insert_with(|| {
                 let common: Common<'_> = section.cie_from_offset(bases, offset).ok()?;
                 let instructions = common.instructions(section, bases);
-                is_bearable(&common, instructions, section).then_some(common)
+                is_within_limits(&common, instructions, section).then_some(common)
             });
             known
                 .clone()
@@ -221,7 +221,7 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
             continue;
         };
         let instructions = description.instructions(&section, &bases);
-        if begin < end && is_bearable(description.cie(), instructions, &section) {
+        if begin < end && is_within_limits(description.cie(), instructions, &section) {
             found.push(Entry {
                 begin,
                 end,
@@ -255,14 +255,14 @@ fn index(entries: &[Entry], section: u64, own: u64) -> Option<Vec<u8>> {
 }
 
 /// Whether all `instructions`, of `common` or of an entry that refers to it, are within the limits.
-fn is_bearable<'a>(
+fn is_within_limits<'a>(
     common: &Common<'a>,
     mut instructions: CallFrameInstructionIter<'_, Bytes<'a>>,
     section: &EhFrame<Bytes<'a>>,
 ) -> bool {
     let mut budget = Budget::new(common);
     while let Ok(Some(instruction)) = instructions.next() {
-        if !budget.bears(&instruction, section) {
+        if !budget.allows(&instruction, section) {
             return false;
         }
     }
@@ -288,8 +288,8 @@ impl Budget {
         }
     }
 
-    /// Whether `instruction` is within the limits, too.
-    fn bears(
+    /// Whether `instruction` is also within the limits.
+    fn allows(
         &mut self,
         instruction: &CallFrameInstruction<usize>,
         section: &EhFrame<Bytes<'_>>,

@@ -15,16 +15,16 @@ use super::{UnwindTable, UserRegisters};
 pub(super) const MAX_READS: u32 = 4096;
 /// Maximum number of signal handlers on one stack.
 const MAX_SIGNALS: u32 = 8;
-/// Stack pointers below this are invalid; the first page can't be mapped (`mmap_min_addr`).
+/// Stack pointers below this address are invalid, because the first page can't be mapped (`mmap_min_addr`).
 const LOWEST_STACK: u64 = 4096;
-/// Stands for an invalid frame pointer. The address 16 bytes above isn't a stack, either.
+/// An invalid frame pointer. The address 16 bytes above it isn't a stack, either.
 const NO_FRAME: u64 = LOWEST_STACK - 16;
-/// The end of a signal handler's return: the last 8 bytes of `mov $__NR_rt_sigreturn,%rax; syscall`, 9 bytes long.
-/// Unwinders and debuggers recognize it by these.
+/// The end of the code to which a signal handler returns: the last 8 bytes of `mov $__NR_rt_sigreturn,%rax; syscall`,
+/// which has 9 bytes. Unwinders and debuggers recognize the code by these bytes.
 const SIGNAL_RETURN: [u8; 8] = [0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const SIGNAL_RETURN_LENGTH: u64 = 9;
-/// Where the kernel saves registers for a signal handler, in bytes above its stack pointer (`struct ucontext`, `struct
-/// sigcontext`, `arch/x86/include/uapi/asm`).
+/// Offsets of the registers that the kernel saves for a signal handler, in bytes from the handler's stack pointer
+/// (`struct ucontext`, `struct sigcontext`, `arch/x86/include/uapi/asm`).
 mod saved {
     pub const BP: u64 = 120;
     pub const SP: u64 = 160;
@@ -69,8 +69,8 @@ impl fmt::Debug for UnwindCache {
 }
 
 impl UserUnwinder {
-    /// Each mapping has its first address, the first address after it, its offset in the file, and the file's unwind
-    /// information. They don't overlap.
+    /// The unwinder of an address space with these mappings: for each the first address, the first address after it,
+    /// the offset in the file, and the file's unwind information. Mappings don't overlap.
     pub fn new(mappings: impl IntoIterator<Item = (u64, u64, u64, Arc<UnwindTable>)>) -> Self {
         let mut spans = Vec::new();
         let mut unwinder = UnwinderX86_64::new();
@@ -109,9 +109,10 @@ impl UserUnwinder {
             .is_some_and(|span| span.table.covers(address.wrapping_sub(span.bias)))
     }
 
-    /// Unwinds the copied stack of a program of the host's, from where it was with these registers: RIP, RSP and RBP. `code_before` reads
-    /// the 8 bytes of its code that end right before an address. Passes each frame to `push`, innermost first, which returns whether it had room:
-    /// an address inside the instruction that is being executed.
+    /// Unwinds the copied stack of a program of the host, from the registers RIP, RSP and RBP on. `code_before` reads
+    /// the 8 bytes of the program's code that end right before an address. Passes each frame to `push`, innermost
+    /// first, which returns whether there was room for it. A frame is an address inside the instruction that is being
+    /// executed.
     pub fn unwind_copied(
         &self,
         [ip, sp, bp]: [u64; 3],
@@ -137,7 +138,7 @@ impl UserUnwinder {
         }
     }
 
-    /// Unwinds the stack from `start` and passes each frame to `push`, which returns whether it had room.
+    /// Unwinds the stack from `start` and passes each frame to `push`, which returns whether there was room for it.
     pub(super) fn walk(
         &self,
         start: &UserRegisters,
@@ -155,7 +156,7 @@ impl UserUnwinder {
             sp: start.sp,
             bp: start.bp,
         };
-        // Whether `frame.ip` was about to be executed; otherwise it is after a call.
+        // Whether the instruction at `frame.ip` was about to be executed; otherwise `frame.ip` is a return address.
         let mut is_exact = true;
         let mut is_signal = false;
         // Whether the previous frame was found by its frame pointer.
@@ -175,7 +176,7 @@ impl UserUnwinder {
                 Ok(caller) => caller,
                 Err(end) => return end,
             };
-            // Code that a signal interrupted may have another stack, and was at any instruction.
+            // Code that a signal interrupted may use another stack, and may be at any instruction.
             is_exact = is_signal;
             is_signal = false;
             if !is_exact && !follows_call(memory, caller.ip) {
@@ -197,11 +198,11 @@ impl UserUnwinder {
         }
     }
 
-    /// The caller of `frame` by unwind information; `is_exact` says whether its program counter was about to be executed. `reads` is how many
-    /// words may still be read.
+    /// The caller of `frame` by unwind information. `is_exact` says whether the instruction at its program counter was
+    /// about to be executed. `reads` is the number of words that may still be read.
     ///
     /// # Errors
-    /// The stack's end, if it ends here.
+    /// The kind of the stack's end, if the stack ends here.
     pub(super) fn step(
         &self,
         frame: &Caller,
@@ -218,8 +219,8 @@ impl UserUnwinder {
         } else {
             FrameAddress::from_return_address(frame.ip).ok_or(StackEnd::Broken)?
         };
-        // Without a rule, framehop uses the frame pointer, and takes 0 for the end of the stack. It also subtracts 8
-        // from a frame's address without a check (0.16.0, `unwind_frame` in `src/x86_64/dwarf.rs`): with these minimums
+        // Without a rule, framehop uses the frame pointer, and takes 0 as the end of the stack. It also subtracts 8
+        // from a frame's address without a check (0.16.0, `unwind_frame` in `src/x86_64/dwarf.rs`). With these minimums
         // of both registers, and only rules that `UnwindTable` accepts, no frame's address is below 8.
         let bp = frame.bp.max(NO_FRAME);
         let mut registers = UnwindRegsX86_64::new(frame.ip, frame.sp, bp);

@@ -7,7 +7,7 @@ use super::tests::Hostile;
 use super::*;
 use crate::testing::eh_frame::eh_frame;
 
-/// The test program's link-time address, and its distance to the run-time address.
+/// The test program's link-time address, and its distance from the run-time address.
 const BASE: u64 = 0x1000;
 const BIAS: u64 = 0x5555_0000_0000;
 const SECTION: u64 = 0x8000;
@@ -52,7 +52,7 @@ fn program() -> Vec<u8> {
         (MIDDLE, STACK_48),
         (START, OUTERMOST),
         (FRAMED, FROM_RBP),
-        // Its rules read memory: registers are where the kernel saved them.
+        // Its rules read memory, because registers are where the kernel saved them.
         (SIGNAL - 1, BEHIND_SIGNAL),
     ])
 }
@@ -79,7 +79,7 @@ impl Memory {
         self.words.insert(address, word);
     }
 
-    /// Puts a return address into `function` at `address`.
+    /// Writes a return address into `function` to `address`.
     fn call(&mut self, address: u64, function: u64) {
         let back = BIAS + function + 0x20;
         self.set(address, back);
@@ -169,7 +169,7 @@ fn mixed_stacks_go_on_by_frame_pointers_where_nothing_is_said() {
             .eq(&expected)
     );
     assert_eq!(stack.summary().user_end, StackEnd::Complete);
-    // Without a valid frame the stack is broken there.
+    // Without a valid frame, the stack is broken there.
     memory.set(first, 0x77);
     let stack = walk(&unwinder, &mut memory, BIAS + LEAF, first);
     assert_eq!(
@@ -236,7 +236,7 @@ fn only_what_can_be_evaluated_in_bounded_time_is_used() {
 
 #[test]
 fn frames_lie_above_the_stack_pointer_in_any_case() {
-    // 0 as a number, and by arithmetic; below the stack pointer; far-away saved registers.
+    // 0 as a number and by arithmetic, an address below the stack pointer, and saved registers far away.
     let zero: &[u8] = &[0x0f, 1, 0x30];
     let sum: &[u8] = &[0x0f, 5, 0x77, 8, 0x77, 8, 0x1c];
     let shifted: &[u8] = &[
@@ -278,7 +278,7 @@ fn a_frame_pointer_of_0_ends_no_stack_of_code_without_frame_pointers() {
         (stack.summary().user, stack.summary().user_end),
         (1, StackEnd::Broken)
     );
-    // Nor is it lost on the way.
+    // Nor does it end the stack after a frame that unwind information has found.
     memory.call(STACK + 8, UNKNOWN);
     let stack = walk(&unwinder, &mut memory, BIAS + MIDDLE, 0);
     assert_eq!(

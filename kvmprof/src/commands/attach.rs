@@ -155,7 +155,7 @@ impl Command for AttachArguments {
     }
 }
 
-/// The machine that is meant by `guest`, its VMM's pid or its name.
+/// The machine that `guest` names: its VMM's pid, or its name.
 fn choose(found: Found, guest: &str) -> anyhow::Result<Machine> {
     let by_pid = guest.parse::<i32>().ok();
     let is_meant =

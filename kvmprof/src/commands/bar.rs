@@ -3,7 +3,7 @@
 /// Columns of the longest bar.
 const COLUMNS: f64 = 24.0;
 
-/// A bar for this part, 0 to 1, of the longest one, to an eighth of a column.
+/// A bar for `part`, 0 to 1, of the longest bar, to an eighth of a column.
 pub fn bar(part: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     #[expect(

@@ -10,23 +10,23 @@ use std::time::Duration;
 use anyhow::Context;
 use tempfile::{Builder, NamedTempFile};
 
-/// The program of the freedesktop.org tools that opens a file or an address in what the user has chosen for it.
+/// The freedesktop.org program that opens a file or an address in the program that the user has chosen.
 const OPENER: &str = "xdg-open";
-/// How long it takes to find out that there is no browser.
+/// Maximum time to find out that there is no browser.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A browser that was told to open a page.
+/// A request to a browser to open a page.
 #[derive(Debug)]
 pub struct Opened(Receiver<()>);
 
-/// Has a `page`, by its path or address, opened in the browser, and doesn't wait for that: without a desktop environment, the opener lasts as
-/// long as the browser does. What goes wrong later is told in the log.
+/// Opens `page`, a path or an address, in the browser, and doesn't wait: without a desktop environment, the opener runs
+/// as long as the browser. Later errors are logged.
 ///
 /// # Errors
-/// There is no opener, or it can't be started; the message names the page.
+/// There is no opener, or it can't be started; the message contains the page.
 pub fn open(page: &str) -> anyhow::Result<Opened> {
     let mut command = Command::new(OPENER);
-    // What ends this command by a key of the terminal isn't meant for the browser.
+    // A key of the terminal that ends this command must not end the browser.
     command.arg(page).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let opener = command.stderr(Stdio::null()).spawn();
@@ -47,22 +47,22 @@ pub fn open(page: &str) -> anyhow::Result<Opened> {
 }
 
 impl Opened {
-    /// Gives it the time to say that there is no browser: for a command that is about to end.
+    /// Waits a moment for the message that there is no browser. For a command that is about to end.
     pub fn give_time(&self) {
-        // Nothing is sent: it ends with the opener.
+        // Nothing is sent; the channel closes when the opener ends.
         let _ = self.0.recv_timeout(TIMEOUT);
     }
 }
 
-/// A page that leads to this `address`. Only this user can read it, while all users can read the command lines of the opener and the browser.
-/// It is removed when dropped.
+/// A page that redirects to `address`. Only this user can read it, while all users can read the command lines of the
+/// opener and the browser. The page is removed when dropped.
 ///
 /// # Errors
-/// There is no room for it.
+/// The file can't be written.
 pub fn page_to(address: &str) -> io::Result<NamedTempFile> {
     let mut builder = Builder::new();
     let builder = builder.prefix("kvmprof-view-").suffix(".html");
-    // Browsers that are contained, as those of snaps are, see no other files.
+    // Browsers in a sandbox, such as those in snaps, can't read other files.
     let home = std::env::home_dir().filter(|home| home.is_absolute());
     let at_home = home.and_then(|home| builder.tempfile_in(home).ok());
     let mut file = match at_home {

@@ -23,7 +23,7 @@ pub struct ClockOptions {
 }
 
 impl ClockOptions {
-    /// Whether the options go together.
+    /// Checks that the options are compatible.
     ///
     /// # Errors
     /// [`UsageError`](kvmprof_tools::command_line::UsageError).

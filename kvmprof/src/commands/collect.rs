@@ -1,4 +1,4 @@
-//! `kvmprof collect`: a program of its own.
+//! `kvmprof collect`, which is a separate program.
 
 use std::ffi::OsString;
 

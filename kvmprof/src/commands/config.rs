@@ -1,4 +1,5 @@
-//! The options of `kvmprof run` in a file: its keys become arguments of the same parser, so that an option has one definition.
+//! The options of `kvmprof run` in a file. Its keys become arguments of the same parser, so that an option has only one
+//! definition.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -18,13 +19,13 @@ use toml::de::{DeTable, DeValue};
 const COMMAND: &str = "run";
 /// The option that names the file.
 const CONFIG: &str = "config";
-/// Options that a file can't have: they are about the file, or print something else.
+/// Options that a file can't have, because they are about the file or print something else.
 const NOT_IN_FILES: [&str; 5] = [CONFIG, "print-config", "share-helper", "help", "version"];
-/// Longest file, in bytes: far above any that makes sense.
+/// Maximum length of a file, in bytes: far more than any useful file.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Puts the options of the file that `--config` names, if it does, before those of the command line. An option of the command
-/// line takes the place of the file's. `arguments` begin with the program's name.
+/// Inserts the options from the file of `--config`, if it is given, before those of the command line. An option on the
+/// command line replaces that of the file. `arguments` begin with the program's name.
 ///
 /// # Errors
 /// [`UsageError`](kvmprof_tools::command_line::UsageError): the file can't be read, or a line of it isn't an option.
@@ -35,7 +36,7 @@ pub fn expand(program: &Command, arguments: Vec<OsString>) -> anyhow::Result<Vec
     let Some(command) = program.find_subcommand(COMMAND) else {
         return Ok(arguments);
     };
-    // Whatever is wrong on the command line is told when all of it is parsed.
+    // Errors on the command line are reported when all of it is parsed.
     let lenient = optional(command).ignore_errors(true);
     let Ok(given) = lenient.try_get_matches_from(&arguments[1..]) else {
         return Ok(arguments);
@@ -53,11 +54,11 @@ pub fn expand(program: &Command, arguments: Vec<OsString>) -> anyhow::Result<Vec
     Ok(expanded)
 }
 
-/// The options of `arguments` in the form of a file. Those that have their default values are among them, but as comments where
-/// another option that they need isn't given.
+/// The options of `arguments` in the form of a file. Includes options with default values, but as comments if another
+/// option that they need isn't given.
 ///
 /// # Errors
-/// A value isn't UTF-8: a file can't have it.
+/// A value isn't UTF-8, so a file can't contain it.
 pub fn print(program: &Command, arguments: &[OsString]) -> anyhow::Result<String> {
     let command = program
         .find_subcommand(COMMAND)
@@ -95,20 +96,20 @@ fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     options(command).find(|option| option.get_long() == Some(name))
 }
 
-/// What the parser calls the option.
+/// The parser's id of the option.
 fn id(command: &Command, name: &str) -> String {
     let id = option(command, name).map(|option| option.get_id().to_string());
     id.unwrap_or_default()
 }
 
-/// The command, none of whose arguments has to be there.
+/// The command without required arguments.
 fn optional(command: &Command) -> Command {
     command
         .clone()
         .mut_args(|argument| argument.required(false))
 }
 
-/// The value of an option in the form of a file; `None` if it isn't there.
+/// The value of an option in the form of a file; `None` if the option isn't given.
 fn value_of(option: &Arg, matches: &ArgMatches) -> anyhow::Result<Option<Value>> {
     let id = option.get_id().as_str();
     if !option.get_action().takes_values() {
@@ -143,7 +144,7 @@ fn is_list(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Append)
 }
 
-/// Whether the command line could have this option with its value beside what it has.
+/// Whether the command line could also have this option with its value.
 fn can_be_given(
     command: &Command,
     arguments: &[OsString],
@@ -167,7 +168,7 @@ fn word(name: &str, value: &OsStr) -> OsString {
     word
 }
 
-/// The options of the file, by name, each with the words that it is on a command line.
+/// The options of the file by name, each with its words on a command line.
 fn read(command: &Command, path: &Path) -> anyhow::Result<Vec<(String, Vec<OsString>)>> {
     let place = path.display();
     let cannot = |why: &dyn std::fmt::Display| {
@@ -214,7 +215,7 @@ fn read(command: &Command, path: &Path) -> anyhow::Result<Vec<(String, Vec<OsStr
         .collect())
 }
 
-/// An option with its value on a command line; the error says why there is no such.
+/// An option with its value as words of a command line. The error says why the value is invalid.
 fn words(option: &Arg, name: &str, value: &DeValue<'_>) -> Result<Vec<OsString>, String> {
     if !option.get_action().takes_values() {
         return match value {
@@ -244,7 +245,8 @@ fn scalar(name: &str, value: &DeValue<'_>) -> Result<OsString, String> {
     }
 }
 
-/// Whether the parser takes an option alone; the error says why not. What else the option needs is seen when all are parsed.
+/// Checks that the parser accepts an option alone. The error says why not. Other options that it needs are checked when
+/// all are parsed.
 fn check(command: &Command, words: &[OsString]) -> Result<(), String> {
     let line = [OsString::from(COMMAND)]
         .into_iter()
@@ -255,7 +257,7 @@ fn check(command: &Command, words: &[OsString]) -> Result<(), String> {
     if error.kind() == ErrorKind::MissingRequiredArgument {
         return Ok(());
     }
-    // Without the usage, which is that of a command line.
+    // Without the usage, which applies to a command line.
     let text = error.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     let mut line = first.lines().map(str::trim).collect::<Vec<_>>().join(" ");
@@ -402,7 +404,7 @@ mod tests {
         let program = Program::command();
         let printed = print(&program, &words).unwrap();
         assert!(printed.contains("memory = \"512M\"\n"), "{printed}");
-        // It needs --record.
+        // This option needs --record.
         assert!(printed.contains("\n# stacks = "), "{printed}");
         let again = expanded(&printed, &[]).unwrap();
         assert_eq!(print(&program, &again).unwrap(), printed);

@@ -57,7 +57,7 @@ pub struct ControlArguments {
 }
 
 impl Command for ControlArguments {
-    /// Has a running guest do something.
+    /// Sends a request to a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         if self.json && self.action != Action::Info {
             return Err(usage("--json is for info: other actions print nothing"));
@@ -100,7 +100,7 @@ impl ControlArguments {
 }
 
 impl Action {
-    /// The command of the device, if it is one of them.
+    /// The device's command, if the action is one.
     fn command(self) -> Option<u32> {
         match self {
             Self::Pause => Some(CTL_PAUSE),
@@ -114,7 +114,7 @@ impl Action {
     }
 }
 
-/// What to do about a refusal.
+/// Advice for a refused action.
 fn reason(action: Action, error: &ClientError) -> Option<&'static str> {
     Some(match error.errno()? {
         Errno::EACCES => {

@@ -1,11 +1,11 @@
-//! The exit statuses that a guest's start and end stand for.
+//! The exit statuses for a guest's start and end.
 
 use kvmprof_tools::command_line::{ExitStatus, WithStatus};
 use kvmprof_vmm::machine::MachineError;
 use kvmprof_vmm::vm::{VmEnd, VmError};
 
-/// `error` with the exit status of a guest that couldn't be started: that of wrong options, or of a host without a KVM
-/// that can be used.
+/// `error` with the exit status of a guest that couldn't be started: the status of wrong options, or of a host without
+/// a usable KVM.
 pub fn start_error(error: VmError) -> anyhow::Error {
     match &error {
         VmError::Machine(machine) => match status_of_machine_error(machine) {
@@ -16,7 +16,7 @@ pub fn start_error(error: VmError) -> anyhow::Error {
     }
 }
 
-/// As [`start_error`], for what keeps the machine alone from being built.
+/// As [`start_error`], for an error that only prevents building the machine.
 pub fn machine_error(error: MachineError) -> anyhow::Error {
     start_error(error.into())
 }
@@ -33,7 +33,7 @@ fn status_of_machine_error(error: &MachineError) -> ExitStatus {
         | MachineError::OpenKvm(_)
         | MachineError::KvmVersion(_)
         | MachineError::MissingCapability(_) => ExitStatus::NO_KVM,
-        // Wrong on any host.
+        // These are wrong on any host.
         MachineError::TooLittleMemory { .. }
         | MachineError::UnalignedMemory(_)
         | MachineError::CommandLineCharacters => ExitStatus::USAGE,
@@ -41,7 +41,7 @@ fn status_of_machine_error(error: &MachineError) -> ExitStatus {
     }
 }
 
-/// The exit status of a guest's end; what isn't a normal end is an error that says what happened.
+/// The exit status for a guest's end. An abnormal end is an error with a description.
 pub fn status_of_guest(end: VmEnd) -> anyhow::Result<ExitStatus> {
     let (status, message) = match end {
         VmEnd::Stopped | VmEnd::PowerOff | VmEnd::Reset => return Ok(ExitStatus::SUCCESS),

@@ -30,7 +30,7 @@ use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals, catch_signals};
 use kvmprof_vmm::vsock::VsockConfig;
 
-/// Longest text that is looked for on a console, in bytes.
+/// Maximum length of a text to find on a console, in bytes.
 const CONSOLE_TEXT_MAX: usize = 1024;
 
 /// The argument of `--on-reset`.
@@ -135,7 +135,7 @@ pub struct GuestOptions {
 }
 
 impl GuestOptions {
-    /// The configuration to boot `kernel`, recorded if `record` is given. Checks that the options go together.
+    /// The configuration to boot `kernel`, recorded if `record` is given. Checks that the options are compatible.
     ///
     /// # Errors
     /// [`UsageError`](kvmprof_tools::command_line::UsageError).
@@ -186,21 +186,21 @@ impl GuestOptions {
         })
     }
 
-    /// The folder of the host that has the guest's files. What a guest runs is in its root, unless it comes from elsewhere; then
-    /// it is seen to be another file.
+    /// The folder of the host with the guest's files. Programs of a guest are usually files in its root; a file from
+    /// elsewhere is recognized as another one.
     pub fn sysroot(&self) -> Option<&Path> {
         self.sysroot.as_deref().or_else(|| self.root.folder())
     }
 
-    /// Ticks a second that were asked for; `None` if the command has no rate of its own.
+    /// The requested number of ticks a second; `None` for the default.
     pub fn rate(&self) -> Option<u32> {
         self.hz
     }
 
-    /// What a jail has to have for these options.
+    /// The files and devices that a jail needs for these options.
     ///
     /// # Errors
-    /// An option that makes no sense in a jail.
+    /// An option can't be used in a jail.
     pub fn needs(&self) -> anyhow::Result<Needs> {
         if self.user.is_some() {
             return Err(usage(
@@ -246,15 +246,16 @@ impl GuestOptions {
         self.memory.bytes
     }
 
-    /// How many vCPUs it has.
+    /// The number of vCPUs.
     pub fn cpus(&self) -> u16 {
         self.cpus
     }
 
-    /// Runs the guest until it ends, contained; no thread has been started yet. The status tells how it has ended.
+    /// Runs the guest in the sandbox until it ends. No thread may have been started yet. The status says how the guest
+    /// has ended.
     ///
     /// # Errors
-    /// It can't be started, or go on.
+    /// The guest can't be started, or can't continue.
     pub fn run(&self, mut config: VmConfig) -> anyhow::Result<ExitStatus> {
         let user = self.user.as_ref();
         let said = config.said.iter().map(|said| said.as_raw_fd());
@@ -294,7 +295,7 @@ impl GuestOptions {
     }
 }
 
-/// Checks that no two devices have the same end or the same address.
+/// Checks that no two devices have the same peer or the same address.
 fn check_networks(networks: &[NetworkConfig]) -> anyhow::Result<()> {
     for (index, network) in networks.iter().enumerate() {
         let others = || networks.iter().take(index);
@@ -313,7 +314,7 @@ fn check_networks(networks: &[NetworkConfig]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Linux, told where its console is.
+/// The command line for a Linux guest with its console.
 fn default_command_line(console: &console::Console) -> String {
     match console {
         console::Console::Hvc => "console=hvc0".to_owned(),
@@ -321,7 +322,7 @@ fn default_command_line(console: &console::Console) -> String {
     }
 }
 
-/// What `--pid-at` says of the guest.
+/// The knowledge about the guest from `--pid-at`.
 pub(super) fn pid_at(place: &str) -> Result<GuestKnowledge, String> {
     if place == "none" {
         return Ok(GuestKnowledge::unknown());
@@ -334,7 +335,7 @@ fn parse_user(words: &str) -> anyhow::Result<User> {
     Ok(User::find(words)?)
 }
 
-/// How many addresses `--prf-addresses` allows.
+/// The number of addresses from `--prf-addresses`.
 fn parse_addresses(word: &str) -> Result<usize, String> {
     word.parse()
         .ok()
@@ -342,7 +343,7 @@ fn parse_addresses(word: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("'{word}' isn't a number from {MIN_ADDRESSES} to {MAX_ADDRESSES}"))
 }
 
-/// Has the options below this heading of the help need the option `--kernel`.
+/// Makes the options below this heading of the help require the option `--kernel`.
 pub fn with_kernel(heading: &'static str) -> impl FnMut(Arg) -> Arg {
     move |option| match option.get_help_heading() == Some(heading) {
         true => option.requires("kernel"),
@@ -350,7 +351,7 @@ pub fn with_kernel(heading: &'static str) -> impl FnMut(Arg) -> Arg {
     }
 }
 
-/// What `--until` waits for.
+/// The text of `--until`.
 pub fn parse_console_text(text: &str) -> Result<String, String> {
     match text.len() {
         0 => Err("a text that is empty is everywhere".to_owned()),

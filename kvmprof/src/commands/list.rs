@@ -136,7 +136,7 @@ fn row(machine: &Machine) -> [String; 7] {
     ]
 }
 
-/// `bytes`, in whole MiB: video memory and parts of ROMs make sizes uneven.
+/// `bytes`, in whole MiB, because video memory and parts of ROMs make sizes uneven.
 fn rounded(bytes: u64) -> String {
     format_memory(bytes.div_ceil(1 << 20) << 20)
 }

@@ -1,16 +1,16 @@
-//! A line on the terminal while a command gathers something.
+//! A line on the terminal while a command collects data.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often the time is shown anew.
+/// The period at which the time is updated.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// A line on standard error that says what is done, for how long, of which `time`, and a message. `None` if that is no
-/// terminal.
+/// A line on standard error with the activity, its duration, the limit `time`, and a message. `None` if standard error
+/// isn't a terminal.
 pub fn live_line(what: &str, time: Option<Duration>) -> Option<ProgressBar> {
-    // Hidden where standard error is no terminal.
+    // Hidden if standard error isn't a terminal.
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if bar.is_hidden() {
         return None;

@@ -155,10 +155,10 @@ impl Program for Arguments {
     }
 }
 
-/// The options of `kvmprof run` in `words`, which begin with `run`, as its own command line has them.
+/// The options of `kvmprof run` in `words`, which begin with `run`, as on its own command line.
 ///
 /// # Errors
-/// Wrong options, or another command.
+/// The options are wrong, or it is another command.
 pub(crate) fn parse_run(words: &[OsString]) -> anyhow::Result<Box<run::RunArguments>> {
     let arguments: Vec<OsString> = [OsString::from("kvmprof")]
         .into_iter()
@@ -177,18 +177,18 @@ pub(crate) fn parse_run(words: &[OsString]) -> anyhow::Result<Box<run::RunArgume
     }
 }
 
-/// Carries out the command line; the result is the program's exit status.
+/// Executes the command line. Returns the program's exit status.
 pub fn main() -> ExitCode {
     start_log();
     let status = command_line::main::<Arguments>();
     thread_panics::status().map_or(status, ExitCode::from)
 }
 
-/// Takes a command line apart, the program's name first, as [`main`] does, and carries nothing out. Files of `--config` aren't
-/// read.
+/// Parses a command line as [`main`] does, with the program's name first, and executes nothing. Doesn't read files of
+/// `--config`.
 ///
 /// # Errors
-/// What is wrong with it, or the help that it asks for.
+/// The command line is wrong, or requests help.
 pub fn check(arguments: &[OsString]) -> Result<(), clap::Error> {
     command_line::parse::<Arguments>(arguments).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Commands that are programs of their own, which this one only looks for.
+//! Commands that are separate programs, which this program finds and executes.
 
 use std::convert::Infallible;
 use std::env;
@@ -10,10 +10,10 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// Becomes `program`, which is beside this one or in PATH, with these options.
+/// Executes `program`, which is in the same folder as this one or in PATH, with these options, in place of this program.
 ///
 /// # Errors
-/// It isn't there, or can't be run. `build` says how it is had without a package.
+/// The program doesn't exist, or can't be executed. `build` says how to get it without a package.
 pub fn become_program(name: &str, options: &[OsString], build: &str) -> anyhow::Result<Infallible> {
     let beside = env::current_exe().ok();
     let beside = beside.map(|program| program.with_file_name(name));

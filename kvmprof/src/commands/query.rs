@@ -1,4 +1,4 @@
-//! `kvmprof query`: a program of its own.
+//! `kvmprof query`, which is a separate program.
 
 use std::ffi::OsString;
 
@@ -26,7 +26,7 @@ pub struct QueryArguments {
 }
 
 impl Command for QueryArguments {
-    /// Becomes the other program.
+    /// Executes the other program in place of this one.
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let build = "build it in the folder query: cargo build --release";
         match become_program("kvmprof-query", &self.options, build)? {}

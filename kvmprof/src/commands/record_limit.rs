@@ -1,4 +1,4 @@
-//! How long a recording's file may become.
+//! The maximum length of a recording's file.
 
 use anyhow::bail;
 use clap::Args;
@@ -6,7 +6,7 @@ use kvmprof_recording::file::{FileOptions, RecordingFailure};
 
 use super::units::parse_memory;
 
-/// Bytes of the least limit: the kernel's functions should have room.
+/// The lowest limit, in bytes. The kernel's functions should have room.
 const LEAST: u64 = 1 << 20;
 
 /// The option `--record-limit` beside `--record`.
@@ -18,13 +18,13 @@ pub struct RecordLimit {
 }
 
 impl RecordLimit {
-    /// How a recording's file is written of which `failure` tells afterwards whether it is whole.
+    /// The options for writing a recording's file. `failure` says afterwards whether it is complete.
     pub fn file(self, failure: &RecordingFailure) -> FileOptions {
         file_options(self.record_limit, failure)
     }
 }
 
-/// How a recording's file is written that may have `limit` bytes at most; `failure` tells afterwards whether it is whole.
+/// The options for writing a recording's file of at most `limit` bytes. `failure` says afterwards whether it is complete.
 pub fn file_options(limit: Option<u64>, failure: &RecordingFailure) -> FileOptions {
     FileOptions {
         limit,
@@ -33,8 +33,10 @@ pub fn file_options(limit: Option<u64>, failure: &RecordingFailure) -> FileOptio
     }
 }
 
+/// Checks that the recording is complete.
+///
 /// # Errors
-/// What `failure` says: the recording isn't whole.
+/// `failure` says that the recording is incomplete.
 pub fn whole_recording(failure: &RecordingFailure) -> anyhow::Result<()> {
     failure.message().map_or(Ok(()), |why| bail!("{why}"))
 }

@@ -1,4 +1,4 @@
-//! A recorder of the guest behind a socket, for the commands that read one.
+//! A recorder of the guest at a socket, for the commands that read recordings from it.
 
 use std::sync::mpsc::SyncSender;
 
@@ -12,15 +12,15 @@ use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use super::pmc::read_counters;
 use kvmprof_recording::{SamplingEvent, StackParts};
 
-/// Bytes of the stream that are read at a time.
+/// Bytes of the stream that are read at once.
 const PIECE: usize = 256 << 10;
 
 const NO_CLOCK: &str = "The guest's clock is off: start the guest with another --hz than 0";
 
-/// Limits `recorder`, which isn't started yet, to these processes; an empty list stands for all of them.
+/// Limits `recorder`, which isn't started yet, to these processes; an empty list means all processes.
 ///
 /// # Errors
-/// The recorder is of a release that can't do it; there are too many.
+/// The recorder's release doesn't support this, or there are too many processes.
 pub fn choose(recorder: &RemoteDevice, pids: &[i32]) -> anyhow::Result<()> {
     if pids.is_empty() {
         return Ok(());
@@ -32,10 +32,10 @@ pub fn choose(recorder: &RemoteDevice, pids: &[i32]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has `recorder`, which isn't started yet, look at the guest's tasks every so many `ticks`.
+/// Makes `recorder`, which isn't started yet, look at the guest's tasks after each `ticks` ticks.
 ///
 /// # Errors
-/// The guest's tasks can't be looked at; the recorder is of a release that can't do it.
+/// The guest's tasks can't be looked at, or the recorder's release doesn't support this.
 pub fn choose_tasks(recorder: &RemoteDevice, ticks: u32) -> anyhow::Result<()> {
     let Err(error) = recorder.ioctl(REC_TASKS, ticks.into()) else {
         return Ok(());
@@ -51,10 +51,10 @@ pub fn choose_tasks(recorder: &RemoteDevice, ticks: u32) -> anyhow::Result<()> {
     Err(error).context(words)
 }
 
-/// Has the clock make the ticks for `recorder`, which isn't started yet, `hz` times a second.
+/// Makes the clock the source of ticks for `recorder`, which isn't started yet, with `hz` ticks a second.
 ///
 /// # Errors
-/// The guest has no clock; the recorder is of a release that can't do it.
+/// The guest has no clock, or the recorder's release doesn't support this.
 pub fn choose_rate(
     connection: &Connection,
     recorder: &RemoteDevice,
@@ -72,12 +72,12 @@ pub fn choose_rate(
     Err(error).context(words)
 }
 
-/// Starts `recorder`, which was opened by `connection`, with these parts of call stacks. If `event` isn't given, the ticks are those
-/// of whatever makes them already, else the clock's.
+/// Starts `recorder`, which was opened by `connection`, with these parts of call stacks. Without `event`, the ticks
+/// come from the present source, or else from the clock.
 ///
 /// # Errors
-/// The guest has no clock, the host doesn't count the event, or the guest is sampled by something else; or another error, with
-/// `otherwise` as its context.
+/// The guest has no clock, the host doesn't count the event, or the guest is sampled by another source; or another
+/// error, with `otherwise` as its context.
 pub fn start(
     connection: &Connection,
     recorder: &RemoteDevice,
@@ -133,7 +133,7 @@ fn choose_event(
     Err(error).context("The guest's recorder doesn't know this event: use the kvmprof of the release that runs the guest")
 }
 
-/// Ends the connection when it is dropped, also by a panic: [`read`] waits no longer then.
+/// Closes the connection when it is dropped, also after a panic, so that [`read`] doesn't wait any longer.
 pub struct Disconnect<'a>(pub &'a Connection);
 
 impl Drop for Disconnect<'_> {
@@ -142,12 +142,12 @@ impl Drop for Disconnect<'_> {
     }
 }
 
-/// Hands on all that comes, to the recording's end.
+/// Sends the whole stream to `sender`, up to the recording's end.
 pub fn read(recorder: &RemoteDevice, sender: &SyncSender<Result<Vec<u8>, ClientError>>) {
     loop {
         let result = recorder.read(PIECE);
         let (is_end, has_failed) = (result.as_ref().is_ok_and(Vec::is_empty), result.is_err());
-        // Nobody takes it any more when the command has ended.
+        // The receiver is gone after the command has ended.
         if is_end || sender.send(result).is_err() || has_failed {
             return;
         }

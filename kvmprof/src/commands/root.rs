@@ -69,19 +69,19 @@ pub struct RootDisk {
 }
 
 impl RootDisk {
-    /// Where it is, for as long as this lives.
+    /// The path of the disk, which exists while this lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
 }
 
 impl RootOptions {
-    /// The folder, if one is the root.
+    /// The folder, if a folder is the root.
     pub fn folder(&self) -> Option<&Path> {
         self.root.as_ref().map(|root| root.folder.as_path())
     }
 
-    /// The folder as the guest gets it.
+    /// The folder as a share for the guest.
     pub fn share(&self) -> Option<ShareOptions> {
         let root = self.root.as_ref()?;
         Some(ShareOptions {
@@ -93,7 +93,7 @@ impl RootOptions {
         })
     }
 
-    /// Makes the initial RAM disk, with what the kernel needs of its modules; `None` without a root.
+    /// Makes the initial RAM disk, with the modules that the kernel needs; `None` without a root.
     pub fn make_disk(&self, kernel: &Path, console: &Console) -> anyhow::Result<Option<RootDisk>> {
         let Some(root) = &self.root else {
             return Ok(None);
@@ -155,7 +155,7 @@ impl RootOptions {
         })
     }
 
-    /// The status of a guest that has ended well as a machine.
+    /// The status of a guest whose machine has ended normally.
     pub fn status(&self, devices: &MachineDevices) -> anyhow::Result<ExitStatus> {
         let failed = |message: &str| {
             Err(WithStatus {

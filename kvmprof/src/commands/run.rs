@@ -84,14 +84,14 @@ impl Command for RunArguments {
             config.socket = Some(named_socket(name)?);
         }
         let status = self.guest.run(config)?;
-        // What went wrong with the guest counts for more.
+        // An error of the guest takes precedence.
         whole_recording(&failure)?;
         Ok(status)
     }
 }
 
 impl RunArguments {
-    /// Checks that the options go together. `failure` learns that the recording isn't whole.
+    /// Checks that the options are compatible. `failure` is set if the recording is incomplete.
     fn config(&self, failure: &RecordingFailure) -> anyhow::Result<VmConfig> {
         if self.wait && self.socket.is_none() && self.name.is_none() && self.record.is_none() {
             return Err(usage(
@@ -115,12 +115,12 @@ impl RunArguments {
     }
 }
 
-/// For `kvmprof jail`.
+/// Used by `kvmprof jail`.
 impl RunArguments {
-    /// What a jail has to have for these options.
+    /// The files and devices that a jail needs for these options.
     ///
     /// # Errors
-    /// An option that makes no sense in a jail.
+    /// An option can't be used in a jail.
     pub(crate) fn needs(&self) -> anyhow::Result<Needs> {
         if self.name.is_some() {
             return Err(usage(

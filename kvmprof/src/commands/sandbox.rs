@@ -1,4 +1,4 @@
-//! What contains the program, for the commands that run a guest.
+//! The sandbox of the program, for the commands that run a guest.
 
 use std::env;
 use std::ffi::{CStr, OsString};
@@ -32,10 +32,10 @@ pub struct SandboxOptions {
     share_helper: Option<i32>,
 }
 
-/// How an inherited file is named, so that it stays open (`kvmprof_sandbox::process::close_inherited`).
+/// The form of the name of an inherited file, which stays open (`kvmprof_sandbox::process::close_inherited`).
 const INHERITED: &str = "/dev/fd/";
 
-/// The options of [`SandboxOptions`] that a jail adds. `share_helper` is a file that kvmprof in the jail inherits.
+/// The options of [`SandboxOptions`] that a jail adds. kvmprof in the jail inherits the file `share_helper`.
 pub(crate) fn options_of_jail(share_helper: Option<i32>) -> Vec<OsString> {
     let mut options = vec!["--no-trace".into()];
     if let Some(number) = share_helper {
@@ -50,26 +50,27 @@ fn parse_inherited(word: &str) -> Result<i32, String> {
     number.ok_or_else(|| format!("'{word}' isn't {INHERITED} and a number"))
 }
 
-/// Processes that do what a contained one may not. They end when this is dropped, in the order of the fields; so it has to live until the
-/// guest has ended, on a thread that may wait for them.
+/// Processes that do what a process in the sandbox may not do. They end when this is dropped, in the order of the
+/// fields. So it has to live until the guest has ended, on a thread that may wait for them.
 #[derive(Clone, Default)]
 pub struct Helpers {
     /// Starts virtiofsd.
     pub shares: Option<Arc<ShareHelper>>,
-    /// Connects to the sockets that a guest's socket device leads to.
+    /// Connects to the sockets to which a guest's socket device leads.
     pub ports: Option<Arc<SocketConnector>>,
-    /// Connects to what serves folders already, and to the other ends of networks.
+    /// Connects to programs that serve folders already, and to the other ends of networks.
     pub sockets: Option<Arc<SocketConnector>>,
-    /// Opens taps that come again.
+    /// Opens taps again after they were removed.
     pub taps: Option<Arc<TapOpener>>,
 }
 
 impl SandboxOptions {
-    /// Contains this process, which has opened no files but those that are `kept`, by their numbers, and started no threads yet. What the
-    /// host's kernel doesn't have is left out with a warning. Returns what serves these folders, networks and socket device in its place.
+    /// Puts this process into the sandbox. The process must have opened no files except those that are `kept`, by their
+    /// numbers, and must have started no threads yet. Parts that the host's kernel lacks are left out with a warning.
+    /// Returns the processes that serve these folders, networks and socket device for it.
     ///
     /// # Errors
-    /// The system refuses what it has.
+    /// The system refuses a part that it supports.
     pub fn start(
         &self,
         shares: &[ShareOptions],
@@ -89,11 +90,11 @@ impl SandboxOptions {
             );
         }
         if is_on || user.is_some() {
-            // Before it gives up what they need.
+            // Before this process gives up rights that they need.
             helpers.taps = opener(networks)?.map(Arc::new);
             let devices = AllowedSockets::of_devices(shares, networks);
             helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
-            // Whoever the guest reaches is reached by the user.
+            // The connections of the guest are made with the rights of the user.
             let ports = AllowedSockets::of_ports(vsock);
             helpers.ports = connector(c"kvmprof-vsock", &ports, user)?.map(Arc::new);
             if self.share_helper.is_none() {
@@ -101,7 +102,8 @@ impl SandboxOptions {
             }
         }
         if let Some(number) = self.share_helper {
-            // SAFETY: the jail has opened it for this and nothing else; the command has opened no files with such a number yet.
+            // SAFETY: the jail has opened the file only for this purpose, and the command has opened no files with such
+            // a number yet.
             let inherited = unsafe { ShareHelper::inherited(number) };
             helpers.shares = Some(Arc::new(inherited.context("--share-helper")?));
         }
@@ -119,20 +121,21 @@ impl SandboxOptions {
         Ok(helpers)
     }
 
-    /// Whether files are to be restricted to what the guest can need. There are no restrictions that only report.
+    /// Whether to restrict access to the files that the guest can need. These restrictions have no mode that only reports.
     pub fn restricts_paths(&self) -> bool {
         self.mode == Mode::On
     }
 }
 
-/// Warns of a part that the host doesn't have.
+/// Warns about a part that the host lacks.
 fn without(part: &str, result: io::Result<()>) {
     if let Err(error) = result {
         log::warn!("The sandbox lacks {part}: {error}");
     }
 }
 
-// A process has the connections to those that were forked before it, and these see their end only after its own: the last one ends first.
+// A process holds the connections to those that were forked before it. They see their end only after that process ends,
+// so the last one ends first.
 
 fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
     // SAFETY: the command has started no thread yet.

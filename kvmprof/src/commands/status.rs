@@ -15,7 +15,7 @@ use kvmprof_tools::text::{visible_json, visible_rows};
 
 use super::units::format_memory;
 
-/// A status document is some KiB even with 64 vCPUs.
+/// Maximum length of a status document, in bytes. It has some KiB even with 64 vCPUs.
 const MAX_STATUS: usize = 1 << 20;
 
 /// Options of `kvmprof status`.
@@ -50,8 +50,8 @@ impl Command for StatusArguments {
 const NO_STATUS: &str =
     "The status of the guest cannot be read: use the kvmprof of the release that runs the guest";
 
-/// The status document of the guest at the other end, as it came (a newer kvmprof may say more than this program knows), and as
-/// this program knows it.
+/// The status document of the guest at the other end, in its original form, because a newer kvmprof may add members,
+/// and in the form that this program knows.
 ///
 /// # Errors
 /// There is none, or this program can't read it.
@@ -86,7 +86,7 @@ fn text(status: &Status) -> String {
     visible_rows(&lines)
 }
 
-/// What the machine does, in words.
+/// A description of the machine's state.
 pub(super) fn machine_state(machine: &MachineStatus) -> &'static str {
     match machine {
         MachineStatus { ended: true, .. } => "ended",
@@ -213,7 +213,7 @@ fn folder_lines(folder: &FolderStatus) -> Vec<String> {
     lines
 }
 
-/// What a balloon holds, and what the guest says of its memory.
+/// Descriptions of a balloon's size, and of the memory that the guest reports.
 pub(super) fn balloon_words(balloon: &BalloonStatus) -> [String; 2] {
     let guest = &balloon.guest;
     let amount = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), format_memory);
@@ -367,7 +367,7 @@ mod tests {
 
     use super::*;
 
-    /// Names come from the command line, from guests of other VMMs, and from whoever serves the socket.
+    /// Names come from the command line, from guests of other VMMs, and from the server of the socket.
     #[test]
     fn a_name_makes_no_further_lines() {
         let forged = "x\nclock      0 Hz\t\u{1b}[2J";

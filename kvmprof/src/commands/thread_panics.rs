@@ -1,5 +1,5 @@
-//! A panic of any thread ends the program that runs a guest: a vCPU that stands still, or a recording that nobody writes any
-//! more, would go unnoticed.
+//! A panic of any thread ends the program that runs a guest. Otherwise, nobody would notice a vCPU that stands still,
+//! or a recording that isn't written any more.
 
 use std::panic;
 use std::sync::OnceLock;
@@ -10,25 +10,26 @@ use std::time::{Duration, Instant};
 use kvmprof_tools::command_line::ExitStatus;
 use kvmprof_vmm::vm::{end_at_once, enter_sandbox};
 
-/// How long the report of a panic may take before the end is asked for all the same: nobody may read standard error.
+/// Maximum time for the report of a panic before the end is requested anyway, because nobody may read standard error.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
-/// How long the guest may take to end in order after that.
+/// Maximum time for an orderly end of the guest after that.
 const LIMIT: Duration = Duration::from_secs(10);
 
 static HAPPENED: AtomicBool = AtomicBool::new(false);
 static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-/// The thread that asks for the end, and sees to it if nobody else does.
+/// The thread that requests the end, and enforces it if necessary.
 static GUARD: OnceLock<Thread> = OnceLock::new();
 
-/// From now on a panic is reported, and the process asks itself to end by SIGINT (SIGTERM might only press
-/// the guest's power button). What takes that has to be there already. The end waits for nobody who reads the report.
+/// Installs a hook that reports a panic and requests the end of this process by SIGINT (SIGTERM might only press the
+/// guest's power button). The handler of SIGINT has to be installed before. The end doesn't wait for a reader of the
+/// report.
 pub fn end_program() {
     start_guard();
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         let is_first = !HAPPENED.swap(true, Ordering::SeqCst);
         if is_first {
-            // Before anything is written: that may take for ever.
+            // Before any output, which may block forever.
             match GUARD.get() {
                 Some(guard) => guard.unpark(),
                 None => ask_for_end(),
@@ -47,7 +48,7 @@ pub fn end_program() {
     }));
 }
 
-/// A thread that panics may not start another one (`kvmprof_sandbox`), so it is there before.
+/// Starts the guard in advance, because a thread that panics may not start another one (`kvmprof_sandbox`).
 fn start_guard() {
     let guard = thread::Builder::new().name("panic guard".into());
     let guard = guard.spawn(|| {
@@ -63,13 +64,13 @@ fn start_guard() {
             "kvmprof: ended by force, because it didn't end in order after a panic\n",
         );
     });
-    // If there is no thread to be had, the end in order has to do.
+    // Without this thread, there is only the orderly end.
     if let Ok(guard) = guard {
         GUARD.get_or_init(|| guard.thread().clone());
     }
 }
 
-/// Lets the report be written whole, which an end in order might cut off.
+/// Waits until the report is written, which an orderly end might cut off.
 fn await_report() {
     let begun = Instant::now();
     while !IS_REPORTED.load(Ordering::SeqCst)
@@ -101,14 +102,14 @@ mod tests {
 
     use super::*;
 
-    /// Set in the process that panics.
+    /// The environment variable of the process that panics.
     const CHILD: &str = "KVMPROF_TEST_PANICS";
     /// The documented exit status (docs/running.md).
     const FAULT: i32 = 5;
 
-    /// Panics on a thread, in a process of its own, which takes the signal and ends as the program does.
+    /// Panics on a thread in a separate process, which handles the signal and ends as the program does.
     fn panic_and_end() -> ! {
-        // SAFETY: the handler does only what a handler may (signal-safety(7)).
+        // SAFETY: the handler does only what signal-safety(7) allows.
         unsafe { libc::signal(libc::SIGINT, end as *const () as libc::sighandler_t) };
         end_program();
         thread::spawn(|| panic!("on purpose"));
@@ -119,7 +120,7 @@ mod tests {
 
     extern "C" fn end(_signal: i32) {
         let status = status().map_or(0, i32::from);
-        // SAFETY: it doesn't return.
+        // SAFETY: the call doesn't return.
         unsafe { libc::_exit(status) };
     }
 
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(status.code(), Some(FAULT));
     }
 
-    /// A pipe that takes nothing any more: its ends to read and to write.
+    /// A full pipe: its ends to read and to write.
     fn full_pipe() -> (io::PipeReader, OwnedFd) {
         let (reader, writer) = io::pipe().unwrap();
         let writer = OwnedFd::from(writer);

@@ -12,7 +12,7 @@ use super::recorder;
 use super::units::parse_stacks;
 use kvmprof_recording::{SamplingEvent, StackParts};
 
-/// Pieces that wait to be shown; the rest waits in the guest's recorder, which counts what it has to drop.
+/// Maximum number of pieces that wait to be shown. The rest waits in the guest's recorder, which counts what it has to drop.
 const PIECES: usize = 8;
 
 /// Options of `kvmprof top`.
@@ -53,7 +53,7 @@ pub struct TopArguments {
 }
 
 impl Command for TopArguments {
-    /// Shows a running guest until the user quits, or it ends (in a pipe).
+    /// Shows a running guest until the user quits, or, in a pipe, until the guest ends.
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let connection = self.socket.connect()?;
         let recorder = connection.open(device::RECORDER, 0)?;
@@ -78,7 +78,7 @@ impl Command for TopArguments {
         };
         let device = &recorder;
         std::thread::scope(|scope| {
-            // In here, so that it is gone when the view ends, whatever ends it: the reader must not wait for it.
+            // Declared here, so that it is dropped when the view ends for any reason. The reader must not wait for it.
             let (sender, feed) = sync_channel(PIECES);
             let _end = recorder::Disconnect(&connection);
             scope.spawn(move || recorder::read(device, &sender));

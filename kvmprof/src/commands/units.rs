@@ -1,11 +1,11 @@
-//! Numbers as people write them on a command line.
+//! Numbers and sizes on a command line.
 
 use kvmprof_abi::recorder::MAX_LOOK_TICKS;
 use kvmprof_recording::{MAX_STACK_FRAMES, StackParts};
 use kvmprof_vmm::machine::{HugePages, MemoryBacking, MemoryOptions};
 
-/// Parses an amount of memory, such as `512M`; the suffixes are powers of 1024, and a bare number
-/// is bytes. The result is in bytes.
+/// Parses an amount of memory, such as `512M`. The suffixes are powers of 1024, and a number without a suffix is in
+/// bytes. The result is in bytes.
 pub fn parse_memory(text: &str) -> Result<u64, String> {
     let suffixes = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
     let upper = text.trim().to_ascii_uppercase();
@@ -24,7 +24,8 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is no amount of memory: write 512M or 2G, say"))
 }
 
-/// What `--memory` asks for: a size, and after a comma what the memory is made of. A path has all that follows, commas too.
+/// Parses `--memory`: a size, and after a comma the backing of the memory. A path includes everything that follows,
+/// also commas.
 pub fn parse_guest_memory(text: &str) -> Result<MemoryOptions, String> {
     let (size, backing) = match text.split_once(',') {
         None => (text, MemoryBacking::Private),
@@ -46,7 +47,7 @@ fn memory_backing(word: &str) -> Result<MemoryBacking, String> {
     }
 }
 
-/// `bytes` with the largest suffix that loses nothing.
+/// `bytes` with the largest suffix that gives an exact number.
 pub fn format_memory(bytes: u64) -> String {
     for (suffix, shift) in [("G", 30), ("M", 20), ("K", 10)] {
         if bytes != 0 && bytes.trailing_zeros() >= shift {
@@ -56,17 +57,17 @@ pub fn format_memory(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// What `--tasks` asks for: ticks between two looks at the guest's tasks.
+/// Parses `--tasks`: the number of ticks between two looks at the guest's tasks.
 pub fn parse_look_ticks(text: &str) -> Result<u32, String> {
     let ticks = text.parse().ok();
     let ticks = ticks.filter(|ticks| (1..=MAX_LOOK_TICKS).contains(ticks));
     ticks.ok_or_else(|| format!("'{text}' is no number of ticks from 1 to {MAX_LOOK_TICKS}"))
 }
 
-/// Fewest frames that `--max-stack` can ask for.
+/// Minimum value of `--max-stack`.
 const MIN_STACK_FRAMES: usize = 16;
 
-/// What `--max-stack` asks for: frames of a call stack.
+/// Parses `--max-stack`: the number of frames of a call stack.
 pub fn parse_max_stack(text: &str) -> Result<usize, String> {
     let range = MIN_STACK_FRAMES..=MAX_STACK_FRAMES;
     let frames = text.parse().ok().filter(|frames| range.contains(frames));
@@ -75,7 +76,7 @@ pub fn parse_max_stack(text: &str) -> Result<usize, String> {
     })
 }
 
-/// What `--stacks` asks for.
+/// Parses `--stacks`.
 pub fn parse_stacks(words: &str) -> Result<StackParts, String> {
     let mut parts = StackParts::default();
     if words == "none" {

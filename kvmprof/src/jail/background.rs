@@ -1,5 +1,5 @@
-//! A jail in the background: the command ends once the guest's kvmprof has been executed in it, and the process that waits for that goes on
-//! without a terminal.
+//! A jail in the background. The command ends after the guest's kvmprof was executed in the jail, and the process that
+//! waits for it continues without a terminal.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write, pipe};
@@ -8,36 +8,38 @@ use std::os::fd::AsRawFd;
 use kvmprof_tools::command_line::ExitStatus;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-/// What a process in the background says when it is on its own.
+/// The message of a background process that has left its terminal.
 const STARTED: u8 = 1;
 
-/// Which of the two processes this one is.
+/// The two processes after the fork.
 #[derive(Debug)]
 pub enum Side {
-    /// The one that the command was; the other is this process, with its jail, or has said what is wrong and ended with that status.
+    /// The command's process. The result is the pid of the background process, which has its jail, or the status with
+    /// which it has ended after an error.
     Foreground(Result<Pid, ExitStatus>),
-    /// The new one.
+    /// The new process.
     Background(Background),
 }
 
-/// A process that is to be in the background.
+/// The new process's side.
 #[derive(Debug)]
 pub struct Background {
     nothing: File,
     say: PipeWriter,
 }
 
-/// Forks. The new process has a session of its own; the other one waits until it [is on its own](Background::started) or has ended.
+/// Forks. The new process has a session of its own. The other process waits until the new one [has
+/// started](Background::started) or has ended.
 ///
 /// # Errors
-/// The host gives no process.
+/// The host can't create a process.
 ///
 /// # Safety
-/// This process has no other thread: one might hold a lock that nobody releases in the new one.
+/// This process must have no other thread, because that thread might hold a lock that nobody releases in the new process.
 pub unsafe fn begin() -> io::Result<Side> {
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
     let (hear, say) = pipe()?;
-    // SAFETY: by this function's own condition.
+    // SAFETY: the caller keeps this function's condition.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -54,7 +56,7 @@ pub unsafe fn begin() -> io::Result<Side> {
 
 fn wait(child: Pid, mut hear: PipeReader) -> io::Result<Result<Pid, ExitStatus>> {
     let mut said = [0];
-    // Nothing, if it has ended before.
+    // Nothing is read if the process has ended before.
     if hear.read(&mut said)? == 1 && said == [STARTED] {
         return Ok(Ok(child));
     }
@@ -67,7 +69,7 @@ fn wait(child: Pid, mut hear: PipeReader) -> io::Result<Result<Pid, ExitStatus>>
 }
 
 impl Background {
-    /// Standard input and output lead nowhere from now on, nor does standard error if it is a terminal.
+    /// Redirects standard input and output to /dev/null, and also standard error if it is a terminal.
     ///
     /// # Errors
     /// The system refuses it.
@@ -77,7 +79,7 @@ impl Background {
             if number == 2 && keeps_errors {
                 continue;
             }
-            // SAFETY: it takes numbers. What has been the standard stream is nobody's who needs it any more.
+            // SAFETY: the call takes numbers. Nobody needs the previous standard stream any more.
             if unsafe { libc::dup2(self.nothing.as_raw_fd(), number) } < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -85,13 +87,13 @@ impl Background {
         Ok(())
     }
 
-    /// Leaves the terminal, and has the other process end well in any case.
+    /// Leaves the terminal, and lets the other process end successfully in any case.
     ///
     /// # Errors
-    /// What [`leave_terminal`](Self::leave_terminal) says.
+    /// As of [`leave_terminal`](Self::leave_terminal).
     pub fn started(mut self) -> io::Result<()> {
         let left = self.leave_terminal();
-        // Who is gone needn't know.
+        // This fails only if the other process is gone.
         let _ = self.say.write_all(&[STARTED]);
         left
     }

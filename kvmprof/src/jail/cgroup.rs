@@ -11,30 +11,30 @@ use kvmprof_tools::command_line::usage;
 
 use super::error::{JailError, failed, failed_with};
 
-/// What kvmprof may use beside the guest's memory, in bytes.
+/// Memory that kvmprof may use in addition to the guest's, in bytes.
 const MORE_MEMORY: u64 = 512 << 20;
-/// Processes and threads.
+/// Maximum number of processes and threads.
 const TASKS: u32 = 512;
 /// The period of the limit of processor time, in us.
 const PERIOD: u32 = 100_000;
-/// What limits need.
+/// The controllers that the limits need.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
-/// How often the group is looked at until its last process has gone, and the time between.
+/// Maximum number of checks whether the group's last process is gone, and the time between them.
 const LOOKS: u32 = 200;
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A group that has been made. Dropped, it is removed.
+/// A group that was made here. Removed when dropped.
 #[derive(Debug)]
 pub struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes the group `path` with limits for such a guest. One of that name without processes, which a jail that was killed has left, is
-    /// removed first.
+    /// Makes the group `path` with limits for such a guest. First removes a group of that name without processes, which
+    /// a killed jail has left.
     ///
     /// # Errors
-    /// The host has no cgroup v2, or not these controllers; or somebody uses the group.
+    /// The host has no cgroup v2 or lacks the controllers, or the group is in use.
     pub fn make(path: &str, guest_memory: u64, vcpus: u16) -> anyhow::Result<Self> {
         let relative = Path::new(path.trim_start_matches('/'));
         let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
@@ -65,7 +65,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// Puts the calling process into it.
+    /// Moves the calling process into the group.
     ///
     /// # Errors
     /// The host refuses that.
@@ -81,7 +81,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The last process may take a moment to go.
+        // The last process may take a moment to end.
         for _ in 0..LOOKS {
             match fs::remove_dir(&self.folder) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => thread::sleep(LOOK),
@@ -96,11 +96,11 @@ impl Drop for Cgroup {
     }
 }
 
-/// Where cgroup v2 is mounted.
+/// The mount point of cgroup v2.
 fn hierarchy() -> anyhow::Result<PathBuf> {
     let file = Path::new("/proc/self/mountinfo");
     let mounts = fs::read_to_string(file).map_err(failed("cannot read", file))?;
-    // proc(5): ... the mount point is the fifth field, the type the first one behind the dash.
+    // proc(5): the mount point is the fifth field, and the type is the first field after the dash.
     let is_v2 = |line: &&str| line.contains(" - cgroup2 ");
     let point = |line: &str| line.split(' ').nth(4).map(PathBuf::from);
     match mounts.lines().find(is_v2).and_then(point) {
@@ -111,7 +111,7 @@ fn hierarchy() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Has the groups on the way from `top` to `below` hand on the controllers that limits need.
+/// Enables the controllers that the limits need, in all groups from `top` to `below`.
 fn enable(top: &Path, below: &Path) -> anyhow::Result<()> {
     let file = top.join("cgroup.controllers");
     let has = fs::read_to_string(&file).map_err(failed("cannot read", &file))?;

@@ -1,4 +1,4 @@
-//! What is in a jail: which files the guest's kvmprof needs, and whether it can have them.
+//! The contents of a jail: which files the guest's kvmprof needs, and whether the jail can have them.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,10 +12,10 @@ use kvmprof_vmm::share::ShareOptions;
 
 use super::error::{failed, failed_with};
 
-/// A file or folder that is in the jail under its own name.
+/// A file or folder that has the same path in the jail as outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Whether it may be written to.
     pub writable: bool,
@@ -50,47 +50,47 @@ impl Bind {
     }
 }
 
-/// What the options of `kvmprof run` need.
+/// The needs of the options of `kvmprof run`.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Files and folders that have to be there.
     pub inputs: Vec<Bind>,
-    /// Options and their files that are made.
+    /// Options and the files that they create.
     pub outputs: Vec<(&'static str, PathBuf)>,
     /// Whether taps are opened.
     pub taps: bool,
-    /// Folders, which are served from outside, and sockets of those that serve some already.
+    /// Folders that are served from outside, and sockets of programs that serve folders already.
     pub shares: Vec<ShareOptions>,
-    /// The program that serves folders, if it isn't to be searched for.
+    /// The program that serves folders; `None` to search for it.
     pub virtiofsd: Option<PathBuf>,
 }
 
 impl Needs {
-    /// Adds the file at `path`, if there is one, that `option` has made.
+    /// Adds the file at `path`, if there is one, which `option` creates.
     pub fn output(&mut self, option: &'static str, path: Option<&PathBuf>) {
         let path = path.map(|path| (option, path.clone()));
         self.outputs.extend(path);
     }
 }
 
-/// What a jail has.
+/// The contents of a jail.
 #[derive(Debug)]
 pub struct Contents {
     /// The folder that may be written to.
     pub folder: PathBuf,
-    /// The working folder, there and here.
+    /// The working folder, in the jail and outside.
     pub working: PathBuf,
-    /// What else there is, with whole paths: a folder before what is inside of it.
+    /// Other files and folders, with absolute paths: each folder before its contents.
     pub binds: Vec<Bind>,
     /// Devices below /dev.
     pub devices: Vec<&'static str>,
 }
 
 impl Contents {
-    /// Checks that a jail with this folder can have all that is needed. The folder is made if it isn't there.
+    /// Checks that a jail with this folder can have everything that is needed. Creates the folder if it doesn't exist.
     ///
     /// # Errors
-    /// What is missing, or where it should be instead.
+    /// Something is missing, or has to be elsewhere.
     pub fn new(folder: &Path, binds: &[Bind], needs: &Needs, user: &User) -> anyhow::Result<Self> {
         let working = std::env::current_dir();
         let working = working.map_err(failed("cannot find", Path::new("the current folder")))?;
@@ -122,7 +122,7 @@ impl Contents {
                 )));
             }
             match all.iter_mut().find(|other| other.path == path) {
-                // It is named twice: as --bind first, which decides.
+                // The path is named twice. The first one is from --bind, and takes precedence.
                 Some(_) => {}
                 None if path.starts_with(&folder) => {}
                 None => all.push(Bind {
@@ -131,7 +131,7 @@ impl Contents {
                 }),
             }
         }
-        // A folder before what is in it.
+        // Each folder before its contents.
         all.sort_by(|one, other| one.path.cmp(&other.path));
         let mut devices = vec!["kvm", "null", "urandom"];
         if needs.taps {
@@ -146,7 +146,7 @@ impl Contents {
     }
 }
 
-/// Without those that are inside of others, where they are there already.
+/// Without those that are inside of others, which already provide them.
 fn outermost(sorted: Vec<Bind>) -> Vec<Bind> {
     let mut kept: Vec<Bind> = Vec::new();
     for bind in sorted {
@@ -159,7 +159,7 @@ fn outermost(sorted: Vec<Bind>) -> Vec<Bind> {
     kept
 }
 
-/// The folder at `path`, made if need be.
+/// The folder at `path`, created if necessary.
 fn own_folder(path: &Path, user: &User) -> anyhow::Result<PathBuf> {
     let path = real(path)?;
     match DirBuilder::new().mode(0o700).create(&path) {
@@ -187,7 +187,7 @@ fn own_folder(path: &Path, user: &User) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// `path`, if that is how the folder it is in is really called: in the jail there are none of the links that lead there.
+/// `path`, if its folder has no symbolic links in its path, because the jail has none of them.
 fn real(path: &Path) -> anyhow::Result<PathBuf> {
     let path: PathBuf = path.components().collect();
     let (Some(folder), Some(Component::Normal(name))) =

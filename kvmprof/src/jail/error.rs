@@ -1,9 +1,9 @@
-//! Why there is no jail.
+//! The error of making a jail.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A step of making the jail that the host refuses.
+/// The host refuses a step of making the jail.
 #[derive(Debug, thiserror::Error)]
 #[error("The jail can't be made: {step} {}: {source}{}", path.display(), hint(source, advice))]
 pub struct JailError {
@@ -23,7 +23,7 @@ fn hint(source: &io::Error, advice: &str) -> String {
     }
 }
 
-/// What went wrong at `path` in a step that is said with a verb: `cannot mount`.
+/// An error at `path` in a step whose description has a verb: `cannot mount`.
 pub fn failed<'a, E: Into<io::Error>>(
     step: &'static str,
     path: &'a Path,
@@ -31,7 +31,7 @@ pub fn failed<'a, E: Into<io::Error>>(
     failed_with(step, path, "")
 }
 
-/// The same with what to do about it.
+/// The same error with advice for the user.
 pub fn failed_with<'a, E: Into<io::Error>>(
     step: &'static str,
     path: &'a Path,

@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Descriptors, if nobody says how many.
+/// Default limit of descriptors.
 const DESCRIPTORS: u64 = 2048;
 
-/// One that is asked for.
+/// A requested limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimit {
     resource: Resource,
@@ -35,10 +35,10 @@ impl FromStr for ResourceLimit {
     }
 }
 
-/// Sets these limits for this process, for good.
+/// Sets these limits of this process permanently.
 ///
 /// # Errors
-/// The system allows no such limit.
+/// The system refuses a limit.
 pub fn set(limits: &[ResourceLimit]) -> io::Result<()> {
     let usual = ResourceLimit {
         resource: Resource::Nofile,

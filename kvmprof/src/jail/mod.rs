@@ -1,7 +1,9 @@
-//! `kvmprof jail`: `kvmprof run` with namespaces, a root folder, a user and limits of its own, as Firecracker's jailer gives them.
+//! `kvmprof jail`: runs `kvmprof run` with namespaces, a root folder, a user and limits of its own, as Firecracker's
+//! jailer does.
 //!
-//! What is in the jail has the name that it has outside. Its root is an empty file system in memory that vanishes with it; in it are one folder that
-//! the guest's kvmprof may write to, and what the options of `run` and `--bind` name.
+//! Files in the jail have the same paths as outside. The jail's root is an empty file system in memory, which vanishes
+//! with the jail. It contains one folder that the guest's kvmprof may write to, and the files that the options of `run`
+//! and `--bind` name.
 
 mod background;
 mod cgroup;
@@ -75,7 +77,7 @@ pub struct JailArguments {
 impl Command for JailArguments {
     /// Runs a guest in a jail until it ends.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        // Nothing of who has started it gets into the jail by descriptors.
+        // The jail inherits no descriptors of the process that has started this command.
         kvmprof_sandbox::process::close_inherited(std::iter::empty())
             .context("Cannot close inherited files")?;
         if !self.daemonize {
@@ -127,7 +129,7 @@ impl JailArguments {
             command: &self.command,
         };
         let end = process::run(&start, background);
-        // What serves folders is in the group, too.
+        // The process that serves folders is in the group, too.
         drop(shares);
         drop(cgroup);
         match end? {

@@ -1,4 +1,4 @@
-//! The jail's file systems, made in a mount namespace of its own: they vanish with its last process.
+//! The jail's file systems, in a mount namespace of its own. They vanish with its last process.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,24 +14,24 @@ use kvmprof_sandbox::user::User;
 use super::contents::{Bind, Contents};
 use super::error::{JailError, failed, failed_with};
 
-/// Options of the root's file system: it has folders and nodes, and no content.
+/// Options of the root's file system, which has folders and nodes, but no contents.
 const ROOT_OPTIONS: &str = "mode=0755,size=1m,nr_inodes=4k";
-/// What no mount in the jail has.
+/// The flags of all mounts in the jail: set-user-ID bits have no effect, and nothing can be executed.
 const PLAIN: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
 
 /// Makes the jail's root in this process's own mount namespace, and makes it this process's root.
 ///
 /// # Errors
-/// The step that the host refuses.
+/// The host refuses a step.
 pub fn enter(contents: &Contents, user: &User) -> Result<(), JailError> {
     let root = contents.folder.as_path();
-    // Nothing of this reaches the host.
+    // The mounts don't propagate to the host.
     let private = libc::MS_REC | libc::MS_PRIVATE;
     mount(None, Path::new("/"), None, private, None).map_err(failed(
         "cannot make private the mounts below",
         Path::new("/"),
     ))?;
-    // Before something lies over them.
+    // Opened before other mounts cover them.
     let open = |bind: &Bind| Ok((bind.clone(), handle(&bind.path, 0)?));
     let binds: Result<Vec<_>, JailError> = contents.binds.iter().map(open).collect();
     let own = Bind {
@@ -44,7 +44,7 @@ pub fn enter(contents: &Contents, user: &User) -> Result<(), JailError> {
     let numbers: Result<Vec<_>, _> = contents.devices.iter().map(device).collect();
     let numbers = numbers?;
 
-    // The source has no meaning for this file system. Who looks at the jail from outside learns its folder by it, as `kvmprof list` does.
+    // This file system ignores the source. It shows the jail's folder to programs outside, such as `kvmprof list`.
     mount(
         Some(root.to_str().unwrap_or("tmpfs")),
         root,
@@ -67,7 +67,7 @@ pub fn enter(contents: &Contents, user: &User) -> Result<(), JailError> {
     change_root(root)
 }
 
-/// Where something of the host's is in the jail that lies at `root`.
+/// The path in the jail at `root` for the host's `path`.
 fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -78,7 +78,7 @@ fn handle(path: &Path, flags: i32) -> Result<File, JailError> {
     options.open(path).map_err(failed("cannot open", path))
 }
 
-/// What was there when the folder was checked may have been replaced since.
+/// The folder may have been replaced since it was checked.
 fn own_folder(path: &Path, user: &User) -> Result<File, JailError> {
     let folder = handle(path, libc::O_NOFOLLOW | libc::O_DIRECTORY)?;
     let owner = folder.metadata().map(|found| found.uid());
@@ -101,7 +101,7 @@ fn device_number(path: &Path) -> Result<libc::dev_t, JailError> {
     }
 }
 
-/// A node that is the user's alone.
+/// Makes a device node that belongs only to the user.
 fn make_device(path: &Path, number: libc::dev_t, user: &User) -> Result<(), JailError> {
     folders(path.parent().unwrap_or(path))?;
     let name = c_path(path)?;
@@ -144,12 +144,13 @@ fn bind_mount(bind: &Bind, source: &File, target: &Path) -> Result<(), JailError
     mount(None, target, None, flags, None).map_err(refused)
 }
 
-/// Puts `root` in the place of the root, which is let go.
+/// Makes `root` the root, and unmounts the old root.
 fn change_root(root: &Path) -> Result<(), JailError> {
     let refused = |error| failed("cannot change the root to", root)(error);
     std::env::set_current_dir(root).map_err(refused)?;
     let here = c".".as_ptr();
-    // SAFETY: both are strings that end with a zero. With the same for both, the old root lies over the new one: pivot_root(2).
+    // SAFETY: both are strings that end with a zero. With the same string for both, the old root is mounted over the
+    // new one: pivot_root(2).
     let changed = check(unsafe { libc::syscall(libc::SYS_pivot_root, here, here) });
     match changed {
         // SAFETY: as above.
@@ -163,8 +164,8 @@ fn change_root(root: &Path) -> Result<(), JailError> {
     mount(None, Path::new("/"), None, flags, None).map_err(refused)
 }
 
-/// The root of an initramfs stays for ever, but can be put out of reach: the working folder covers it. Only who may change the root
-/// (CAP_SYS_CHROOT) could get behind that.
+/// Covers the root of an initramfs with the working folder, because it can't be unmounted. Only a process that may
+/// change its root (CAP_SYS_CHROOT) could reach what is covered.
 fn cover_root() -> io::Result<()> {
     mount(Some("."), Path::new("/"), None, libc::MS_MOVE, None)?;
     // SAFETY: the string ends with a zero.
@@ -182,7 +183,7 @@ fn mount(
     let (source, kind, options) = (words(source)?, words(kind)?, words(options)?);
     let target = CString::new(target.as_os_str().as_bytes())?;
     let pointer = |word: &Option<CString>| word.as_ref().map_or(ptr::null(), |it| it.as_ptr());
-    // SAFETY: all of them end with a zero, or aren't there, and live as long as the call.
+    // SAFETY: each string ends with a zero or is absent, and all live as long as the call.
     check(unsafe {
         libc::mount(
             pointer(&source),

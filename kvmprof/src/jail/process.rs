@@ -1,4 +1,4 @@
-//! The process in the jail, which is the first of its pid namespace, and the one outside, which waits for its end.
+//! The process in the jail, which is the first one of its pid namespace, and the process outside, which waits for its end.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -23,29 +23,29 @@ use super::mounts;
 use crate::child::{BlockedSignals, End, PassOn};
 use crate::commands::options_of_jail;
 
-/// The namespaces that a jail always has of its own.
+/// The namespaces that every jail has.
 const NAMESPACES: i32 =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-/// Its host's name.
+/// The host name in the jail.
 const HOST_NAME: &[u8] = b"kvmprof";
-/// Where `ip netns` has namespaces.
+/// The folder of the namespaces of `ip netns`.
 const NAMED_NAMESPACES: &str = "/run/netns";
-/// Longest message about why there is no jail.
+/// Maximum length of a message about a failure to make the jail, in bytes.
 const MESSAGE_MAX: u64 = 64 << 10;
 
-/// What is to be run, and how.
+/// The program to run, and its jail.
 pub struct Start<'a> {
     /// The jail's files.
     pub contents: &'a Contents,
-    /// Whom the process becomes.
+    /// The user that the process becomes.
     pub user: &'a User,
     /// Its control group.
     pub cgroup: Option<&'a Cgroup>,
-    /// Another network namespace than a new one.
+    /// An existing network namespace; `None` for a new one.
     pub netns: Option<&'a Path>,
-    /// Limits of the process beside the usual one.
+    /// Limits of the process in addition to the usual one.
     pub limits: &'a [ResourceLimit],
-    /// What starts virtiofsd outside.
+    /// Starts virtiofsd outside.
     pub shares: Option<&'a ShareHelper>,
     /// The arguments of kvmprof in the jail.
     pub command: &'a [OsString],
@@ -54,7 +54,7 @@ pub struct Start<'a> {
 /// Runs kvmprof in a jail, and waits for its end, in the background if that is given.
 ///
 /// # Errors
-/// What keeps it from being made; nothing is left of it then.
+/// The jail can't be made. Nothing is left of it then.
 pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<End> {
     let program = File::open("/proc/self/exe").context("Cannot open kvmprof's own program")?;
     let network = start.netns.map(network_namespace).transpose()?;
@@ -66,7 +66,7 @@ pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<
             Some(_) => 0,
             None => libc::CLONE_NEWNET,
         };
-    // SAFETY: as fork(2) of a process with one thread, whose stack is copied.
+    // SAFETY: the call is like fork(2) of a process with one thread, whose stack is copied.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
     match i32::try_from(child) {
         Ok(0) => {
@@ -87,7 +87,7 @@ pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<
                 shares.leave();
             }
             let mut why = String::new();
-            // It is closed when the program is executed.
+            // The pipe is closed when the program is executed.
             let read = (&mut errors).take(MESSAGE_MAX).read_to_string(&mut why);
             read.context("Cannot hear of the jail")?;
             let child = Pid::from_raw(child).context("Cannot hear of the jail")?;
@@ -96,7 +96,7 @@ pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<
             {
                 log::warn!("The jail's terminal can't be left: {error}");
             }
-            // It has a session of its own, and nothing from the terminal.
+            // The child has a session of its own, and gets no signals from the terminal.
             let ended = signals.wait(child, PassOn::All);
             drop(keep);
             match why.is_empty() {
@@ -111,15 +111,15 @@ pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<
     }
 }
 
-/// Ends the process in the jail, which hasn't become another program.
+/// Ends the process in the jail after an error.
 fn give_reason(mut say: PipeWriter, why: &anyhow::Error) -> ! {
-    // Nobody hears it when the process outside is gone.
+    // This fails only if the process outside is gone.
     let _ = write!(say, "{why:#}");
-    // SAFETY: it ends the process at once: what is registered for its exit is the other's.
+    // SAFETY: the call ends the process at once. Functions that are registered for the exit belong to the other process.
     unsafe { libc::_exit(1) }
 }
 
-/// Returns why the program isn't executed.
+/// Enters the jail and executes the program. Returns only on an error.
 fn in_jail(
     start: &Start<'_>,
     program: &File,
@@ -153,10 +153,10 @@ fn enter(
         cgroup.enter()?;
     }
     mounts::enter(start.contents, start.user)?;
-    // SAFETY: the call reads as many bytes as it is told.
+    // SAFETY: the call reads as many bytes as its argument says.
     check(unsafe { libc::sethostname(HOST_NAME.as_ptr().cast(), HOST_NAME.len()) })
         .context("The jail can't be made: its host name is refused")?;
-    // The working folder needn't be in the jail.
+    // The jail may lack the working folder.
     let _ = std::env::set_current_dir(&start.contents.working);
     rustix::process::setsid().ok();
     limits::set(start.limits).context("The jail can't be made: a limit is refused")?;
@@ -167,9 +167,9 @@ fn enter(
     Ok(())
 }
 
-/// Has this process killed when the one outside ends, however it does.
+/// Makes sure that this process is killed when the process outside ends, in whatever way.
 fn end_with_parent(alive: &PipeReader) -> anyhow::Result<()> {
-    // SAFETY: it takes a number. A change of the user would undo it, so that has to come before.
+    // SAFETY: the call takes a number. A change of the user would undo it, so the user has to be set before.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     let mut fds = [PollFd::new(alive, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default()))?;
@@ -179,7 +179,7 @@ fn end_with_parent(alive: &PipeReader) -> anyhow::Result<()> {
     }
 }
 
-/// Executes the program with these arguments, and more options, and no environment. Returns why that isn't possible.
+/// Executes the program with these arguments, more options, and no environment. Returns only on an error.
 fn execute(program: &File, arguments: &[OsString], options: &[OsString]) -> anyhow::Error {
     let words = [OsString::from("kvmprof")];
     let words = words.iter().chain(arguments).chain(options);
@@ -191,7 +191,7 @@ fn execute(program: &File, arguments: &[OsString], options: &[OsString]) -> anyh
     let pointers = words.iter().map(|word| word.as_ptr());
     let pointers: Vec<_> = pointers.chain([ptr::null()]).collect();
     let environment = [ptr::null::<libc::c_char>()];
-    // SAFETY: the words and both lists end with zeroes and live as long as the call.
+    // SAFETY: the words and both lists end with zeros and live as long as the call.
     unsafe {
         libc::syscall(
             libc::SYS_execveat,

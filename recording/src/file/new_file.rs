@@ -3,12 +3,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 
 use super::MAGIC;
@@ -22,6 +23,8 @@ const MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 /// What the name of a recording ends in when a newer one has taken its own.
 const OLDER: &str = ".old";
+/// Maximum number of bytes of a file that are unpacked by gzip to see the first bytes of its content: a stream of empty blocks has none.
+const PACKED_START: u64 = 64 << 10;
 
 /// Why a result isn't written to an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -338,17 +341,29 @@ impl Drop for NewFile {
     }
 }
 
-/// Whether there is a recording at `path`, which isn't packed and isn't reached by a link.
+/// Whether there is a recording at `path`, compressed by gzip or not, also where `path` is a link to it. Only the start of the file is
+/// read; pipes and devices aren't.
 pub fn is_recording(path: &Path) -> bool {
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
     // It may have become a pipe.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
-    options.read(true).custom_flags(flags.bits().cast_signed());
-    options.open(path).is_ok_and(begins_a_recording)
+    options
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let Ok(mut file) = options.open(path) else {
+        return false;
+    };
+    if !file.metadata().is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    begins_a_recording(&file)
+        || file.rewind().is_ok() && begins_a_recording(MultiGzDecoder::new(file.take(PACKED_START)))
 }
 
 /// Whether `input` begins as a recording does.
-pub fn begins_a_recording(mut input: impl Read) -> bool {
+fn begins_a_recording(mut input: impl Read) -> bool {
     let mut start = [0; MAGIC.len()];
     input.read_exact(&mut start).is_ok() && start == MAGIC
 }

@@ -9,7 +9,7 @@ use kvmprof_lab::{Kernel, Lab};
 
 use crate::{debian, demo, linux};
 
-/// How long a command may say nothing.
+/// Maximum time for which a command may be silent.
 const QUIET_LIMIT: Duration = Duration::from_secs(600);
 
 /// A machine with a complete KVM in emulation, on any x86-64 host.
@@ -75,7 +75,7 @@ pub(crate) struct LimitArguments {
 }
 
 impl LimitArguments {
-    /// Sets the machine's limits. `silence` is for how long the command may say nothing beside the usual.
+    /// Sets the machine's limits. `silence` is the time for which the command may be silent in addition to the usual limit.
     pub(crate) fn apply(&self, lab: Lab, silence: Duration) -> Lab {
         match self.timeout.map(Duration::from_secs) {
             Some(limit) => lab.timeout(limit).quiet_limit(limit),
@@ -85,7 +85,7 @@ impl LimitArguments {
 }
 
 impl Arguments {
-    /// Does what was asked for; the result is the exit status.
+    /// Executes the action. Returns the exit status.
     pub(crate) fn run(self) -> Result<u8> {
         match self.action {
             Action::Run(arguments) => arguments.run(),
@@ -138,8 +138,7 @@ impl RunArguments {
     }
 }
 
-/// `FILE[:DEST]`. A destination starts with a slash; one that ends with it is
-/// the folder for the file.
+/// The parts of `FILE[:DEST]`. A destination starts with a slash; one that ends with a slash is the folder for the file.
 fn file_and_place(word: &str) -> (PathBuf, Option<String>) {
     let whole = PathBuf::from(word);
     let Some((file, place)) = word.rsplit_once(':') else {
@@ -156,7 +155,7 @@ fn file_and_place(word: &str) -> (PathBuf, Option<String>) {
     (PathBuf::from(file), Some(place))
 }
 
-/// A size in MiB out of a number with an optional unit.
+/// A size in MiB, from a number with an optional unit.
 fn memory_size(text: &str) -> Result<u64> {
     let (number, kibibytes) = match text.trim_end_matches(['B', 'b', 'i']).char_indices().last() {
         Some((end, 'K' | 'k')) => (&text[..end], 1),

@@ -11,7 +11,7 @@ use crate::cli::LimitArguments;
 
 /// The demo's flame graph, unless its options name another file.
 const FLAME_GRAPH: &str = "kvmprof-demo.svg";
-/// What the demo writes to its current folder comes to this one.
+/// Runs the demo in the output folder, from which its files come into the host's current folder.
 const SCRIPT: &str = "cd \"$LAB_OUT\" && exec kvmprof demo \"$@\"";
 
 /// Run `kvmprof demo` in the lab; the files that it writes come into the current folder.
@@ -28,7 +28,7 @@ pub(crate) struct DemoArguments {
 }
 
 impl DemoArguments {
-    /// Runs it; the result is the exit status.
+    /// Runs the demo. Returns the exit status.
     pub(crate) fn run(self) -> Result<u8> {
         let kvmprof = match self.kvmprof {
             Some(path) => path,
@@ -36,7 +36,7 @@ impl DemoArguments {
         };
         let command = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned);
         let mut lab = Lab::new().add(kvmprof, "/lab/kvmprof").out(".");
-        // The demo tells whether it may replace what is here.
+        // The demo itself decides whether it may replace this file.
         if Path::new(FLAME_GRAPH).is_file() {
             lab = lab.add(FLAME_GRAPH, &format!("/out/{FLAME_GRAPH}"));
         }
@@ -50,7 +50,7 @@ impl DemoArguments {
     }
 }
 
-/// How long the demo samples by its options, and says nothing; the demo itself tells what is wrong with them.
+/// For how long the demo samples silently, by its options. The demo itself reports invalid ones.
 fn sampling_time(options: &[String]) -> Duration {
     const OPTION: &str = "--seconds";
     let words = options.iter().zip(options.iter().skip(1));

@@ -1,4 +1,4 @@
-//! What can go wrong around a lab machine.
+//! The errors of lab machines.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -9,8 +9,7 @@ use kvmprof_initramfs::InitramfsError;
 
 /// Why a lab machine could not be prepared, or did not run to its end.
 ///
-/// The command's own failure is none of these: it is an
-/// [`Outcome`](crate::Outcome) with its exit status.
+/// A failure of the command is not an error: it is an [`Outcome`](crate::Outcome) with the command's exit status.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A file on this host could not be read or written.
@@ -20,18 +19,18 @@ pub enum LabError {
         action: &'static str,
         /// The file in question.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A kernel, a module or a place in an initramfs cannot be used.
     #[error(transparent)]
     Initramfs(#[from] InitramfsError),
-    /// Something other than a file, folder or symbolic link was to be put in.
+    /// Something that is neither a file, a folder nor a symbolic link was to be added.
     #[error(
         "{0} is neither a file, a folder nor a symbolic link: it cannot be put into an initramfs"
     )]
     FileKind(PathBuf),
-    /// More was to be put into the machine than its memory holds.
+    /// The files to add exceed the machine's memory.
     #[error(
         "The files to put in take {needed} MiB, but a machine with {memory} MiB of memory has room for {room}: \
          give it more memory"
@@ -39,7 +38,7 @@ pub enum LabError {
     TooBig {
         /// Size of the initramfs, in MiB.
         needed: u64,
-        /// What half of the memory is, in MiB.
+        /// Half of the memory, in MiB.
         room: u64,
         /// The machine's memory, in MiB.
         memory: u64,
@@ -47,11 +46,11 @@ pub enum LabError {
     /// A number that the machine cannot have.
     #[error("{what} of {value} is out of range: {range}")]
     OutOfRange {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u64,
-        /// What is possible.
+        /// The possible values.
         range: &'static str,
     },
     /// The lab was started without a command.
@@ -65,13 +64,13 @@ pub enum LabError {
         /// The Debian package that has it.
         package: &'static str,
     },
-    /// No Debian package of the wanted kind is known to apt.
+    /// apt knows no Debian package of the wanted kind.
     #[error(
         "No package {pattern} is known to apt: run `apt-get update`, or give a kernel (vmlinuz with its modules) \
          with --kernel or in KVMPROF_LAB_KERNEL"
     )]
     PackageUnknown {
-        /// What was looked for.
+        /// The pattern that was searched for.
         pattern: String,
     },
     /// A package could not be fetched or unpacked.
@@ -87,77 +86,77 @@ pub enum LabError {
     Build {
         /// The cargo package.
         package: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// This machine's own /dev/kvm runs no guest.
     #[error("{0}")]
     NoKvm(String),
-    /// There is no folder to keep packages in.
+    /// There is no folder for packages.
     #[error("No place for the cache of packages: set KVMPROF_CACHE, XDG_CACHE_HOME or HOME")]
     NoCacheFolder,
-    /// QEMU would not start the machine.
+    /// QEMU did not start the machine.
     #[error("QEMU did not start the lab machine\n{console}")]
     Refused {
-        /// What QEMU said.
+        /// QEMU's messages.
         console: String,
     },
-    /// The machine did not come up, several times over.
+    /// The machine did not come up, in several attempts.
     #[error("The lab machine did not come up{}", Lines("Its console", console))]
     NotUp {
-        /// The last lines of its console, and what QEMU said.
+        /// The last lines of its console, and QEMU's messages.
         console: String,
     },
     /// The machine went down before the command ended.
     #[error("The lab machine went down before its command was done{traces}")]
     WentDown {
-        /// What it left.
+        /// The output that it left.
         traces: Box<Traces>,
     },
-    /// The time was up and the machine was ended.
+    /// The time limit has passed, and the machine was ended.
     #[error("The time was up ({} s) before the lab machine's command was done{traces}", limit.as_secs())]
     Timeout {
-        /// How long the machine could run.
+        /// The time limit.
         limit: Duration,
-        /// What it left.
+        /// The output that it left.
         traces: Box<Traces>,
     },
-    /// Nothing came from the machine for so long that it was ended.
+    /// The machine was silent for so long that it was ended.
     #[error(
         "Nothing came from the lab machine for {} s, so it was ended before its command was done{traces}", limit.as_secs()
     )]
     Silent {
-        /// How long the machine could be silent.
+        /// The limit for silence.
         limit: Duration,
-        /// What it left.
+        /// The output that it left.
         traces: Box<Traces>,
     },
-    /// The machine sent more than the caller wanted to take.
+    /// The machine sent more than the caller accepts.
     #[error("The lab machine sent more than {limit} bytes of {what}")]
     TooMuch {
-        /// Which stream.
+        /// The stream.
         what: &'static str,
-        /// The bound, in bytes.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// What came back as the output folder is not one.
+    /// The machine's output folder is malformed.
     #[error("The lab machine's output folder cannot be taken: {reason}")]
     OutFolder {
-        /// What about it is wrong.
+        /// The problem.
         reason: String,
     },
 }
 
-/// What is left of a machine that ended before its command did.
+/// The output of a machine that ended before its command did.
 #[derive(Debug, Clone, Default)]
 pub struct Traces {
-    /// The last lines of its console, and what QEMU said.
+    /// The last lines of its console, and QEMU's messages.
     pub console: String,
-    /// The last lines of the command's standard error; empty when that was forwarded.
+    /// The last lines of the command's standard error; empty if that was forwarded.
     pub stderr: String,
-    /// The folder for the command's output folder, when one was given.
+    /// The folder that the command's output folder was copied to, if one was given.
     pub out: Option<PathBuf>,
-    /// Why not all of the output folder came back.
+    /// Why the output folder is incomplete.
     pub out_failure: Option<String>,
 }
 
@@ -180,7 +179,7 @@ impl Display for Traces {
     }
 }
 
-/// Who said something, and what, as the rest of a message.
+/// A source and its output, as the rest of a message.
 struct Lines<'a>(&'a str, &'a str);
 
 impl Display for Lines<'_> {
@@ -194,7 +193,7 @@ impl Display for Lines<'_> {
 }
 
 impl LabError {
-    /// What is left of the machine, if it ended before its command did.
+    /// The output of the machine, if it ended before its command did.
     pub fn traces(&self) -> Option<&Traces> {
         match self {
             Self::WentDown { traces }
@@ -204,7 +203,7 @@ impl LabError {
         }
     }
 
-    /// For `map_err`: the same I/O error with the file it was about.
+    /// For `map_err`: an error for the I/O error with its file.
     pub(crate) fn file(
         action: &'static str,
         path: impl Into<PathBuf>,

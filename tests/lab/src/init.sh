@@ -45,14 +45,15 @@ ulimit -l unlimited
 
 keeper=$(/keeper) || poweroff -f
 
-# A port can be opened only once at a time, so it is no good as /dev/stdout.
+# A port can be opened only once at a time, so it can't serve as /dev/stdout.
 mkfifo /run/stdout /run/stderr
 cat </run/stdout >/dev/vport0p1 4>&- &
 stdout=$!
 cat </run/stderr >/dev/vport0p2 4>&- &
 stderr=$!
 
-# end_all ID...: ends every process but the first one, these, and the kernel's own, and those that can't be ended, such as one that waits for a disk.
+# end_all ID...: ends all processes but the first one, these, the kernel's own, and those that can't be ended, such as one that waits for a
+# disk.
 end_all() {
     left=yes
     rounds=0
@@ -69,7 +70,7 @@ end_all() {
     done
 }
 
-# The host may want the command to end, and what it has left so far.
+# The host may ask for the end of the command, and for its output so far.
 (
     read -r word <&4
     [ "$word" = stop ] || exit
@@ -83,7 +84,7 @@ cd /root
 sh /command </dev/null >/run/stdout 2>/run/stderr 4>&-
 status=$?
 
-# What the command left running would keep the streams open.
+# Processes that the command left running would keep the streams open.
 end_all "$stdout" "$stderr" "$keeper"
 wait "$stdout"
 wait "$stderr"
@@ -91,7 +92,7 @@ wait "$stderr"
 cd /
 if [ -e /want-out ]; then
     tar -C /out -cf /dev/vport0p3 .
-    # What QEMU has not handed over when the machine powers off is lost, and the host may be slow to take it.
+    # When the machine powers off, output that QEMU has not passed on yet is lost, and the host may receive it slowly.
     while read -r word <&4; do
         [ "$word" = taken ] && break
     done

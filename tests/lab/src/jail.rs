@@ -1,4 +1,4 @@
-//! Programs of this host in the lab, which has no other programs than it is given and runs in an initial RAM disk.
+//! Programs of this host in the lab, which has only the programs that it is given, and runs in an initial RAM disk.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::Lab;
 
-/// What a script in the lab begins with to run programs that make a root folder of their own; see the file.
+/// The start of a script in the lab that runs programs which make a root folder of their own; see the file.
 pub const JAIL: &str = include_str!("jail.sh");
-/// Where distributions have virtiofsd: beside QEMU until its version 7.2, later by itself.
+/// The paths of virtiofsd in distributions: up to QEMU 7.2 beside QEMU, later in a package of its own.
 const VIRTIOFSD: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
 
-/// The program of this host that serves shared folders: where `KVMPROF_VIRTIOFSD` says, or where distributions have it.
+/// The program of this host that serves shared folders: the one that `KVMPROF_VIRTIOFSD` names, or that of the distribution.
 #[must_use]
 pub fn virtiofsd() -> PathBuf {
     let said = env::var_os("KVMPROF_VIRTIOFSD").map(PathBuf::from);
@@ -26,7 +26,7 @@ pub fn virtiofsd() -> PathBuf {
 }
 
 impl Lab {
-    /// Puts a program of this host at `place`, and the libraries that it needs where they are here.
+    /// Puts a program of this host at `place`, and the libraries that it needs at the same paths as here.
     #[must_use]
     pub fn program_with_libraries(self, program: &Path, place: &str) -> Self {
         let libraries = shared_libraries(program).into_iter();
@@ -35,7 +35,7 @@ impl Lab {
     }
 }
 
-/// The libraries that `program` of this host is linked to, its interpreter among them, and where it looks for them.
+/// The libraries to which `program` of this host is linked, including its interpreter, each with the path where the program looks for it.
 pub fn shared_libraries(program: &Path) -> Vec<(PathBuf, String)> {
     let listed = Command::new("ldd").arg(program).output();
     let listed = listed.map(|output| output.stdout).unwrap_or_default();

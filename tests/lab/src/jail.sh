@@ -1,5 +1,5 @@
-# jailed NAME PROGRAM: makes /run/jailed-NAME, which runs the program where it can make a root folder of its own: pivot_root(2) can't
-# be done in an initramfs. So there is a file system that is the root of a mount namespace; /run in it is this one.
+# jailed NAME PROGRAM: makes /run/jailed-NAME, which runs the program where it can make a root folder of its own. pivot_root(2) is
+# impossible in an initramfs, so the program gets a file system that is the root of a mount namespace, with the /run of the initramfs.
 jailed() {
     if [ ! -e /jail ]; then
         mkdir /jail

@@ -55,7 +55,7 @@ int main(void)
 		return failed("fork");
 	if (child > 0)
 		return printf("%d\n", (int)child) < 0;
-	/* Whoever reads the id waits for the end of this. */
+	/* The reader of the id waits for the end of this stream. */
 	close(STDOUT_FILENO);
 	for (;;)
 		pause();

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use kvmprof_lab::LabError;
 
-/// As `timeout(1)` has it.
+/// The status that `timeout(1)` uses, too.
 const STATUS_TIMEOUT: u8 = 124;
-/// As `env(1)`, `timeout(1)` and others have it: the fault is not the command's.
+/// The status that `env(1)`, `timeout(1)` and others use, too, if they failed themselves and not the command.
 const STATUS_LAB_FAILED: u8 = 125;
 
 fn main() -> ExitCode {

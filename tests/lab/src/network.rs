@@ -2,12 +2,12 @@
 
 use crate::{Lab, LabError, kernels};
 
-/// What a script in the lab begins with to have a network for its guests; see the file. It needs [`Lab::guest_network`].
-/// It comes after [`JAIL`](crate::JAIL).
+/// The start of a script in the lab that has a network for its guests; see the file. It needs [`Lab::guest_network`], and comes after
+/// [`JAIL`](crate::JAIL).
 pub const GUEST_NETWORK: &str = include_str!("network.sh");
 
 impl Lab {
-    /// Adds what [`GUEST_NETWORK`] needs: passt with its libraries, and the kernel's modules.
+    /// Adds the files that [`GUEST_NETWORK`] needs: passt with its libraries, and the kernel's modules.
     ///
     /// # Errors
     /// As for [`passt`](crate::passt).

@@ -11,9 +11,8 @@ use crate::LabError;
 
 const ENTRIES_MAX: usize = 100_000;
 
-/// Unpacks the stream into `folder`, which is made when missing. Nothing
-/// outside the folder is written; files, folders and symbolic links are taken.
-/// `taken` is called behind the last of them, before the stream's end.
+/// Unpacks the stream into `folder`, which is made if it is missing. Writes nothing outside the folder, and only files, folders and
+/// symbolic links. Calls `taken` after the last of them, before the stream's end.
 pub(crate) fn unpack(
     stream: impl Read,
     folder: &Path,
@@ -22,7 +21,7 @@ pub(crate) fn unpack(
 ) -> Result<(), LabError> {
     fs::create_dir_all(folder).map_err(LabError::file("create", folder))?;
     let wrong = |reason: String| LabError::OutFolder { reason };
-    // One byte more than is allowed, so that the bound can be told from an end.
+    // One byte more than allowed, to distinguish the limit from an end.
     let mut archive = Archive::new(stream.take(limit.saturating_add(1)));
     let mut entries = 0;
     let listing = archive.entries().map_err(|error| wrong(chain(&error)))?;
@@ -52,7 +51,7 @@ pub(crate) fn unpack(
         return Err(wrong(reason));
     }
     taken();
-    // Padding behind the last entry.
+    // Padding after the last entry.
     std::io::copy(&mut rest, &mut std::io::sink())
         .map_err(LabError::file("read", "output folder"))?;
     Ok(())
@@ -76,7 +75,7 @@ fn unpack_entry(entry: &mut tar::Entry<impl Read>, folder: &Path) -> Result<(), 
     }
 }
 
-/// The error with its causes: tar's own words only say which file it was.
+/// The error with its causes: the message of tar itself only names the file.
 fn chain(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();
@@ -95,7 +94,7 @@ mod tests {
 
     fn header(kind: EntryType, name: &[u8], size: u64) -> tar::Header {
         let mut header = tar::Header::new_gnu();
-        // Past the writer's own checks, as a hostile machine would.
+        // This bypasses the writer's own checks, as a hostile machine would.
         header.as_mut_bytes()[..name.len()].copy_from_slice(name);
         header.set_entry_type(kind);
         header.set_size(size);
@@ -159,7 +158,7 @@ mod tests {
             matches!(error, LabError::TooMuch { limit: 2048, .. }),
             "{error}"
         );
-        // A header that promises more than ever comes.
+        // A header that announces more bytes than follow.
         let promised = header(EntryType::Regular, b"huge", 1 << 40);
         assert!(unpack(&promised.as_bytes()[..], folder.path(), LIMIT, || ()).is_err());
     }

@@ -1,4 +1,4 @@
-//! Does this machine's /dev/kvm run a guest?
+//! Checks whether this machine's /dev/kvm runs a guest.
 
 use std::fmt::Display;
 
@@ -8,15 +8,14 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use crate::LabError;
 
-/// The only version there has been since Linux 2.6.22
-/// (Linux, `Documentation/virt/kvm/api.rst`, 4.1).
+/// The only version since Linux 2.6.22 (Linux, `Documentation/virt/kvm/api.rst`, 4.1).
 const API_VERSION: i32 = 12;
 
-/// Where the guest's code lies, in bytes, and how much memory there is.
+/// The address of the guest's code, and the size of the guest's memory, in bytes.
 const CODE_AT: u64 = 0x1000;
 const MEMORY_SIZE: usize = 0x4000;
 
-/// Real mode: adds, and tells the sum to port 0x10.
+/// Code in real mode, which adds and writes the sum to port 0x10.
 const CODE: [u8; 7] = [
     0xb0, 0x28, // mov al, 40
     0x04, 0x02, // add al, 2
@@ -26,11 +25,10 @@ const CODE: [u8; 7] = [
 const SUM: u8 = 42;
 const PORT: u16 = 0x10;
 
-/// Opens this machine's /dev/kvm and runs a few instructions of a guest: one
-/// that opens but runs nothing is of no use.
+/// Opens this machine's /dev/kvm and runs a few instructions of a guest, because a device that opens may still run nothing.
 ///
 /// # Errors
-/// [`LabError::NoKvm`], with the step that failed and why.
+/// [`LabError::NoKvm`], with the failed step and the reason.
 pub fn probe_kvm() -> Result<(), LabError> {
     let kvm = Kvm::new().map_err(failed("/dev/kvm cannot be opened"))?;
     let version = kvm.get_api_version();

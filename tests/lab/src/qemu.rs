@@ -8,9 +8,9 @@ use crate::LabError;
 use crate::kernels::backport;
 
 const PROGRAM: &str = "qemu-system-x86_64";
-/// Debian's package of it, which brings the libraries that a newer one needs, too.
+/// The Debian package of QEMU, which also brings the libraries that a newer QEMU needs.
 const PACKAGE: &str = "qemu-system-x86";
-/// Packages with the firmware that a newer QEMU wants, and the folders in which they have it.
+/// Packages with the firmware that a newer QEMU needs, and the folders of the firmware in them.
 const FIRMWARE: [(&str, &str); 2] = [
     ("qemu-system-data", "usr/share/qemu"),
     ("seabios", "usr/share/seabios"),
@@ -19,24 +19,24 @@ const FIRMWARE: [(&str, &str); 2] = [
 /// A version's first two numbers.
 type Version = (u32, u32);
 
-/// The first version whose emulated CPUs see at once what another one has written into code. Before it, a kernel with two CPUs that
-/// patches itself may execute an `int3` that is no longer there, and panics (QEMU's commit cb62bd15e14e, "accel/tcg: Always lock pages before
-/// translation").
+/// The first version in which an emulated CPU sees code at once that another one has written. In older versions, a kernel with two CPUs
+/// that patches itself may execute an `int3` that is no longer there, and panics (QEMU's commit cb62bd15e14e, "accel/tcg: Always lock pages
+/// before translation").
 const FIRST_SOUND: Version = (8, 1);
 
-/// A QEMU of this host.
+/// A QEMU on this host.
 pub(crate) struct Qemu {
     program: PathBuf,
-    /// Folders with its firmware, if it isn't where it looks for it by itself.
+    /// Folders with its firmware, if QEMU doesn't find it by itself.
     firmware: Vec<PathBuf>,
 }
 
 impl Qemu {
-    /// This host's, if it is new enough, else that of Debian's backports, which is fetched on first use. Where that can't be had, this host's
-    /// after all, with a message.
+    /// Finds this host's QEMU if it is new enough, or else fetches that of Debian's backports on first use. If that fails, returns this
+    /// host's after all, with a message.
     ///
     /// # Errors
-    /// This host has none.
+    /// If this host has no QEMU.
     pub fn find() -> Result<Self, LabError> {
         let own = Self {
             program: PROGRAM.into(),
@@ -78,12 +78,12 @@ impl Qemu {
         })
     }
 
-    /// Its program.
+    /// The path of its program.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// A command that starts it, to which a machine's options are to be added.
+    /// A command that starts QEMU. The caller adds the machine's options.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         for folder in &self.firmware {
@@ -92,7 +92,7 @@ impl Qemu {
         command
     }
 
-    /// What it says of its version, if that is understood.
+    /// The version that QEMU prints; `None` if it isn't understood.
     fn version(&self) -> io::Result<Option<Version>> {
         let said = Command::new(&self.program).arg("--version").output()?;
         Ok(version_in(&String::from_utf8_lossy(&said.stdout)))

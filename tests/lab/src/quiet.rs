@@ -1,15 +1,15 @@
-//! For how long a machine could run, and for how long nothing has come from it, whatever else its host has to do.
+//! Measures for how long a machine could run, and for how long it has been silent, without the time that a busy host took from it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// By thread id, for how long the thread has waited for a processor while it could have run, in ns.
+/// By thread id, the time in ns that the thread has waited for a processor while it could have run.
 type RunDelays = BTreeMap<u32, u64>;
 
-/// Measures for how long a process could run. Time in which the host gave it no processor doesn't count: on a busy host a machine
-/// is slow, but it doesn't hang.
+/// Measures for how long a process could run. Time in which the host gave it no processor isn't counted: on a busy host a machine is slow,
+/// but it doesn't hang.
 pub(crate) struct OwnTime {
     process: u32,
     since: Instant,
@@ -17,7 +17,7 @@ pub(crate) struct OwnTime {
 }
 
 impl OwnTime {
-    /// Begins now, for the process with that id.
+    /// Starts to measure, for the process with this id.
     pub(crate) fn new(process: u32) -> Self {
         Self {
             process,
@@ -26,7 +26,7 @@ impl OwnTime {
         }
     }
 
-    /// How long that has been.
+    /// For how long the process could run since then.
     pub(crate) fn elapsed(&self) -> Duration {
         own_time(
             self.since.elapsed(),
@@ -36,7 +36,7 @@ impl OwnTime {
     }
 }
 
-/// Measures how long a process has been silent, of the time in which it could run.
+/// Measures for how long a process has been silent while it could run.
 pub(crate) struct Quiet<'a> {
     bytes: &'a AtomicU64,
     seen: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Quiet<'a> {
 }
 
 impl<'a> Quiet<'a> {
-    /// Begins now. `bytes` counts what comes from the process with that id.
+    /// Starts to measure. `bytes` counts the output of the process with this id.
     pub(crate) fn new(process: u32, bytes: &'a AtomicU64) -> Self {
         Self {
             bytes,
@@ -53,13 +53,13 @@ impl<'a> Quiet<'a> {
         }
     }
 
-    /// Begins anew.
+    /// Starts to measure again.
     pub(crate) fn begin(&mut self) {
         *self = Self::new(self.time.process, self.bytes);
     }
 
-    /// How long the process has been silent. Output is noticed by these calls: they should be much more frequent than what the
-    /// result is compared with.
+    /// For how long the process has been silent. Only these calls detect output, so they should be much more frequent than the limit for
+    /// the result.
     pub(crate) fn time(&mut self) -> Duration {
         if self.bytes.load(Ordering::Relaxed) != self.seen {
             self.begin();
@@ -68,8 +68,7 @@ impl<'a> Quiet<'a> {
     }
 }
 
-/// The part of `elapsed` in which no thread waited for a processor: threads that each waited did so at the same time, as far as
-/// anybody can tell.
+/// The part of `elapsed` in which no thread waited for a processor, assuming that the waits of several threads overlap.
 fn own_time(elapsed: Duration, before: &RunDelays, now: &RunDelays) -> Duration {
     let waited = now
         .iter()
@@ -79,8 +78,8 @@ fn own_time(elapsed: Duration, before: &RunDelays, now: &RunDelays) -> Duration 
     elapsed.saturating_sub(Duration::from_nanos(waited))
 }
 
-/// The second number in `/proc/PID/task/TID/schedstat` (Linux, `Documentation/scheduler/sched-stats.rst`). A host that doesn't
-/// count it gives an empty map, by which all time counts.
+/// The second number in `/proc/PID/task/TID/schedstat` (Linux, `Documentation/scheduler/sched-stats.rst`) by thread id. On a host that
+/// doesn't count it the map is empty, so that all time is counted.
 fn run_delays(process: u32) -> RunDelays {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
     let threads = threads.into_iter().flatten().flatten();
@@ -108,7 +107,7 @@ mod tests {
         for (now, expected) in [
             (seconds(&[(1, 5), (2, 100)]), 60),
             (seconds(&[(1, 45), (2, 130)]), 20),
-            // A new thread, and one that ended.
+            // One thread is new, and one has ended.
             (seconds(&[(2, 100), (3, 7)]), 53),
             (seconds(&[(2, 170)]), 0),
             (RunDelays::new(), 60),
@@ -132,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_host_tells_of_each_thread() {
-        // Test threads are there beside the main one.
+        // The tests' threads exist beside the main one.
         assert!(run_delays(std::process::id()).len() >= 2);
     }
 }

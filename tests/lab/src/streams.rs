@@ -1,4 +1,4 @@
-//! What comes out of the machine: byte streams, all of them bounded.
+//! Receives the machine's output: byte streams, all of them bounded.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::LabError;
 
 const CHUNK: usize = 64 << 10;
-/// How much of the console is kept: enough for a panic's message and the stack that follows it.
+/// Number of bytes of the console to keep: enough for a panic's message and the stack after it.
 const TAIL_BYTES: usize = 16 << 10;
 const TAIL_LINES: usize = 100;
-/// The control port carries two short lines.
+/// Maximum number of bytes of the control port, which carries two short lines.
 const CONTROL_MAX: u64 = 4096;
 
-/// A stream whose bytes are counted as they come.
+/// A stream that counts the bytes that are read.
 pub(crate) struct Counted<'a, R> {
     stream: R,
     bytes: &'a AtomicU64,
 }
 
 impl<'a, R> Counted<'a, R> {
-    /// Adds what is read of `stream` to `bytes`.
+    /// Makes a stream that adds the bytes read from `stream` to `bytes`.
     pub(crate) fn new(stream: R, bytes: &'a AtomicU64) -> Self {
         Self { stream, bytes }
     }
@@ -53,7 +53,7 @@ pub(crate) fn capture(
     Ok(bytes)
 }
 
-/// Passes a stream on as it comes, until its end.
+/// Passes a stream on as it arrives, until its end.
 pub(crate) fn forward(
     mut stream: impl Read,
     mut sink: impl Write,
@@ -73,17 +73,16 @@ pub(crate) fn forward(
     }
 }
 
-/// The last lines of a file, with what a terminal would act on taken out. Empty when it cannot be read.
+/// The last lines of a file, without characters on which a terminal would act. Empty if the file cannot be read.
 pub fn last_lines(file: &Path) -> String {
     File::open(file).map(tail).unwrap_or_default()
 }
 
-/// Reads a stream to its end and keeps its last lines, with what a terminal
-/// would act on taken out.
+/// Reads a stream to its end and keeps its last lines, without characters on which a terminal would act.
 pub(crate) fn tail(mut stream: impl Read) -> String {
     let mut kept = VecDeque::with_capacity(TAIL_BYTES);
     let mut chunk = vec![0; CHUNK];
-    // A console that cannot be read any further has ended.
+    // A read error ends the console, too.
     while let Ok(count @ 1..) = stream.read(&mut chunk) {
         kept.extend(&chunk[..count]);
         let surplus = kept.len().saturating_sub(TAIL_BYTES);
@@ -101,16 +100,16 @@ pub(crate) fn tail(mut stream: impl Read) -> String {
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
-/// What the first process said on the control port.
+/// The progress that the first process reported on the control port.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// The machine was up and the command about to start.
+    /// Whether the machine was up and the command about to start.
     pub ready: bool,
-    /// The command's exit status, once it had one.
+    /// The command's exit status; `None` while it runs.
     pub status: Option<u8>,
 }
 
-/// Reads the control port to its end, and tells at once when the machine is up.
+/// Reads the control port to its end, and calls `on_ready` as soon as the machine is up.
 pub(crate) fn progress(
     stream: impl Read,
     mut on_ready: impl FnMut(),

@@ -1,16 +1,16 @@
-//! The rate of this host's time-stamp counter. It is that of a lab machine's: QEMU's emulation hands its host's counter on, moved by
-//! a constant.
+//! Measures the rate of this host's time-stamp counter. A lab machine's counter has the same rate: QEMU's emulation passes on the host's
+//! counter, offset by a constant.
 
 use std::arch::x86_64::_rdtsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between the two readings.
+/// The time between the two readings.
 const SPAN: Duration = Duration::from_millis(50);
-/// How often both clocks are read for one reading, of which that counts that took least.
+/// Number of pairs of clock readings; the pair that took the least time is used.
 const TRIES: u32 = 20;
 
-/// Measures it, in kHz.
+/// Measures the rate, in kHz.
 pub(crate) fn rate_khz() -> u64 {
     let (first, start) = reading();
     thread::sleep(SPAN);
@@ -20,7 +20,7 @@ pub(crate) fn rate_khz() -> u64 {
     u64::try_from(ticks * 1000 / microseconds).unwrap_or(u64::MAX)
 }
 
-/// The counter and the time of the same moment, as nearly as can be had on a host that has other things to do.
+/// The counter and the time at the same moment, as exactly as a busy host allows.
 fn reading() -> (u64, Instant) {
     let tries = (0..TRIES).map(|_| {
         let before = counter();

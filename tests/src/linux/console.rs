@@ -1,4 +1,4 @@
-//! What a guest wrote on its console.
+//! A guest's output on its console.
 
 use std::collections::BTreeMap;
 
@@ -23,21 +23,21 @@ pub struct Process {
     pub kernel: u64,
 }
 
-/// What the guest's kernel knew at one moment.
+/// The accounts of the guest's kernel at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
     /// The `cpu` lines of `/proc/stat`: all, then each (proc_stat(5)).
     pub cpus: Vec<Vec<u64>>,
-    /// How long the guest has run, in hundredths of a second (proc_uptime(5)).
+    /// The guest's uptime, in hundredths of a second (proc_uptime(5)).
     pub uptime: u64,
-    /// By pid, without the kernel's own threads.
+    /// The tasks by pid, without the kernel's own threads.
     pub processes: BTreeMap<i32, Process>,
-    /// The highest pid that was given so far.
+    /// The highest pid so far.
     pub last_pid: i32,
 }
 
 impl Console {
-    /// Takes the console's output apart.
+    /// Splits the console's output into lines.
     pub fn new(text: &str) -> Self {
         let lines = text
             .lines()
@@ -47,26 +47,26 @@ impl Console {
         }
     }
 
-    /// The whole of it, for messages.
+    /// The whole output, for messages.
     pub fn text(&self) -> String {
         self.lines.join("\n")
     }
 
-    /// True when a line has `words` in it.
+    /// Whether a line contains `words`.
     pub fn has(&self, words: &str) -> bool {
         self.lines.iter().any(|line| line.contains(words))
     }
 
-    /// The lines of checks that programs of the guest made, and that failed.
+    /// The lines of failed checks of the guest's programs.
     pub fn failed_checks(&self) -> Vec<&str> {
         let lines = self.lines.iter().map(String::as_str);
         lines.filter(|line| line.contains(": failed:")).collect()
     }
 
-    /// What follows `start` on the first line that begins so.
+    /// The text after `start` on the first line that begins with it.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no such line.
     pub fn after(&self, start: &str) -> &str {
         let found = self.lines.iter().find_map(|line| line.strip_prefix(start));
         found
@@ -74,10 +74,10 @@ impl Console {
             .trim()
     }
 
-    /// The number that follows `start` on the first line that begins so.
+    /// The number after `start` on the first line that begins with it.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no such line.
     pub fn number(&self, start: &str) -> i32 {
         let word = self
             .after(start)
@@ -98,7 +98,7 @@ impl Console {
         &self.lines[begin..position(begin, end)]
     }
 
-    /// What the guest's `ps` printed: pid to process group and name.
+    /// The output of the guest's `ps`: process group and name by pid.
     pub fn ps(&self) -> BTreeMap<i32, (i32, String)> {
         let lines = self.between("ps begin", "ps end");
         let rows = lines.iter().skip(1).map(|line| {
@@ -144,14 +144,14 @@ impl Console {
 }
 
 impl Accounts {
-    /// How long CPU `cpu` has been idle, in hundredths of a second.
+    /// The idle time of CPU `cpu`, in hundredths of a second.
     pub fn idle(&self, cpu: usize) -> u64 {
         // User, nice, system, idle.
         self.cpus[cpu + 1][3]
     }
 }
 
-/// What `accounts` prints of a task. The name is in parentheses, and may hold any itself.
+/// A line of `accounts` about a task. The name is in parentheses, and may itself contain some.
 fn process(line: &str) -> Option<(i32, Process)> {
     let (pid, rest) = line.split_once(" (")?;
     let (comm, rest) = rest.rsplit_once(") ")?;

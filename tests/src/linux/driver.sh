@@ -1,27 +1,27 @@
-# Runs guests under kvmprof in the lab and leaves what they did in $LAB_OUT, by the guest's name:
-# NAME.console, NAME.stderr, NAME.status (the exit status), NAME.STREAM.samples and .json; and in the file times when each step was done.
+# Runs guests under kvmprof in the lab and leaves their results in $LAB_OUT, by the guest's name: NAME.console, NAME.stderr, NAME.status
+# (the exit status), NAME.STREAM.samples and .json. The file times has the time of each step.
 
-# Words on every guest's kernel's command line. Its tests of its own cryptography would take a third of the time that it needs to boot.
+# Words on every guest's kernel's command line. The kernel's tests of its cryptography would take a third of the boot's time.
 quick="quiet panic=-1 cryptomgr.notests"
 
-# done_at WORD...: notes when that was, in seconds since the machine's start.
+# done_at WORD...: notes the time of a step, in seconds since the machine's start.
 done_at() {
     read -r uptime rest </proc/uptime
     echo "$uptime $name: $*" >>"$LAB_OUT/times"
 }
 
-# prepare NAME: the console of a guest, and its input.
+# prepare NAME: makes the console of a guest, and its input.
 prepare() {
     name=$1
     console=$LAB_OUT/$name.console
     mkfifo "/run/$name.input"
-    # Open for writing too, so that the guest's input never ends.
+    # The input is open for writing too, so that it never ends.
     exec 3<>"/run/$name.input"
     : >"$console"
     done_at prepared
 }
 
-# start NAME ARGUMENT...: a guest whose console is read and written here.
+# start NAME ARGUMENT...: starts a guest whose console is read and written here.
 start() {
     prepare "$1"
     socket=/run/$name.sock
@@ -33,7 +33,8 @@ start() {
     until [ -S "$socket" ] || is_over; do usleep 10000; done
 }
 
-# qemu NAME VCPUS WORDS ARGUMENT...: a guest of QEMU's with the scenario's guest.cpio, with more words on its kernel's command line.
+# qemu NAME VCPUS WORDS ARGUMENT...: starts a guest of QEMU with the scenario's guest.cpio, and with more words on its kernel's command
+# line.
 qemu() {
     prepare "$1"
     vcpus=$2 words=$3
@@ -47,14 +48,14 @@ qemu() {
 
 is_over() { [ ! -e "/proc/$machine/exe" ]; }
 
-# alive WORD...: tells the host, which takes a silent machine for one that hangs, how far the guest is, if it has got any further.
+# alive WORD...: reports new progress of the guest to the host, which considers a silent machine as hung.
 alive() {
     [ "$*" = "$shown" ] && return
     shown=$*
     echo "$name: $*" >&2
 }
 
-# fail STATUS WORD...: ends the script, with what it was about.
+# fail STATUS WORD...: ends the script, with a message.
 fail() {
     result=$1
     shift
@@ -62,7 +63,7 @@ fail() {
     exit "$result"
 }
 
-# says WORD: waits until a line of the guest's begins so.
+# says WORD: waits until a line of the guest begins with the word.
 says() {
     until grep -q "^$1" "$console"; do
         if is_over; then
@@ -100,18 +101,18 @@ count() {
     sed 's/^{"clock":{[^}]*"sampled":\([0-9]*\).*/\1/' /run/count
 }
 
-# sampled COUNT: waits until the last gather has so many samples, however slow the machine is.
+# sampled COUNT: waits until the last gather has COUNT samples, however slow the machine is.
 sampled() {
     until now=$(count) && [ "$now" -ge $((gathered_before + $1)) ]; do
         is_over && fail 95 "over before it had the samples"
         alive "$now samples, waiting for $((gathered_before + $1))"
-        # To look takes the processors that the guest is to run on.
+        # Each look takes processors that the guest needs.
         usleep 500000
     done
     done_at "$1 samples"
 }
 
-# gathered: waits for getpc's end and keeps what the accounts were then.
+# gathered: waits for getpc's end and keeps the accounts at that time.
 gathered() {
     wait $gathering || fail 97 "getpc failed"
     kvmprof status --socket "$socket" --json >"$stream.status" 2>/dev/null
@@ -119,7 +120,7 @@ gathered() {
     done_at gathered
 }
 
-# stop_gathering: ends getpc; a shell's background jobs don't hear SIGINT.
+# stop_gathering: ends getpc with SIGTERM, because background jobs of a shell ignore SIGINT.
 stop_gathering() {
     kill -TERM $gathering
     gathered
@@ -149,7 +150,7 @@ ended() {
     done_at ended
 }
 
-# fails NAME ARGUMENT...: a kvmprof that has to end by itself, with a status of its own.
+# fails NAME ARGUMENT...: runs a kvmprof that has to end by itself, with a status of its own.
 fails() {
     name=$1
     shift

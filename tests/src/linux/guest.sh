@@ -1,15 +1,15 @@
-# What the inits of Linux guests share.
+# The common part of the inits of Linux guests.
 export PATH=/bin
 mount -t devtmpfs none /dev
 mount -t proc none /proc
 
-# accounts NAME: what the guest's kernel knows now: of time, and of its tasks but for its own threads.
+# accounts NAME: prints what the guest's kernel knows now of time, and of its tasks except for its own threads.
 accounts() {
     echo "accounts $1"
     grep '^cpu' /proc/stat
     echo "uptime $(cat /proc/uptime)"
     for process in /proc/[0-9]*; do
-        # It may have gone meanwhile.
+        # The task may have ended meanwhile.
         { read -r line <"$process/stat"; } 2>/dev/null || continue
         set -- ${line##*) }
         [ "$2" = 2 ] || echo "task ${line%%)*}) $2 $3 ${12} ${13}"
@@ -18,7 +18,7 @@ accounts() {
     echo "accounts end"
 }
 
-# processes: as its own ps lists them.
+# processes: prints the processes that the guest's own ps lists.
 processes() {
     echo "ps begin"
     ps -o pid,pgid,comm

@@ -12,7 +12,7 @@ use kvmprof_lab::Kernel;
 /// Debian's kernel of this series, `6.1` or `6.12`.
 ///
 /// # Panics
-/// When it cannot be had.
+/// If it is unavailable.
 pub fn debian(series: &str) -> Kernel {
     kvmprof_lab::kernels()
         .expect("Debian's kernels")
@@ -21,10 +21,10 @@ pub fn debian(series: &str) -> Kernel {
         .unwrap_or_else(|| panic!("Debian has no kernel {series}"))
 }
 
-/// What kvmprof learns from the kernel's image.
+/// The knowledge that kvmprof gets from the kernel's image.
 ///
 /// # Panics
-/// When it learns nothing.
+/// If it gets none.
 pub fn kernel_knowledge(kernel: &Kernel) -> GuestKnowledge {
     let image = fs::read(&kernel.image).expect("kernel image");
     GuestKnowledge::from_kernel_image(&image).expect("a kernel with symbols and BTF")
@@ -33,7 +33,7 @@ pub fn kernel_knowledge(kernel: &Kernel) -> GuestKnowledge {
 /// The ELF file in the kernel's image.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn unpacked(kernel: &Kernel) -> Vec<u8> {
     let image = fs::read(&kernel.image).expect("kernel image");
     kvmprof_introspection::unpack_kernel(&image)
@@ -44,7 +44,7 @@ pub fn unpacked(kernel: &Kernel) -> Vec<u8> {
 /// The ELF file in the kernel's image with all its type information (the section `.BTF`) zeroed.
 ///
 /// # Panics
-/// When it has none.
+/// If it has none.
 pub fn without_btf(kernel: &Kernel) -> Vec<u8> {
     let mut elf = unpacked(kernel);
     let file = ElfFile64::<LittleEndian>::parse(elf.as_slice()).expect("an ELF file");
@@ -55,11 +55,10 @@ pub fn without_btf(kernel: &Kernel) -> Vec<u8> {
     elf
 }
 
-/// The ELF file in the kernel's image with so many bytes of a section, here and there, replaced by others; where, and by
-/// what, follows from `seed`.
+/// The ELF file in the kernel's image with `bytes` scattered bytes of a section replaced. Their places and the new bytes depend on `seed`.
 ///
 /// # Panics
-/// When there is no such section.
+/// If there is no such section.
 pub fn with_noise(kernel: &Kernel, section: &str, bytes: usize, seed: u64) -> Vec<u8> {
     let mut elf = unpacked(kernel);
     let file = ElfFile64::<LittleEndian>::parse(elf.as_slice()).expect("an ELF file");
@@ -77,11 +76,10 @@ pub fn with_noise(kernel: &Kernel, section: &str, bytes: usize, seed: u64) -> Ve
     elf
 }
 
-/// The ELF file in the kernel's image with the owner of its Xen notes renamed, so that nothing says
-/// that it can be booted by PVH.
+/// The ELF file in the kernel's image with the owner of its Xen notes renamed, so that it doesn't announce that PVH can boot it.
 ///
 /// # Panics
-/// When it has no such note.
+/// If it has no such note.
 pub fn without_pvh(kernel: &Kernel) -> Vec<u8> {
     let mut elf = unpacked(kernel);
     let file = ElfFile64::<LittleEndian>::parse(elf.as_slice()).expect("an ELF file");

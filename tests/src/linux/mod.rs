@@ -1,7 +1,7 @@
 //! Debian's kernels as guests under kvmprof, in the lab.
 //!
-//! A scenario is one lab machine that runs one script; the script drives guests by `driver.sh`, and
-//! the test then looks at what it left behind: consoles, streams, statuses.
+//! A scenario is one lab machine that runs one script. The script runs guests with `driver.sh`, and the test then checks its results:
+//! consoles, streams, statuses.
 
 mod console;
 mod kernel;
@@ -20,8 +20,8 @@ pub use running_guest::RunningGuest;
 pub use scenario::{Finished, Scenario, guest_builder, guest_init};
 pub use stream::{Stream, pcs_kind, print_losses};
 
-/// Makes each check a test for each kernel that all tests of guests run: it is given what the test program's function `run`
-/// returns for the series.
+/// Makes each check a test for each kernel on which all tests of guests run. The check gets the result of the test program's function `run`
+/// for the series.
 #[macro_export]
 macro_rules! in_each_kernel {
     ($($check:ident)*) => {

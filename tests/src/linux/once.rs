@@ -1,8 +1,8 @@
-//! Scenarios that several tests look at.
+//! Scenarios whose results several tests check.
 //!
-//! A boot takes long, and each check is a test of its own, in a process of its own. So the first test of a run that asks for a
-//! scenario runs it, and the others wait for that and look at what it left, in a folder beside the tests' programs. A test that
-//! is tried again looks at another boot: the second try of each at the second, and so on.
+//! A boot takes long, and each check is a test of its own, in a process of its own. So the first test of a run that needs a scenario runs
+//! it. The others wait for it and check its results, in a folder beside the tests' programs. A test that is tried again checks another
+//! boot: all second tries check the second boot, and so on.
 
 use std::env;
 use std::fs::{self, File};
@@ -16,14 +16,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::Finished;
 
-/// What earlier runs left is removed after this time.
+/// Results of earlier runs are removed after this time.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 const TURN_POLL: Duration = Duration::from_millis(200);
 
-/// What `run` leaves, which is called once for all tests of this run that ask for `name`.
+/// The results of `run`, which is called once for all tests of this run that ask for `name`.
 ///
 /// # Panics
-/// When `run` panics, here or in the test that called it.
+/// If `run` panics, here or in the test that called it.
 pub fn once(name: &str, run: impl FnOnce() -> Finished) -> Finished {
     let attempt = env::var("NEXTEST_ATTEMPT").unwrap_or_else(|_| "1".to_owned());
     once_in(&folder_of_this_run().join(format!("{name}-{attempt}")), run)
@@ -32,7 +32,7 @@ pub fn once(name: &str, run: impl FnOnce() -> Finished) -> Finished {
 fn once_in(folder: &Path, run: impl FnOnce() -> Finished) -> Finished {
     fs::create_dir_all(folder).expect("a folder for a scenario");
     let (out, failure) = (folder.join("out"), folder.join("failure"));
-    // Released with the descriptor, also when this process is killed.
+    // The lock is released with the descriptor, also if this process is killed.
     let lock = File::create(folder.join("lock")).expect("a lock file");
     flock(&lock, FlockOperation::LockExclusive).expect("the lock");
     if let Ok(reason) = fs::read_to_string(&failure) {
@@ -57,11 +57,11 @@ fn message(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("see that test's output")
 }
 
-/// Waits until one more emulated machine can run: as many do at a time as this host has processors, however many tests wait for
-/// them. The machine's turn is over when the result is dropped.
+/// Waits until another emulated machine can run: this host runs one for each of its processors at a time, however many tests wait for them.
+/// Dropping the result ends the machine's turn.
 ///
 /// # Panics
-/// When the file of a turn can't be written.
+/// If the file of a turn can't be written.
 pub fn turn() -> File {
     let folder = scenarios();
     fs::create_dir_all(&folder).expect("a folder for scenarios");
@@ -77,7 +77,7 @@ pub fn turn() -> File {
     }
 }
 
-/// The folder for this run of the tests. Without nextest all tests of a program run in one process.
+/// The folder for this run of the tests. Without nextest, all tests of a program run in one process.
 fn folder_of_this_run() -> PathBuf {
     let runs = scenarios();
     let run = env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| format!("process-{}", process::id()));
@@ -88,7 +88,7 @@ fn folder_of_this_run() -> PathBuf {
     folder
 }
 
-/// The folder of scenarios, of all runs, beside the tests' programs.
+/// The folder of the scenarios of all runs, beside the tests' programs.
 fn scenarios() -> PathBuf {
     let test = env::current_exe().expect("this program's path");
     // PROFILE/deps/test-0123456789abcdef
@@ -103,7 +103,7 @@ fn remove_old(runs: &Path) {
             .ok()
             .and_then(|time| SystemTime::now().duration_since(time).ok());
         if entry.path().is_dir() && age.is_some_and(|age| age > KEPT) {
-            // Another run may be removing it, too.
+            // Another run may be removing the folder, too.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

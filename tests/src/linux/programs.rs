@@ -1,20 +1,20 @@
-//! Small programs for guests, compiled on the spot.
+//! Compiles small programs for guests.
 
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A statically linked program, and where its instructions are.
+/// A statically linked program, and the addresses of its instructions.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The executable file.
     pub file: Vec<u8>,
-    /// The addresses that it was linked to: nothing else in the guest lies there.
+    /// The addresses that it is linked to. Nothing else in the guest has them.
     pub text: Range<u64>,
 }
 
-/// Room that a program is given, in bytes.
+/// Bytes of address space for a program.
 const EXTENT: u64 = 0x100_0000;
 
 /// A program that needs libraries.
@@ -22,20 +22,20 @@ const EXTENT: u64 = 0x100_0000;
 pub struct SharedProgram {
     /// The executable file, which may be loaded anywhere.
     pub file: Vec<u8>,
-    /// What it needs: where that is in the guest, and on this machine.
+    /// The libraries that it needs: the path in the guest, and the path on this machine.
     pub libraries: Vec<(&'static str, PathBuf)>,
 }
 
-/// Where the C library and what loads it are in a guest.
+/// The paths in a guest of the C library and its loader.
 const LIBRARIES: [(&str, &str); 2] = [
     ("/lib64/ld-linux-x86-64.so.2", "ld-linux-x86-64.so.2"),
     ("/lib/x86_64-linux-gnu/libc.so.6", "libc.so.6"),
 ];
 
-/// Compiles `tests/guests/SOURCE`, with more arguments, for the C library of this machine.
+/// Compiles `tests/guests/SOURCE`, with the arguments `more`, for the C library of this machine.
 ///
 /// # Panics
-/// When there is no compiler, or it fails.
+/// If there is no compiler, or it fails.
 pub fn shared_program(source: &str, more: &[&str]) -> SharedProgram {
     let libraries = LIBRARIES.map(|(place, name)| {
         let said = Command::new("cc")
@@ -53,10 +53,10 @@ pub fn shared_program(source: &str, more: &[&str]) -> SharedProgram {
     }
 }
 
-/// Compiles `tests/guests/SOURCE`, linked to `address`, with more arguments for the linker.
+/// Compiles `tests/guests/SOURCE`, linked to `address`, with the arguments `more` for the linker.
 ///
 /// # Panics
-/// When there is no compiler, or it fails.
+/// If there is no compiler, or it fails.
 pub fn guest_program(source: &str, address: u64, more: &[&str]) -> Program {
     let place = format!("-Wl,-Ttext-segment={address:#x}");
     let link = ["-static", "-no-pie", "-fno-pie", "-pthread", &place];
@@ -67,10 +67,10 @@ pub fn guest_program(source: &str, address: u64, more: &[&str]) -> Program {
 }
 
 impl Program {
-    /// The same without symbols, as distributions ship their programs.
+    /// This program without symbols, like programs of distributions.
     ///
     /// # Panics
-    /// When there is no `strip`, or it fails.
+    /// If there is no `strip`, or it fails.
     #[must_use]
     pub fn stripped(&self) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -97,7 +97,7 @@ fn compile(source: &str, link: &[&str], more: &[&str]) -> Vec<u8> {
         .arg("-o")
         .arg(&executable)
         .arg(&source)
-        // Libraries come behind what needs them.
+        // A linker takes libraries after the files that need them.
         .args(more)
         .output()
         .expect("cc: apt-get install gcc libc6-dev");

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Scenario;
 
 const PROGRAM: &str = "/usr/bin/qemu-system-x86_64";
-/// Firmware, by the packages that qemu-system-x86 needs.
+/// Files of firmware, from the packages that qemu-system-x86 needs.
 const FIRMWARE: [&str; 6] = [
     "/usr/share/seabios/bios-256k.bin",
     "/usr/share/seabios/bios-microvm.bin",
@@ -16,10 +16,10 @@ const FIRMWARE: [&str; 6] = [
 ];
 
 impl Scenario {
-    /// Puts this machine's QEMU into the lab machine, with all that it needs, at the same places.
+    /// Adds this machine's QEMU and everything that it needs to the lab machine, at the same paths.
     ///
     /// # Panics
-    /// When there is none.
+    /// If this machine has no QEMU.
     #[must_use]
     pub fn qemu(self) -> Self {
         let program = self.installed_program(Path::new(PROGRAM));

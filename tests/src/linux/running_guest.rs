@@ -1,4 +1,4 @@
-//! A guest's memory as it is while one of Debian's kernels runs: its image relocated, page tables, exception handlers.
+//! The memory of a guest in which one of Debian's kernels runs: its relocated image, page tables, and exception handlers.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
-/// Where the image begins in physical memory, less where it was linked to.
+/// The distance from the image's link-time addresses to physical memory.
 const MOVED: u64 = 0x140_0000;
 /// The kernel's page tables, and the user half after them (`PTI_USER_PGTABLE_MASK`).
 const TABLES: u64 = 0x1_0000;
@@ -34,10 +34,10 @@ pub struct RunningGuest {
 }
 
 impl RunningGuest {
-    /// With `memory` bytes, 192 MiB or more, and the kernel in `elf`, which has these `symbols`, at `slide`.
+    /// Makes a guest with `memory` bytes, 192 MiB or more, and the kernel in `elf` with these `symbols` at `slide`.
     ///
     /// # Panics
-    /// When it isn't one of Debian's kernels, or this host has no such memory.
+    /// If it isn't one of Debian's kernels, or this host lacks the memory.
     pub fn new(elf: &[u8], symbols: &Symbols, slide: u64, memory: usize) -> Self {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), memory)]).unwrap();
         let mut guest = Self {
@@ -87,15 +87,15 @@ impl RunningGuest {
         }
     }
 
-    /// Replaces what is at link-time address `address`.
+    /// Replaces the bytes at link-time address `address`.
     ///
     /// # Panics
-    /// When that isn't in the image.
+    /// If the address isn't in the image.
     pub fn patch(&self, address: u64, bytes: &[u8]) {
         self.write(physical(address), bytes);
     }
 
-    /// Puts the segments where the boot code does.
+    /// Copies the segments to the places that the boot code gives them.
     fn load(&self, elf: &[u8]) {
         let file = ElfFile64::<LittleEndian>::parse(elf).unwrap();
         for header in file.elf_program_headers() {
@@ -106,8 +106,8 @@ impl RunningGuest {
         }
     }
 
-    /// Does what `handle_relocations` of `arch/x86/boot/compressed/misc.c` does. The relocations follow the ELF file:
-    /// three lists of link-time addresses, to be read from the end.
+    /// Does the work of `handle_relocations` of `arch/x86/boot/compressed/misc.c`. The relocations follow the ELF file: three lists of
+    /// link-time addresses, which are read from the end.
     fn relocate(&self, elf: &[u8], slide: u64) {
         let words: Vec<i32> = (elf.rchunks_exact(4))
             .map(|word| i32::from_le_bytes(word.try_into().unwrap()))
@@ -136,8 +136,8 @@ impl RunningGuest {
         }
     }
 
-    /// Changes what changes while a kernel boots and runs: code is patched, the memory of what was only needed to boot
-    /// is used for something else, and the per-CPU areas are set up.
+    /// Makes the changes of a kernel that boots and runs: code is patched, memory that was only needed to boot is used again, and the
+    /// per-CPU areas are set up.
     fn boot(&self, symbol: &impl Fn(&str) -> u64) {
         for address in (symbol("_stext")..symbol("_etext")).step_by(1009) {
             self.write(physical(address), &[0x90; 5]);
@@ -154,7 +154,7 @@ impl RunningGuest {
         }
     }
 
-    /// Maps the image: code by small pages, what was needed to boot not at all, the rest by large pages where it can be.
+    /// Maps the image: code with small pages, memory that was needed to boot not at all, and the rest with large pages if possible.
     fn map_image(&mut self, image: Range<u64>, code: &Range<u64>, init: &Range<u64>, slide: u64) {
         let mut address = image.start;
         let touches = |range: &Range<u64>, at| range.start < at + LARGE_PAGE && at < range.end;
@@ -172,7 +172,7 @@ impl RunningGuest {
         }
     }
 
-    /// Makes `handler` that of `vector`.
+    /// Sets the handler of `vector`.
     fn gate(&self, vector: u64, handler: u64) {
         let [a, b, c, d, e, f, g, h] = handler.to_le_bytes();
         let entry = [a, b, 0x10, 0, 0, 0x8e, c, d, e, f, g, h, 0, 0, 0, 0];

@@ -9,7 +9,7 @@ pub use kvmprof_abi::pcs::kind as pcs_kind;
 
 use crate::share;
 
-/// Prints how much of a recording's ticks has no sample although the guest ran, or may have run: on a busy host much of it.
+/// Prints the share of a recording's ticks that have no sample although the guest ran, or may have run. On a busy host it is large.
 pub fn print_losses(name: &str, ticks: u64, stolen: u64, lost: u64) {
     let percent = |part| 100.0 * share(part, ticks);
     println!(
@@ -19,12 +19,12 @@ pub fn print_losses(name: &str, ticks: u64, stolen: u64, lost: u64) {
     );
 }
 
-/// A whole native stream of getpc's.
+/// A complete native stream of getpc.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
     /// The ioctls that set the device up.
     pub calls: Vec<Isample>,
-    /// In the order in which they came.
+    /// The samples, in the order in which they came.
     pub samples: Vec<Psample>,
     /// Counts of ticks without a sample.
     pub merged: Vec<Msample>,
@@ -38,7 +38,7 @@ impl Stream {
     /// Decodes a stream.
     ///
     /// # Panics
-    /// When it isn't whole: from START to the accounts after STOP.
+    /// If it isn't complete, from START to the accounts after STOP.
     pub fn decode(bytes: &[u8]) -> Self {
         let mut stream = Self::default();
         let (mut started, mut stopped, mut accounted) = (false, false, false);
@@ -86,7 +86,7 @@ impl Stream {
             .filter(|sample| sample.kind != pcs_kind::USER)
     }
 
-    /// Ticks of this kind: samples and counts, of vCPU `cpu` or of all.
+    /// The ticks of this kind, in samples and counts, of vCPU `cpu` or of all.
     pub fn ticks(&self, kind: u8, cpu: Option<u16>) -> u64 {
         let of_cpu = |this: u16| cpu.is_none_or(|cpu| cpu == this);
         let samples = self
@@ -105,7 +105,7 @@ impl Stream {
     /// Checks that every tick is where the accounts say it is.
     ///
     /// # Panics
-    /// When one isn't.
+    /// If a tick isn't there.
     pub fn check_accounts(&self) {
         let ledger = self.pstat.status.ledger;
         print_losses("stream", ledger.ticks, ledger.stolen, ledger.lost);

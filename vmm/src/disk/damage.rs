@@ -1,7 +1,8 @@
-//! Damaged qcow2 images: whatever is written over their tables, an image is refused, or errors or wrong data are all that comes of it.
+//! Tests of damaged qcow2 images: whatever is written over its tables, the image is refused, or requests fail or return wrong data. Nothing
+//! worse happens.
 //!
-//! The cases run in processes of their own, since a stack that overflows ends a process. `KVMPROF_DAMAGE_CASES` is the number of
-//! cases of each image (CONTRIBUTING.md).
+//! The cases run in child processes, because a stack overflow ends its process. `KVMPROF_DAMAGE_CASES` is the number of cases of each image
+//! (CONTRIBUTING.md).
 
 use std::env;
 use std::fs;
@@ -14,14 +15,14 @@ use kvmprof_devices::virtio::block::Extent;
 
 use super::*;
 
-/// What a process runs: an image's path, the number of the first case, and how many.
+/// The variable that tells a child process the number of its first case, the number of cases, and the path of the image.
 const CHILD: &str = "KVMPROF_DAMAGE_CHILD";
 const CASES: &str = "KVMPROF_DAMAGE_CASES";
 const CASES_DEFAULT: u64 = 30;
-/// The most that a damaged image's disk is read from each side.
+/// Maximum number of bytes that are read from each end of a damaged disk.
 const READ_MAX: u64 = 256 << 10;
 
-/// Images of 1 MiB by their options of `qemu-img create`.
+/// Images of 1 MiB: their names, and their options of `qemu-img convert`.
 const IMAGES: [(&str, &str); 5] = [
     ("plain", "compat=1.1"),
     ("old", "compat=0.10"),
@@ -36,7 +37,7 @@ const IMAGES: [(&str, &str); 5] = [
     ),
 ];
 
-/// Marsaglia's xorshift.
+/// Marsaglia's xorshift generator.
 struct Random(u64);
 
 impl Random {
@@ -57,7 +58,7 @@ fn long(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u64::from_be_bytes(*field)).ok()
 }
 
-/// Where an image's tables are: the header, both refcount tables' levels, and those of the disk.
+/// The ranges of an image's tables: the header, the refcount table and its blocks, and the disk's tables of both levels.
 fn tables(image: &[u8]) -> Vec<Range<usize>> {
     let cluster = 1 << image[23];
     let entries = |table: Range<usize>| -> Vec<usize> {
@@ -88,7 +89,7 @@ fn damage(image: &mut [u8], random: &mut Random) {
     for _ in 0..=random.below(4) {
         let table = &tables[random.below(tables.len())];
         let place = table.start + random.below(table.len());
-        // Whole entries, but in the header, and now and then elsewhere.
+        // Most values overwrite a whole entry.
         let place = if random.below(8) == 0 {
             place
         } else {
@@ -119,7 +120,7 @@ fn damage(image: &mut [u8], random: &mut Random) {
     }
 }
 
-/// All that a guest can do with a disk, on a damaged one.
+/// Makes all kinds of requests that a guest can make to a damaged disk.
 fn use_disk(disk: &Disk, random: &mut Random) {
     let bytes = disk.image.bytes();
     let mut buffer = vec![0; 8192];
@@ -146,12 +147,12 @@ fn use_disk(disk: &Disk, random: &mut Random) {
     let _ = disk.image.flush();
 }
 
-/// Runs cases, in a process of its own. A panic is the case's failure.
+/// Runs `count` cases from number `first` on, in a child process. A case fails if it panics.
 fn run_cases(path: &Path, first: u64, count: u64) {
     let whole = fs::read(path).unwrap();
     let damaged = path.with_extension("damaged");
     for case in first..first + count {
-        // What the parent reads where this process doesn't end well.
+        // The parent reads this if the child fails.
         fs::write(path.with_extension("case"), case.to_string()).unwrap();
         let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ case << 20 | 1);
         let mut image = whole.clone();
@@ -209,7 +210,7 @@ fn no_damage_of_tables_is_more_than_an_error() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// An image with data in some of its clusters.
+/// Makes an image with data in some of its clusters.
 fn make(path: &Path, options: &str) {
     let qemu_img = |arguments: &[&str]| {
         let ran = Command::new("qemu-img").args(arguments).arg(path).output();

@@ -1,10 +1,11 @@
-//! A file of the host with a disk's bytes, or a format's. Usable from several threads at once: none waits for another.
+//! A file of the host with the data of a disk or of an image format. Several threads can use it at once, and don't wait for each other.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use imago::Storage;
@@ -14,8 +15,9 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use super::{DiskError, can_be_image};
+use crate::no_wait::open_without_waiting;
 
-/// What zeroes are written in where the host can't make them without data.
+/// The buffer of zeroes that is written where the host can't zero a range without data.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An open file, locked by flock(2) as long as it is open.
@@ -23,37 +25,46 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 pub struct HostFile {
     file: File,
     path: PathBuf,
-    /// How long it is: nobody else makes it longer or shorter.
+    /// The length in bytes. Nobody else changes it.
     length: AtomicU64,
-    /// Reads from here on are beyond what the image may leave out at its end. 0: there is no such limit.
-    cluster: AtomicU64,
+    /// The size of the image's clusters in bytes. Reads that begin beyond the file's last cluster fail. 0 if there is no such limit.
+    cluster: Arc<AtomicU64>,
     helper: CommonStorageHelper,
+}
+
+/// A limit of a [`HostFile`] that isn't set yet. It can be set when imago has the file already.
+#[derive(Debug)]
+#[must_use = "reads are limited once it is set"]
+pub struct ClusterLimit {
+    bytes: u64,
+    cluster: Arc<AtomicU64>,
+}
+
+impl ClusterLimit {
+    /// Makes reads fail that begin beyond the file's last cluster, because a part of the image is missing there.
+    pub fn set(self) {
+        self.cluster.store(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl HostFile {
     /// Opens and locks the file at `path`.
     ///
     /// # Errors
-    /// It isn't there, isn't a file, can't be written, or is in use.
+    /// The file doesn't exist, is of another type, can't be written, or is in use.
     pub fn open(path: &Path, write: bool) -> Result<Self, DiskError> {
-        // Without O_NONBLOCK, a pipe would be waited for.
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(write)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path);
-        let file = opened.map_err(|source| match source.kind() {
+        let opened = open_without_waiting(OpenOptions::new().read(true).write(write), path);
+        let (file, metadata) = opened.map_err(|source| match source.kind() {
             io::ErrorKind::IsADirectory => DiskError::NotAnImage(path.to_owned()),
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
                 DiskError::WriteProtected(path.to_owned())
             }
             _ => DiskError::open(path)(source),
         })?;
-        let metadata = file.metadata().map_err(DiskError::open(path))?;
         if !can_be_image(metadata.file_type()) {
             return Err(DiskError::NotAnImage(path.to_owned()));
         }
-        // Root could write it all the same, but somebody has said that it isn't to be written.
+        // Root can write such a file, but its mode says that it isn't to be written.
         if write && metadata.is_file() && metadata.mode() & 0o222 == 0 {
             return Err(DiskError::WriteProtected(path.to_owned()));
         }
@@ -64,28 +75,30 @@ impl HostFile {
             file,
             path: path.to_owned(),
             length: AtomicU64::new(length),
-            cluster: AtomicU64::new(0),
+            cluster: Arc::default(),
             helper: CommonStorageHelper::default(),
         })
     }
 
-    /// Where it is.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many bytes it has.
+    /// The file's length in bytes.
     pub fn length(&self) -> u64 {
         self.length.load(Ordering::Relaxed)
     }
 
-    /// From now on a read that begins beyond the end of the file's last cluster is an error: something of the image is
-    /// missing.
-    pub fn expect_whole_clusters(&self, bytes: u64) {
-        self.cluster.store(bytes, Ordering::Relaxed);
+    /// A limit of this file for an image with clusters of `bytes` bytes.
+    pub fn cluster_limit(&self, bytes: u64) -> ClusterLimit {
+        ClusterLimit {
+            bytes,
+            cluster: Arc::clone(&self.cluster),
+        }
     }
 
-    /// Reads all of `bytes`. What lies beyond the end is zero.
+    /// Fills `bytes` from `offset` on. Bytes beyond the file's end are zero.
     pub fn read_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
         let cluster = self.cluster.load(Ordering::Relaxed);
         if cluster != 0 && offset >= self.length().next_multiple_of(cluster) {
@@ -119,13 +132,13 @@ impl HostFile {
         Ok(())
     }
 
-    /// Frees the space of a range, which is zero then, if the host can do that; true if it could.
+    /// Frees the space of a range, which reads as zeroes then. Returns whether the host supports that.
     pub fn punch(&self, offset: u64, length: u64) -> io::Result<bool> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         self.allocate(flags, offset, length)
     }
 
-    /// Zeroes a range, and frees its space if the host can and that is wanted.
+    /// Zeroes a range. Also frees its space if `free` is set and the host supports that.
     pub fn zero(&self, offset: u64, length: u64, free: bool) -> io::Result<()> {
         let end = offset.saturating_add(length);
         if free && end <= self.length() && self.punch(offset, length)? {
@@ -146,7 +159,7 @@ impl HostFile {
         Ok(())
     }
 
-    /// Puts all that has been written onto the disk.
+    /// Writes the file's cached data to the host's disk.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -182,7 +195,7 @@ impl fmt::Display for HostFile {
     }
 }
 
-/// What imago reads and writes its formats through. All alignments are 1: the host's page cache is in between.
+/// The storage through which imago reads and writes images. All alignments are 1, because the host's page cache is in between.
 impl Storage for HostFile {
     fn size(&self) -> io::Result<u64> {
         Ok(self.length())
@@ -225,7 +238,7 @@ impl Storage for HostFile {
         self.punch(offset, length).map(|_| ())
     }
 
-    /// There are no buffers of its own.
+    /// Does nothing, because there are no buffers here.
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
@@ -234,7 +247,7 @@ impl Storage for HostFile {
         Self::sync(self)
     }
 
-    /// There is nothing to drop.
+    /// Does nothing, because there is no cache here.
     unsafe fn invalidate_cache(&self) -> io::Result<()> {
         Ok(())
     }

@@ -7,17 +7,17 @@ use kvmprof_devices::virtio::block::Extent;
 use super::file::HostFile;
 use super::qcow2::Qcow2Image;
 
-/// An open image. Usable from several threads at once.
+/// An open image. Several threads can use it at once.
 #[derive(Debug)]
 pub enum Image {
-    /// The file's bytes are the disk's.
+    /// A file whose bytes are those of the disk.
     Raw(HostFile),
-    /// QEMU's format.
+    /// A file in QEMU's format.
     Qcow2(Qcow2Image),
 }
 
 impl Image {
-    /// The disk's size.
+    /// The disk's size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
@@ -26,10 +26,10 @@ impl Image {
         }
     }
 
-    /// Fills `bytes` from the disk.
+    /// Fills `bytes` from `offset` of the disk on.
     ///
     /// # Errors
-    /// The host can't read them, or the image lacks them.
+    /// The host can't read the bytes, or they are missing in the image.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         match self {
             Self::Raw(file) => file.read_at(bytes, offset),
@@ -37,10 +37,10 @@ impl Image {
         }
     }
 
-    /// Writes `bytes`, which are on the host's disk after the next flush.
+    /// Writes `bytes` from `offset` of the disk on. They are on the host's disk after the next flush.
     ///
     /// # Errors
-    /// The host can't write them.
+    /// The host can't write the bytes.
     pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         match self {
             Self::Raw(file) => file.write_at(bytes, offset),
@@ -48,10 +48,10 @@ impl Image {
         }
     }
 
-    /// Puts onto the host's disk what was written by calls that have returned.
+    /// Writes the data of all calls of `write` that have returned to the host's disk.
     ///
     /// # Errors
-    /// The host couldn't; what isn't there is unknown.
+    /// The host failed. It is unknown then which data is on its disk.
     pub fn flush(&self) -> io::Result<()> {
         match self {
             Self::Raw(file) => file.sync(),
@@ -59,7 +59,7 @@ impl Image {
         }
     }
 
-    /// Frees the space of `extent`, as far as the host and the format can. It is zero then, or as it was.
+    /// Frees the space of `extent`, as far as the host and the format support that. The extent then reads as zeroes, or is as before.
     ///
     /// # Errors
     /// The host failed.

@@ -1,7 +1,7 @@
-//! Disks of the guest: image files of the host, opened, checked and locked.
+//! Disks of the guest: image files of the host, which are opened, checked and locked.
 //!
-//! Images are untrusted as the guest is, who has written them: what they name or claim is bounded, and opened only within
-//! the folder that the disk is in.
+//! Images are as untrusted as the guest, which has written them: all sizes that they claim are bounded, and the files that they name are
+//! opened only within the disk's folder, unless the disk's options allow other folders.
 
 mod error;
 mod file;
@@ -21,22 +21,22 @@ use file::HostFile;
 use kvmprof_devices::virtio::block::SECTOR;
 use qcow2::Qcow2Image;
 
-/// Most disks of a machine.
+/// Maximum number of disks of a machine.
 pub const DISKS_MAX: usize = 16;
 
-/// A disk that is open.
+/// An open disk.
 #[derive(Debug)]
 pub struct Disk {
-    /// What it is.
+    /// The disk's properties.
     pub description: DiskDescription,
-    /// Its content.
+    /// The disk's content.
     pub image: Image,
 }
 
-/// What a disk is.
+/// The properties of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskDescription {
-    /// Its image.
+    /// The path of the image.
     pub path: PathBuf,
     /// The image's format.
     pub format: DiskFormat,
@@ -49,11 +49,11 @@ pub struct DiskDescription {
 }
 
 impl Disk {
-    /// Opens the image that `options` name. It is locked by flock(2) until the disk is dropped: for writing against everybody
-    /// else, else only against those who write.
+    /// Opens the image that `options` name. It stays locked by flock(2) until the disk is dropped: exclusively if it is opened for writing,
+    /// else shared.
     ///
     /// # Errors
-    /// Whatever is wrong with the image; nothing of it has been changed then.
+    /// The image can't be used. It is unchanged then.
     pub fn open(options: &DiskOptions) -> Result<Self, DiskError> {
         let path = options.path.as_path();
         let file = HostFile::open(path, !options.readonly)?;
@@ -74,7 +74,7 @@ impl Disk {
                 Image::Qcow2(Qcow2Image::open(file, !options.readonly, folder)?)
             }
         };
-        // The rest of a last sector reads as zeroes, and a write of it makes the file longer.
+        // An incomplete last sector reads as zeroes beyond the file's end, and a write of it makes the file longer.
         let sectors = image.bytes().div_ceil(SECTOR);
         if sectors == 0 {
             return Err(DiskError::Empty(path.to_owned()));
@@ -92,7 +92,7 @@ impl Disk {
     }
 }
 
-/// The folder that a file really is in.
+/// The folder of a file whose path may have symbolic links.
 fn folder_of(path: &Path) -> Result<PathBuf, DiskError> {
     let real = path.canonicalize().map_err(DiskError::open(path))?;
     Ok(real.parent().map(Path::to_owned).unwrap_or(real))

@@ -1,4 +1,4 @@
-//! What a disk is to be, in words: `PATH[,readonly][,format=raw|qcow2][,serial=S][,backing=anywhere]`.
+//! The options of a disk: `PATH[,readonly][,format=raw|qcow2][,serial=S][,backing=anywhere]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use thiserror::Error;
 /// The format of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFormat {
-    /// The disk's bytes.
+    /// The bytes of the disk.
     Raw,
     /// QEMU's copy-on-write format, version 2 or 3.
     Qcow2,
 }
 
 impl DiskFormat {
-    /// Its name, as on the command line.
+    /// The format's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,29 +29,29 @@ impl DiskFormat {
 /// Where backing files of a qcow2 image may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backing {
-    /// In the folder that the image is in, or in folders in it.
+    /// In the image's folder, or in folders below it.
     #[default]
     SameFolder,
     /// Anywhere that kvmprof can read.
     Anywhere,
 }
 
-/// A disk that is wanted.
+/// The options of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// Its image.
+    /// The path of the image.
     pub path: PathBuf,
     /// Whether the guest can't write it.
     pub readonly: bool,
-    /// The image's format; `None`: raw, unless it looks like another.
+    /// The image's format. `None` means raw; an image that looks like another format is refused then.
     pub format: Option<DiskFormat>,
-    /// Its serial number: at most 20 printable ASCII characters.
+    /// The serial number: at most 20 printable ASCII characters.
     pub serial: String,
     /// Where backing files may be.
     pub backing: Backing,
 }
 
-/// Words that describe no disk.
+/// Why a text isn't the options of a disk.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum InvalidDisk {
     /// There is no path.
@@ -105,7 +105,7 @@ fn checked_serial(serial: &str) -> Result<String, InvalidDisk> {
     }
 }
 
-/// Splits at single commas; two of them are one.
+/// Splits at single commas. Two commas are one comma of a word.
 fn split(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut characters = text.chars().peekable();

@@ -1,5 +1,5 @@
-//! Where file systems may begin on a disk: at its start, and at its partitions', by the tables of MBR and GPT (UEFI
-//! specification, section 5).
+//! The places of a disk where a file system may be: the whole disk, and its partitions by the tables of MBR and GPT (UEFI specification,
+//! section 5).
 
 use std::io;
 use std::ops::Range;
@@ -8,23 +8,23 @@ use kvmprof_devices::virtio::block::SECTOR;
 
 use super::Image;
 
-/// Bytes of a sector.
+/// Size of a sector in bytes.
 const SECTOR_BYTES: usize = 512;
 const _: () = assert!(SECTOR_BYTES as u64 == SECTOR);
-/// Where the first sector has its partitions, how many, and the bytes of each.
+/// Offset of the partition table in the first sector, its number of entries, and the size of an entry in bytes.
 const MBR_AT: usize = 446;
 const MBR_COUNT: usize = 4;
 const MBR_ENTRY: usize = 16;
-/// What ends the first sector.
+/// The last bytes of the first sector.
 const MBR_SIGNATURE: [u8; 2] = [0x55, 0xaa];
-/// The type of a partition that stands for a GPT.
+/// The partition type by which an MBR refers to a GPT.
 const MBR_PROTECTIVE: u8 = 0xee;
 const GPT_SIGNATURE: [u8; 8] = *b"EFI PART";
-/// Most entries of a GPT that are looked at, and the most bytes of each.
+/// Maximum number of entries of a GPT that are read, and their maximum size in bytes.
 const GPT_COUNT: u32 = 128;
 const GPT_ENTRY: u32 = 1024;
 
-/// The bytes of the whole disk, and then of each partition; logical partitions of an MBR aren't among them.
+/// The range of the whole disk in bytes, and then that of each partition. Logical partitions of an MBR are left out.
 ///
 /// # Errors
 /// The disk can't be read.
@@ -81,7 +81,7 @@ fn gpt(image: &Image, places: &mut Vec<Range<u64>>) -> io::Result<()> {
     Ok(())
 }
 
-/// A partition that is within the disk.
+/// The range of a partition in bytes; `None` if it is empty, begins at 0, or isn't within the disk.
 fn place(bytes: u64, start: u64, sectors: u64) -> Option<Range<u64>> {
     let begin = start.checked_mul(SECTOR)?;
     let end = sectors.checked_mul(SECTOR)?.checked_add(begin)?;

@@ -1,5 +1,5 @@
-//! qcow2 images (QEMU: docs/interop/qcow2.rst), by the crate imago: what is checked before it opens them, what they may open,
-//! and the access.
+//! qcow2 images (QEMU: docs/interop/qcow2.rst): the checks before the crate imago opens an image, the checks of its backing files, and the
+//! access to its data.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,26 +15,26 @@ use imago::qcow2::Qcow2;
 use imago::{FormatAccess, FormatDriverBuilder, StorageOpenOptions};
 
 use super::DiskError;
-use super::file::HostFile;
+use super::file::{ClusterLimit, HostFile};
 
 const MAGIC: [u8; 4] = *b"QFI\xfb";
-/// Bytes of a header of version 2, which begins those of later versions too.
+/// Size of a header of version 2 in bytes. Headers of later versions begin with the same fields.
 const HEADER: usize = 72;
-/// Bytes of it that are read, up to the length of a header of version 3.
+/// Number of bytes of a header that are read: the size of a header of version 3 without optional fields.
 const HEADER_READ: usize = 104;
-/// The header extension with names of features, and the bytes of each name.
+/// The type of the header extension with names of features, and the size of each of its entries in bytes.
 const FEATURE_NAMES: u32 = 0x6803_f857;
 const FEATURE_NAME: u64 = 48;
-/// Most backing files of an image.
+/// Maximum number of backing files of an image.
 const BACKING_MAX: usize = 16;
-/// Entries of a level 1 table, as QEMU limits it: 32 MiB of it.
+/// Maximum number of entries of a level 1 table (32 MiB), as in QEMU.
 const LEVEL_1_MAX: u64 = 4 << 20;
-/// Bytes of a refcount table, as QEMU limits it.
+/// Maximum size of a refcount table in bytes, as in QEMU.
 const REFCOUNT_TABLE_MAX: u64 = 8 << 20;
-/// The bits of an entry of a level 1 table that are an offset in the file.
+/// The bits of a table's entry that are an offset in the file.
 const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
 
-/// Whether the file begins as a qcow2 image does.
+/// Whether the file begins with the magic number of qcow2.
 pub fn has_magic(file: &HostFile) -> io::Result<bool> {
     let mut start = [0; MAGIC.len()];
     file.read_at(&mut start, 0)?;
@@ -43,7 +43,7 @@ pub fn has_magic(file: &HostFile) -> io::Result<bool> {
 
 /// An open qcow2 image with its backing files.
 pub struct Qcow2Image {
-    /// Discarding excludes all other access: it moves the disk's parts within the file.
+    /// Discarding needs exclusive access, because it changes where the disk's data is in the file.
     access: RwLock<FormatAccess<HostFile>>,
     path: PathBuf,
     writable: bool,
@@ -57,23 +57,24 @@ impl fmt::Debug for Qcow2Image {
 }
 
 impl Qcow2Image {
-    /// Opens the image in `file`. Its backing files have to be within `folder`, if that is said.
+    /// Opens the image in `file`. Its backing files have to be within `folder`, if one is given.
     ///
     /// # Errors
-    /// It is damaged, needs what isn't supported, or names backing files that can't be opened.
+    /// The image is damaged, needs an unsupported feature, or names backing files that can't be opened.
     pub fn open(
         file: HostFile,
         writable: bool,
         folder: Option<PathBuf>,
     ) -> Result<Self, DiskError> {
         let path = file.path().to_owned();
-        check(&file, writable)?;
+        check(&file, writable)?.set();
         let refusal = Rc::default();
         let gate = BackingGate {
             disk: path.clone(),
             folder,
             depth: 0,
             refusal: Rc::clone(&refusal),
+            checked: None,
         };
         let opened = Qcow2::<HostFile>::builder(file).write(writable).open(gate);
         let opened = opened.map_err(|source| {
@@ -100,7 +101,7 @@ impl Qcow2Image {
         self.shared().write(bytes, offset)
     }
 
-    /// First the data and the tables, then the host's disk.
+    /// Writes data and tables to the file, and then the file to the host's disk.
     pub fn flush(&self) -> io::Result<()> {
         let access = self.shared();
         access.flush()?;
@@ -138,7 +139,7 @@ impl Drop for Qcow2Image {
     }
 }
 
-/// What a header says that matters here.
+/// The fields of a header that are checked.
 struct Header {
     cluster: u64,
     encrypted: bool,
@@ -147,7 +148,7 @@ struct Header {
     refcount_offset: u64,
     refcount_clusters: u64,
     external_data: bool,
-    /// Bytes of the header itself; 0 in version 2, which has no extensions.
+    /// Size of the header in bytes; 0 in version 2, which has no extensions.
     length: u64,
 }
 
@@ -182,9 +183,9 @@ impl Header {
     }
 }
 
-/// Refuses images whose tables aren't all in the file: a guest would find out late, by errors or zeroes. From now on a read
-/// of what the file lacks is an error.
-fn check(file: &HostFile, writable: bool) -> Result<(), DiskError> {
+/// Refuses images whose tables aren't completely in the file, because a guest would notice that late, by errors or zeroes. Returns the limit
+/// to be set, because a read beyond the file's last cluster has to fail, too.
+fn check(file: &HostFile, writable: bool) -> Result<ClusterLimit, DiskError> {
     let path = file.path();
     let damaged = |what: String| DiskError::Damaged {
         path: path.to_owned(),
@@ -240,19 +241,18 @@ fn check(file: &HostFile, writable: bool) -> Result<(), DiskError> {
     let level_1 = header.level_1_offset..header.level_1_offset + 8 * header.level_1_entries;
     beyond("a level 2 table", level_1)?;
     let refcounts = header.refcount_offset..header.refcount_offset + refcounts;
-    // Where refcounts are missing, imago (0.2.6) would look for a place for them by these same refcounts, until its stack
-    // overflows. No program makes such images, but for QEMU's when it has shrunk one.
+    // To add missing refcounts, imago (0.2.6) searches for free space by these same refcounts, until its stack overflows. Only QEMU makes
+    // such images, when it shrinks one.
     if beyond("a refcount block", refcounts)? && writable {
         return Err(damaged(
             "its refcount table has a gap: add ,readonly, or use a copy made by qemu-img convert"
                 .to_owned(),
         ));
     }
-    file.expect_whole_clusters(header.cluster);
-    Ok(())
+    Ok(file.cluster_limit(header.cluster))
 }
 
-/// The extensions behind the header: each a type, a length and data. What is wrong with them, if anything is.
+/// Checks the extensions after the header, each of which has a type, a length and data. The inner error says what is wrong with them.
 fn check_extensions(file: &HostFile, header: &Header) -> io::Result<Result<(), String>> {
     let mut offset = header.length;
     if offset < HEADER_READ as u64 || !offset.is_multiple_of(8) {
@@ -280,11 +280,11 @@ enum TableError {
     Beyond(u64),
 }
 
-/// Where a table is in the file: entries of 8 bytes.
+/// The range of a table in the file. Its entries have 8 bytes.
 type Table = Range<u64>;
 
-/// Checks that what a table's entries point to is in the file. True if its first entry points nowhere, or one that has others
-/// behind it that point somewhere.
+/// Checks that the clusters to which a table's entries point are in the file. Returns whether the table has a gap: its first entry is
+/// empty, or an empty entry comes before one that isn't.
 fn check_offsets(file: &HostFile, header: &Header, table: Table) -> Result<bool, TableError> {
     let mut chunk = vec![0; 64 << 10];
     let end = file.length().next_multiple_of(header.cluster);
@@ -317,12 +317,15 @@ fn check_offsets(file: &HostFile, header: &Header, table: Table) -> Result<bool,
     Ok(has_gap)
 }
 
-/// Decides which backing files are opened. What it refuses is kept: imago's own error would say less.
+/// Decides which backing files are opened. The reason of a refusal is kept, because imago's own error says less.
 struct BackingGate {
     disk: PathBuf,
     folder: Option<PathBuf>,
     depth: usize,
     refusal: Rc<RefCell<Option<DiskError>>>,
+    /// The result of the check of the backing file that was opened last, if that begins as a qcow2 image does. The image that names the file
+    /// determines whether it is one: a guest can make a raw disk begin so, too.
+    checked: Option<Result<ClusterLimit, DiskError>>,
 }
 
 impl BackingGate {
@@ -364,11 +367,18 @@ impl ImplicitOpenGate<HostFile> for BackingGate {
                 "a backing file of this format isn't supported",
             ));
         }
+        let checked = self.checked.take();
+        if F::FORMAT == Format::Qcow2
+            && let Some(checked) = checked
+        {
+            checked.map_err(|refusal| self.keep(refusal))?.set();
+        }
         let next = Self {
             disk: self.disk.clone(),
             folder: self.folder.clone(),
             depth: self.depth + 1,
             refusal: Rc::clone(&self.refusal),
+            checked: None,
         };
         Ok(FormatAccess::new(builder.open(next)?))
     }
@@ -379,10 +389,9 @@ impl ImplicitOpenGate<HostFile> for BackingGate {
         let file = self
             .open_backing(path)
             .map_err(|refusal| self.keep(refusal))?;
-        // What names a format that it isn't is refused by imago.
-        if has_magic(&file)? {
-            check(&file, false).map_err(|refusal| self.keep(refusal))?;
-        }
+        // If the image names qcow2 as this file's format and the file has no magic number, imago refuses it. Only `open_format`, which imago
+        // calls next, knows the format, but has the file no more.
+        self.checked = has_magic(&file)?.then(|| check(&file, false));
         Ok(file)
     }
 }

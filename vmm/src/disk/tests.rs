@@ -37,7 +37,7 @@ impl Images {
         self.path(name)
     }
 
-    /// An image on top of `backing`, a name and a format.
+    /// Makes an image whose backing file has this name and this format.
     fn qcow2(&self, name: &str, backing: Option<(&str, &str)>) -> PathBuf {
         self.qcow2_with(name, |builder| match backing {
             Some((name, format)) => builder.backing(name.to_owned(), format.to_owned()),
@@ -67,7 +67,7 @@ impl Images {
         })
     }
 
-    /// What is said where this isn't opened: one line.
+    /// The message of the error when this disk is opened. It is one line.
     fn refusal(&self, words: &str) -> String {
         let error = self.open(words).unwrap_err();
         let cause = error.source().map(|cause| format!(": {cause}"));
@@ -135,7 +135,7 @@ fn a_written_image_is_one_guests_alone() {
     refuses(&images, "image", "is in use");
     drop(readers);
     assert!(images.open("image").is_ok());
-    // A backing file is in use, too.
+    // A backing file is locked, too.
     images.qcow2("top", Some(("image", "raw")));
     let top = images.open("top,format=qcow2").unwrap();
     refuses(&images, "image", "is in use");
@@ -185,7 +185,7 @@ fn damaged_qcow2_images_are_refused() {
     assert!(with(level_1, &[0x80, 0, 0x0f, 0, 0, 0, 0, 0]).contains("a level 2 table at byte"));
 }
 
-/// Whatever one byte of an image becomes, it is refused, or errors or wrong data are all that comes of it.
+/// Whatever value one byte of an image has, the image is refused, or requests fail or return wrong data. Nothing worse happens.
 #[test]
 fn no_damage_of_a_qcow2_image_is_more_than_an_error() {
     let images = Images::new();
@@ -196,7 +196,7 @@ fn no_damage_of_a_qcow2_image_is_more_than_an_error() {
     opened.image.flush().unwrap();
     drop(opened);
     let whole = fs::read(images.path("whole")).unwrap();
-    // Headers and the beginnings of all clusters: tables, for the most part.
+    // The header and the beginnings of all clusters, which are tables for the most part.
     let places = (0..112).chain(
         (0..whole.len())
             .step_by(65_536)
@@ -255,7 +255,7 @@ fn backing_files_are_those_of_the_same_folder() {
         "folder/linked,format=qcow2",
         "isn't in the same folder",
     );
-    // One hop later.
+    // The backing file is in the folder, but its own backing file isn't.
     images.qcow2("folder/late", Some(("up", "qcow2")));
     refuses(
         &images,
@@ -270,6 +270,28 @@ fn backing_files_are_those_of_the_same_folder() {
         "folder/circle,format=qcow2,readonly",
         "too long a chain",
     );
+}
+
+/// The image that names a backing file determines its format: a guest may have written anything to a raw disk.
+#[test]
+fn a_raw_backing_file_may_begin_as_a_qcow2_image_does() {
+    let images = Images::new();
+    let whole = fs::read(images.qcow2("whole", None)).unwrap();
+    let damaged = [b"QFI\xfb".as_slice(), &[9; 4092]].concat();
+    for (name, content) in [("intact", &whole), ("damaged", &damaged)] {
+        images.raw(name, content);
+        let top = format!("on-{name}");
+        images.qcow2(&top, Some((name, "raw")));
+        let disk = images.open(&format!("{top},format=qcow2")).unwrap();
+        assert_eq!(read(&disk, 0, 512), content[..512]);
+        // There are zeroes beyond the end of a raw file.
+        assert_eq!(read(&disk, BYTES - 512, 512), [0; 512]);
+    }
+    images.qcow2("on-qcow2", Some(("damaged", "qcow2")));
+    refuses(&images, "on-qcow2,format=qcow2", "its version is");
+    images.qcow2("on-whole", Some(("whole", "qcow2")));
+    let disk = images.open("on-whole,format=qcow2").unwrap();
+    assert_eq!(read(&disk, 0, 512), [0; 512]);
 }
 
 #[test]
@@ -333,7 +355,7 @@ fn a_last_sector_that_isnt_whole_ends_with_zeroes() {
 fn errors_of_the_host_are_errors() {
     let images = Images::new();
     images.raw("raw", &[5; 4096]);
-    // Opened for reading only, so that writing fails as on a disk that is gone.
+    // The disk is opened for reading only, so that writes fail as on a disk that is gone.
     let disk = images.open("raw,readonly").unwrap();
     assert!(disk.image.write(&[6; 512], 0).is_err());
     let extent = Extent {
@@ -366,17 +388,17 @@ fn what_a_truncated_image_lacks_is_not_made_up() {
     assert!(errors > 0);
 }
 
-/// Names the image, in a process of its own.
+/// The variable that tells a child process the path of the image.
 const CHILD: &str = "KVMPROF_TEST_READ_DISK";
 
-/// The thread that reads the guest's programs writes, too: where imago's cache of tables is full, one that the guest has changed has to go; and at the end all that are
-/// left, if the thread has the image last.
+/// The thread that reads the guest's programs also writes. When imago's cache of tables is full, a table that the guest has changed is
+/// written back; all remaining ones are written at the end, if the thread is the last owner of the image.
 #[test]
 fn the_filter_of_who_reads_programs_allows_what_images_need() {
     const CLUSTER: usize = 512;
-    /// Bytes of the disk that a table has the places of.
+    /// Number of bytes of the disk whose places are in one table.
     const OF_A_TABLE: u64 = 64 * 512;
-    /// More than imago (0.2.6) keeps, which is 128.
+    /// More tables than the 128 that imago (0.2.6) caches.
     const TABLES: u64 = 300;
     if let Ok(path) = env::var(CHILD) {
         let disk = Disk::open(&format!("{path},format=qcow2").parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The events of one vCPU's thread: the clock, and the ring that its program writes to.
+//! The events of one vCPU's thread: the clock, and the ring to which the clock's program writes.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use super::error::KernelCaptureError;
 use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES, has_room};
 use crate::perf_event::{Attributes, DISABLED, SOFTWARE};
 
-/// Events and their attributes (`include/uapi/linux/perf_event.h`).
+/// Numbers of events, and values of their attributes (`include/uapi/linux/perf_event.h`).
 const CPU_CLOCK: u64 = 0;
 const BPF_OUTPUT: u64 = 10;
 const SAMPLE_IP: u64 = 1;
@@ -31,29 +31,30 @@ pub struct VcpuThreadId {
     pub tid: i32,
 }
 
-/// What samples are to have.
+/// The contents of samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents<'a> {
-    /// Where to read who runs.
+    /// The places of the values that say which process runs; `None` if samples have no such values.
     pub places: Option<&'a ProcessPlaces>,
-    /// Parts of stacks.
+    /// The parts of the stack.
     pub stacks: StackParts,
 }
 
-/// Takes samples as long as it lives.
+/// Samples of a thread, which the host's kernel takes until this is dropped.
 #[derive(Debug)]
 pub struct Capture {
-    // The clock ends before the ring that it writes to.
+    // The order of the fields matters: the clock has to be closed before the ring to which it writes.
     _clock: File,
     _program: SamplingProgram,
     ring: PerfRing,
     _output: File,
-    /// Samples that the ring has room for at least.
+    /// Minimum number of samples that fit in the ring.
     room: u64,
 }
 
 impl Capture {
-    /// Has `thread` sampled each `period` ns that it runs, with these `contents`, in a guest with these memory slots.
+    /// Starts samples of `thread` with these `contents`, one for each `period` ns that the thread runs. `slots` are the memory slots of the
+    /// guest.
     ///
     /// # Errors
     /// The host's kernel refuses the program or an event.
@@ -79,29 +80,29 @@ impl Capture {
         })
     }
 
-    /// How many samples there is room for at least.
+    /// Returns the minimum number of samples that fit in the ring.
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// Takes what was sampled until now.
+    /// Calls `each` with every entry that the ring has now, and removes the entries.
     pub fn drain(&mut self, each: impl FnMut(Entry<'_>)) {
         self.ring.drain(each);
     }
 }
 
-/// Whether the host's kernel takes samples of these vCPUs, each given by its descriptor and a thread, in a guest of which `knowledge` is
-/// known: better now than at the first tick.
+/// Checks that the host's kernel takes samples of these vCPUs in a guest of which `knowledge` is known, so that an error comes now and not
+/// at the first tick. Each vCPU is given by its descriptor and its thread.
 ///
 /// # Errors
-/// Why not.
+/// The host's kernel refuses samples.
 pub fn check(
     host: &SamplingHost,
     slots: &Slots,
     vcpus: &[(i32, i32)],
     knowledge: &GuestKnowledge,
 ) -> Result<(), KernelCaptureError> {
-    // Nothing but Linux is ever learned later on.
+    // An unknown guest may turn out to be Linux later, but never another system.
     if !host.knows_privilege() && !knowledge.may_be_linux() {
         return Err(KernelCaptureError::NoPrivilege);
     }
@@ -116,8 +117,8 @@ pub fn check(
     Ok(())
 }
 
-/// A ring for records of at most so many bytes. A large one takes more memory than everybody may lock, and than a guest with very many vCPUs
-/// may have for each: then a small one has to do.
+/// Maps a ring for records of at most `record_bytes` bytes. A large ring can take more memory than a user may lock, or than is left for
+/// each vCPU of a guest with very many. A small ring is mapped then.
 fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
     let larger: &[usize] = if record_bytes <= RECORD_BYTES {
         &[]
@@ -136,7 +137,7 @@ fn open_output(tid: i32) -> io::Result<File> {
     attributes.sample_period = 1;
     attributes.sample_type = SAMPLE_IP | SAMPLE_RAW;
     attributes.flags = WATERMARK;
-    // Nobody is to be woken up.
+    // No reader is to be woken up.
     attributes.wakeup_events = u32::MAX;
     attributes.open(tid)
 }

@@ -1,4 +1,4 @@
-//! Why the host's kernel takes no samples.
+//! Errors of samples that the host's kernel takes.
 
 use std::io;
 
@@ -9,22 +9,22 @@ use crate::perf_event;
 /// Why the host's kernel takes no samples.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelCaptureError {
-    /// It refuses the program, or doesn't know the vCPU.
+    /// The kernel refuses the program, or doesn't know the vCPU.
     #[error(transparent)]
     Program(#[from] SamplingError),
-    /// It refuses the clock's event or its ring.
+    /// The kernel refuses the event of the clock or of its ring.
     #[error("The host's kernel takes samples by perf's clock on the vCPUs' threads, but {}", perf_event::why_not(.0))]
     Event(io::Error),
-    /// There is no room for samples.
+    /// There is no memory for the ring of samples.
     #[error(
         "Cannot map the ring for samples: {0}; give kvmprof CAP_IPC_LOCK, or set the host's sysctl kernel.perf_event_mlock_kb \
          to more"
     )]
     Ring(io::Error),
-    /// It doesn't say for how long the thread has run.
+    /// The kernel doesn't tell how long the thread has run.
     #[error("The host's kernel doesn't tell a thread's times: {0}")]
     Times(io::Error),
-    /// Nothing tells user mode from kernel mode.
+    /// User mode and kernel mode can't be distinguished.
     #[error("On this host's processor the host's kernel tells the mode only of Linux guests")]
     NoPrivilege,
 }

@@ -1,5 +1,5 @@
-//! Samples that the host's kernel takes, without stopping the vCPU's thread: the kernel puts them into a ring, from where they
-//! are taken now and then, and the account of the other ticks is worked out then.
+//! Samples that the host's kernel takes without stopping the vCPU's thread. The kernel writes them into a ring. kvmprof reads the ring from
+//! time to time, and then works out what became of the ticks without a sample.
 
 mod capture;
 mod error;

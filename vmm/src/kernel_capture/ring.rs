@@ -10,32 +10,32 @@ use kvmprof_attach::sampling::{HostRecord, Record};
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 
 const PAGE: usize = 4096;
-/// Bytes of the ring behind its first page: a power of 2. Half of what each processor may have without a privilege
-/// (kernel.perf_event_mlock_kb) holds 0.08 s of samples at 10 kHz.
+/// Size of a ring in bytes, without its first page: a power of 2. It is half of the memory that a user may lock for each processor without
+/// a privilege (kernel.perf_event_mlock_kb), and holds 0.08 s of samples at 10 kHz.
 pub const RING_BYTES: usize = 32 * PAGE;
-/// The same for records with stacks, of up to 8 KiB each.
+/// Size of a ring for records with stacks, of up to 8 KiB each.
 pub const LARGE_RING_BYTES: usize = 256 * PAGE;
-/// The same where records of the host's stacks, of up to 13 KiB each, precede them.
+/// Size of a ring for records with stacks, each of which follows a record of the host's stack of up to 13 KiB.
 pub const LARGEST_RING_BYTES: usize = 1024 * PAGE;
-/// What all rings of this process take together, in bytes, before further ones are small: it is memory that can't be swapped out, and a VMM
-/// makes as many vCPUs as it likes.
+/// Maximum size of all rings of this process together, in bytes, beyond which further rings are small. Their memory can't be swapped out,
+/// and a VMM makes as many vCPUs as it likes.
 pub const MAX_RINGS_BYTES: usize = 256 << 20;
-/// Offsets in the first page.
+/// Offsets of fields in the first page.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 /// Types of records.
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
-/// Bytes of a record's header.
+/// Size of a record's header in bytes.
 const HEADER_BYTES: usize = 8;
-/// A sample has its address and its length before what the program wrote.
+/// Size in bytes of what comes before the program's data in a sample: the header, an address and a length.
 const SAMPLE_BYTES: usize = HEADER_BYTES + 8 + 4;
-/// What the processor did, in a record's `misc`.
+/// The bits of a record's `misc` for the mode of the processor, and two of their values.
 const CPU_MODE: u16 = 7;
 const GUEST_KERNEL: u16 = 4;
 const GUEST_USER: u16 = 5;
 
-/// Where the clock's interrupt came from.
+/// What the clock's tick interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupted {
     /// The guest's kernel, at this address.
@@ -46,21 +46,21 @@ pub enum Interrupted {
     Host,
 }
 
-/// What is taken out of the ring.
+/// An entry of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// A sample.
     Sample(Interrupted, Record<'a>),
     /// The host's stack at the tick whose sample follows.
     Host(HostRecord<'a>),
-    /// So many samples found no room, or can't be read.
+    /// The number of samples that found no room in the ring, or can't be read.
     Lost(u64),
 }
 
-/// What they take now.
+/// The size of all rings of this process together, in bytes.
 static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there may be another large ring, of so many bytes.
+/// Whether another large ring of `bytes` bytes is allowed.
 pub fn has_room(bytes: usize) -> bool {
     MAPPED_BYTES.load(Ordering::Relaxed).saturating_add(bytes) <= MAX_RINGS_BYTES
 }
@@ -69,9 +69,9 @@ pub fn has_room(bytes: usize) -> bool {
 #[derive(Debug)]
 pub struct PerfRing {
     address: NonNull<u8>,
-    /// Without the first page.
+    /// Size of the ring, without its first page.
     bytes: usize,
-    /// A copy of one record.
+    /// The buffer for a copy of one record.
     record: Vec<u8>,
 }
 
@@ -82,7 +82,7 @@ impl PerfRing {
     /// Maps the ring of `event`, of [`RING_BYTES`], [`LARGE_RING_BYTES`] or [`LARGEST_RING_BYTES`].
     ///
     /// # Errors
-    /// What mmap(2) says: EPERM beyond kernel.perf_event_mlock_kb.
+    /// As of mmap(2): EPERM beyond kernel.perf_event_mlock_kb.
     pub fn map(event: &File, bytes: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
         let address = unsafe {
@@ -109,12 +109,12 @@ impl PerfRing {
         })
     }
 
-    /// Its size, without the first page.
+    /// Size of the ring in bytes, without its first page.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes all entries that are there now.
+    /// Calls `each` with every entry that the ring has now, and removes the entries.
     pub fn drain(&mut self, mut each: impl FnMut(Entry<'_>)) {
         let head = self.position(DATA_HEAD).load(Ordering::Acquire);
         let mut tail = self.position(DATA_TAIL).load(Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl PerfRing {
             self.copy(tail, &mut header);
             let length = u16::from_le_bytes(array_at(&header, 6).unwrap_or_default());
             if usize::from(length) < HEADER_BYTES || head.wrapping_sub(tail) < length.into() {
-                // No record follows one without a length.
+                // Nothing after a record without a valid length can be read.
                 tail = head;
                 break;
             }
@@ -146,7 +146,7 @@ impl PerfRing {
         unsafe { AtomicU64::from_ptr(self.address.as_ptr().add(offset).cast()) }
     }
 
-    /// Copies what is in the ring from a position on, around its end. The buffer isn't longer than the ring.
+    /// Copies the ring's content from position `from` on, wrapping at the ring's end. The buffer isn't longer than the ring.
     fn copy(&self, from: u64, buffer: &mut [u8]) {
         let start = usize::try_from(from % self.bytes as u64).unwrap_or_default();
         let first = buffer.len().min(self.bytes - start);
@@ -169,7 +169,7 @@ impl Drop for PerfRing {
     }
 }
 
-/// What a record says; `None` for those of no interest.
+/// Parses a record. `None` for types that are ignored.
 fn parse(bytes: &[u8]) -> Option<Entry<'_>> {
     match u32_at(bytes, 0)? {
         RECORD_LOST => Some(Entry::Lost(u64_at(bytes, HEADER_BYTES + 8)?)),

@@ -1,34 +1,34 @@
-//! What became of the ticks of a clock that advances only while its thread runs.
+//! Accounts for the ticks of a clock that advances only while its thread runs.
 //!
-//! The grid of ticks is in wall-clock time. Where the thread runs there is a sample for each period; what the host's
-//! scheduler says of the time between tells stolen ticks from idle ones. The account is made now and then, in whole
-//! periods: up to [`SLACK`] ticks stay open from one time to the next.
+//! The grid of ticks is in wall-clock time. While the thread runs there is a sample for each period; the times of the host's scheduler
+//! distinguish stolen ticks from idle ones in between. The account is made from time to time, in whole periods: up to [`SLACK`] ticks stay
+//! open until the next time.
 
 use crate::clock::{ElapsedTicks, ThreadTimes};
 
-/// Ticks that may be open because what explains them isn't a whole period yet.
+/// Maximum number of ticks that stay open because the time that explains them isn't a whole period yet.
 const SLACK: i64 = 2;
-/// How far the scheduler's time of a running thread is behind, in ns: a tick of a host with 100 Hz, and some.
+/// Maximum delay of the scheduler's time of a running thread, in ns: more than a tick of a host with 100 Hz.
 const LAG: i64 = 20_000_000;
 
 /// The account of one vCPU's thread.
 #[derive(Clone, Copy, Debug)]
 pub struct RunTimeAccount {
-    /// In ns.
+    /// The grid's period in ns.
     period: i64,
     at: u64,
     times: ThreadTimes,
-    /// Ticks of the grid that nothing is known of yet; below 0, samples that are ahead of the grid.
+    /// Number of ticks of the grid that aren't explained yet; below 0, the number of samples that are ahead of the grid.
     open: i64,
-    /// Samples that found no room in the ring, and aren't accounted for.
+    /// Number of samples that found no room in the ring, and haven't been accounted for.
     lost: i64,
-    /// Time that the thread waited for a processor, or slept, and that no tick was accounted for, in ns.
+    /// Time in ns that the thread waited for a processor, or slept, and that hasn't explained a tick.
     delay: i64,
     asleep: i64,
 }
 
 impl RunTimeAccount {
-    /// From `now` (ns) on, when the thread's times were `times`. The grid's period is in ns, and not 0.
+    /// An account that begins at `now` (ns), when the thread's times are `times`. The grid's period is in ns, and not 0.
     pub fn new(period: u64, now: u64, times: ThreadTimes) -> Self {
         Self {
             period: signed(period).max(1),
@@ -41,8 +41,8 @@ impl RunTimeAccount {
         }
     }
 
-    /// `ticks` of the grid have passed until `now`, when the thread's times are `times`; `sampled` of them brought a sample,
-    /// and `lost` samples found no room. What became of the others.
+    /// Returns what became of the ticks without a sample. Since the last call, `ticks` ticks of the grid have passed, `sampled` samples
+    /// have been read, and `lost` samples found no room. The thread's times at `now` are `times`.
     pub fn explain(
         &mut self,
         now: u64,
@@ -64,7 +64,7 @@ impl RunTimeAccount {
         self.open -= lost;
         let stolen = take(&mut self.open, &mut self.delay, self.period);
         let idle = take(&mut self.open, &mut self.asleep, self.period);
-        // The interrupts of a busy host come late, so that several ticks make one sample.
+        // On a busy host, interrupts come late, and several ticks make one sample.
         let unexplained = (self.open - SLACK).max(0);
         self.open -= unexplained;
         self.forget();
@@ -76,7 +76,7 @@ impl RunTimeAccount {
         }
     }
 
-    /// What was explained by samples must not explain other ticks later.
+    /// Limits what remains, because time in which there were samples must not explain other ticks later.
     fn forget(&mut self) {
         let most = LAG + SLACK * self.period;
         self.delay = self.delay.min(most);
@@ -85,7 +85,7 @@ impl RunTimeAccount {
     }
 }
 
-/// Takes as many of the open ticks as `time` has periods.
+/// Takes as many of the open ticks as there are periods in `time`.
 fn take(open: &mut i64, time: &mut i64, period: i64) -> i64 {
     let ticks = (*time / period).min(*open).max(0);
     *open -= ticks;
@@ -109,7 +109,7 @@ mod tests {
 
     const PERIOD: u64 = 1_000_000;
 
-    /// Time in which the thread ran, waited and slept, in ns, with as many samples and records lost.
+    /// Times in ns that the thread ran, waited and slept, and the numbers of its samples and of lost ones.
     struct Span {
         run: u64,
         delay: u64,
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(account(&[span(0, 0, 10, 0, 0)]).0, [10, 0, 0]);
         assert_eq!(account(&[span(4, 3, 3, 4, 0)]).0, [3, 3, 0]);
         assert_eq!(account(&[span(10, 0, 0, 5, 5)]).0, [0, 0, 5]);
-        // What nothing explains, but for the slack.
+        // Ticks without an explanation are lost, except up to the slack.
         assert_eq!(account(&[span(10, 0, 0, 0, 0)]).0, [0, 0, 8]);
     }
 
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_thread_whose_time_is_told_late_was_not_asleep_twice() {
-        // 4 ms are told later than they were sampled.
+        // The scheduler reports 4 ms of run time after their samples.
         let early = Span {
             run: 0,
             asleep: 4 * PERIOD,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the times are, no tick is counted twice, and all but a few are.
+        /// No tick is counted twice, and all but a few are counted, whatever the times are.
         #[test]
         fn every_tick_is_counted_once(
             spans in prop::collection::vec((0_u64..50, 0_u64..50, 0_u64..50, 0_u64..20), 1..50),

@@ -1,4 +1,4 @@
-//! What a record of the host's kernel says of the guest.
+//! Makes samples of the records that the host's kernel has written.
 
 use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::HostStacks;
@@ -15,23 +15,23 @@ use crate::vcpu::{
 /// What is known of a vCPU when its records are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
-    /// What the values of records are.
+    /// The meanings of the records' values.
     pub places: Option<&'a ProcessPlaces>,
-    /// The vCPU's registers at any time since the guest's kernel runs: records haven't those that stay the same.
+    /// The vCPU's registers at any time since the guest's kernel runs, for those registers that don't change and so aren't in records.
     pub registers: Registers,
-    /// The bit of records that says that the code segment is 64-bit code.
+    /// The mask of the bit in a record that says that the code segment has 64-bit code.
     pub long_mask: u8,
-    /// What samples have to bring.
+    /// The contents of samples.
     pub setting: ClockSetting,
-    /// Whether the guest may run another kernel by now than the one that is known: then there are no samples.
+    /// Whether the guest may run another kernel by now than the known one. There are no samples then.
     pub is_in_doubt: bool,
-    /// What unwinds the host's stacks, if they are taken.
+    /// The unwinder of the host's stacks, if they are taken.
     pub host: Option<&'a HostStacks>,
 }
 
 impl Reader<'_> {
-    /// The sample of a record, with `host_frames` below its stack, which goes to [`VcpuView::send`]. The process's mappings go into `ticks` when they
-    /// have changed. `None` if the host's kernel didn't have the program counter, or the vCPU has gone.
+    /// Returns the sample of a record, with `host_frames` below its stack, which [`VcpuView::send`] sends. Adds the process's mappings to
+    /// `ticks` when they have changed. `None` if the host's kernel didn't have the program counter, or the vCPU is gone.
     pub fn sample<M: PhysicalMemory>(
         &self,
         view: &mut VcpuView<M>,
@@ -43,7 +43,7 @@ impl Reader<'_> {
         view.clear();
         (record.is_own() && !self.is_in_doubt).then_some(())?;
         let mut sample = not_started(view.vcpu, record.time());
-        // Such a vCPU has no meaningful registers.
+        // Registers of such a vCPU have no meaning.
         if !has_started(record.mp_state()) {
             return Some(sample);
         }
@@ -97,8 +97,8 @@ impl Reader<'_> {
     }
 }
 
-/// The vCPU's privilege level. Where the host's kernel hasn't read it the guest is Linux, or nothing is known of it: what perf
-/// says isn't asked, because before 6.9 that was right at an earlier interrupt.
+/// The vCPU's privilege level. If the host's kernel hasn't read it, the guest is Linux or unknown, and the program counter tells the level.
+/// The mode that perf reports isn't used, because before Linux 6.9 it could be that of an earlier interrupt.
 fn privilege(record: &Record<'_>, pc: u64) -> u8 {
     match record.cpl() {
         Some(cpl) => cpl,
@@ -124,7 +124,7 @@ mod tests {
 
     const PC: u64 = 0xffff_ffff_8100_0000;
 
-    /// A record with the program counter [`PC`] and the pid 7, and these numbers in place of others.
+    /// A record with the program counter [`PC`] and the pid 7. `numbers` are offsets and values that differ.
     fn record(numbers: &[(usize, u64)]) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         let own = u64::from(OWN.cast_unsigned()) | 1 << 8;
@@ -135,7 +135,7 @@ mod tests {
         bytes
     }
 
-    /// The same at a privilege level that was read.
+    /// The same record, with a privilege level that was read.
     fn at_level(cpl: u64) -> [u8; RECORD_BYTES] {
         let flags = u64::from((OWN | PRIVILEGE).cast_unsigned()) | 1 << 8;
         record(&[(FLAGS, flags), (CPL, cpl)])
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// The sample of a record without stacks, of which the kernel's was asked for.
+    /// The sample of a record without stacks, for a setting with the kernel's stack.
     fn sample(at: Interrupted, record: &[u8]) -> Option<Sample> {
         let places = places();
         let reader = Reader {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!((user.pc, user.mode, user.pid), (0x40, Mode::User, 7));
         let kernel = sample(Interrupted::GuestKernel(0x40), &at_level(0)).unwrap();
         assert_eq!((kernel.pc, kernel.mode), (0x40, Mode::Kernel));
-        // What perf says of the mode may be old.
+        // The mode that perf reports may be that of an earlier interrupt.
         let stale = sample(Interrupted::GuestKernel(0x40), &record(&[])).unwrap();
         assert_eq!((stale.cpl, stale.mode), (3, Mode::User));
     }

@@ -1,4 +1,4 @@
-//! The ticks of one vCPU that the host's kernel samples.
+//! Ticks of a vCPU that the host's kernel samples.
 
 use super::capture::Capture;
 use super::ring::Entry;
@@ -9,19 +9,19 @@ use crate::vcpu::{TickSender, VcpuView};
 use kvmprof_introspection::PhysicalMemory;
 use kvmprof_recording::Ticks;
 
-/// The ticks of one vCPU: those that were sampled, and those that the thread's times explain.
+/// The ticks of one vCPU: those with samples, and those that the thread's times explain.
 #[derive(Debug)]
 pub struct KernelTicks {
     grid: Grid,
     account: RunTimeAccount,
-    /// Who samples; `None`: the host's kernel refuses to, and ticks are lost.
+    /// The samples of the host's kernel; `None` if it refuses them, so that ticks are lost.
     capture: Option<Capture>,
     /// The host's frames at the tick whose sample is the next entry of the ring.
     host_frames: Vec<u64>,
 }
 
 impl KernelTicks {
-    /// The ticks of `grid`, of which none has passed at `now` (ns), when the vCPU's thread's times are `times`.
+    /// The ticks of `grid`, none of which has passed at `now` (ns), when the times of the vCPU's thread are `times`.
     pub fn new(grid: Grid, now: u64, times: ThreadTimes, capture: Option<Capture>) -> Self {
         Self {
             account: RunTimeAccount::new(grid.period(), now, times),
@@ -31,15 +31,15 @@ impl KernelTicks {
         }
     }
 
-    /// Who samples, if anybody does.
+    /// The samples of the host's kernel, if it takes any.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
     }
 
-    /// Has another one sample from now on. What the former one has sampled has been taken.
+    /// Replaces the samples of the host's kernel. All former samples have been taken before.
     pub fn replace(&mut self, capture: Option<Capture>) {
         self.capture = capture;
-        // A stack whose sample hasn't come isn't that of another's.
+        // A stack without its sample doesn't belong to the new samples.
         self.host_frames.clear();
     }
 
@@ -48,8 +48,8 @@ impl KernelTicks {
         self.grid.period()
     }
 
-    /// Hands over all samples, which `reader` reads as `view` sees the guest, and what became of the other ticks until now.
-    /// `times` reads the thread's times; where it fails the other ticks stay open.
+    /// Sends all samples, as `reader` makes them with `view`, and then the other ticks until now. `times` reads the thread's times; if it
+    /// fails, the other ticks stay open.
     pub fn take<E, M: PhysicalMemory>(
         &mut self,
         reader: &Reader<'_>,

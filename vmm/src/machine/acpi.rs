@@ -52,7 +52,7 @@ impl Tables {
 /// Writes all tables and returns the address of the RSDP.
 ///
 /// # Errors
-/// If guest memory is too small for them. No accepted memory size is that small.
+/// Guest memory is too small for them. No accepted memory size is that small.
 pub(super) fn write(
     memory: &GuestMemory,
     cpus: u8,
@@ -83,7 +83,7 @@ fn build(cpus: u8, virtio: &[VirtioSlot]) -> Vec<u8> {
     tables.bytes
 }
 
-/// A table that is bytes already.
+/// A table whose bytes are complete.
 struct RawTable(Sdt);
 
 impl Aml for RawTable {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, MemfdFlags, flock, ftruncate, memfd_create};
 
 use super::error::MachineError;
+use crate::no_wait::open_without_waiting;
 
 /// Magic number of hugetlbfs (statfs(2)).
 const HUGETLBFS: i64 = 0x9584_58f6;
@@ -51,7 +52,8 @@ impl HugePages {
         text.trim().parse().ok()
     }
 
-    /// Number of pages that a guest could get: free ones that aren't reserved for another process. `None` if the host has no pages of this size.
+    /// Number of pages that a guest can get: free ones that aren't reserved for another process. `None` if the host has no pages of this
+    /// size.
     fn available(self) -> Option<u64> {
         let free = self.count("free_hugepages")?;
         Some(free.saturating_sub(self.count("resv_hugepages").unwrap_or(0)))
@@ -177,17 +179,10 @@ fn open_file(path: &Path, bytes: u64) -> Result<File, MachineError> {
         path: path.to_owned(),
         why,
     };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        // Other files than regular ones are refused below. The open of a FIFO must not wait.
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let opened = open_without_waiting(options.mode(0o600), path);
+    let (file, metadata) = opened.map_err(failed)?;
     if !metadata.is_file() {
         return Err(refused("it is not a regular file".to_owned()));
     }

@@ -66,7 +66,7 @@ fn memory_map(memory_bytes: u64) -> Vec<MapEntry> {
 /// Checks a command line and puts it into guest memory.
 ///
 /// # Errors
-/// If it is too long for the kernel or has characters that can't be handed over.
+/// The command line is too long for the kernel, or has other characters than printable ASCII.
 pub(super) fn load_command_line(
     memory: &GuestMemory,
     image: &Image,
@@ -96,7 +96,7 @@ pub(super) fn load_command_line(
 /// memory below the 32-bit gap.
 ///
 /// # Errors
-/// If it can't be read, or doesn't fit.
+/// The initial RAM disk can't be read, or doesn't fit.
 pub(super) fn load_initrd(
     memory: &GuestMemory,
     image: &Image,
@@ -144,7 +144,7 @@ fn place_initrd(size: u64, start: u64, end: u64) -> Option<u64> {
 /// Writes the boot parameters for `kernel`. `rsdp` is the address of the ACPI root pointer.
 ///
 /// # Errors
-/// If guest memory is too small for them. No accepted memory size is that small.
+/// Guest memory is too small for them. No accepted memory size is that small.
 pub(super) fn write(
     memory: &GuestMemory,
     memory_bytes: u64,

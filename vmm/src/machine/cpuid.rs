@@ -35,7 +35,7 @@ impl CpuidTemplate {
     /// Reads the features that KVM supports, and removes those that a profiled guest shouldn't have.
     ///
     /// # Errors
-    /// If KVM refuses the table.
+    /// KVM refuses to list the features.
     pub fn new(kvm_fd: &Kvm, cpus: u16) -> Result<Self, MachineError> {
         let supported = kvm_fd
             .get_supported_cpuid(ENTRIES_MAX)
@@ -53,7 +53,7 @@ impl CpuidTemplate {
     /// The table of one vCPU, whose APIC id is its index.
     ///
     /// # Errors
-    /// If the table has more entries than KVM takes.
+    /// The table has more entries than KVM takes.
     pub fn for_vcpu(&self, index: u8) -> Result<CpuId, MachineError> {
         let apic_id = u32::from(index);
         let mut entries = self.entries.clone();
@@ -63,7 +63,7 @@ impl CpuidTemplate {
                 LEAF_TOPOLOGY | LEAF_TOPOLOGY_V2 => entry.edx = apic_id,
                 LEAF_AMD_TOPOLOGY => {
                     entry.eax = apic_id;
-                    // One thread a core; core id; node 0 of one.
+                    // One thread for each core, the core's id, and node 0 of one node.
                     entry.ebx = apic_id;
                     entry.ecx = 0;
                 }
@@ -95,17 +95,17 @@ impl CpuidTemplate {
         // KVM_FEATURE_HC_MAP_GPA_RANGE and KVM_FEATURE_MIGRATION_CONTROL: for guests that are
         // encrypted or moved.
         const KVM_MOVING: u32 = 1 << 16 | 1 << 17;
-        // KVM_FEATURE_PV_TLB_FLUSH: a kernel with it doesn't wait for a vCPU that stands still before it uses a page again
-        // that the vCPU's process has given back. What profil stores at that moment would go into the page.
+        // KVM_FEATURE_PV_TLB_FLUSH: a kernel with it reuses a page that a process has freed, and doesn't wait for a vCPU of this process
+        // that stands still. What profil stores at that moment would go into the page.
         const KVM_TLB_FLUSH: u32 = 1 << 9;
 
-        // Samples of a guest that runs nested guests would have the registers of these: hide VMX
-        // and SVM. With MONITOR the guest could idle without being halted.
+        // VMX and SVM are hidden, because samples of a guest that runs nested guests would have the registers of these. With MONITOR, the
+        // guest could idle without being halted.
         if let Some(leaf) = self.leaf(LEAF_FEATURES) {
             leaf.ecx &= !(VMX | MONITOR);
             leaf.ecx |= HYPERVISOR;
             if deadline_timer {
-                // KVM leaves this one out of its list, because it needs the in-kernel APIC.
+                // KVM leaves this feature out of its list, because it needs the in-kernel APIC.
                 leaf.ecx |= TSC_DEADLINE;
             }
         }
@@ -120,7 +120,7 @@ impl CpuidTemplate {
                 entry.ebx &= !SGX;
                 entry.ecx &= !SGX_LAUNCH_CONTROL;
             }
-            // With FRED a kernel has neither LSTAR nor an IDT, by which its place is found.
+            // With FRED, a kernel has neither LSTAR nor an IDT, by which kvmprof finds its address.
             if entry.function == LEAF_EXTENDED_FEATURES && entry.index == 1 {
                 entry.eax &= !FRED;
             }
@@ -132,7 +132,7 @@ impl CpuidTemplate {
         }
     }
 
-    /// One package with `cpus` cores of one thread each, whatever the host is.
+    /// Describes one package with `cpus` cores of one thread each, whatever the host has.
     fn describe_topology(&mut self) {
         const HTT: u32 = 1 << 28;
         const CMP_LEGACY: u32 = 1 << 1;
@@ -210,7 +210,7 @@ fn set_bits(register: &mut u32, bits: u32, on: bool) {
     }
 }
 
-/// "Logical processors sharing this cache", less one: the last level is shared by all.
+/// "Logical processors sharing this cache", less one. All vCPUs share the last level.
 fn cache_sharing(eax: u32, cpus: u32) -> u32 {
     let level = eax >> 5 & 0b111;
     if level >= 3 {

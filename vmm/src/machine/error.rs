@@ -42,7 +42,7 @@ pub enum MachineError {
     Kvm {
         /// The ioctl and its purpose.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: kvm_ioctls::Error,
     },
@@ -56,33 +56,33 @@ pub enum MachineError {
     /// The number of vCPUs isn't usable.
     #[error("{asked} vCPUs are not possible here: the number must be between 1 and {most}")]
     CpuCount {
-        /// The number asked for.
+        /// The requested number of vCPUs.
         asked: u16,
-        /// The most that are possible on this host.
+        /// Maximum number of vCPUs on this host.
         most: u16,
     },
-    /// Too little guest memory.
+    /// The size of guest memory is too small.
     #[error(
         "{} of guest memory is too little: the least is {}",
         Bytes(*asked),
         Bytes(*least)
     )]
     TooLittleMemory {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         asked: u64,
-        /// Least number of bytes.
+        /// Minimum size in bytes.
         least: u64,
     },
-    /// More guest memory than the host has.
+    /// The size of guest memory is more than the host has available.
     #[error(
         "{} of guest memory is too much memory: this host has {} available",
         Bytes(*asked),
         Bytes(*available)
     )]
     TooMuchMemory {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         asked: u64,
-        /// Bytes that the host could give.
+        /// The available size in bytes.
         available: u64,
     },
     /// The memory size isn't a whole number of pages.
@@ -91,25 +91,25 @@ pub enum MachineError {
     /// Guest memory could not be mapped.
     #[error("Cannot map {} of guest memory", Bytes(*bytes))]
     MapMemory {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         bytes: u64,
-        /// What the host said.
+        /// The host's error.
         #[source]
         source: io::Error,
     },
-    /// The host gives no file of memory.
+    /// The host can't make a file in memory (memfd_create(2)).
     #[error("The host refuses memory that can be shared (memfd_create)")]
     MemoryFile(#[source] io::Error),
-    /// The file for guest memory can't be opened or made as long as it has to be.
+    /// The file for guest memory can't be opened, or can't get the length of guest memory.
     #[error("Cannot use {} for guest memory", path.display())]
     BackingFile {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         #[source]
         source: io::Error,
     },
-    /// The file for guest memory is something else.
+    /// The path for guest memory isn't that of a usable file.
     #[error("Guest memory can't be in {}: {why}", path.display())]
     BadBackingFile {
         /// The file.
@@ -117,12 +117,12 @@ pub enum MachineError {
         /// What is wrong.
         why: String,
     },
-    /// The memory is no whole number of huge pages.
+    /// The size of guest memory isn't a whole number of huge pages.
     #[error("Guest memory of {bytes} bytes is not a multiple of its huge pages, of {pages}")]
     UnevenHugePages {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         bytes: u64,
-        /// Their size.
+        /// The size of a huge page.
         pages: HugePages,
     },
     /// The host has no pages of this size at all.
@@ -135,21 +135,21 @@ pub enum MachineError {
         "The guest needs {needed} huge pages of {pages}, and the host has {available} free: reserve more by {command}"
     )]
     TooFewHugePages {
-        /// Their size.
+        /// The size of a huge page.
         pages: HugePages,
-        /// How many the guest needs.
+        /// Number of huge pages that the guest needs.
         needed: u64,
-        /// How many are free.
+        /// Number of free huge pages.
         available: u64,
-        /// What reserves as many.
+        /// The command that reserves enough.
         command: String,
     },
     /// A structure of the boot protocol doesn't fit into guest memory.
     #[error("Cannot write {what} into guest memory")]
     WriteMemory {
-        /// What was to be written.
+        /// The name of the structure.
         what: &'static str,
-        /// Why not.
+        /// The error of the write.
         #[source]
         source: vm_memory::GuestMemoryError,
     },
@@ -161,7 +161,7 @@ pub enum MachineError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The host's error.
         #[source]
         source: io::Error,
     },
@@ -173,20 +173,20 @@ pub enum MachineError {
         /// The path.
         path: PathBuf,
     },
-    /// The kernel is something else.
+    /// The kernel is neither a bzImage nor an ELF file for x86-64.
     #[error("The kernel {0} is not a bzImage or an ELF file for x86-64")]
     NotAKernel(String),
     /// The kernel lacks the 64-bit entry point.
     #[error("The kernel {0} is a bzImage without a 64-bit entry point; a 64-bit kernel is needed")]
     NoEntry64(String),
-    /// The kernel file is shorter than it says.
+    /// The kernel's file is shorter than its header says.
     #[error("The kernel {name} is truncated: it should have {expected} bytes, but has {actual}")]
     Truncated {
         /// Name of the kernel.
         name: String,
-        /// Bytes that its header speaks of.
+        /// The size in bytes that its header says.
         expected: u64,
-        /// Bytes that are there.
+        /// The size of its file in bytes.
         actual: u64,
     },
     /// The ELF headers are inconsistent.
@@ -208,7 +208,7 @@ pub enum MachineError {
         /// Guest-physical address of the segment.
         address: u64,
     },
-    /// The kernel doesn't fit.
+    /// The kernel doesn't fit into guest memory.
     #[error(
         "The kernel {name} needs memory up to {} but the guest's ends at {}: give it more",
         Bytes(needed.next_multiple_of(1 << 20)),
@@ -217,9 +217,9 @@ pub enum MachineError {
     KernelTooLarge {
         /// Name of the kernel.
         name: String,
-        /// End of the memory it needs, bytes.
+        /// End address of the memory that it needs.
         needed: u64,
-        /// End of the guest's memory below the 32-bit gap, bytes.
+        /// End address of the guest's memory below the 32-bit gap.
         end: u64,
     },
     /// linux-loader refused the kernel.
@@ -227,14 +227,14 @@ pub enum MachineError {
     Load {
         /// Name of the kernel.
         name: String,
-        /// Why not.
+        /// The error of linux-loader.
         #[source]
         source: linux_loader::loader::Error,
     },
     /// linux-loader refused the boot parameters.
     #[error("Cannot write the boot parameters")]
     BootParameters(#[source] linux_loader::configurator::Error),
-    /// The initial RAM disk doesn't fit.
+    /// The initial RAM disk doesn't fit into guest memory.
     #[error(
         "The initrd {} is too large: it has {}, and {} are free below 3 GiB beside the kernel; give the guest more memory",
         path.display(),
@@ -246,37 +246,37 @@ pub enum MachineError {
         path: PathBuf,
         /// Its size in bytes.
         size: u64,
-        /// Bytes that are free for it.
+        /// Size of the free memory for it, in bytes.
         free: u64,
     },
     /// The initial RAM disk is empty.
     #[error("The initrd {} is empty", .0.display())]
     EmptyInitrd(PathBuf),
-    /// The command line doesn't fit.
+    /// The command line is too long.
     #[error("The command line has {length} bytes; this kernel takes at most {most}")]
     CommandLineTooLong {
         /// Its length in bytes.
         length: usize,
-        /// The most that the kernel takes, in bytes.
+        /// Maximum length that the kernel takes, in bytes.
         most: usize,
     },
-    /// The command line can't be handed over.
+    /// The command line has other characters than printable ASCII.
     #[error("The command line may only have printable ASCII characters")]
     CommandLineCharacters,
 
-    /// The host gives no eventfd.
+    /// The host can't make an eventfd.
     #[error("Cannot make an event file descriptor")]
     EventFd(#[source] io::Error),
-    /// The host gives no thread for a device.
+    /// The host can't start a thread for a device.
     #[error("Cannot start a thread for a device")]
     DeviceThread(#[source] io::Error),
-    /// More virtio devices than there are places for.
+    /// There are more virtio devices than slots.
     #[error(
         "{asked} virtio devices are too many: the console, disks and the others may be {} together",
         super::layout::VIRTIO_DEVICES_MAX
     )]
     TooManyDevices {
-        /// The number asked for.
+        /// The requested number of devices.
         asked: usize,
     },
     /// A virtio device can't be made.
@@ -284,7 +284,7 @@ pub enum MachineError {
     Virtio(#[source] QueueError),
 }
 
-/// A size in bytes, for people.
+/// A size in bytes, which is shown with a unit.
 struct Bytes(u64);
 
 impl std::fmt::Display for Bytes {
@@ -298,7 +298,7 @@ impl std::fmt::Display for Bytes {
     }
 }
 
-/// Names the KVM operation that failed.
+/// For `map_err`: the error of the KVM operation with this name.
 pub(crate) fn kvm(operation: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> MachineError {
     move |source| MachineError::Kvm { operation, source }
 }

@@ -14,11 +14,11 @@ use vm_memory::{Bytes, GuestAddress};
 use super::host::has_hardware_virtualization;
 use super::memory::GuestMemory;
 
-/// Longest instruction of the architecture, in bytes.
+/// Maximum length of an instruction in bytes.
 const INSTRUCTION_MAX: usize = 15;
 const PAGE_SIZE: u64 = 4096;
 
-/// How a vCPU stopped for good.
+/// The reason why a vCPU can't continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
     /// `KVM_EXIT_INTERNAL_ERROR`: KVM itself can't continue.
@@ -33,7 +33,7 @@ pub enum FailureCause {
     },
     /// `KVM_EXIT_SHUTDOWN`: a third fault, during the delivery of a double fault.
     TripleFault,
-    /// An exit that this program doesn't know.
+    /// An exit that kvmprof doesn't handle.
     UnknownExit {
         /// `KVM_EXIT_*`.
         reason: u32,
@@ -45,15 +45,15 @@ pub enum FailureCause {
 pub struct GuestFailure {
     /// Index of the vCPU.
     pub vcpu: usize,
-    /// How it stopped.
+    /// The reason why it can't continue.
     pub cause: FailureCause,
-    /// Where it stopped, if KVM still has its registers.
+    /// The place where it stopped, if KVM still has its registers.
     pub location: Option<FailureLocation>,
     /// Whether the host runs guests in hardware.
     pub hardware_virtualization: bool,
 }
 
-/// Where a vCPU stopped.
+/// The place where a vCPU stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureLocation {
     /// Program counter, a guest-virtual address.
@@ -67,7 +67,7 @@ pub struct FailureLocation {
 }
 
 impl GuestFailure {
-    /// Describes the vCPU that has just returned from `KVM_RUN` with such an exit.
+    /// Describes a vCPU that has just returned from `KVM_RUN` with an exit of this `cause`.
     #[must_use]
     pub fn capture(
         vcpu: &mut VcpuFd,
@@ -93,7 +93,7 @@ impl GuestFailure {
 }
 
 impl FailureCause {
-    /// The cause, out of the run page of a vCPU that has just returned from `KVM_RUN`.
+    /// Reads the cause from the run page of a vCPU that has just returned from `KVM_RUN`.
     #[must_use]
     pub fn of_last_exit(vcpu: &mut VcpuFd) -> Self {
         let run = vcpu.get_kvm_run();
@@ -124,9 +124,9 @@ fn is_reset(regs: &kvm_regs, sregs: &kvm_sregs) -> bool {
     regs.rip == RESET_RIP && sregs.cs.base == RESET_BASE
 }
 
-/// The instruction that KVM failed to emulate, if it left its bytes in the run page.
+/// The bytes of the instruction that KVM failed to emulate, if KVM has put them into the run page.
 fn emulation_bytes(vcpu: &mut VcpuFd) -> Option<Vec<u8>> {
-    /// Number of words, counted from `flags`, that hold flags, size and bytes.
+    /// Number of words from `flags` on that have flags, size and bytes.
     const WORDS_WITH_BYTES: u32 = 3;
 
     let run = vcpu.get_kvm_run();
@@ -163,7 +163,7 @@ fn location(
     }
 }
 
-/// Reads up to an instruction's bytes from a guest-virtual address, page by page.
+/// Reads the bytes of one instruction at most from a guest-virtual address, page by page.
 fn read_virtual(vcpu: &VcpuFd, memory: &GuestMemory, address: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < INSTRUCTION_MAX {

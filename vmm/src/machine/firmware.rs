@@ -1,8 +1,7 @@
 //! The firmware: only the code at the reset vector, which resets the machine.
 //!
-//! Linux needs it. Where ACPI is hardware-reduced, it takes for granted that EFI resets the
-//! machine; without EFI it doesn't try the ACPI reset register but jumps to a PC's firmware
-//! (kernel: arch/x86/kernel/reboot.c, `reboot_init` and `native_machine_emergency_restart`).
+//! Linux needs it. With hardware-reduced ACPI, Linux assumes that EFI resets the machine. Without EFI, it doesn't try the ACPI reset
+//! register but jumps to a PC's firmware (kernel: arch/x86/kernel/reboot.c, `reboot_init` and `native_machine_emergency_restart`).
 
 use kvmprof_devices::legacy::power;
 use vm_memory::{Bytes, GuestAddress};
@@ -14,7 +13,7 @@ use super::memory::GuestMemory;
 /// Writes the code to the reset vector.
 ///
 /// # Errors
-/// If guest memory ends below it. No accepted memory size is that small.
+/// Guest memory ends below the reset vector. No accepted memory size is that small.
 pub(super) fn write(memory: &GuestMemory) -> Result<(), MachineError> {
     memory
         .write_slice(&reset_code(), GuestAddress(layout::RESET_VECTOR))

@@ -7,7 +7,7 @@ use kvm_ioctls::{Cap, Kvm};
 use super::error::MachineError;
 use super::layout;
 
-/// The only version there is (kernel: Documentation/virt/kvm/api.rst, `KVM_GET_API_VERSION`).
+/// The only version of the interface (kernel: Documentation/virt/kvm/api.rst, `KVM_GET_API_VERSION`).
 const API_VERSION: i32 = 12;
 
 /// The capabilities that the machine needs, with their names in the kernel's documentation.
@@ -23,7 +23,7 @@ const REQUIRED: &[(Cap, &str)] = &[
 /// Opens `/dev/kvm` and checks its version and capabilities.
 ///
 /// # Errors
-/// If there is none, this user may not use it, or it lacks something.
+/// There is no KVM, this user may not use it, or it lacks a capability.
 pub fn open_kvm() -> Result<Kvm, MachineError> {
     let kvm = Kvm::new().map_err(|error| match error.errno() {
         libc::ENOENT | libc::ENXIO | libc::ENODEV => MachineError::NoKvm,
@@ -43,10 +43,10 @@ pub fn open_kvm() -> Result<Kvm, MachineError> {
     }
 }
 
-/// Checks a number of vCPUs, and returns it as the APIC id that the next vCPU would have.
+/// Checks the number of vCPUs, and returns it in the type of their APIC ids.
 ///
 /// # Errors
-/// If it isn't between 1 and what this program and the host's KVM can do.
+/// The number isn't between 1 and the maximum of kvmprof and of the host's KVM.
 pub(super) fn check_cpus(kvm: &Kvm, asked: u16) -> Result<u8, MachineError> {
     let host = u16::try_from(kvm.get_max_vcpus()).unwrap_or(u16::MAX);
     let most = host.min(layout::CPUS_MAX);
@@ -56,8 +56,7 @@ pub(super) fn check_cpus(kvm: &Kvm, asked: u16) -> Result<u8, MachineError> {
     }
 }
 
-/// Whether this host's processor runs guests in hardware. If it doesn't, and there is a KVM nevertheless, that
-/// KVM interprets guest kernels.
+/// Whether this host's processor runs guests in hardware. A KVM on a host whose processor doesn't interprets guest kernels.
 #[must_use]
 pub fn has_hardware_virtualization() -> bool {
     // If the file can't be read, a message about the processor could be wrong.

@@ -1,7 +1,7 @@
 //! Kernel images: detects a file's format, and loads it into guest memory.
 
-use std::fs::File;
-use std::io::{Cursor, Read};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use vm_memory::GuestAddress;
 use super::error::MachineError;
 use super::layout;
 use super::memory::GuestMemory;
+use crate::no_wait::open_without_waiting;
 
 /// The source of the kernel.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub enum KernelSource {
 }
 
 impl KernelSource {
-    /// Its name in messages and reports.
+    /// The kernel's name in messages and reports.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -37,7 +38,7 @@ impl KernelSource {
     }
 }
 
-/// How a kernel is entered.
+/// The way in which a kernel is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageKind {
     /// A Linux bzImage at its 64-bit entry; the kernel unpacks itself, and places itself by KASLR
@@ -66,7 +67,7 @@ const XEN_NOTE_PHYS32_ENTRY: u32 = 18;
 /// Owner of notes that every Linux since 4.19 has (kernel: include/linux/build-salt.h).
 const LINUX_NOTE_OWNER: &[u8] = b"Linux";
 
-/// Largest kernel file, in bytes: far above any real one, and small enough to read into memory.
+/// Maximum size of a kernel's file in bytes: far above any real one, and small enough to read into memory.
 const IMAGE_MAX: u64 = 1 << 30;
 
 /// A kernel image that was read and parsed, but isn't in guest memory yet.
@@ -78,9 +79,9 @@ pub struct Image {
     linux: bool,
     /// `e_entry`, or the PVH note's entry; unused for a bzImage.
     entry: u64,
-    /// End of the highest segment, or of what a bzImage needs to unpack itself.
+    /// End address of the highest segment, or of the memory that a bzImage needs to unpack itself.
     memory_end: u64,
-    /// Longest command line in bytes, without NUL.
+    /// Maximum length of the command line in bytes, without its NUL.
     command_line_max: usize,
     /// Highest address that the initial RAM disk may have.
     initrd_address_max: u64,
@@ -91,7 +92,7 @@ pub struct Image {
 pub struct LoadedKernel {
     /// Guest-physical (and identity-mapped virtual) address of the first instruction.
     pub entry: u64,
-    /// The bzImage's own setup header, to be handed back to it.
+    /// The setup header of a bzImage, which the kernel gets back in its boot parameters.
     pub setup_header: Option<setup_header>,
 }
 
@@ -99,7 +100,7 @@ impl Image {
     /// Reads and checks a kernel.
     ///
     /// # Errors
-    /// If it can't be read, is no kernel for x86-64, or is damaged.
+    /// The kernel can't be read, isn't for x86-64, or is damaged.
     pub fn read(source: &KernelSource) -> Result<Self, MachineError> {
         let bytes: Arc<[u8]> = match source {
             KernelSource::Path(path) => read_kernel(path)?.into(),
@@ -111,7 +112,7 @@ impl Image {
     /// Checks a kernel in the `bytes` of a file with this name.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read), except for files that can't be read.
+    /// As [`read`](Self::read), except for files that can't be read.
     pub fn parse(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
         if bytes.starts_with(&object::elf::ELFMAG) {
             Self::parse_elf(name, bytes)
@@ -128,7 +129,7 @@ impl Image {
         &self.bytes
     }
 
-    /// The way in which it is entered.
+    /// The way in which the kernel is entered.
     #[must_use]
     pub fn kind(&self) -> ImageKind {
         self.kind
@@ -140,7 +141,7 @@ impl Image {
         self.linux
     }
 
-    /// Longest command line it takes, in bytes without the NUL.
+    /// Maximum length of the command line that the kernel takes, in bytes without its NUL.
     #[must_use]
     pub fn command_line_max(&self) -> usize {
         self.command_line_max
@@ -163,7 +164,7 @@ impl Image {
         bytes: Arc<[u8]>,
         header: &setup_header,
     ) -> Result<Self, MachineError> {
-        // Boot protocol 2.12, which brought `xloadflags`.
+        // The version of the boot protocol that introduced `xloadflags`: 2.12.
         const VERSION_XLOADFLAGS: u16 = 0x020c;
         const XLF_KERNEL_64: u16 = 1 << 0;
         const LOADED_HIGH: u8 = 1 << 0;
@@ -181,7 +182,7 @@ impl Image {
         };
         let expected = (setup_sectors + 1) * 512 + u64::from(header.syssize) * 16;
         let actual = bytes.len() as u64;
-        // The size is in units of 16 bytes, and the last one needn't be whole.
+        // The size is in units of 16 bytes, and the last unit may be incomplete.
         if actual.next_multiple_of(16) < expected {
             return Err(MachineError::Truncated {
                 name,
@@ -260,9 +261,9 @@ impl Image {
     /// Loads the kernel into guest memory. `low_end` is the end of the memory below the 32-bit gap.
     ///
     /// # Errors
-    /// If it doesn't fit.
+    /// The kernel doesn't fit into guest memory.
     pub fn load(&self, memory: &GuestMemory, low_end: u64) -> Result<LoadedKernel, MachineError> {
-        /// The 64-bit entry point of a bzImage, from where it is loaded.
+        /// The offset of a bzImage's 64-bit entry point from its load address.
         const ENTRY_64: u64 = 0x200;
 
         if self.memory_end > low_end {
@@ -293,7 +294,7 @@ impl Image {
     }
 }
 
-/// The header at offset 0x1f1 of a bzImage. None if this isn't one.
+/// The setup header of a bzImage, at offset 0x1f1; `None` if the file isn't a bzImage.
 fn read_setup_header(bytes: &[u8]) -> Option<setup_header> {
     const OFFSET: usize = 0x1f1;
     const MAGIC: u32 = u32::from_le_bytes(*b"HdrS");
@@ -385,13 +386,9 @@ impl KernelNotes {
 
 fn read_kernel(path: &Path) -> Result<Vec<u8>, MachineError> {
     let (file, size) = open_file("kernel", path)?;
-    let failed = |source| MachineError::ReadFile {
-        what: "kernel",
-        path: path.to_owned(),
-        source,
-    };
+    let failed = read_failed("kernel", path);
     if size > IMAGE_MAX {
-        return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
+        return Err(failed(io::ErrorKind::FileTooLarge.into()));
     }
     let mut bytes = Vec::new();
     file.take(IMAGE_MAX)
@@ -400,27 +397,42 @@ fn read_kernel(path: &Path) -> Result<Vec<u8>, MachineError> {
     Ok(bytes)
 }
 
-/// Opens a regular file and returns its size in bytes, too. `what` is "kernel" or "initrd".
+/// Opens a regular file. Also returns its size in bytes. `what` is "kernel" or "initrd".
 ///
 /// # Errors
-/// If it isn't a regular file, or can't be opened.
+/// The path isn't that of a regular file, or the file can't be opened.
 pub(super) fn open_file(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
-    let failed = |source| MachineError::ReadFile {
+    // A device may do something when it is opened, and a socket can't be opened.
+    let metadata = std::fs::metadata(path).map_err(read_failed(what, path))?;
+    check_file(what, path, &metadata)?;
+    open_checked(what, path)
+}
+
+/// The second part of [`open_file`]: the path may name something else since it was checked.
+fn open_checked(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
+    let opened = open_without_waiting(OpenOptions::new().read(true), path);
+    let (file, metadata) = opened.map_err(read_failed(what, path))?;
+    check_file(what, path, &metadata)?;
+    Ok((file, metadata.len()))
+}
+
+/// Checks that this is the metadata of a regular file.
+fn check_file(what: &'static str, path: &Path, metadata: &Metadata) -> Result<(), MachineError> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    Err(MachineError::NotAFile {
+        what,
+        path: path.to_owned(),
+    })
+}
+
+fn read_failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> MachineError {
+    move |source| MachineError::ReadFile {
         what,
         path: path.to_owned(),
         source,
-    };
-    // This comes before the open, which may wait for ever on a pipe.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(MachineError::NotAFile {
-            what,
-            path: path.to_owned(),
-        });
     }
-    let file = File::open(path).map_err(failed)?;
-    let size = file.metadata().map_err(failed)?.len();
-    Ok((file, size))
 }
 
 #[cfg(test)]

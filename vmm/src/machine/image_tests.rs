@@ -1,4 +1,4 @@
-//! Tests of `image`: what is recognised, and what is refused with which words.
+//! Tests of `image`: the formats that it detects, and the messages about files that it refuses.
 
 use object::elf::{ELFMAG, EM_386};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const PAGE: u64 = 0x1000;
 
-/// A little ELF file: one segment of a page at `address`, entered at its start.
+/// A small ELF file with one segment of a page at `address`, whose start is the entry point.
 fn elf(address: u64, notes: &[(&[u8], u32, &[u8])]) -> Vec<u8> {
     let mut note_bytes = Vec::new();
     for (owner, kind, desc) in notes {
@@ -50,7 +50,7 @@ fn push_segment(file: &mut Vec<u8>, kind: u32, offset: u64, address: u64, size: 
     }
 }
 
-/// A bzImage's first sectors with `payload` bytes behind them.
+/// The first sectors of a bzImage, followed by `payload` bytes.
 fn bzimage(payload: usize) -> Vec<u8> {
     let mut file = vec![0; 2 * 512 + payload];
     file[0x1f1] = 1;
@@ -211,4 +211,18 @@ fn a_missing_kernel_is_named() {
     );
     let error = Image::read(&KernelSource::Path("/".into())).unwrap_err();
     assert_eq!(error.to_string(), "The kernel / is not a regular file");
+}
+
+#[test]
+fn a_path_that_becomes_a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vmlinuz");
+    let owner = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, owner).unwrap();
+    let refused = format!("The initrd {} is not a regular file", path.display());
+    let error = open_file("initrd", &path).unwrap_err();
+    assert_eq!(error.to_string(), refused);
+    // As after a check that the path has passed.
+    let error = open_checked("initrd", &path).unwrap_err();
+    assert_eq!(error.to_string(), refused);
 }

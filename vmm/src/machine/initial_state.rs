@@ -1,4 +1,4 @@
-//! The initial state of KVM's parts of the machine, kept for a restart: vCPUs, interrupt controllers, interval timer.
+//! The initial state of the machine's parts in KVM (vCPUs, interrupt controllers and interval timer), which a restart restores.
 
 use kvm_bindings::{
     KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, Msrs, kvm_debugregs,
@@ -9,7 +9,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 
 use super::error::{MachineError, kvm};
 
-/// The time stamp counter. It continues over a restart, as the clocks of the host do.
+/// The time stamp counter. It continues across a restart, as the host's clocks do.
 const IA32_TSC: u32 = 0x10;
 
 /// The state of a vCPU.
@@ -21,17 +21,17 @@ pub struct VcpuState {
     power: kvm_mp_state,
     events: kvm_vcpu_events,
     debug: kvm_debugregs,
-    // None if this KVM, or the processor, has no such state.
+    // `None` if this KVM, or the processor, has no such state.
     control: Option<kvm_xcrs>,
     extended: Option<Box<kvm_xsave>>,
     model_specific: Vec<kvm_msr_entry>,
 }
 
 impl VcpuState {
-    /// The present state of `vcpu`, with the model-specific registers of `msrs` that it has.
+    /// Reads the present state of `vcpu`, with those model-specific registers of `msrs` that the vCPU has.
     ///
     /// # Errors
-    /// KVM refuses to read a part of it.
+    /// KVM refuses to read a part of the state.
     pub fn read(vcpu: &VcpuFd, msrs: &[u32]) -> Result<Self, MachineError> {
         // A processor without XSAVE has none of these registers, and KVM refuses to set them.
         let control = vcpu.get_xcrs().ok().filter(|xcrs| xcrs.nr_xcrs > 0);
@@ -51,7 +51,7 @@ impl VcpuState {
     /// Resets `vcpu` to this state. The vCPU must have no unfinished exit.
     ///
     /// # Errors
-    /// KVM refuses to set a part of it.
+    /// KVM refuses to set a part of the state.
     pub fn restore(&self, vcpu: &VcpuFd) -> Result<(), MachineError> {
         // The base of the local APIC and the mode come before the state that depends on them.
         vcpu.set_sregs(&self.special)
@@ -81,7 +81,7 @@ impl VcpuState {
 /// The model-specific registers of a vCPU's state, except its time stamp counter.
 ///
 /// # Errors
-/// KVM doesn't list them.
+/// KVM doesn't list the registers.
 pub fn model_specific_registers(kvm_fd: &Kvm) -> Result<Vec<u32>, MachineError> {
     let listed = kvm_fd.get_msr_index_list().map_err(kvm(
         "to list model-specific registers (KVM_GET_MSR_INDEX_LIST)",
@@ -90,7 +90,7 @@ pub fn model_specific_registers(kvm_fd: &Kvm) -> Result<Vec<u32>, MachineError> 
     Ok(listed.filter(|index| *index != IA32_TSC).collect())
 }
 
-/// The values of those that can be read. KVM stops at one that it doesn't know on this vCPU, which is passed over.
+/// Reads the registers that can be read. KVM stops at a register that it doesn't know on this vCPU; that register is skipped.
 fn read_msrs(vcpu: &VcpuFd, indexes: &[u32]) -> Vec<kvm_msr_entry> {
     let mut all = Vec::with_capacity(indexes.len());
     let mut rest = indexes;
@@ -106,7 +106,7 @@ fn read_msrs(vcpu: &VcpuFd, indexes: &[u32]) -> Vec<kvm_msr_entry> {
     all
 }
 
-/// Writes them back. One that can only be read keeps its value anyway.
+/// Writes the registers. A register that can only be read is skipped, and keeps its value anyway.
 fn write_msrs(vcpu: &VcpuFd, all: &[kvm_msr_entry]) {
     let mut rest = all;
     while !rest.is_empty() {
@@ -125,9 +125,9 @@ fn entry(index: u32) -> kvm_msr_entry {
     }
 }
 
-/// Whether the guest has the I/O APIC let the interrupt of this pin through. It doesn't before its kernel has a driver for what is
-/// connected there.
-pub(super) fn lets_through(vm: &VmFd, pin: u32) -> bool {
+/// Whether the guest has unmasked the interrupt of this pin of the I/O APIC. The pin stays masked until the guest's kernel has a driver for
+/// the device that is connected to it.
+pub(super) fn is_unmasked(vm: &VmFd, pin: u32) -> bool {
     /// The mask bit of an entry (82093AA I/O APIC datasheet, section 3.2.4).
     const MASKED: u64 = 1 << 16;
 
@@ -153,10 +153,10 @@ pub struct ChipState {
 }
 
 impl ChipState {
-    /// That of `vm` now.
+    /// Reads the present state of `vm`.
     ///
     /// # Errors
-    /// KVM doesn't tell it.
+    /// KVM refuses to read the state.
     pub fn read(vm: &VmFd) -> Result<Self, MachineError> {
         let chips = [
             KVM_IRQCHIP_PIC_MASTER,
@@ -181,10 +181,10 @@ impl ChipState {
         })
     }
 
-    /// Has them start anew.
+    /// Resets the controllers and the timer of `vm` to this state.
     ///
     /// # Errors
-    /// KVM refuses it.
+    /// KVM refuses to set the state.
     pub fn restore(&self, vm: &VmFd) -> Result<(), MachineError> {
         for controller in &self.controllers {
             vm.set_irqchip(controller)

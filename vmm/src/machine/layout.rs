@@ -33,39 +33,39 @@ pub const BOOT_STACK: u64 = 0x8ff0;
 
 /// Page map level 4 of the boot page tables.
 pub const BOOT_PML4: u64 = 0x9000;
-/// Page directory pointer table, its first [`BOOT_PAGE_DIRECTORIES`] entries used.
+/// Page directory pointer table. Its first [`BOOT_PAGE_DIRECTORIES`] entries are used.
 pub const BOOT_PDPT: u64 = 0xa000;
 /// First of the page directories, which map 2 MiB pages.
 pub const BOOT_PAGE_DIRECTORY: u64 = 0xb000;
-/// Number of page directories: 1 GiB each.
+/// Number of page directories. Each maps 1 GiB.
 pub const BOOT_PAGE_DIRECTORIES: u64 = 4;
 
 /// Kernel command line, NUL-terminated.
 pub const COMMAND_LINE: u64 = 0x20000;
-/// Longest command line in bytes, without its NUL (kernel: `COMMAND_LINE_SIZE` is 2048 on x86).
+/// Maximum length of the command line in bytes, without its NUL (kernel: `COMMAND_LINE_SIZE` is 2048 on x86).
 pub const COMMAND_LINE_MAX: usize = 2047;
 
-/// End of the memory below 1 MiB that the guest may use as it likes.
+/// End of the memory below 1 MiB that is free for the guest.
 pub const LOW_MEMORY_END: u64 = 0x9fc00;
-/// ACPI tables, RSDP first: in the area which the ACPI specification (section 5.2.5.1) says
-/// operating systems search for the RSDP.
+/// ACPI tables, of which the RSDP is the first. They are in the area where operating systems search for the RSDP (ACPI specification,
+/// section 5.2.5.1).
 pub const ACPI_TABLES: u64 = 0xe0000;
-/// Where a PC's processor starts after reset, and where kernels jump to reset a PC by its
-/// firmware: `f000:fff0`. The ACPI tables end below it.
+/// The reset vector, `f000:fff0`, where a PC's processor starts after reset, and to which kernels jump to reset a PC by its firmware. The
+/// ACPI tables end below it.
 pub const RESET_VECTOR: u64 = 0xf_fff0;
-/// Where memory that no PC convention claims begins; kernels are loaded from here on.
+/// Start of the memory that no PC convention uses. Kernels are loaded from here on.
 pub const HIGH_MEMORY: u64 = 0x10_0000;
 
 /// Start of the hole below 4 GiB, in which there is no memory.
 pub const GAP_START: u64 = 0xc000_0000;
-/// End of the hole: memory goes on here.
+/// End of the hole, where memory continues.
 pub const GAP_END: u64 = 0x1_0000_0000;
 
 /// Registers of the first virtio-mmio device, within the hole. Those of the others follow, 4 KiB apart.
 pub const VIRTIO_MMIO: u32 = 0xd000_0000;
-/// Interrupt (GSI) of the first virtio-mmio device: the first that isn't a PC's.
+/// Interrupt (GSI) of the first virtio-mmio device: the first one that isn't a PC's.
 pub const VIRTIO_MMIO_GSI: u32 = 5;
-/// Most virtio-mmio devices.
+/// Maximum number of virtio-mmio devices.
 pub const VIRTIO_DEVICES_MAX: usize = 32;
 
 /// Interrupt (GSI) of the power button: the last one of the I/O APIC, far from those of virtio devices.
@@ -87,7 +87,7 @@ pub const COM1_PORTS: u16 = 8;
 /// Interrupt (GSI) of COM1.
 pub const COM1_IRQ: u32 = 4;
 
-/// Least guest memory, in bytes.
+/// Minimum size of guest memory in bytes.
 pub const MEMORY_MIN: u64 = 32 << 20;
-/// Most virtual processors.
+/// Maximum number of vCPUs.
 pub const CPUS_MAX: u16 = 64;

@@ -1,4 +1,4 @@
-//! Guest memory: where it lies, whether the host has it, and its KVM slots.
+//! Guest memory: its address ranges, the check that the host has enough memory, and the KVM slots.
 
 use std::io;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use super::backing::MemoryOptions;
 use super::error::{MachineError, kvm};
 use super::layout;
 
-/// Guest memory as everything in this program sees it.
+/// Guest memory, in the type that all parts of kvmprof use.
 pub type GuestMemory = vm_memory::GuestMemoryMmap<()>;
 
 const PAGE_SIZE: u64 = 4096;
-/// Bytes of the lowest memory: where small kernels are loaded.
+/// Size in bytes of the lowest memory, where small kernels are loaded.
 const LOW: usize = 8 << 20;
 
-/// Splits `bytes` of memory around the 32-bit gap: (guest-physical address, bytes) of each part.
+/// Splits `bytes` bytes of memory around the 32-bit gap. Returns the guest-physical address and the size in bytes of each part.
 #[must_use]
 pub fn memory_ranges(bytes: u64) -> Vec<(u64, u64)> {
     let below = bytes.min(layout::GAP_START);
@@ -35,10 +35,10 @@ pub fn memory_ranges(bytes: u64) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Maps the memory that is asked for. Pages are taken from the host when they are touched.
+/// Maps guest memory as `options` say. The host provides its pages when they are accessed first.
 ///
 /// # Errors
-/// If the size is unusable, the host doesn't have as much, or it can't be mapped.
+/// The size isn't usable, the host doesn't have enough memory, or the memory can't be mapped.
 pub fn allocate(options: &MemoryOptions) -> Result<GuestMemory, MachineError> {
     let bytes = options.bytes;
     if bytes < layout::MEMORY_MIN {
@@ -50,8 +50,7 @@ pub fn allocate(options: &MemoryOptions) -> Result<GuestMemory, MachineError> {
     if !bytes.is_multiple_of(PAGE_SIZE) {
         return Err(MachineError::UnalignedMemory(bytes));
     }
-    // The mapping itself would succeed (it reserves nothing), and the host would
-    // kill us much later, so ask beforehand.
+    // The mapping itself would succeed, because it reserves nothing. The host would kill this process much later, so check beforehand.
     if options.takes_free_memory()
         && let Some(available) = available_on_host()
         && bytes > available
@@ -90,7 +89,7 @@ fn map_region(
         source,
     };
     let size = usize::try_from(length).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
-    // Huge pages are reserved at once, so that the host can't lack them later, when that would be the end.
+    // Huge pages are reserved at once, because a lack of them later would kill this process.
     let reserve = match options.takes_free_memory() {
         true => libc::MAP_NORESERVE,
         false => 0,
@@ -113,7 +112,7 @@ fn map_region(
     GuestRegionMmap::new(region, GuestAddress(address)).ok_or_else(beyond)
 }
 
-/// What a guest has in its memory is no concern of whoever gets a core dump of kvmprof, which would be as long, too.
+/// Excludes guest memory from core dumps of kvmprof: it isn't meant for those who get a dump, and would make the dump as long as itself.
 fn keep_out_of_core_dumps(memory: &GuestMemory) {
     for region in memory.iter() {
         let length = usize::try_from(region.len()).unwrap_or(0);
@@ -122,9 +121,9 @@ fn keep_out_of_core_dumps(memory: &GuestMemory) {
     }
 }
 
-/// Guests run faster on huge pages, and a sample, which looks into guest memory with a cold TLB,
-/// is cheaper. A host without them does as well as it can. The lowest memory has to wait for [`started`]: a small kernel and
-/// what it is started with use a few pages of it, and to clear huge ones for them takes a good part of the start.
+/// Asks the host for huge pages. Guests run faster on them, and samples, which read guest memory with a cold TLB, cost less. It is no error
+/// if the host has none. The lowest memory has to wait for [`started`]: a small kernel and its boot parameters use a few pages of it, and
+/// clearing huge pages for them takes a large part of the start.
 fn ask_for_huge_pages(memory: &GuestMemory) {
     for region in memory.iter() {
         let length = usize::try_from(region.len()).unwrap_or(0);
@@ -138,7 +137,7 @@ fn ask_for_huge_pages(memory: &GuestMemory) {
     }
 }
 
-/// The guest's kernel is in `memory`: from now on the host may put huge pages into the lowest memory, too.
+/// Lets the host use huge pages for the lowest memory, too. Call this when the guest's kernel is in `memory`.
 pub fn started(memory: &GuestMemory) {
     for region in memory.iter() {
         // SAFETY: the range is a part of the region's own mapping; the advice changes no contents.
@@ -152,7 +151,7 @@ pub fn started(memory: &GuestMemory) {
     }
 }
 
-/// Bytes at the beginning of `region` that are the lowest memory.
+/// Size in bytes of the part of `region` that is lowest memory. The part is at the region's beginning.
 fn low_part(region: &GuestRegionMmap<()>) -> usize {
     match region.start_addr().0 {
         0 => LOW.min(usize::try_from(region.len()).unwrap_or(0)),
@@ -160,8 +159,8 @@ fn low_part(region: &GuestRegionMmap<()>) -> usize {
     }
 }
 
-/// Gives the pages of a range of guest memory back to the host: they read as zeroes from now on. What lies outside of guest
-/// memory is left out. `address` and `bytes` are multiples of the host's page size. Returns how many bytes were given back.
+/// Gives the pages of a range of guest memory back to the host. They read as zeroes from now on. Parts of the range outside guest memory
+/// are ignored. `address` and `bytes` are multiples of the host's page size. Returns the number of bytes that were given back.
 pub fn give_back(memory: &GuestMemory, address: GuestAddress, bytes: u64) -> u64 {
     let end = address.0.saturating_add(bytes);
     let mut given = 0;
@@ -175,7 +174,7 @@ pub fn give_back(memory: &GuestMemory, address: GuestAddress, bytes: u64) -> u64
     given
 }
 
-/// Gives `bytes` of `region`, from `offset` on, back to the host; both lie within it.
+/// Gives `bytes` bytes of `region` from `offset` on back to the host. The range is within the region.
 fn give_back_part(region: &GuestRegionMmap<()>, offset: u64, bytes: u64) -> io::Result<()> {
     if let Some(file) = region.file_offset() {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -199,7 +198,7 @@ fn give_back_part(region: &GuestRegionMmap<()>, offset: u64, bytes: u64) -> io::
 /// Makes all of `memory` zero, and gives its pages back to the host.
 ///
 /// # Errors
-/// If the host refuses that.
+/// The host refuses that.
 pub(super) fn clear(memory: &GuestMemory) -> Result<(), MachineError> {
     for region in memory.iter() {
         match region.file_offset() {
@@ -221,11 +220,11 @@ fn clear_private(region: &GuestRegionMmap<()>) -> io::Result<()> {
     }
 }
 
-/// Takes the file's contents away, which all who map it see.
+/// Clears the contents of the file, also for other programs that map it.
 fn clear_file(region: &GuestRegionMmap<()>, place: &FileOffset) -> io::Result<()> {
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match fallocate(place.file(), hole, place.start(), region.len()) {
-        // A file system without holes.
+        // The file system doesn't support holes.
         Err(Errno::OPNOTSUPP) => {}
         result => return Ok(result?),
     }
@@ -240,10 +239,10 @@ fn clear_file(region: &GuestRegionMmap<()>, place: &FileOffset) -> io::Result<()
     Ok(())
 }
 
-/// Hands guest memory to KVM, a slot for each region.
+/// Registers guest memory with KVM, in a slot for each region.
 ///
 /// # Errors
-/// If KVM refuses a slot.
+/// KVM refuses a slot.
 pub fn register(vm: &VmFd, memory: &GuestMemory) -> Result<(), MachineError> {
     for (slot, region) in (0u32..).zip(memory.iter()) {
         let slot = kvm_userspace_memory_region {
@@ -261,8 +260,8 @@ pub fn register(vm: &VmFd, memory: &GuestMemory) -> Result<(), MachineError> {
     Ok(())
 }
 
-/// Bytes that the host could give a guest: `MemAvailable` and free swap of `/proc/meminfo`
-/// (proc_meminfo(5)). None where that file can't be read.
+/// Number of bytes that the host can give a guest: `MemAvailable` and free swap of `/proc/meminfo` (proc_meminfo(5)). `None` if that file
+/// can't be read.
 fn available_on_host() -> Option<u64> {
     parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
@@ -297,7 +296,7 @@ mod tests {
             MemoryBacking::File(folder.path().join("memory")),
         ] {
             check_clear(&MemoryOptions {
-                // With memory on both sides of the gap.
+                // The memory is on both sides of the gap.
                 bytes: layout::GAP_START + (1 << 20),
                 backing,
             });

@@ -1,4 +1,4 @@
-//! The machine: memory, kernel, tables, vCPUs and devices, made out of a [`MachineConfig`].
+//! The machine: memory, kernel, tables, vCPUs and devices, which are made from a [`MachineConfig`].
 
 mod acpi;
 mod backing;
@@ -50,14 +50,14 @@ use cpuid::CpuidTemplate;
 use error::kvm as kvm_error;
 use initial_state::ChipState;
 
-/// What machine is wanted.
+/// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
     /// The guest's kernel.
     pub kernel: KernelSource,
-    /// Its initial RAM disk, if any.
+    /// The guest's initial RAM disk, if it has one.
     pub initrd: Option<PathBuf>,
-    /// Its command line: printable ASCII, at most [`layout::COMMAND_LINE_MAX`] bytes.
+    /// The kernel's command line: printable ASCII, at most [`layout::COMMAND_LINE_MAX`] bytes.
     pub command_line: String,
     /// Guest memory.
     pub memory: MemoryOptions,
@@ -73,18 +73,18 @@ pub struct Machine {
     pub memory: GuestMemory,
     /// The vCPUs, whose indexes are their APIC ids.
     pub vcpus: Vec<VcpuFd>,
-    /// The state in which each of them starts.
+    /// The initial state of each vCPU.
     pub vcpu_states: Vec<VcpuState>,
     /// The whole kernel file, for introspection.
     pub image: Arc<[u8]>,
-    /// How that file is entered.
+    /// The way in which the kernel is entered.
     pub kind: ImageKind,
     /// Answers the vCPUs' I/O exits.
     pub devices: Arc<MachineDevices>,
     boot: Boot,
     chips: ChipState,
     power_button: EventFd,
-    /// The threads of devices that have their own.
+    /// The threads of devices that have threads of their own.
     device_threads: Mutex<Vec<DeviceThread>>,
 }
 
@@ -93,16 +93,15 @@ pub struct Machine {
 pub struct VirtioDevices {
     /// The console device, which comes first.
     pub console: Option<ConsolePorts>,
-    /// The others, in this order.
+    /// The other devices, in the order of their slots.
     pub others: Vec<Box<dyn VirtioParts>>,
 }
 
 impl Machine {
-    /// Builds the machine that `config` describes, with these `virtio` devices; its console's output goes to `console`.
+    /// Builds the machine that `config` describes, with these `virtio` devices. Its serial port's output goes to `console`.
     ///
     /// # Errors
-    /// If the configuration can't be met: unusable files, sizes or numbers, or a host that
-    /// lacks something. The message says which.
+    /// The configuration can't be met: a file, a size or a number isn't usable, or the host lacks something. The message says which.
     pub fn build(
         kvm: &Kvm,
         config: &MachineConfig,
@@ -150,7 +149,7 @@ impl Machine {
         })
     }
 
-    /// Ends the devices' threads, which finish what they are at. To be called when no vCPU runs any more.
+    /// Ends the devices' threads, which finish their present work before. Call this when no vCPU runs any more.
     pub fn end_devices(&self) {
         let mut threads = lock(&self.device_threads);
         for thread in &*threads {
@@ -159,13 +158,14 @@ impl Machine {
         threads.clear();
     }
 
-    /// Whether the guest's kernel has a driver for the power button's events: it lets their interrupt through.
+    /// Whether the guest's kernel has a driver for the power button's events: it has unmasked their interrupt.
     #[must_use]
     pub fn hears_power_button(&self) -> bool {
-        initial_state::lets_through(&self.vm, layout::POWER_BUTTON_GSI)
+        initial_state::is_unmasked(&self.vm, layout::POWER_BUTTON_GSI)
     }
 
-    /// The initial RAM disk that the machine starts with, opened once more. Who else has it moves its position: read it by offsets.
+    /// Another descriptor of the initial RAM disk with which the machine starts. The descriptors share one position: read the file by
+    /// offsets.
     ///
     /// # Errors
     /// The host has no descriptor left.
@@ -175,17 +175,17 @@ impl Machine {
 
     /// Presses the power button.
     pub fn press_power_button(&self) {
-        // A full counter has raised the interrupt already.
+        // If the counter is full, the interrupt has been raised already.
         let _ = self.power_button.write(1);
     }
 
-    /// Brings all but the vCPUs into the state in which the machine starts. No vCPU may run meanwhile; each has to be given
-    /// its own state before it does.
+    /// Resets everything except the vCPUs to the machine's initial state. No vCPU may run meanwhile. Each vCPU has to be reset to its own
+    /// initial state before it runs again.
     ///
     /// # Errors
-    /// If the host refuses a part of it, or the initial RAM disk can't be read any more.
+    /// The host refuses a part of the reset, or the initial RAM disk can't be read any more.
     pub fn restart(&self) -> Result<(), MachineError> {
-        // Before memory: from here on no device touches that.
+        // This comes before memory, because a device doesn't access memory after its reset.
         self.devices.reset();
         memory::clear(&self.memory)?;
         self.boot.load(&self.memory)?;
@@ -220,16 +220,15 @@ impl VirtioDevices {
     }
 }
 
-/// The command line that the kernel gets. Linux finds virtio devices by ACPI, and would find them a
-/// second time, in vain, by words on the command line; who has no ACPI needs a word for each (kernel:
-/// Documentation/admin-guide/kernel-parameters.txt, `virtio_mmio.device`).
+/// The kernel's command line. Linux finds virtio devices by ACPI, and would find them a second time, in vain, by words on the command line.
+/// A kernel without ACPI needs a word for each device (kernel: Documentation/admin-guide/kernel-parameters.txt, `virtio_mmio.device`).
 fn command_line(asked: &str, linux: bool, virtio: &[VirtioSlot]) -> String {
     let word = |name: &str| asked.split_whitespace().any(|word| word.starts_with(name));
     let has_acpi = linux && !word("acpi=off");
     if has_acpi || virtio.is_empty() || word("virtio_mmio.device=") {
         return asked.to_owned();
     }
-    // In front, for what follows a lone `--` isn't the kernel's.
+    // The words come first, because those after a lone `--` aren't for the kernel.
     let mut line = String::new();
     for slot in virtio {
         let kibibytes = slot.size / 1024;
@@ -240,13 +239,12 @@ fn command_line(asked: &str, linux: bool, virtio: &[VirtioSlot]) -> String {
     line.trim_end().to_owned()
 }
 
-/// A virtual machine with memory, in-kernel interrupt controllers and timer.
+/// Makes a virtual machine with memory, and with interrupt controllers and a timer in KVM.
 fn create_vm(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, MachineError> {
     let vm = kvm
         .create_vm()
         .map_err(kvm_error("a virtual machine (KVM_CREATE_VM)"))?;
-    // Memory first: a change of it waits for readers (SRCU) that the controllers bring along,
-    // which took 4 ms of the start.
+    // Memory comes first: a change of it waits for readers (SRCU) that the controllers add. That took 4 ms of the start.
     memory::register(&vm, memory)?;
     let tss = usize::try_from(layout::KVM_TSS).unwrap_or(usize::MAX);
     vm.set_identity_map_address(layout::KVM_IDENTITY_MAP)
@@ -255,7 +253,7 @@ fn create_vm(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, MachineError> {
         .map_err(kvm_error("KVM_SET_TSS_ADDR"))?;
     vm.create_irq_chip()
         .map_err(kvm_error("interrupt controllers (KVM_CREATE_IRQCHIP)"))?;
-    // The guests that calibrate their clock by it find port 0x61, too.
+    // Guests that calibrate their clock by the timer also find port 0x61.
     vm.create_pit2(kvm_pit_config {
         flags: KVM_PIT_SPEAKER_DUMMY,
         ..Default::default()
@@ -277,7 +275,7 @@ fn create_vcpus(
         let vcpu = vm
             .create_vcpu(u64::from(index))
             .map_err(kvm_error("a vCPU (KVM_CREATE_VCPU)"))?;
-        // First of all: what else may be set depends on it.
+        // This comes first, because it determines what else may be set.
         vcpu.set_cpuid2(&cpuid.for_vcpu(index)?)
             .map_err(kvm_error("the CPUID table (KVM_SET_CPUID2)"))?;
         registers::set_up(

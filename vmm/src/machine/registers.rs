@@ -1,4 +1,4 @@
-//! The state in which vCPUs start: segments, paging, model-specific registers, local APIC.
+//! The initial state of vCPUs: segments, paging, model-specific registers, local APIC.
 
 use kvm_bindings::{
     KVM_MP_STATE_RUNNABLE, Msrs, kvm_dtable, kvm_fpu, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
@@ -19,20 +19,20 @@ const CR0_PG: u64 = 1 << 31;
 const CR4_PAE: u64 = 1 << 5;
 const EFER_LME: u64 = 1 << 8;
 const EFER_LMA: u64 = 1 << 10;
-/// The bit of RFLAGS that is always set; interrupts are off.
+/// The bit of RFLAGS that is always set. With this bit alone, interrupts are off.
 const RFLAGS_RESERVED: u64 = 1 << 1;
 
-// Segment selectors. The Linux boot protocols ask for 0x10 and 0x18.
+// Segment selectors. The Linux boot protocols require 0x10 and 0x18.
 const SELECTOR_CODE: u16 = 0x10;
 const SELECTOR_DATA: u16 = 0x18;
 const SELECTOR_TASK: u16 = 0x20;
-/// Entries of the boot GDT.
+/// Number of entries of the boot GDT.
 const GDT_ENTRIES: usize = 5;
 
-/// Where and how one vCPU starts.
+/// The start of one vCPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// How the kernel is entered.
+    /// The way in which the kernel is entered.
     pub kind: ImageKind,
     /// Address of the first instruction.
     pub address: u64,
@@ -43,7 +43,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether the vCPU runs from the start on, rather than wait for another to start it.
+    /// Whether the vCPU runs from the start, and doesn't wait for another vCPU to start it.
     fn starts(&self) -> bool {
         self.vcpu == 0 || self.kind == ImageKind::StartAll
     }
@@ -78,7 +78,7 @@ impl Entry {
         }
     }
 
-    /// Changes the registers after reset to those of the entry point.
+    /// Changes the registers after reset to those at the entry point.
     fn special_registers(&self, reset: kvm_sregs) -> kvm_sregs {
         let code = code_segment(self.is_64_bit());
         let data = data_segment();
@@ -95,7 +95,7 @@ impl Entry {
                 limit: 8 * 5 - 1,
                 ..Default::default()
             },
-            // No interrupt table: a fault before the guest has its own is a triple fault.
+            // There is no interrupt table: a fault before the guest has its own table is a triple fault.
             idt: kvm_dtable::default(),
             cr0: CR0_PE | CR0_ET,
             cr4: 0,
@@ -112,10 +112,10 @@ impl Entry {
     }
 }
 
-/// Writes the GDT and page tables that every vCPU starts with.
+/// Writes the GDT and the page tables with which every vCPU starts.
 ///
 /// # Errors
-/// If guest memory is too small for them, which no accepted memory size is.
+/// Guest memory is too small for them. No accepted memory size is that small.
 pub(super) fn write_boot_tables(memory: &GuestMemory, kind: ImageKind) -> Result<(), MachineError> {
     let write = |bytes: &[u8], address: u64| {
         memory
@@ -140,7 +140,7 @@ fn table_bytes(entries: &[u64]) -> Vec<u8> {
         .collect()
 }
 
-/// The page tables, each with its address: the first 4 GiB one to one in 2 MiB pages.
+/// The page tables, each with its address. They map the first 4 GiB one to one in pages of 2 MiB.
 fn boot_page_tables() -> Vec<(u64, Vec<u64>)> {
     const PRESENT_WRITABLE: u64 = 0b11;
     const LARGE_PAGE: u64 = 1 << 7;
@@ -224,7 +224,7 @@ fn data_segment() -> kvm_segment {
     }
 }
 
-/// VT-x demands a busy task state segment, though nothing ever uses this one.
+/// The task state segment. Nothing uses it, but VT-x requires a busy one.
 fn task_segment() -> kvm_segment {
     /// 32-bit (or 64-bit) TSS, busy.
     const TYPE_TASK_BUSY: u8 = 0b1011;
@@ -249,16 +249,16 @@ fn flat_segment() -> kvm_segment {
     }
 }
 
-/// Brings a new vCPU into the state in which its guest expects it.
+/// Sets the state of a new vCPU that its guest expects.
 ///
 /// # Errors
-/// If KVM refuses a part of it.
+/// KVM refuses a part of the state.
 pub(super) fn set_up(vcpu: &VcpuFd, entry: &Entry) -> Result<(), MachineError> {
     set_msrs(vcpu)?;
     set_floating_point(vcpu)?;
     set_local_interrupts(vcpu)?;
     if !entry.starts() {
-        // The in-kernel APIC keeps it waiting for INIT and SIPI.
+        // KVM's local APIC makes the vCPU wait for INIT and SIPI.
         return Ok(());
     }
     let reset = vcpu
@@ -287,7 +287,7 @@ fn set_msrs(vcpu: &VcpuFd) -> Result<(), MachineError> {
     const MTRR_ENABLE: u64 = 1 << 11;
     const MTRR_WRITE_BACK: u64 = 6;
 
-    // What firmware would have done: without it Linux finds its memory uncached.
+    // On a PC, firmware sets these. Without them, Linux would find its memory uncached.
     let wanted = [
         (IA32_MISC_ENABLE, FAST_STRINGS),
         (IA32_PAT, PAT_RESET),
@@ -303,7 +303,7 @@ fn set_msrs(vcpu: &VcpuFd) -> Result<(), MachineError> {
         return Err(refused(kvm_ioctls::Error::new(libc::E2BIG)));
     };
     let done = vcpu.set_msrs(&msrs).map_err(refused)?;
-    // KVM stops at the first one it doesn't know.
+    // KVM stops at the first register that it doesn't know.
     match wanted.get(done) {
         Some((index, _)) => Err(MachineError::Msr(*index)),
         None => Ok(()),
@@ -311,7 +311,7 @@ fn set_msrs(vcpu: &VcpuFd) -> Result<(), MachineError> {
 }
 
 fn set_floating_point(vcpu: &VcpuFd) -> Result<(), MachineError> {
-    /// FCW and MXCSR after FNINIT and reset: all exceptions masked.
+    /// FCW after FNINIT and MXCSR after reset: all exceptions are masked.
     const FCW_RESET: u16 = 0x37f;
     const MXCSR_RESET: u32 = 0x1f80;
     vcpu.set_fpu(&kvm_fpu {
@@ -322,7 +322,7 @@ fn set_floating_point(vcpu: &VcpuFd) -> Result<(), MachineError> {
     .map_err(kvm("the initial floating-point state (KVM_SET_FPU)"))
 }
 
-/// Wires the local APIC's inputs as firmware does: LINT0 to the PIC, LINT1 to NMI.
+/// Sets the local APIC's inputs as firmware does: LINT0 for the PIC, and LINT1 for NMI.
 fn set_local_interrupts(vcpu: &VcpuFd) -> Result<(), MachineError> {
     const LVT_LINT0: usize = 0x350;
     const LVT_LINT1: usize = 0x360;

@@ -1,12 +1,12 @@
-//! Where virtio devices are: the registers and the interrupt of each.
+//! The slots of virtio devices: the registers and the interrupt of each.
 
 use kvmprof_devices::virtio::REGISTERS_SIZE;
 
 use super::error::MachineError;
 use super::layout;
 
-/// Interrupts (GSIs) for virtio devices: pins of the I/O APIC from the first that isn't a PC's, without those of a PC's clock
-/// (8, which KVM treats apart), coprocessor (13) and power button ([`layout::POWER_BUTTON_GSI`]).
+/// Interrupts (GSIs) for virtio devices: the pins of the I/O APIC from the first that isn't a PC's on, except those of a PC's clock (8,
+/// which KVM treats specially), coprocessor (13) and power button ([`layout::POWER_BUTTON_GSI`]).
 const LINES: [u32; 16] = [
     layout::VIRTIO_MMIO_GSI,
     6,
@@ -31,7 +31,7 @@ const LINES: [u32; 16] = [
 pub struct VirtioSlot {
     /// Guest-physical address of its registers, within the 32-bit gap.
     pub address: u32,
-    /// Bytes of its registers.
+    /// Size of its registers in bytes.
     pub size: u32,
     /// Its interrupt, edge-triggered: a GSI from 5 to 22.
     pub gsi: u32,
@@ -39,11 +39,11 @@ pub struct VirtioSlot {
     pub shared: bool,
 }
 
-/// The places of `count` devices. Where there are more devices than interrupts they share some, but the first, which is the
-/// console, keeps its own.
+/// The slots of `count` devices. If there are more devices than interrupts, devices share interrupts. The first device, which is the
+/// console, doesn't.
 ///
 /// # Errors
-/// If there are more than [`layout::VIRTIO_DEVICES_MAX`].
+/// There are more devices than [`layout::VIRTIO_DEVICES_MAX`].
 pub fn slots(count: usize) -> Result<Vec<VirtioSlot>, MachineError> {
     if count > layout::VIRTIO_DEVICES_MAX {
         return Err(MachineError::TooManyDevices { asked: count });

@@ -1,4 +1,4 @@
-//! Calls of profil and pcsample.
+//! Calls of profil(2) and pcsample(2).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ impl ProfiledProcesses {
     /// Carries out `call`, with its `ranges`. Returns what the function returns.
     ///
     /// # Errors
-    /// EINVAL for what the function's page refuses; ENOSPC when too many processes are profiled. Nothing has changed then.
+    /// EINVAL for what the function's page refuses; ENOSPC if too many processes are profiled. Nothing has changed then.
     pub fn call(&self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
         let result = self.carry_out(call, ranges);
         self.off_at.store(UNKNOWN, Ordering::Relaxed);
@@ -23,7 +23,7 @@ impl ProfiledProcesses {
     fn carry_out(&self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
         if let Some(process) = self.newest(call.pid) {
             let mut account = process.account();
-            // Under this pid there is another program now, or another process.
+            // Another program has this pid now, or another process.
             if account.ended.is_none() && process.program != call.program {
                 account.end(State::Executed);
             }
@@ -49,10 +49,10 @@ impl ProfiledProcesses {
         Ok(returned)
     }
 
-    /// Adds a process; if there is no room, in place of one that nothing is stored for.
+    /// Adds a process. If the list is full, the process replaces one whose ticks aren't stored.
     ///
     /// # Errors
-    /// ENOSPC when ticks of all of them are stored.
+    /// ENOSPC if the list is full, and the ticks of all its processes are stored.
     pub(super) fn add(&self, process: ProfiledProcess) -> Result<Arc<ProfiledProcess>, Errno> {
         let process = Arc::new(process);
         let mut result = Ok(Arc::clone(&process));

@@ -1,10 +1,9 @@
-//! profil(2) and pcsample(2): the processes of the guest that are profiled, and the stores into their memory.
+//! profil(2) and pcsample(2): the guest's profiled processes, and the stores into their memory.
 //!
-//! The event thread carries out calls ([`ProfiledProcesses`]). A tick is stored by the thread of the vCPU that takes it,
-//! while the vCPU stands still ([`VcpuStores`]). Both share each process's [`Profile`], under a lock that nobody holds for
-//! longer than a store takes.
+//! The event thread carries out calls ([`ProfiledProcesses`]). The thread of the vCPU that takes a tick stores it, while the vCPU stands
+//! still ([`VcpuStores`]). Both share each process's [`Profile`] under a lock, which is held for no longer than a store takes.
 //!
-//! Buffers that the device keeps are filled elsewhere; when their processes end is noticed here ([`Watch`]).
+//! Buffers that the device keeps are filled elsewhere. The end of their processes is detected here ([`Watch`]).
 
 mod call;
 mod process_memory;
@@ -26,25 +25,25 @@ pub use watched::{ProgramEnd, Watch};
 
 /// Maximum number of processes that are profiled at once.
 const MAX_PROCESSES: usize = 1024;
-/// How long a process is remembered that has ended: a process that it has forked may not have run yet.
+/// Time for which an ended process is remembered, because a process that it has forked may not have run yet.
 const MEMORY_OF_ENDED: Duration = Duration::from_secs(2);
 
-/// A process that is profiled, or was.
+/// A process that is or was profiled.
 #[derive(Debug)]
 struct ProfiledProcess {
     pid: i32,
-    /// The bytes that tell its program from others; all zeros when unknown.
+    /// The bytes that identify its program; all zeros if the program is unknown.
     program: [u8; 16],
     account: Mutex<Account>,
 }
 
-/// What changes of a [`ProfiledProcess`].
+/// The state of a [`ProfiledProcess`].
 #[derive(Debug)]
 struct Account {
     profile: Profile,
-    /// The process, once a tick has met it.
+    /// The process, once a tick has found it running.
     instance: Option<ProcessInstance>,
-    /// When the profile was turned on and off, in ns of the guest's CLOCK_MONOTONIC: processes that were forked in between
+    /// The times at which the profile was turned on and off, in ns of the guest's CLOCK_MONOTONIC. Processes that were forked in between
     /// are profiled too.
     on_from: u64,
     on_until: u64,
@@ -58,7 +57,7 @@ impl ProfiledProcess {
 }
 
 impl Account {
-    /// The process has ended, or has executed another program.
+    /// Ends the profile, because the process has ended or has executed another program.
     fn end(&mut self, state: State) {
         self.profile.stop(state);
         self.ended.get_or_insert_with(Instant::now);
@@ -74,30 +73,30 @@ impl Account {
 pub struct ProfiledProcesses {
     list: Mutex<Arc<[Arc<ProfiledProcess>]>>,
     watched: Mutex<Arc<[Arc<WatchedProcess>]>>,
-    /// Counts the changes of the lists; 0: nothing was ever profiled.
+    /// Number of changes of the lists; 0 if no process was ever profiled.
     version: AtomicU64,
-    /// The version at which no tick of any process was stored. Only calls have them stored: they make it [`UNKNOWN`].
+    /// The version of the lists for which no process had its ticks stored. Only a call can turn that on, and sets [`UNKNOWN`].
     off_at: AtomicU64,
-    /// One whose ticks were stored when somebody looked: the next one looks there first.
+    /// A process that had its ticks stored at the last check, and is checked first at the next one.
     one_on: Mutex<Option<Arc<ProfiledProcess>>>,
 }
 
-/// No version.
+/// A number that no version has.
 const UNKNOWN: u64 = u64::MAX;
 
-/// A profiled process for reports.
+/// The report of a profiled process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessReport {
-    /// Its id.
+    /// The process's pid.
     pub pid: i32,
-    /// Its profile's state and account.
+    /// The state and the counts of its profile.
     pub status: Status,
-    /// Whether every tick is stored, or 100 a second.
+    /// Whether every tick is stored, and not just 100 a second.
     pub every_tick: bool,
 }
 
 impl ProfiledProcesses {
-    /// All of them, in the order of their first calls.
+    /// The reports of all processes, in the order of their first calls.
     pub fn reports(&self) -> Vec<ProcessReport> {
         let report = |process: &Arc<ProfiledProcess>| {
             let account = process.account();
@@ -117,7 +116,7 @@ impl ProfiledProcesses {
         newest.find(|process| process.pid == pid).cloned()
     }
 
-    /// The state and the account of the newest profile of process `pid`.
+    /// The state and the counts of the newest profile of process `pid`.
     pub fn status(&self, pid: i32) -> Option<Status> {
         Some(self.newest(pid)?.account().profile.status())
     }
@@ -139,7 +138,7 @@ impl ProfiledProcesses {
         one_on.is_some()
     }
 
-    /// Forgets processes that have ended some time ago.
+    /// Forgets processes that ended some time ago.
     pub fn forget_ended(&self) {
         if self.version.load(Ordering::Relaxed) == 0 {
             return;
@@ -160,7 +159,7 @@ impl ProfiledProcesses {
         }
     }
 
-    /// The guest has ended.
+    /// Ends all profiles, because the guest has ended.
     pub fn end(&self) {
         for process in self.current().iter() {
             process.account().end(State::Ended);
@@ -199,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// pcsample of process `pid`, for so many samples; none: off.
+    /// Calls pcsample of process `pid` for this many samples; 0 turns it off.
     fn pcsample(processes: &ProfiledProcesses, pid: i32, samples: u64) {
         let call = Call {
             function: Function::Pcsample,
@@ -216,7 +215,7 @@ mod tests {
         processes.call(&call, &[]).unwrap();
     }
 
-    /// What was found the last time doesn't outlast what changes it.
+    /// The result of the last check isn't used after a change.
     #[test]
     fn any_is_on_while_one_is() {
         let processes = ProfiledProcesses::default();
@@ -229,13 +228,13 @@ mod tests {
             assert!(processes.any_is_on());
             pcsample(&processes, 2, 0);
             assert!(!processes.any_is_on());
-            // One that is in the list already.
+            // The process is in the list already.
             pcsample(&processes, 1, 10);
             assert!(processes.any_is_on());
             processes.stop();
         }
         assert!(!processes.any_is_on());
-        // A vCPU's thread has found one that was forked.
+        // A vCPU's thread has found a forked process.
         let mut account = Account {
             profile: Profile::default(),
             instance: None,

@@ -8,7 +8,7 @@ use vm_memory::GuestAddress;
 
 use crate::machine::GuestMemory;
 
-/// Bytes of the smallest page.
+/// Size of the smallest page in bytes.
 const PAGE: u64 = 4096;
 
 /// The memory of the process that runs in user mode on a stopped vCPU.
@@ -19,12 +19,12 @@ pub struct StoppedProcess<'a> {
 }
 
 impl StoppedProcess<'_> {
-    /// The physical address of virtual address `address`, which is about to be written.
+    /// The physical address of virtual address `address`, for a write.
     fn place(&self, address: u64) -> Result<GuestAddress, Blocked> {
         let space = AddressSpace::new(self.memory, self.registers);
         space.user_store(address).map_err(|reason| match reason {
             NotWritable::Forbidden => Blocked::Fault,
-            // The kernel brings the page when the process needs it, if the process may write it at all.
+            // The guest's kernel maps the page when the process needs it, if the process may write it at all.
             NotWritable::Absent | NotWritable::ReadOnly => {
                 let may = self
                     .introspector
@@ -38,7 +38,7 @@ impl StoppedProcess<'_> {
         })
     }
 
-    /// Where the `N` bytes from `address` on are, which are about to be written.
+    /// The physical addresses of the `N` bytes from `address` on, for a write.
     fn locate<const N: usize>(&self, address: u64) -> Result<Located<N>, Blocked> {
         let in_page = address % PAGE;
         let first = self.place(address)?;
@@ -58,10 +58,10 @@ impl StoppedProcess<'_> {
     }
 }
 
-/// `N` bytes in physical memory, which may lie on two pages.
+/// The place of `N` bytes in physical memory, which may be on two pages.
 struct Located<const N: usize> {
     first: GuestAddress,
-    /// Where those behind the first `split` bytes are.
+    /// The address of the bytes after the first `split` bytes.
     second: GuestAddress,
     split: usize,
 }
@@ -82,7 +82,7 @@ impl<const N: usize> Located<N> {
     fn write(&self, memory: &GuestMemory, bytes: [u8; N]) -> Result<(), Blocked> {
         let (first, second) = bytes.split_at(self.split);
         if !second.is_empty() {
-            // Not the one half without the other.
+            // One half must not be written without the other.
             if !memory.contains(self.first) {
                 return Err(Blocked::Fault);
             }

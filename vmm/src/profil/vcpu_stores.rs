@@ -1,4 +1,4 @@
-//! What a vCPU's thread stores at its ticks.
+//! Stores that a vCPU's thread makes at its ticks.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -12,15 +12,15 @@ use super::process_memory::StoppedProcess;
 use super::{Account, ProfiledProcess, ProfiledProcesses, WatchedProcess};
 use crate::vcpu::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 
-/// Maximum number of watched processes that are looked at when a vCPU is asked something: each may take a search.
+/// Maximum number of watched processes that are checked at a request to a vCPU, because each may take a search.
 const MAX_LOOKS: usize = 16;
 
-/// Stores the ticks of one vCPU that find a profiled process in user mode.
+/// Stores the ticks of one vCPU at which a profiled process is in user mode.
 #[derive(Debug)]
 pub struct VcpuStores {
     processes: Arc<ProfiledProcesses>,
     phase: Phase,
-    /// The list of processes as of this version.
+    /// The version of the lists below.
     version: u64,
     list: Arc<[Arc<ProfiledProcess>]>,
     watched: Arc<[Arc<WatchedProcess>]>,
@@ -30,7 +30,7 @@ pub struct VcpuStores {
 }
 
 impl VcpuStores {
-    /// Stores ticks of `processes`.
+    /// The stores of a vCPU for `processes`.
     pub fn new(processes: Arc<ProfiledProcesses>) -> Self {
         Self {
             processes,
@@ -43,17 +43,17 @@ impl VcpuStores {
         }
     }
 
-    /// The clock runs at `hz` ticks a second from now on.
+    /// Notes that the clock runs at `hz` ticks a second from now on.
     pub fn set_hz(&mut self, hz: u32) {
         self.phase = Phase::new(hz, RATE_HZ);
     }
 
-    /// So many ticks have passed that took no sample.
+    /// Notes that `ticks` ticks have passed without a sample.
     pub fn pass(&mut self, ticks: u64) {
         self.phase.pass(ticks);
     }
 
-    /// A tick has found `sample` on `vcpu`.
+    /// Stores a tick that has taken `sample` on `vcpu`, and checks one process in turn.
     pub fn tick(&mut self, sample: &Sample, vcpu: StoppedVcpu<'_>) {
         let is_counted = self.phase.pass(1) == 1;
         self.follow();
@@ -97,13 +97,13 @@ impl VcpuStores {
         self.last = Some((instance, process));
     }
 
-    /// Whether processes are watched, which are to be looked at now and then also while no tick comes.
+    /// Whether processes are watched. They have to be checked from time to time, even if there are no ticks.
     pub fn are_watching(&mut self) -> bool {
         self.follow();
         !self.watched.is_empty()
     }
 
-    /// Looks at `time` whether watched processes live, a few in turn, from `vcpu`, which may have been halted for long.
+    /// Checks at `time` whether watched processes still live, a few in turn. `vcpu` may have been halted for long.
     pub fn look(&mut self, vcpu: StoppedVcpu<'_>, time: u64) {
         for _ in 0..self.watched.len().min(MAX_LOOKS) {
             self.ticks += 1;
@@ -113,7 +113,7 @@ impl VcpuStores {
         }
     }
 
-    /// Takes the newest lists of processes.
+    /// Updates the lists of processes.
     fn follow(&mut self) {
         let version = self.processes.version.load(Ordering::Acquire);
         if version != self.version {
@@ -140,7 +140,7 @@ impl VcpuStores {
             let known = account.instance;
             let is_known = known.is_none_or(|known| known.is_same(instance));
             if is_known && known.is_none() && origin.is_none() && process.program != [0; 16] {
-                // Its program can't be told now. Until it can, this may be another one.
+                // The process's program can't be determined now. It may be another one.
                 return None;
             }
             let has_executed = known.is_some_and(|known| known.programs != instance.programs)
@@ -157,8 +157,8 @@ impl VcpuStores {
         self.find_forked(instance, &origin?)
     }
 
-    /// The profile of a process that a profiled one has forked, which hasn't run before. Its parent has to be that one: other
-    /// processes with the same program may have other rights.
+    /// Adds the profile of a process that a profiled process has forked, and that hasn't run before. The profiled process has to be its
+    /// parent: other processes with the same program may have other rights.
     fn find_forked(
         &self,
         instance: &ProcessInstance,
@@ -172,7 +172,7 @@ impl VcpuStores {
             let account = process.account();
             let is_parent = match &account.instance {
                 Some(known) => known.is_same(parent),
-                // No tick has met the one that was on under this pid; who was started before is the same.
+                // No tick has found the profiled process running. A process that was started before the profile is that process.
                 None => parent.started <= account.on_from,
             };
             process.pid == parent.pid
@@ -197,7 +197,7 @@ impl VcpuStores {
         self.processes.add(forked).ok()
     }
 
-    /// Looks whether one of the processes still lives, in turn.
+    /// Checks whether one of the processes still lives, in turn.
     fn check_one(&self, vcpu: StoppedVcpu<'_>) {
         let Some((process, round)) = in_turn(&self.list, self.ticks) else {
             return;
@@ -213,7 +213,7 @@ impl VcpuStores {
         }
     }
 
-    /// Looks at `time` whether one of the watched processes still lives, in turn.
+    /// Checks at `time` whether one of the watched processes still lives, in turn.
     fn check_watched(&self, vcpu: StoppedVcpu<'_>, time: u64) {
         if let Some((process, round)) = in_turn(&self.watched, self.ticks)
             && (process.is_found() || round.is_multiple_of(SEARCH_PERIOD))
@@ -224,7 +224,7 @@ impl VcpuStores {
 }
 
 impl ProfiledProcess {
-    /// Whether its program can be the one with these bytes.
+    /// Whether the process's program can be the one with these bytes.
     fn has_program(&self, program: &[u8; 16]) -> bool {
         self.program == [0; 16] || self.program == *program
     }

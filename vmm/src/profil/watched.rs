@@ -1,4 +1,4 @@
-//! Processes whose ticks are counted elsewhere: what counts them learns here when the process ends, or executes another program.
+//! Watched processes: the ends of processes, or of their programs, for consumers that count ticks of processes elsewhere.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,24 +11,24 @@ use super::{MAX_PROCESSES, ProfiledProcesses};
 use crate::lock::lock;
 use crate::vcpu::StoppedVcpu;
 
-/// A search that doesn't find a process is repeated before that is believed: other vCPUs change the list meanwhile.
+/// Number of searches without a result after which a process has ended: other vCPUs may change the guest's list during a search.
 const SEARCHES: u32 = 2;
 
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: i32,
     found: Mutex<Found>,
-    /// Whether an end has been found: who follows very many asks for no lock.
+    /// Whether `found` has an end. Those who follow very many processes check this without a lock.
     has_ended: AtomicBool,
 }
 
 /// What is known of a [`WatchedProcess`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
-    /// The process, once it was found.
+    /// The process, once it has been found.
     instance: Option<ProcessInstance>,
-    /// Searches that have found no such process.
+    /// Number of searches that haven't found the process.
     missed: u32,
     end: Option<ProgramEnd>,
 }
@@ -36,9 +36,9 @@ struct Found {
 /// The end of the program that a watched process has executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramEnd {
-    /// Why: [`State::Executed`] or [`State::Ended`].
+    /// The reason: [`State::Executed`] or [`State::Ended`].
     pub state: State,
-    /// Ticks from this time on, in ns of CLOCK_MONOTONIC, aren't the program's.
+    /// The time of the end, in ns of CLOCK_MONOTONIC. Ticks from then on aren't those of the program.
     pub time: u64,
 }
 
@@ -51,7 +51,7 @@ impl WatchedProcess {
         }
     }
 
-    /// The end of its program, if it has been noticed. Its ticks until then have been handed over.
+    /// The end of the process's program, if it has been detected. The program's ticks until then have been handed over.
     pub fn end(&self) -> Option<ProgramEnd> {
         if !self.has_ended.load(Ordering::Acquire) {
             return None;
@@ -59,13 +59,13 @@ impl WatchedProcess {
         lock(&self.found).end
     }
 
-    /// Its program has ended, as `found` has it.
+    /// Notes in `found`, which is that of this process, that the program has ended.
     fn end_at(&self, found: &mut Found, state: State, time: u64) {
         found.end_at(state, time);
         self.has_ended.store(true, Ordering::Release);
     }
 
-    /// A tick at `time` has met `instance`, whose pid is this one's, in user mode.
+    /// Notes that a tick at `time` has found `instance`, which has this process's pid, in user mode.
     pub(crate) fn meet(&self, instance: &ProcessInstance, time: u64) {
         let mut found = lock(&self.found);
         match found.instance {
@@ -80,9 +80,9 @@ impl WatchedProcess {
         }
     }
 
-    /// Looks at `time` whether it lives, from `vcpu`, which may run anything.
+    /// Checks at `time` whether the process lives, from `vcpu`, which may run any process.
     pub(super) fn check(&self, vcpu: StoppedVcpu<'_>, time: u64) {
-        // Not locked while it is looked for: ticks go on.
+        // The lock isn't held during the search, so that ticks don't wait for it.
         let before = *lock(&self.found);
         if before.end.is_some() {
             return;
@@ -127,14 +127,14 @@ impl WatchedProcess {
 }
 
 impl Found {
-    /// Of two vCPUs that notice an end, the one whose tick was first is right about its time.
+    /// Notes an end. If two vCPUs detect an end, the time of the earlier tick is right.
     fn end_at(&mut self, state: State, time: u64) {
         let end = self.end.get_or_insert(ProgramEnd { state, time });
         end.time = end.time.min(time);
     }
 }
 
-/// Has a process watched until this is dropped.
+/// The watch of a process, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     processes: Arc<ProfiledProcesses>,
@@ -145,7 +145,7 @@ impl Watch {
     /// Watches process `pid`.
     ///
     /// # Errors
-    /// ENOSPC when too many are watched.
+    /// ENOSPC if too many processes are watched.
     pub fn begin(processes: &Arc<ProfiledProcesses>, pid: i32) -> Result<Self, Errno> {
         let process = Arc::new(WatchedProcess::new(pid));
         let mut is_full = false;
@@ -164,7 +164,7 @@ impl Watch {
         })
     }
 
-    /// The process.
+    /// The watched process.
     pub fn process(&self) -> &WatchedProcess {
         &self.process
     }
@@ -198,7 +198,7 @@ mod tests {
             process.meet(&instance(5, 1), 20);
             assert_eq!(process.end(), None);
             process.meet(&other, 40);
-            // Of another vCPU, which was slower to tell.
+            // Another vCPU has detected the end earlier, and reports it later.
             process.meet(&other, 30);
             process.meet(&instance(5, 1), 50);
             assert_eq!(process.end(), Some(ProgramEnd { state, time: 30 }));

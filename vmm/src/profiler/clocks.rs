@@ -16,20 +16,20 @@ const MAX_WAIT_IN_EXIT: Duration = Duration::from_millis(200);
 /// then ticks are missing in the accounts.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// How the clocks run while they run.
+/// The plan of the clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockPlan {
     /// Ticks a second on each vCPU; 0 if there is no clock.
     pub hz: u32,
-    /// What takes samples.
+    /// The source of samples.
     pub source: ClockSource,
-    /// What takes samples while consumers need more than `source` can capture.
+    /// The source of samples while consumers need more than `source` can capture.
     pub fallback: ClockSource,
-    /// What takes samples for recordings, which need call stacks and mappings.
+    /// The source of samples for recordings, which need call stacks and mappings.
     pub of_recordings: ClockSource,
     /// Whether ticks have a random phase.
     pub jitter: bool,
-    /// Where registers are read.
+    /// The source of registers.
     pub registers: RegisterSource,
 }
 
@@ -62,7 +62,7 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// When the flush began.
+    /// The time at which the flush began.
     pub fn begun(&self) -> Instant {
         self.begun
     }
@@ -85,7 +85,7 @@ impl Clocks {
         }
     }
 
-    /// How the clocks run.
+    /// The plan of the clocks.
     pub fn plan(&self) -> &ClockPlan {
         &self.plan
     }
@@ -95,7 +95,7 @@ impl Clocks {
         self.setting
     }
 
-    /// What takes samples now: [`ClockPlan::fallback`] if that takes samples on any vCPU.
+    /// The source of samples now: [`ClockPlan::fallback`] if that takes samples on any vCPU.
     pub fn source(&self) -> ClockSource {
         let is_in_kernel = || {
             let mut vcpus = self.vcpus.iter();
@@ -319,7 +319,7 @@ mod tests {
         }
         threads[1].0.control.set_halted(true);
         let flush = clocks.flush();
-        // The first one runs and owes nothing; the last one still owes its answer to the change.
+        // The first one runs and needs no request. The last one still has to answer the change.
         assert_eq!(flush.asked, [(1, requested(1)), (2, requested(2))]);
         threads[2].0.control.acknowledge(requested(2));
         assert!(clocks.is_over(&change) && !clocks.is_over(&flush));
@@ -350,7 +350,7 @@ mod tests {
         assert!(clocks.is_over(&flush));
     }
 
-    /// It may be stuck there. One that comes back has the time of all others.
+    /// The thread may be stuck in the exit. If it returns, it has as much time as all others.
     #[test]
     fn a_vcpu_that_answers_an_exit_is_not_waited_for_as_long_as_others() {
         let (mut clocks, threads) = clocks(2);
@@ -395,7 +395,7 @@ mod tests {
         }
     }
 
-    /// A vCPU that is faster than what takes its ticks and maps holds nobody up.
+    /// A vCPU that is faster than the consumers doesn't delay them.
     #[test]
     fn what_comes_meanwhile_is_for_the_next_time() {
         let (mut clocks, mut threads) = clocks(1);
@@ -421,7 +421,7 @@ mod tests {
                 send();
                 send();
             });
-            // All that were there go before the first tick.
+            // All maps that were present come before the first tick.
             assert_eq!(taken.len(), expected);
             assert!(taken.is_sorted());
         }

@@ -1,4 +1,4 @@
-//! The device `control`: what clients of the host may have the guest do.
+//! The device `control`, by which clients of the host control the guest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,16 @@ use super::kernel_text::KernelText;
 use super::names::Names;
 use crate::vm::GuestControl;
 
-/// How long SIGTERM waits for vCPUs that look where the kernel is.
+/// Maximum time that SIGTERM waits for vCPUs to locate the kernel.
 const MAX_LOOK: Duration = Duration::from_millis(500);
 
 impl Profiler {
-    /// Has `control` carry out what clients ask for from now on. Without it nobody controls the guest: it is another
-    /// program's.
+    /// Makes `control` carry out clients' requests from now on. Without it, the guest can't be controlled, because another program runs it.
     pub fn be_controlled(&mut self, control: GuestControl) {
         self.control = Some(control);
     }
 
-    /// Whether the device may be opened.
+    /// Checks that the device may be opened.
     ///
     /// # Errors
     /// EACCES for a guest that another program runs, ENXIO for another minor than 0.
@@ -39,8 +38,8 @@ impl Profiler {
         }
     }
 
-    /// What has to be over before a request: an older pause, whose ticks may still be on their way, and each vCPU's look where
-    /// the kernel is.
+    /// The flush that has to be over before a request: an older pause, whose ticks may not have arrived yet, and each vCPU's attempt to
+    /// locate the kernel.
     pub(super) fn before_control(&self) -> Flush {
         if self.info.knowledge.is_unlocated() {
             self.clocks.ask_all()
@@ -49,7 +48,7 @@ impl Profiler {
         }
     }
 
-    /// Has the vCPUs look where the guest's kernel is, if that isn't known yet; true when they have, or have taken too long for it.
+    /// Makes the vCPUs try to locate the guest's kernel, if it hasn't been located yet. True when they have tried, or have taken too long.
     pub fn has_looked_for_kernel(&mut self) -> bool {
         let unlocated = self.info.knowledge.is_unlocated();
         let look = match self.look_for_kernel.take() {
@@ -77,7 +76,7 @@ impl Profiler {
         }
     }
 
-    /// Takes note of the guest's restarts: what was known of its processes holds no more, and recordings say where they were.
+    /// Takes the guest's restarts: forgets what was known of its processes, and tells recordings when the restarts were.
     pub(super) fn note_restarts(&mut self) {
         let Some(control) = &self.control else { return };
         for time in control.take_restarts() {
@@ -104,7 +103,7 @@ impl Profiler {
                 self.wants_pause = command == CTL_PAUSE;
                 control.note_pause(self.wants_pause);
             }
-            // The guest couldn't answer it, and would find it pressed long ago.
+            // The guest couldn't react to it, and would find it pressed long ago.
             CTL_POWER_BUTTON if self.wants_pause => return Err(Errno::EBUSY),
             CTL_POWER_BUTTON => return control.press_power_button(),
             CTL_BALLOON => {

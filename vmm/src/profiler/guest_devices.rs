@@ -1,4 +1,4 @@
-//! The devices as the guest has them: its own pcs and prf, and the host's clients go before it.
+//! The devices of the guest: it has its own pcs and prf, and the host's clients have priority.
 
 use std::task::Poll;
 
@@ -8,7 +8,7 @@ use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
 use super::SharedProfiler;
 use super::consumers::Client;
 
-/// A profiler, for the guest that it profiles.
+/// The profiler's devices for the guest.
 ///
 /// The profiler is borrowed while a method is called.
 pub struct GuestDevices(pub SharedProfiler);

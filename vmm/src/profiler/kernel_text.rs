@@ -1,4 +1,4 @@
-//! The guest kernel's symbols as a client reads them.
+//! The guest kernel's symbols in the form that clients read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,31 +9,32 @@ use kvmprof_recording::file::SymbolText;
 /// Maximum number of bytes of modules' functions that are kept for the next recording.
 const MAX_KEPT: usize = 32 << 20;
 
-/// The texts, which are some MB long. The kernel's own stays the same; its modules come and go.
+/// The texts, which have some MB. The text of the kernel itself doesn't change, but its modules come and go.
 #[derive(Debug, Default)]
 pub struct KernelText {
     kernel: Option<SymbolText>,
     whole: Option<WholeText>,
-    /// Functions of modules as recordings have them, and how many bytes are known then; by how many were known before.
+    /// Functions of modules in the form of recordings, and the number of bytes that are known with them, by the number of bytes that were
+    /// known before.
     modules: BTreeMap<u64, (SymbolText, u64)>,
     kept: usize,
 }
 
 #[derive(Debug)]
 struct WholeText {
-    /// Which modules are in it.
+    /// The generation of the modules in the text.
     generation: u64,
     text: Arc<[u8]>,
 }
 
 impl KernelText {
-    /// The functions of the kernel's own image, once it is known where they are.
+    /// The functions of the kernel's own image, once the kernel is located.
     pub fn kernel(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
         let symbols = self.kernel_symbols(knowledge)?;
         Some(Arc::clone(symbols.text()))
     }
 
-    /// The same for recordings.
+    /// The same functions for recordings.
     pub fn kernel_symbols(&mut self, knowledge: &GuestKnowledge) -> Option<SymbolText> {
         if self.kernel.is_none() {
             self.kernel = Some(knowledge.kallsyms()?.into());
@@ -41,8 +42,8 @@ impl KernelText {
         self.kernel.clone()
     }
 
-    /// Functions of modules after the first `known` bytes of them, and how many bytes are known with them. What one recording
-    /// has had is handed out to the next, too, which needn't pack it again.
+    /// Functions of modules after the first `known` bytes of them, and the number of bytes that are known with them. Recordings share the
+    /// texts, which are packed once.
     pub fn modules_after(
         &mut self,
         knowledge: &GuestKnowledge,
@@ -63,7 +64,7 @@ impl KernelText {
         Some((text, new.known))
     }
 
-    /// The same with the functions of the modules that are known, by address: modules lie above the kernel.
+    /// The functions of the kernel's image and of the modules that are known, by address: modules are above the kernel.
     pub fn whole(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
         let kernel = self.kernel(knowledge)?;
         let Some(modules) = knowledge.modules() else {
@@ -129,7 +130,7 @@ mod tests {
         assert!(texts.modules_after(knowledge, known).is_none());
         guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
         guest.read_modules();
-        // The second one, whoever asks next.
+        // Every later caller gets the second text.
         for _ in 0..2 {
             let (same, same_known) = texts.modules_after(knowledge, 0).unwrap();
             assert!(Arc::ptr_eq(same.text(), first.text()) && same_known == known);

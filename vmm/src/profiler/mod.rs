@@ -1,10 +1,9 @@
-//! The profiler: takes the ticks out of the vCPUs' rings, keeps every account, feeds the consumers,
-//! and has the clocks run exactly while somebody counts.
+//! The profiler: takes the ticks from the vCPUs' rings, keeps all accounts, feeds the consumers, and lets the clocks run exactly while a
+//! consumer counts.
 //!
-//! All of it lives on the event thread, so nothing here is shared: the rings and each vCPU's
-//! [`ClockControl`](crate::clock::ClockControl) are the only ways to the vCPU threads. And nothing here waits:
-//! `Clocks` ask vCPUs and are asked later whether they have answered, `consumers` only take ticks, and requests of
-//! clients that need an answer wait in the `server`.
+//! All of it is on the event thread, so nothing here is shared: the rings and each vCPU's [`ClockControl`](crate::clock::ClockControl) are
+//! the only connections to the vCPU threads. And nothing here waits: `Clocks` sends requests to vCPUs and checks later whether they have
+//! answered, `consumers` only take ticks, and clients' requests that need an answer wait in the `server`.
 
 mod clocks;
 mod consumers;
@@ -46,13 +45,13 @@ pub use consumers::{FileRecorder, LookPlan, OnVcpus, RecordPlan, recording_info}
 pub use guest_devices::GuestDevices;
 pub use status::{DeviceMonitors, MachineInfo};
 
-/// How long recordings may wait, after the guest's end, for the files that are still being read.
+/// Maximum time that recordings wait, after the guest's end, for files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(5);
 
-/// The profiler, shared by what runs on the event thread.
+/// The profiler, which objects on the event thread share.
 pub type SharedProfiler = Rc<RefCell<Profiler>>;
 
-/// Clocks, consumers, and what clients have open.
+/// The clocks, the consumers, and the handles that clients have open.
 pub struct Profiler {
     clocks: Clocks,
     consumers: Consumers,
@@ -67,17 +66,17 @@ pub struct Profiler {
     control: Option<GuestControl>,
     wants_pause: bool,
     resets: u64,
-    // While SIGTERM waits for it.
+    // The search for the kernel that SIGTERM waits for.
     look_for_kernel: Option<Flush>,
     has_ended: bool,
-    /// Once the guest has ended: how long recordings may go on.
+    /// The time at which recordings end, once the guest has ended.
     recordings_end: Option<Instant>,
 }
 
 impl Profiler {
-    /// A profiler of the vCPUs whose threads have the other ends of these; `gate` holds them
-    /// until something is counted. A table of prf may have `prf_addresses` addresses. `on_vcpus` is what the vCPUs' threads do
-    /// for consumers; `None`: they are another program's. The files that the guest executes are looked for in `sources`.
+    /// A profiler of the vCPUs whose threads have the other ends of `vcpus`. `gate` holds the threads until a consumer counts. A table of
+    /// prf may have `prf_addresses` addresses. `on_vcpus` is the work of the vCPUs' threads for consumers; `None` if the threads are
+    /// another program's. Files that the guest executes are searched for in `sources`.
     pub fn new(
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
@@ -109,22 +108,23 @@ impl Profiler {
         }
     }
 
-    /// Where what waits of all its clients is, recordings among it: for the [`HostSocket`](crate::host_socket::HostSocket) that serves them.
+    /// The room for unread data of all clients and recordings, for the [`HostSocket`](crate::host_socket::HostSocket) that serves the
+    /// clients.
     pub fn room(&self) -> Arc<Room> {
         Arc::clone(&self.room)
     }
 
-    /// Has `recorder` record from now on, until the end, and lets the guest start.
+    /// Starts `recorder`, which records until the guest's end, and lets the guest start.
     pub fn record(&mut self, mut recorder: FileRecorder) {
         for block in self.processes.known() {
             recorder.take_block(block);
         }
         self.consumers.add(Box::new(recorder));
-        // Nobody has to know when the clocks run.
+        // The recording needn't know when the clocks run.
         let _ = self.follow_consumers();
     }
 
-    /// Takes all that the vCPUs have handed over; true if there was anything.
+    /// Takes everything that the vCPUs have handed over. True if there was anything.
     pub fn drain(&mut self) -> bool {
         self.note_restarts();
         let Self {
@@ -137,7 +137,7 @@ impl Profiler {
             ..
         } = self;
         let any = clocks.drain(|maps, ticks, frames| {
-            // What a sample needs goes before it.
+            // Consumers get what a sample needs before the sample.
             for map in maps.drain(..) {
                 names.note_main_thread(map.pid, map.name);
                 if let Some(block) = processes.enter(map) {
@@ -171,12 +171,12 @@ impl Profiler {
         any
     }
 
-    /// How long it is until the guest's tasks are to be looked at.
+    /// The time until the next look at the guest's tasks.
     pub fn wait_for_tasks(&self) -> Option<Duration> {
         self.task_looks.wait()
     }
 
-    /// Has the guest's tasks looked at as consumers need it, and hands looks on.
+    /// Requests looks at the guest's tasks as consumers need them, and passes the looks on.
     fn look_at_tasks(&mut self, needs: Option<LookNeeds>) {
         let consumers = &mut self.consumers;
         let needs = needs.filter(|_| !self.has_ended);
@@ -185,7 +185,7 @@ impl Profiler {
         });
     }
 
-    /// Goes on with what clients have left behind, and with the guest's end.
+    /// Continues to close what clients have left open, and to end the recordings after the guest's end.
     pub fn advance(&mut self) {
         self.close_abandoned();
         if let Some(end) = self.recordings_end
@@ -214,9 +214,9 @@ impl Profiler {
         self.handles.are_busy() || self.recordings_end.is_some() || self.look_for_kernel.is_some()
     }
 
-    /// Begins to take in the ticks of halted vCPUs, so that readers see idle time pass.
+    /// Begins to collect the ticks of halted vCPUs, so that readers see idle time pass.
     pub fn flush(&mut self) {
-        // They come with the next ticks; nobody waits for them.
+        // They come with the next ticks, and nothing waits for them.
         let _ = self.clocks.flush();
     }
 
@@ -225,8 +225,8 @@ impl Profiler {
         self.clocks.ledgers().sum()
     }
 
-    /// The VM has ended and its vCPU threads too: acts as PCS_STOP. Recordings end as soon as the files have been read
-    /// that they need. prf's counts stay as they are.
+    /// Handles the end of the VM and its vCPU threads: acts as PCS_STOP. Recordings end when the files that they need have been read. prf's
+    /// counts stay as they are.
     pub fn end(&mut self) {
         while self.drain() {}
         self.has_ended = true;
@@ -239,7 +239,7 @@ impl Profiler {
         self.advance();
     }
 
-    /// How much clients have yet to read: ticks of pcs, and bytes of recordings.
+    /// The amount of data that clients haven't read yet: ticks of pcs, and bytes of recordings.
     pub fn unread(&self) -> u64 {
         self.consumers.iter().map(Consumer::unread).sum()
     }
@@ -253,19 +253,19 @@ impl Profiler {
         self.clocks.set(ClockSetting::default())
     }
 
-    /// Has the clocks run as the consumers need them now, unless the guest is to be paused, and lets the guest start if anything is counted. The result
-    /// is over when the vCPUs have followed; `None` when nothing changes.
+    /// Makes the clocks run as the consumers need them now, or pauses the guest if that is requested, and lets the guest start if a
+    /// consumer counts. The result is over when the vCPUs have followed; `None` if nothing changes.
     fn follow_consumers(&mut self) -> Option<Flush> {
         let needs = self.consumers.needs();
         let flush = self.set_clocks(&needs);
-        // Not before: a vCPU that passes the gate has to find the setting, or its first instructions go without ticks.
+        // The gate opens last: a vCPU that passes it has to find the setting, or its first instructions have no ticks.
         if needs.start_guest() {
             self.gate.open();
         }
         flush
     }
 
-    /// Has the clocks run as the consumers need them now, unless the guest is to be paused.
+    /// Makes the clocks run as the consumers need them now, or pauses the guest if that is requested.
     fn set_clocks(&mut self, needs: &AllNeeds) -> Option<Flush> {
         if self.has_ended {
             return None;
@@ -273,12 +273,12 @@ impl Profiler {
         let mut setting = needs.setting();
         if setting.source.is_some() && setting.source != self.clocks.setting().source {
             self.consumers.follow(setting.source);
-            // Some may have ended by that.
+            // This may have ended some consumers.
             setting = self.consumers.needs().setting();
         }
         let changed = (setting != self.clocks.setting()).then(|| self.clocks.set(setting));
         let is_other = self.wants_pause != self.clocks.is_paused();
-        // The later request is answered last.
+        // The answer to the later request comes last.
         let paused = is_other.then(|| self.clocks.pause(self.wants_pause));
         paused.or(changed)
     }

@@ -1,4 +1,4 @@
-//! The names of the processes that samples have met.
+//! The names of the processes that samples have found.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use kvmprof_abi::text::task_name;
 use kvmprof_recording::{COMM_LENGTH, Sample};
 
-/// The processes that are remembered at most: a guest can make up any number.
+/// Maximum number of processes that are kept: a guest can make up any number.
 const MAX_PROCESSES: usize = 65_536;
 
-/// A table is handed out again for so many times the time that it has taken to make, though there are other names by now, ...
+/// A table is used again for this many times the time that it took to make, although there are other names by now, ...
 const PAUSES: u32 = 4;
-/// ... and for so long at most.
+/// ... and for this time at most.
 const MAX_AGE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,26 +22,26 @@ struct Name {
     comm: [u8; COMM_LENGTH],
 }
 
-/// The last name seen of each process, that of its main thread if that one was ever sampled.
+/// The last name of each process that was seen, or that of its main thread if that was ever sampled.
 #[derive(Debug, Default)]
 pub struct Names {
     processes: BTreeMap<i32, Name>,
-    /// Counts what was noted and wasn't known.
+    /// Number of names that were noted and weren't known before.
     changes: u64,
     table: Option<Table>,
 }
 
-/// The table as it was made last.
+/// The table that was made last.
 #[derive(Debug)]
 struct Table {
     text: Arc<[u8]>,
     changes: u64,
-    /// Until then it is new enough.
+    /// The time until which it is used.
     good_until: Instant,
 }
 
 impl Names {
-    /// Notes the process that `sample` met, if it has a name.
+    /// Notes the process of `sample`, if it has a name.
     pub fn note(&mut self, sample: &Sample) {
         let Sample { pid, tid, comm, .. } = *sample;
         self.add(pid, Name { tid, comm });
@@ -68,8 +68,8 @@ impl Names {
         self.changes += u64::from(is_new);
     }
 
-    /// The [`table`](Self::table), for whoever asks. It is made again when there are other names, but not so often that much time goes
-    /// into that, as clients may ask all the time and a guest can make up any number of names.
+    /// The [`table`](Self::table), for clients. It is made again if there are other names, but only so often that it takes little time:
+    /// clients may ask all the time, and a guest can make up any number of names.
     pub fn text(&mut self) -> Arc<[u8]> {
         let begun = Instant::now();
         if let Some(table) = &self.table
@@ -94,13 +94,13 @@ impl Names {
         self.table.is_some()
     }
 
-    /// How long the table is at least, in bytes.
+    /// Minimum length of the table in bytes.
     pub fn least_bytes(&self) -> usize {
         self.processes.len() * "1\t1\t?\n".len()
     }
 
-    /// One line a process: pid, tid of the thread that the name is from, name; tabs between them.
-    /// Bytes of a name that would break a line or a terminal are shown as `?`.
+    /// The table. It has a line for each process: the pid, the tid of the thread whose name it is, and the name, separated by tabs. Bytes
+    /// of a name that would break a line or a terminal are shown as `?`.
     pub fn table(&self) -> String {
         let mut table = String::new();
         for (pid, name) in &self.processes {

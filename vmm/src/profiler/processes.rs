@@ -1,4 +1,4 @@
-//! What names user code in recordings: the mappings of processes, and the files that are mapped.
+//! The names of user code in recordings: the mappings of processes, and the mapped files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use kvmprof_recording::file::{Mapping, ProcessMappings};
 use crate::binaries::{BinaryLoader, BinarySources, FileId};
 use kvmprof_introspection::{Area, Backing, MappedFile, ProcessMap};
 
-/// Address spaces that are remembered for recorders that start later.
+/// Maximum number of address spaces that are kept for recorders that start later.
 const MAX_SPACES: usize = 4096;
-/// Bytes that these may take.
+/// Maximum size of these in bytes.
 const MAX_SPACES_BYTES: usize = 128 << 20;
-/// Files that are told apart.
+/// Maximum number of files that are distinguished.
 const MAX_FILES: usize = 16_384;
-/// Bytes of files' blocks that are kept for recorders that start later.
+/// Maximum size in bytes of files' blocks that are kept for recorders that start later.
 const MAX_KEPT: usize = 256 << 20;
 
 /// The address spaces and files of the processes that vCPUs have met, as blocks for recordings.
 pub struct Processes {
-    /// By page-table root.
+    /// The address spaces, by page-table root.
     spaces: BTreeMap<u64, Space>,
     spaces_bytes: usize,
     turns: u64,
@@ -30,7 +30,7 @@ pub struct Processes {
     kept_bytes: usize,
 }
 
-/// The newest map of an address space, its block, and when it came.
+/// The newest map of an address space, its block, and its turn: the higher, the newer.
 #[derive(Debug)]
 struct Space {
     map: Arc<ProcessMap>,
@@ -51,7 +51,7 @@ enum Key {
 }
 
 impl Processes {
-    /// Knows none; files are looked for in `sources`.
+    /// No address spaces and files. Files are searched for in `sources`.
     pub fn new(sources: BinarySources) -> Self {
         Self {
             spaces: BTreeMap::new(),
@@ -69,7 +69,7 @@ impl Processes {
         let files: Vec<Option<FileId>> = map.areas.iter().map(|area| self.file(area)).collect();
         self.loader.load(Arc::clone(&map), files.clone());
         let known = self.spaces.get(&map.root);
-        // Another vCPU may have found the same.
+        // Another vCPU may have found the same map.
         if known.is_some_and(|space| {
             let found = &space.map;
             found.pid == map.pid && found.name == map.name && found.areas == map.areas
@@ -93,7 +93,7 @@ impl Processes {
         Some(block)
     }
 
-    /// The guest starts anew: forgets all address spaces. Files stay known.
+    /// Forgets all address spaces, because the guest restarts. Files stay known.
     pub fn forget_spaces(&mut self) {
         self.spaces.clear();
         self.spaces_bytes = 0;
@@ -107,11 +107,11 @@ impl Processes {
         }
     }
 
-    /// What recordings call the file of `area`.
+    /// The number of the file of `area` in recordings.
     fn file(&mut self, area: &Area) -> Option<FileId> {
         let key = match &area.backing {
             Backing::File(file) => Key::File(Arc::clone(file)),
-            // Where 32-bit programs have theirs, that is another one.
+            // In the range of 32-bit programs, the vDSO is another one.
             Backing::Vdso if area.begin > u64::from(u32::MAX) => Key::Vdso,
             Backing::Vdso | Backing::Anonymous => return None,
         };
@@ -122,7 +122,7 @@ impl Processes {
         Some(*self.files.entry(key).or_insert(next))
     }
 
-    /// Whether there are files that are still to be read.
+    /// Whether files are still to be read.
     pub fn is_loading(&self) -> bool {
         self.loader.is_busy()
     }
@@ -139,14 +139,14 @@ impl Processes {
         blocks
     }
 
-    /// The blocks that a recording starts with.
+    /// The blocks with which a recording starts.
     pub fn known(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let spaces = self.spaces.values().map(|space| &space.block);
         self.kept.iter().chain(spaces)
     }
 }
 
-/// `map` as recordings have it; `files` are what they call the files of its areas.
+/// `map` in the form of recordings. `files` are the numbers of its areas' files in recordings.
 fn mappings(map: &ProcessMap, files: &[Option<FileId>]) -> ProcessMappings {
     let mappings = map.areas.iter().zip(files).map(|(area, file)| Mapping {
         begin: area.begin,

@@ -1,8 +1,8 @@
-//! What endpoints can open, and the requests that are carried out for them.
+//! The devices that endpoints can open, and the requests that are carried out for them.
 //!
-//! Nothing here waits. A request that needs ticks of vCPUs, or files, becomes a [`Stage`], which goes on whenever the
-//! endpoint asks again. Each stage is bounded in time, so that a vCPU that doesn't answer holds up only those who need
-//! its answer, and those not for ever.
+//! Nothing here waits. A request that needs ticks of vCPUs, or files, becomes a [`Stage`], which continues whenever the endpoint asks
+//! again. The time of each stage is limited, so that a vCPU that doesn't answer delays only requests that need its answer, and these not
+//! forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Poll;
@@ -17,65 +17,65 @@ use super::clocks::Flush;
 use super::consumers::{Client, Preparation, Reply, Request, TicksBefore};
 use super::texts::{Text, TextRoom};
 
-/// How long the end of a recording may wait for the files that are still being read.
+/// Maximum time that the end of a recording waits for files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(1);
-/// How long the kernel's symbols may wait until it is known where the kernel is, and which modules it has.
+/// Maximum time that the kernel's symbols wait until the kernel and its modules have been located.
 const MAX_WAIT_FOR_SYMBOLS: Duration = Duration::from_secs(2);
-/// How long the status may wait for ticks that are due: it is to tell what goes on, also when a vCPU is stuck.
+/// Maximum time that the status waits for ticks that are due. It is also available while a vCPU is stuck.
 const MAX_WAIT_OF_STATUS: Duration = Duration::from_millis(20);
 
-/// What a handle stands for.
+/// The object of a handle.
 #[derive(Debug)]
 enum Target {
     /// The device of a consumer, by the consumer's index, and the minor.
     Device { consumer: usize, minor: u16 },
     /// The guest as a whole.
     Control,
-    /// A text that is made at open: its device number.
+    /// A text that is made when it is opened, by its device number.
     Text(u16),
 }
 
-/// How far a request is.
+/// The stage of a request.
 #[derive(Debug, Default)]
 enum Stage {
-    /// There is none.
+    /// There is no request.
     #[default]
     Idle,
-    /// It is to be carried out after this.
+    /// The request is to be carried out after this wait.
     Before(Wait),
-    /// It was carried out; the clocks are being changed to what consumers need now.
+    /// The request was carried out, and the clocks are being changed to what consumers need now.
     After(Wait, Result<Reply, Errno>),
 }
 
-/// The list of the kernel's modules, which a thread of its own reads.
+/// The state of the list of the kernel's modules, which a separate thread reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ModuleList {
     #[default]
     NotNeeded,
-    /// It is to be read once the flush is over: before it is known where the kernel is, the list can't be found.
+    /// The list is to be read after the flush: it can't be found before the kernel is located.
     Needed,
-    /// The thread was asked for it, this often.
+    /// The thread has been asked for the list, with this number.
     Asked(u64),
 }
 
-/// What a stage waits for.
+/// The conditions that a stage waits for.
 #[derive(Debug, Default)]
 struct Wait {
     flush: Option<Flush>,
-    /// Until the files have been read that processes have mapped.
+    /// Whether the stage waits until the files that processes have mapped have been read.
     files: bool,
     modules: ModuleList,
-    /// For no longer than until then, whatever the flush allows.
+    /// The end of the wait, whether the flush is over or not.
     deadline: Option<Instant>,
 }
 
-/// One handle.
+/// The state of a handle.
 #[derive(Debug)]
 struct Open {
     client: Client,
     target: Target,
     is_open: bool,
-    /// An open, an ioctl or a close.
+    /// The stage of an open, an ioctl or a close.
     action: Stage,
     read: Stage,
     text: Option<Text>,
@@ -85,9 +85,10 @@ struct Open {
 #[derive(Debug, Default)]
 pub struct Handles {
     open: BTreeMap<Handle, Open>,
-    /// Those whose endpoints have gone, and which aren't closed yet.
+    /// The handles whose endpoints are gone, and which aren't closed yet.
     closing: BTreeSet<Handle>,
-    /// Those with a stage that goes on, and whether that is of a read: of very many handles few have any.
+    /// The handles with a stage in progress, and whether it is that of a read. There may be very many handles, but few have a stage in
+    /// progress.
     busy: BTreeSet<(Handle, bool)>,
     last: u32,
     texts: TextRoom,
@@ -110,7 +111,7 @@ impl Handles {
         self.texts.keep(number, bytes)
     }
 
-    /// What open texts take.
+    /// The size of all open texts in bytes.
     #[cfg(test)]
     pub(super) fn text_bytes(&self) -> usize {
         self.texts.used()
@@ -156,7 +157,7 @@ impl Handles {
         self.stage(handle, request).map(std::mem::take)
     }
 
-    /// `request` goes on later.
+    /// Sets the stage of `request`, which continues later.
     fn set_stage(&mut self, handle: Handle, request: &Request<'_>, stage: Stage) {
         if let Some(place) = self.stage(handle, request) {
             *place = stage;
@@ -164,7 +165,7 @@ impl Handles {
         }
     }
 
-    /// Has no request of `handle` go on: it isn't carried out, or nobody wants its result any more.
+    /// Drops all requests of `handle`: they aren't carried out, or their results aren't needed any more.
     fn give_up(&mut self, handle: Handle) {
         for is_read in [false, true] {
             self.busy.remove(&(handle, is_read));
@@ -219,7 +220,7 @@ impl Backend for Profiler {
                 let device = self.consumers.device(*consumer);
                 device.ok_or(Errno::EBADF)?.write(handle, bytes)
             }
-            // It can only be read: write(2) says EBADF then.
+            // It can only be read, for which write(2) has EBADF.
             Some(Target::Text(_) | Target::Control) | None => Err(Errno::EBADF),
         }
     }
@@ -305,15 +306,15 @@ impl Profiler {
         Ok(self.handles.add(client, target))
     }
 
-    /// Goes on with closing what endpoints have left behind.
+    /// Continues to close the handles that endpoints have left open.
     pub(super) fn close_abandoned(&mut self) {
         for handle in self.handles.closing.clone() {
-            // It is asked again when it takes longer.
+            // If it isn't closed yet, this is called again.
             let _ = self.close(handle);
         }
     }
 
-    /// Carries out `request`, as far as that goes now.
+    /// Carries out `request`, as far as that is possible now.
     fn proceed(&mut self, handle: Handle, request: &Request<'_>) -> Poll<Result<Reply, Errno>> {
         let Some(stage) = self.handles.take_stage(handle, request) else {
             return Poll::Ready(Err(Errno::EBADF));
@@ -365,7 +366,7 @@ impl Profiler {
         Poll::Pending
     }
 
-    /// Begins what has to be done before `request`.
+    /// Begins the preparation of `request`.
     fn before(&mut self, handle: Handle, request: &Request<'_>) -> Result<Wait, Errno> {
         let open = self.handles.open.get(&handle).ok_or(Errno::EBADF)?;
         let consumer = match open.target {
@@ -411,7 +412,7 @@ impl Profiler {
         let within = |time| Instant::now().checked_add(time);
         match number {
             device::STATUS => Wait {
-                // As before control: the status tells what that would do.
+                // The same as before a control request, because the status says what such a request would do.
                 flush: Some(self.before_control()),
                 deadline: within(MAX_WAIT_OF_STATUS),
                 ..Wait::default()
@@ -419,7 +420,7 @@ impl Profiler {
             device::KALLSYMS if !self.has_ended => {
                 let knowledge = &self.info.knowledge;
                 Wait {
-                    // Each vCPU looks where the kernel is when it answers.
+                    // Each vCPU tries to locate the kernel when it answers.
                     flush: knowledge.is_unlocated().then(|| self.clocks.ask_all()),
                     modules: ModuleList::Needed,
                     deadline: within(MAX_WAIT_FOR_SYMBOLS),
@@ -479,7 +480,7 @@ impl Profiler {
                 open.ok_or(Errno::EBADF)?.text = Some(text);
                 Reply::Done
             }
-            // Its close: the handle goes with its text.
+            // This is a close, which removes the handle and its text.
             Target::Text(_) => Reply::Done,
         };
         if let (Request::Open { .. }, Some(open)) = (request, self.handles.open.get_mut(&handle)) {

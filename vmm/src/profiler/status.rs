@@ -21,27 +21,27 @@ use crate::virtio::{BalloonControl, BalloonRecord, BlockRecord, ConsoleRecord, E
 use crate::vm::GuestControl;
 use crate::vsock::{VsockMonitor, VsockRecord};
 
-/// The machine as the status shows it.
+/// Information on the machine for the status.
 pub struct MachineInfo {
-    /// The kernel's file, or what stands for it.
+    /// The kernel's file, or another name of the kernel.
     pub kernel: String,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
-    /// Its devices, which count accesses that none of them answers. `None`: the guest is another program's.
+    /// The devices, which count accesses that no device answers; `None` if another program runs the guest.
     pub devices: Option<Arc<MachineDevices>>,
-    /// What happens on devices that are served by threads of their own.
+    /// The monitors of devices that are served by threads of their own.
     pub monitors: DeviceMonitors,
-    /// What can be counted of it.
+    /// The machine's counters.
     pub counters: MachineCounters,
-    /// How processes are told apart.
+    /// The knowledge of the guest, which identifies its processes.
     pub knowledge: Arc<GuestKnowledge>,
     /// The host's functions, if samples have its stacks.
     pub host_stacks: Option<Arc<HostStacks>>,
-    /// How ticks of halted vCPUs are counted; `None` until somebody has looked what the host allows.
+    /// The way in which ticks of halted vCPUs are counted; `None` until the host has been checked.
     pub halted_ticks: Option<HaltedTicks>,
 }
 
-/// Devices that are served by threads of their own, each as of when it was served last.
+/// The monitors of devices that are served by threads of their own.
 #[derive(Default)]
 pub struct DeviceMonitors {
     /// The disks.
@@ -59,7 +59,7 @@ pub struct DeviceMonitors {
 }
 
 impl Profiler {
-    /// Everything at this moment; `guest/abi/WIRE.md` describes its JSON form.
+    /// The whole status at this moment; `guest/abi/WIRE.md` describes its JSON form.
     pub fn status(&self) -> Status {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,4 +1,4 @@
-//! When the guest's tasks are looked at, and which vCPU stands still for that.
+//! Looks at the guest's tasks: the time of each look, and the vCPU that stands still for it.
 
 use std::time::{Duration, Instant};
 
@@ -8,26 +8,26 @@ use kvmprof_recording::tasks::TaskLook;
 use super::clocks::Clocks;
 use super::consumers::LookNeeds;
 
-/// Within what time a vCPU usually answers, and how often it is looked meanwhile whether it has.
+/// The usual time that a vCPU takes to answer, and the interval of checks meanwhile.
 const USUAL_ANSWER: Duration = Duration::from_millis(20);
 const ANSWER_POLL: Duration = Duration::from_millis(1);
 
-/// Looks at the guest's tasks, one at a time. Each is made by the next vCPU, so that all of them pay for it.
+/// Looks at the guest's tasks, one at a time. The vCPUs take turns, so that the cost is shared.
 #[derive(Debug, Default)]
 pub struct TaskLooks {
-    /// What looks, unless it is on its way.
+    /// The reader of tasks; `None` while a vCPU's thread has it.
     reader: Option<Box<TaskReader>>,
-    /// The vCPU whose thread has been asked, and when.
+    /// The vCPU whose thread has been asked, and the time of the request.
     asked: Option<(usize, Instant)>,
-    /// When the next look is due.
+    /// The time of the next look.
     due: Option<Instant>,
     turn: usize,
-    /// The guest was restarted: nothing of the last look holds.
+    /// Whether the guest was restarted, so that the last look isn't valid any more.
     is_stale: bool,
 }
 
 impl TaskLooks {
-    /// Asks for a look if one is due, as these `needs` say; `None`: there is to be none. Hands the look that has arrived to `take`.
+    /// Requests a look if `needs` make one due; `None` for no looks. Passes a look that has arrived to `take`.
     pub fn advance(
         &mut self,
         clocks: &Clocks,
@@ -45,13 +45,13 @@ impl TaskLooks {
         if self.asked.is_some() || now < due || clocks.is_paused() {
             return;
         }
-        // A look that took too long is left out, and the others stay in time.
+        // If a look took too long, the next one is skipped, so that the others stay in time.
         let next = due + period;
         self.due = Some(if next < now { now + period } else { next });
         self.ask(clocks, scope);
     }
 
-    /// How long it is until the next look is due, or may have arrived; `None` if there is none, or its vCPU takes long to answer.
+    /// The time until the next look is due, or may have arrived; `None` if there are no looks, or if the vCPU takes long to answer.
     pub fn wait(&self) -> Option<Duration> {
         let due = self.due?;
         match self.asked {
@@ -60,7 +60,7 @@ impl TaskLooks {
         }
     }
 
-    /// The guest was restarted.
+    /// Notes that the guest was restarted.
     pub fn forget(&mut self) {
         self.is_stale = true;
     }

@@ -18,26 +18,26 @@ use crate::counters::MachineCounters;
 use crate::machine::{GuestMemory, MachineDevices};
 use crate::vcpu::{Doorbell, RegisterSource, TickSender, VcpuShared, tick_ring};
 
-/// The guest's memory in bytes.
+/// Size of the guest's memory in bytes.
 const MEMORY: usize = 0x1000;
-/// How many addresses a table of prf may have.
+/// Maximum number of addresses in a table of prf.
 const PRF_ADDRESSES: usize = 64;
-/// How many frames a stack may have.
+/// Maximum number of frames of a stack.
 const MAX_STACK: usize = 128;
 
-/// What the thread of a vCPU would have.
+/// The end that a vCPU's thread would have.
 pub struct VcpuEnd {
-    /// What it shares with the profiler.
+    /// The state that it shares with the profiler.
     pub shared: Arc<VcpuShared>,
     /// Its ring of ticks.
     pub ticks: TickSender,
 }
 
-/// A profiler of `vcpus` vCPUs without threads, whose clock makes `hz` ticks a second when it runs, with the vCPUs' ends. Without `devices` the guest is
-/// another program's.
+/// A profiler of `vcpus` vCPUs without threads, whose clock makes `hz` ticks a second when it runs, with the vCPUs' ends. Without
+/// `devices`, another program runs the guest.
 ///
 /// # Panics
-/// The host gives no file or memory.
+/// The host has no file descriptors or memory left.
 pub fn profiler_without_threads(
     vcpus: u16,
     hz: u32,

@@ -1,4 +1,4 @@
-//! Clients of the host and the guest, with all of the profiler behind them. The vCPUs have no threads.
+//! Tests of clients of the host and of the guest, with the whole profiler. The vCPUs have no threads.
 
 use std::task::Poll;
 
@@ -61,7 +61,7 @@ impl Profiler {
         now(self.ioctl(handle, PMC_CALL, 0, &call.encode()))
     }
 
-    /// Has a client of the host have all processes counted.
+    /// Opens pmc as a client of the host, which counts for all processes.
     fn account(&mut self) -> Handle {
         let handle = self.opened_for(Client::Host, device::PMC);
         let counters = CounterId::PortWrites.bit().into();
@@ -74,12 +74,12 @@ impl Profiler {
     }
 }
 
-/// Each of these makes a tick.
+/// Every event of this kind makes a tick.
 fn event(kind: EventKind) -> Option<TickSource> {
     SamplingEvent::new(kind, 1).map(TickSource::Event)
 }
 
-/// It counts by a slow clock first. The host's clients open as if the guest counted nothing.
+/// The guest counts by a slow clock first. The host's clients can count as if the guest counted nothing.
 #[test]
 fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
     let mut profiler = profiler();
@@ -93,7 +93,7 @@ fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
     assert_eq!(profiler.source(), TickSource::clock(10));
     let account = profiler.account();
     assert_eq!(profiler.source(), TickSource::clock(HZ));
-    // What starts now counts as the first one does.
+    // A later consumer counts as the first one does.
     let recorder = profiler.opened_for(Client::Host, device::RECORDER);
     profiler
         .do_ioctl(recorder, REC_START, STACK_KERNEL)
@@ -144,7 +144,7 @@ fn the_hosts_profiling_goes_before_the_guests() {
     assert_eq!(profiler.source(), None);
 }
 
-/// Nothing is made that would be thrown away: a client can ask for it again and again.
+/// A text that would be thrown away isn't made: a client can ask for it again and again.
 #[test]
 fn a_text_without_room_is_not_made() {
     let mut profiler = profiler();
@@ -163,7 +163,7 @@ fn a_text_without_room_is_not_made() {
     assert!(profiler.names.has_table());
 }
 
-/// However often a text is read: a handle that is closed takes no room.
+/// A handle that is closed takes no room.
 #[test]
 fn a_closed_text_leaves_its_room() {
     let mut profiler = profiler();
@@ -176,10 +176,10 @@ fn a_closed_text_leaves_its_room() {
     }
 }
 
-/// Each handle has its own from the first byte on that is read of it, until there is too much of that.
+/// Each handle has its own document from the first read on, until all of them together are too large.
 #[test]
 fn documents_that_are_begun_are_bounded_all_together() {
-    // None is shorter.
+    // No document is shorter.
     const LEAST: usize = 1000;
     let mut profiler = profiler();
     let mut begun = Vec::new();
@@ -191,7 +191,7 @@ fn documents_that_are_begun_are_bounded_all_together() {
     });
     assert_eq!(refused, Some(Errno::ENOMEM));
     let last = begun.pop().unwrap();
-    // Two for one: none need be exactly as long as another.
+    // Two documents are read for one, because their lengths may differ.
     for handle in &begun[..2] {
         let rest = now(profiler.read(*handle, MAX_DOCUMENT_BYTES)).unwrap();
         assert!(rest.len() >= LEAST, "{}", rest.len());

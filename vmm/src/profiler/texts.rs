@@ -1,4 +1,4 @@
-//! The texts that clients open, and the memory that they take meanwhile.
+//! The texts that clients open, and the memory that open texts take.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use kvmprof_recording::{Room, Share};
 
 use super::Profiler;
 
-/// The bytes of all texts that handles of `status` and `processes` keep at most: each handle has its own, as it was at the open.
+/// Maximum size in bytes of all texts of open handles of `status` and `processes`. Each handle has its own text, made at its open.
 pub const MAX_TEXT_BYTES: usize = 32 << 20;
 
 /// A text that is being read.
 #[derive(Debug)]
 pub(super) struct Text {
     bytes: Arc<[u8]>,
-    /// How much of it has been read.
+    /// Number of bytes that have been read.
     read: usize,
-    /// Room for what of it only this handle keeps.
+    /// The room for the bytes that only this handle keeps.
     _share: Share,
 }
 
 impl Text {
-    /// The next bytes, `limit` at most; none at the end.
+    /// Reads the next bytes, `limit` at most. The result is empty at the end.
     pub fn read(&mut self, limit: usize) -> Vec<u8> {
         let rest = self.bytes.get(self.read..).unwrap_or_default();
         let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
@@ -31,7 +31,7 @@ impl Text {
     }
 }
 
-/// What all texts may take together that only one handle keeps.
+/// The room of all texts together, for the bytes that only one handle keeps.
 #[derive(Debug)]
 pub(super) struct TextRoom(Arc<Room>);
 
@@ -42,20 +42,20 @@ impl Default for TextRoom {
 }
 
 impl TextRoom {
-    /// Whether there may be room for the text of a handle of device `number`, which has `least` bytes at least. To be asked before the
+    /// Checks that there may be room for the text of a handle of device `number`, which has `least` bytes at least. Call this before the
     /// text is made.
     ///
     /// # Errors
-    /// ENOMEM if not.
+    /// ENOMEM if there is no room.
     pub fn check(&self, number: u16, least: usize) -> Result<(), Errno> {
         let fits = own_bytes(number, least) <= self.0.left();
         fits.then_some(()).ok_or(Errno::ENOMEM)
     }
 
-    /// The text of a handle of device `number`, which gives its room back when it is dropped.
+    /// Makes the text of a handle of device `number`. Its room is free again when it is dropped.
     ///
     /// # Errors
-    /// ENOMEM if all would be more than [`MAX_TEXT_BYTES`].
+    /// ENOMEM if all texts together would exceed [`MAX_TEXT_BYTES`].
     pub fn keep(&self, number: u16, bytes: Arc<[u8]>) -> Result<Text, Errno> {
         let mut share = Share::new(&self.0, 0);
         let fits = share.resize(own_bytes(number, bytes.len()));
@@ -73,17 +73,17 @@ impl TextRoom {
     }
 }
 
-/// How many of a text's `bytes` only one handle keeps.
+/// The number of a text's `bytes` that only one handle keeps.
 fn own_bytes(number: u16, bytes: usize) -> usize {
     match number {
-        // The symbols' text is the same one for all.
+        // All handles share the text of the symbols.
         device::KALLSYMS => 0,
         _ => bytes,
     }
 }
 
 impl Profiler {
-    /// How long the text of device `number` is at least, in bytes.
+    /// Minimum length of the text of device `number` in bytes.
     pub(super) fn least_text(&self, number: u16) -> usize {
         match number {
             device::PROCESSES => self.names.least_bytes(),
@@ -91,7 +91,7 @@ impl Profiler {
         }
     }
 
-    /// What the text device `number` gives now.
+    /// The present text of device `number`.
     pub(super) fn text(&mut self, number: u16) -> Result<Arc<[u8]>, Errno> {
         match number {
             device::STATUS => {
@@ -130,13 +130,13 @@ mod tests {
         assert_eq!(refused.map(drop), Err(Errno::ENOMEM));
         assert_eq!(room.check(device::PROCESSES, 1), Err(Errno::ENOMEM));
         assert_eq!(room.check(device::KALLSYMS, 1), Ok(()));
-        // All have the same symbols.
+        // All handles share the symbols.
         room.keep(device::KALLSYMS, Arc::clone(&half)).unwrap();
         drop(first);
         room.keep(device::PROCESSES, one).unwrap();
     }
 
-    /// What clients are told of the limits is what holds.
+    /// The page for clients has the real limits.
     #[test]
     fn the_page_has_the_limits() {
         let limits = WIRE.split("## Limits and pace").nth(1).unwrap();

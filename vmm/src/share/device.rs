@@ -130,8 +130,8 @@ impl MmioRegisters for SharedFolder {
         self.mmio.read(offset, data);
     }
 
-    /// Returns when the program has followed the change: after a reset it doesn't access guest memory any more. That takes until it has finished the
-    /// requests that it is performing.
+    /// Returns when the program has followed the change: after a reset it doesn't access guest memory any more. That takes until it has
+    /// finished the requests that it is performing.
     fn write(&self, offset: u64, data: &[u8]) {
         self.mmio.write(offset, data);
         // Other registers don't need this, and an interrupt handler, which uses them, waits for nobody.
@@ -146,7 +146,7 @@ impl MmioRegisters for SharedFolder {
 }
 
 impl SharedFolder {
-    /// Has the program serve the queues that the driver has set up, if it doesn't do so already.
+    /// Makes the program serve the queues that the driver has set up, unless it does so already.
     fn follow(&self) {
         // This lock is taken first: of two vCPUs, the one that reads the device's state last acts last.
         let mut state = lock(&self.state);
@@ -198,8 +198,8 @@ impl SharedFolder {
         session.start(queues, self.mmio.memory(), &events)
     }
 
-    /// Has the program stop. A program that was started for this folder is ended at each reset: it would treat the requests after the reset as
-    /// a continuation of those before.
+    /// Makes the program stop. A program that was started for this folder is ended at each reset: it would treat the requests after the
+    /// reset as a continuation of those before.
     fn stop(&self, state: &mut State) {
         // Without queues the session goes on, and waits for them.
         let Some(queues) = state.running.take() else {
@@ -234,7 +234,7 @@ impl SharedFolder {
         self.wake_watch();
     }
 
-    /// From now on the guest's requests fail, until its driver resets the device.
+    /// Makes the guest's requests fail until its driver resets the device.
     fn begin_to_refuse(&self) {
         self.mmio.with(|transport, memory| {
             transport.need_reset();
@@ -274,7 +274,7 @@ impl SharedFolder {
     }
 
     fn wake_watch(&self) {
-        // A full counter has woken it already.
+        // If the counter is full, the thread has been woken up already.
         let _ = self.changed.write(1);
     }
 

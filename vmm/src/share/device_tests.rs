@@ -1,4 +1,4 @@
-//! A folder whose program accepts one connection, serves the queues, and ends.
+//! Tests of a folder whose program accepts one connection, serves the queues, and ends.
 
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,14 +12,14 @@ use super::*;
 use crate::machine::{MemoryOptions, allocate_memory};
 use crate::share::session::tests::{Lie, answer};
 
-/// Registers beside those of the transport's own names (section 4.2.2).
+/// Registers in addition to those that the transport names (section 4.2.2).
 const DRIVER_FEATURES: u32 = 0x20;
 const DRIVER_FEATURES_PAGE: u32 = 0x24;
 const QUEUE: u32 = 0x30;
 const QUEUE_SIZE: u32 = 0x38;
 const PLACES: [(u32, u64); 3] = [(0x80, 0), (0x90, 0x1000), (0xa0, 0x2000)];
 const ENTRIES: u32 = 8;
-/// Where queues and a request lie in guest memory.
+/// The addresses of queues and of a request in guest memory.
 const QUEUE_PLACE: u64 = 0x10_0000;
 const QUEUE_BYTES: u64 = 0x1_0000;
 const REQUEST: u64 = 0x20_0000;
@@ -29,7 +29,7 @@ fn queue_place(queue: u64) -> u64 {
     QUEUE_PLACE + QUEUE_BYTES * queue
 }
 
-/// As a driver does it, up to DRIVER_OK.
+/// Starts the device as a driver does, up to DRIVER_OK.
 fn start_driver(registers: &dyn MmioRegisters) {
     let write = |register: u32, value: u32| registers.write(register.into(), &value.to_le_bytes());
     for status in [0, 1, 3] {
@@ -137,7 +137,7 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
     once.program.join().unwrap();
 }
 
-/// What was logged of one folder.
+/// The messages that were logged of one folder.
 struct Lines(Mutex<Vec<String>>);
 
 static OF_FLOOD: Lines = Lines(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! What can go wrong with a shared folder.
+//! Errors of shared folders.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub enum ShareError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The host's error.
         #[source]
         source: io::Error,
     },
@@ -46,7 +46,7 @@ pub enum ShareError {
     Start {
         /// The program.
         path: PathBuf,
-        /// Why not.
+        /// The host's error.
         #[source]
         source: io::Error,
     },
@@ -61,7 +61,7 @@ pub enum ShareError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The host's error.
         #[source]
         source: io::Error,
     },

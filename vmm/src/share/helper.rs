@@ -40,7 +40,7 @@ impl ShareHelper {
     /// Forks the helper for these folders. `None` if virtiofsd is needed for none of them.
     ///
     /// # Errors
-    /// The host gives no socket or process.
+    /// The host can't make a socket or a process.
     ///
     /// # Safety
     /// The process has no other thread: one might hold a lock that nobody releases in the helper.
@@ -62,9 +62,9 @@ impl ShareHelper {
         })
     }
 
-    /// Forks the helper for these folders and for a kvmprof that is to be executed in a jail, in which it can't see the folders. `virtiofsd`
-    /// is the path of the program that serves them; without it, the program is searched for. `confine` runs in the helper; if it fails, the helper
-    /// refuses all requests. `None` if virtiofsd is needed for none of the folders.
+    /// Forks the helper for these folders and for a kvmprof that is to be executed in a jail, in which it can't see the folders.
+    /// `virtiofsd` is the path of the program that serves them; without it, the program is searched for. `confine` runs in the helper; if
+    /// it fails, the helper refuses all requests. `None` if virtiofsd is needed for none of the folders.
     ///
     /// # Errors
     /// There is no such folder or program, or the host gives no socket or process.

@@ -23,8 +23,8 @@ use crate::connector::SocketConnector;
 use program::{Program, Starter};
 use session::Openers;
 
-/// Starts the programs that serve these folders, or connects to them. `virtiofsd` is the path of the program; without it, the program is searched for.
-/// `helper` and `connector` were made for the same folders.
+/// Starts the programs that serve these folders, or connects to them. `virtiofsd` is the path of the program; without it, the program is
+/// searched for. `helper` and `connector` were made for the same folders.
 ///
 /// # Errors
 /// One of them can't be shared.

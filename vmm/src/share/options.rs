@@ -9,14 +9,14 @@ use thiserror::Error;
 /// Maximum number of shared folders of a guest.
 pub const SHARES_MAX: usize = 16;
 
-/// Where the files come from.
+/// The source of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShareSource {
     /// A folder of this host, for which virtiofsd is started.
     Folder {
         /// Its path.
         path: PathBuf,
-        /// Whether nothing in it may be changed.
+        /// Whether the guest can't change it.
         readonly: bool,
     },
     /// The socket of a vhost-user program that runs already.
@@ -26,7 +26,7 @@ pub enum ShareSource {
 /// A folder that the guest is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareOptions {
-    /// Where its files come from.
+    /// The source of its files.
     pub source: ShareSource,
     /// Its name in the guest (the device's tag): 1 to 36 bytes.
     pub tag: String,
@@ -82,7 +82,8 @@ impl FromStr for ShareOptions {
     }
 }
 
-/// Checks a tag. Tags are arguments of mount(8) and in files of the guest's /sys, so that characters with a special meaning there aren't allowed.
+/// Checks a tag. Tags are arguments of mount(8) and in files of the guest's /sys, so characters with a special meaning there aren't
+/// allowed.
 fn checked_tag(tag: &str) -> Result<String, InvalidShare> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if tag.bytes().all(plain) && (1..=TAG_MAX).contains(&tag.len()) {

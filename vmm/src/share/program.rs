@@ -1,4 +1,4 @@
-//! virtiofsd: where it is, which of its two versions it is, and how it is started.
+//! virtiofsd: its path, its version, and how it is started.
 //!
 //! There is a version in C, part of QEMU before 8.0 (Debian 12: package qemu-system-common), and a newer one in Rust
 //! (package virtiofsd). Both serve one client on a socket that they inherit, and end when that client closes the connection.
@@ -59,8 +59,8 @@ impl Program {
         Ok(Self { path, version })
     }
 
-    /// Starts it for `folder`. Also returns the connection to it. It ends when the connection is closed, when [`Daemon`] is dropped, and when the
-    /// calling thread ends, which therefore has to live as long as the folder is used.
+    /// Starts it for `folder`. Also returns the connection to it. It ends when the connection is closed, when [`Daemon`] is dropped, and
+    /// when the calling thread ends, which therefore has to live as long as the folder is used.
     pub fn start(&self, folder: &Path, readonly: bool) -> Result<(Daemon, UnixStream), ShareError> {
         let failed = |source| ShareError::Start {
             path: self.path.clone(),
@@ -325,8 +325,8 @@ struct Mounts {
     move_root: bool,
 }
 
-/// Runs in the new process before it executes its program: closes all open files except the socket, makes the process end with the thread that
-/// started it, and makes its mounts.
+/// Runs in the new process before it executes its program: closes all open files except the socket, makes the process end with the thread
+/// that started it, and makes its mounts.
 fn prepare(socket: i32, mounts: Mounts) -> io::Result<()> {
     let check = |result: libc::c_long| match result {
         0.. => Ok(()),

@@ -63,7 +63,7 @@ pub(in crate::share) fn answer(mut stream: UnixStream, wrong: u32, lie: Lie) {
         let answer = match request {
             GET_FEATURES => Some(VERSION_1 | PROTOCOL_FEATURES),
             GET_PROTOCOL_FEATURES => Some(REPLY_ACK),
-            // The queue's number, and where it stands: 0.
+            // The queue's number, and its position: 0.
             GET_VRING_BASE => Some(u64::from(payload[0])),
             _ => (flags & NEED_REPLY != 0).then_some(0),
         };

@@ -227,7 +227,7 @@ mod tests {
                     let exit = ALL[round % 4];
                     counted += u64::from(of[round % 4]);
                     ticks += u64::from(counter.count(exit));
-                    // That of a period that has begun may have come.
+                    // The tick of a period that isn't complete may have come already.
                     let whole = counted / period..=counted.div_ceil(period);
                     assert!(
                         whole.contains(&ticks),

@@ -12,18 +12,18 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens it.
+    /// Opens the gate.
     pub fn open(&self) {
         *lock(&self.open) = true;
         self.opened.notify_all();
     }
 
-    /// True once it is open.
+    /// Whether the gate is open.
     pub fn is_open(&self) -> bool {
         *lock(&self.open)
     }
 
-    /// Waits until it is open.
+    /// Waits until the gate is open.
     pub fn pass(&self) {
         let open = lock(&self.open);
         drop(

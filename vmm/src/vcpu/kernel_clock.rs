@@ -109,7 +109,7 @@ struct Running {
     ticks: KernelTicks,
 }
 
-/// What was found of a stopped vCPU.
+/// The state that was found of a stopped vCPU.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The places of the values that identify the running process.
@@ -316,7 +316,7 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
         && (!wants_stacks || !is_linux || has_stacks)
 }
 
-/// How long the thread of one of `vcpus` vCPUs runs until its samples are taken, if its ring has `room` for this many samples. Half of
+/// The time that the thread of one of `vcpus` vCPUs runs until its samples are taken, if its ring has `room` for this many samples. Half of
 /// the ring is kept for a thread that takes them late.
 fn batch_ns(period: u64, room: u64, vcpus: usize) -> u64 {
     let samples = |count: u64| period.saturating_mul(count);

@@ -26,7 +26,7 @@ impl Default for Kicker {
 }
 
 impl Kicker {
-    /// Attaches it to the calling thread.
+    /// Attaches the kicker to the calling thread.
     pub fn attach(&self) {
         self.tid
             .store(rustix::thread::gettid().as_raw_pid(), Ordering::Release);
@@ -34,7 +34,7 @@ impl Kicker {
         fence(Ordering::SeqCst);
     }
 
-    /// Detaches it. Kicks have no effect from now on.
+    /// Detaches the kicker. Kicks have no effect from now on.
     pub fn detach(&self) {
         self.tid.store(0, Ordering::Release);
     }

@@ -18,7 +18,7 @@ const SHORTEST_DISTANCE: Duration = Duration::from_millis(50);
 /// Maximum number of restarts that haven't been taken yet. The oldest ones beyond it are dropped.
 const MAX_UNNOTED: usize = 1024;
 
-/// What a reset of the guest does.
+/// The effect of a reset of the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnReset {
     /// The guest restarts.

@@ -29,7 +29,7 @@ impl Doorbell {
     /// A doorbell of a thread that is awake.
     ///
     /// # Errors
-    /// When the host gives no eventfd.
+    /// The host can't make an eventfd.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             asleep: AtomicBool::new(false),

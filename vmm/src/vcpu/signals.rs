@@ -39,7 +39,7 @@ pub fn overflow() -> i32 {
     libc::SIGRTMIN() + 2
 }
 
-/// All of them. The kernel sends SIGIO for a signal of a perf event that finds no room (fcntl(2), F_SETSIG).
+/// All these signals. The kernel sends SIGIO for a signal of a perf event that finds no room (fcntl(2), F_SETSIG).
 fn all() -> [i32; 4] {
     [kick(), alarm(), overflow(), libc::SIGIO]
 }
@@ -48,7 +48,7 @@ fn all() -> [i32; 4] {
 /// before any other thread exists.
 ///
 /// # Errors
-/// What pthread_sigmask(3) says.
+/// As of pthread_sigmask(3).
 pub fn block() -> io::Result<()> {
     change_mask(libc::SIG_BLOCK, &all())
 }
@@ -56,7 +56,7 @@ pub fn block() -> io::Result<()> {
 /// Changes the calling thread's mask by `signals`, as `how` says: `SIG_BLOCK` or `SIG_UNBLOCK`.
 ///
 /// # Errors
-/// What pthread_sigmask(3) says.
+/// As of pthread_sigmask(3).
 pub fn change_mask(how: i32, signals: &[i32]) -> io::Result<()> {
     let set = set_of(signals);
     // SAFETY: `set` is an initialised signal set; the old one isn't wanted.

@@ -51,8 +51,8 @@ impl TaskRequest {
         *self.lock() = Slot::Empty;
     }
 
-    /// Carries out a request, if there is one, by `look`, which returns whether it has looked. True if there is an answer now. Only the vCPU's
-    /// thread calls this. It never waits: if the profiler holds the lock, the request stays for the next call.
+    /// Carries out a request, if there is one, by `look`, which returns whether it has looked. True if there is an answer now. Only the
+    /// vCPU's thread calls this. It never waits: if the profiler holds the lock, the request stays for the next call.
     pub fn carry_out(&self, look: impl FnOnce(&mut TaskReader) -> bool) -> bool {
         if !self.is_asked.load(Ordering::Acquire) {
             return false;

@@ -32,19 +32,19 @@ const IMAGE_PAUSE: Duration = Duration::from_millis(10);
 /// The state of one vCPU that other threads share.
 #[derive(Debug, Default)]
 pub struct VcpuShared {
-    /// Makes the thread leave KVM_RUN.
+    /// The kicker, which makes the thread leave KVM_RUN.
     pub kicker: Arc<Kicker>,
-    /// Sets the clock.
+    /// The control of the clock.
     pub control: ClockControl,
-    /// Has it look at the guest's tasks.
+    /// The request to look at the guest's tasks.
     pub tasks: TaskRequest,
-    /// Counts why KVM_RUN has returned.
+    /// The number of returns of KVM_RUN, by cause.
     pub exits: ExitTotals,
     in_exit: AtomicBool,
 }
 
 impl VcpuShared {
-    /// True while its thread answers an exit, which may take any time.
+    /// Whether the thread is answering an exit, which may take any time.
     pub fn is_in_exit(&self) -> bool {
         self.in_exit.load(Ordering::Relaxed)
     }
@@ -57,79 +57,79 @@ impl VcpuShared {
 /// Why a vCPU's thread has ended.
 #[derive(Debug)]
 pub enum Ending {
-    /// It was asked to.
+    /// The thread was asked to end.
     Stopped,
     /// The guest has powered itself off.
     PowerOff,
-    /// The guest was reset, and isn't to start anew.
+    /// The guest was reset, and isn't to restart.
     Reset,
-    /// The guest was reset, and couldn't be started anew.
+    /// The guest was reset, and couldn't be restarted.
     NotRestarted(MachineError),
-    /// The guest has failed in a way that no vCPU can go on from.
+    /// The guest has failed, and no vCPU can continue.
     GuestFailure(GuestFailure),
-    /// The guest's image says nothing of its processes.
+    /// The guest's image doesn't show where its processes are.
     Unprofilable(IntrospectionError),
-    /// The host has failed the vCPU.
+    /// The host failed the vCPU.
     HostFailure(io::Error),
 }
 
-/// What all vCPU threads of a machine share.
+/// The state that all vCPU threads of a machine share.
 pub struct VcpuCommon {
     /// Guest memory.
     pub memory: GuestMemory,
-    /// What answers the exits.
+    /// The devices, which answer the exits.
     pub devices: Arc<MachineDevices>,
-    /// What is known of the guest.
+    /// The knowledge of the guest.
     pub knowledge: Arc<GuestKnowledge>,
-    /// Drives the clocks, if they have no timers of their own.
+    /// The ticker, which drives the clocks if they have no timers of their own.
     pub ticker: Option<Arc<Ticker>>,
-    /// Has the host's kernel take samples, where it can.
+    /// The host kernel's sampling, if the host's kernel takes samples.
     pub sampling: Option<Arc<KernelSampling>>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
-    /// Most frames of a call stack.
+    /// Maximum number of frames of a call stack.
     pub max_stack: usize,
-    /// Where registers are read.
+    /// The source of the registers.
     pub registers: RegisterSource,
     /// The processes that profil and pcsample profile.
     pub profiled: Arc<ProfiledProcesses>,
-    /// Held until the guest may start.
+    /// The gate, which holds the threads until the guest may start.
     pub gate: Arc<Gate>,
-    /// Starts the guest anew.
+    /// The restarts of the guest.
     pub restart: Arc<Restart>,
-    /// Set, and each vCPU kicked, to end all threads.
+    /// Whether all threads are to end. After this is set, each vCPU has to be kicked.
     pub stopping: Arc<AtomicBool>,
 }
 
-/// All that a vCPU's thread owns.
+/// The state that a vCPU's thread owns.
 pub struct VcpuThread {
     /// The vCPU's index, from 0.
     pub vcpu: u16,
-    /// KVM's descriptor of it.
+    /// KVM's descriptor of the vCPU.
     pub fd: VcpuFd,
-    /// How it starts.
+    /// The vCPU's initial state.
     pub initial: Box<VcpuState>,
-    /// What other threads hold of it.
+    /// The vCPU's state that other threads share.
     pub shared: Arc<VcpuShared>,
-    /// The way for its ticks.
+    /// The sender of its ticks.
     pub ticks: TickSender,
-    /// Counts for processes.
+    /// The counts that the vCPU makes for processes.
     pub counting: VcpuCounting,
-    /// What it shares with its like.
+    /// The state that all vCPU threads share.
     pub common: Arc<VcpuCommon>,
 }
 
 impl VcpuThread {
-    /// Starts the thread. `ended` is called on it when the vCPU has ended.
+    /// Starts the thread, which calls `ended` when the vCPU has ended.
     ///
     /// # Errors
-    /// When no thread can be made.
+    /// The host can't start a thread.
     pub fn start(
         self,
         ended: impl FnOnce(Ending) + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
         let name = format!("vcpu {}", self.vcpu);
-        // Not on the thread's stack, of which samples of the host's stacks copy a part: the vCPU's state has some KiB.
+        // The vCPU's state has some KiB. It isn't on the thread's stack, because samples of the host's stacks copy a part of that.
         let boxed = Box::new(self);
         (thread::Builder::new().name(name)).spawn(move || ended(boxed.run()))
     }
@@ -180,7 +180,7 @@ impl VcpuThread {
         });
         common.gate.pass();
         shared.kicker.attach();
-        // Requests from before the kicker knew this thread.
+        // Requests may have been made before the kicker knew this thread.
         sampler.follow_requests(&mut fd, monotonic_ns());
         let ending = run_guest(&mut fd, &initial, &mut sampler, &common);
         sampler.finish();
@@ -239,7 +239,7 @@ fn run_guest(
                 sampler.interrupted(fd, signals::take_pending());
                 stand_still(fd, sampler, common);
             }
-            // An application processor that was woken up but has not been started.
+            // This is an application processor that was woken up, but hasn't been started.
             Err(error) if error.errno() == libc::EAGAIN => {}
             Err(error) => {
                 return Ending::HostFailure(io::Error::from_raw_os_error(error.errno()));
@@ -248,14 +248,14 @@ fn run_guest(
     }
 }
 
-/// Where the profiler has paused the vCPU: waits until it may go on, is to start anew, or to end.
+/// Waits while the profiler pauses the vCPU, until the vCPU may continue, is to restart, or is to end.
 fn stand_still(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
     sampler.stand_still(fd, || {
         common.stopping.load(Ordering::Relaxed) || common.restart.is_requested()
     });
 }
 
-/// This vCPU's part of a restart. Afterwards it is paused if it was.
+/// Does this vCPU's part of a restart. If the vCPU was paused, it is paused afterwards, too.
 fn restart(
     fd: &mut VcpuFd,
     initial: &VcpuState,
@@ -263,14 +263,14 @@ fn restart(
     common: &VcpuCommon,
 ) -> ControlFlow<Ending> {
     if common.restart.on_reset() == OnReset::Exit {
-        // Somebody else than the guest has asked for it.
+        // The request came from outside the guest.
         await_knowledge(common);
         sampler.locate_kernel(fd);
         return ControlFlow::Break(Ending::Reset);
     }
     finish_exit(fd, sampler, common);
     sampler.suspend(fd);
-    // It answers nobody before it has met the others.
+    // The thread doesn't answer requests before it has met the other threads.
     sampler.shared.set_in_exit(true);
     let restarted = common.restart.carry_out(|| initial.restore(fd));
     sampler.shared.set_in_exit(false);
@@ -284,16 +284,16 @@ fn restart(
     ControlFlow::Continue(())
 }
 
-/// Has KVM finish the instruction that made the last exit, without another one: it would write its result into registers that are
-/// set later (kernel: Documentation/virt/kvm/api.rst, 4.10).
+/// Makes KVM finish the instruction that made the last exit, without executing another one. Otherwise KVM would write the instruction's
+/// result into registers that are set later (kernel: Documentation/virt/kvm/api.rst, 4.10).
 fn finish_exit(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
-    /// An access of several parts exits for each; no instruction has more of them.
+    /// Maximum number of exits of an instruction. An access of several parts exits for each part.
     const MAX_PARTS: usize = 16;
 
     fd.set_kvm_immediate_exit(1);
     for _ in 0..MAX_PARTS {
         match fd.run() {
-            // What it asks of the machine is done already.
+            // A reset that it requests is being done already.
             Ok(exit) => drop(answer(exit, &common.devices)),
             Err(_) => break,
         }
@@ -302,8 +302,7 @@ fn finish_exit(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
     sampler.interrupted(fd, signals::take_pending());
 }
 
-/// Waits until the image of a guest that resets itself has been read. Without it, a panic of the guest's kernel can't be
-/// detected.
+/// Waits until the image of a guest that resets itself has been read. Without the image, a panic of the guest's kernel can't be detected.
 fn await_knowledge(common: &VcpuCommon) {
     let deadline = Instant::now() + IMAGE_TIMEOUT;
     let stopping = || common.stopping.load(Ordering::Relaxed);
@@ -312,7 +311,7 @@ fn await_knowledge(common: &VcpuCommon) {
     }
 }
 
-/// Why an exit isn't followed by the next KVM_RUN.
+/// The reason why KVM_RUN isn't entered again after an exit.
 enum Stop {
     Power(PowerRequest),
     // The run page has the cause.
@@ -335,7 +334,7 @@ fn answer(exit: VcpuExit<'_>, devices: &MachineDevices) -> ControlFlow<Stop> {
     ControlFlow::Continue(())
 }
 
-/// Says how a vCPU failed whose last exit was none of those that are answered.
+/// The ending of a vCPU whose last exit is none that kvmprof answers.
 fn failure(fd: &mut VcpuFd, vcpu: u16, memory: &GuestMemory) -> Ending {
     let cause = FailureCause::of_last_exit(fd);
     Ending::GuestFailure(GuestFailure::capture(fd, usize::from(vcpu), memory, cause))

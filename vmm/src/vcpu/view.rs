@@ -1,4 +1,4 @@
-//! What is seen of a vCPU that stands still.
+//! What a stopped vCPU shows of its guest.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const HLT: u8 = 0xf4;
 /// The privilege level of user mode.
 const USER: u8 = 3;
 
-/// Whether a vCPU in this state (`KVM_MP_STATE_*`) has been started, so that its registers mean something.
+/// Whether a vCPU in this state (`KVM_MP_STATE_*`) has been started, so that its registers have a meaning.
 pub fn has_started(mp_state: u32) -> bool {
     matches!(mp_state, KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED)
 }
@@ -35,8 +35,8 @@ pub fn not_started(vcpu: u16, time: u64) -> Sample {
     }
 }
 
-/// The sample of a vCPU that runs a guest of the guest's own, for the process that is identified at the level of user mode. It has no program counter and no stack, so that nothing
-/// of the other guest gets the name of what the guest has at that address.
+/// The sample of a vCPU that runs a nested guest, for the process that `identity` identifies at the level of user mode. It has no program
+/// counter and no stack, because addresses of the nested guest must not get the names that the guest has for them.
 pub fn in_nested_guest(vcpu: u16, identity: &Identity, time: u64) -> Sample {
     Sample {
         time,
@@ -51,16 +51,16 @@ pub fn in_nested_guest(vcpu: u16, identity: &Identity, time: u64) -> Sample {
     }
 }
 
-/// What was copied of a vCPU that runs again.
+/// What was copied of a vCPU that has continued since.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied<'a> {
-    /// The task that ran, its guest-virtual address; `None`: unknown.
+    /// The guest-virtual address of the task that ran; `None` if unknown.
     pub task: Option<u64>,
-    /// Its process.
+    /// The pid of the process that ran.
     pub pid: i32,
-    /// When.
+    /// The time of the copies.
     pub time: u64,
-    /// Its stacks; `None`: they couldn't be.
+    /// The copies of the stacks; `None` if they couldn't be made.
     pub copies: Option<&'a [StackCopy<'a>]>,
 }
 
@@ -73,12 +73,12 @@ pub struct VcpuView<M> {
     process_group: bool,
     stacks: StackParts,
     processes: bool,
-    // Of the last sample. A fixed place, so that nothing is allocated.
+    // The stack of the last sample. It is kept, so that samples don't allocate memory.
     stack: Box<Stack>,
 }
 
 impl<M: PhysicalMemory> VcpuView<M> {
-    /// That of vCPU number `vcpu`, whose call stacks have `max_stack` frames at most.
+    /// The view of vCPU number `vcpu`, whose call stacks have `max_stack` frames at most.
     pub fn new(vcpu: u16, memory: M, knowledge: Arc<GuestKnowledge>, max_stack: usize) -> Self {
         Self {
             vcpu,
@@ -91,13 +91,13 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
     }
 
-    /// Forgets all that it has found of the guest, which starts anew.
+    /// Forgets everything about the guest, which restarts.
     pub fn start_anew(&mut self, knowledge: Arc<GuestKnowledge>) {
         self.introspector = VcpuIntrospector::new(knowledge, self.vcpu);
         self.stack.clear();
     }
 
-    /// Takes what `setting` asks for from now on.
+    /// Takes the contents of samples that `setting` asks for from now on.
     pub fn follow(&mut self, setting: &ClockSetting) {
         self.process_group = setting.process_group;
         self.stacks = setting.stacks;
@@ -110,8 +110,9 @@ impl<M: PhysicalMemory> VcpuView<M> {
         self.stack.clear();
     }
 
-    /// What the guest does that stands still with these registers: `halted`, or just behind a HLT all the same. Its stack
-    /// goes to [`VcpuView::send`]. The process's mappings go into `ticks` when they have changed.
+    /// Takes a sample of the vCPU, which stands still with these registers. It is `halted`, or still at the instruction after a HLT
+    /// (`behind_hlt`), or neither. The stack is sent by [`VcpuView::send`]. The process's mappings are added to `ticks` when they have
+    /// changed.
     pub fn capture(
         &mut self,
         registers: &Registers,
@@ -130,14 +131,14 @@ impl<M: PhysicalMemory> VcpuView<M> {
             self.introspector
                 .unwind(&self.memory, registers, self.stacks, &mut self.stack);
         }
-        // Who records wants to know; others haven't a place for it.
+        // Recordings have this, and other formats have no place for it.
         let lock = match identity.mode {
             Mode::Kernel | Mode::Interrupt if self.stacks.kernel => {
                 self.introspector.lock_wait(&self.memory, registers)
             }
             _ => None,
         };
-        // Woken up, but nothing has been executed since.
+        // The vCPU was woken up, but has executed nothing since.
         let is_still_idle = behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel;
         Sample {
             time,
@@ -161,8 +162,9 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
     }
 
-    /// What the guest does that runs a guest of its own: it works for the process that does so, which is in user mode as Linux accounts for it. What
-    /// the other guest executes isn't known. The guest's own registers were these before; without them its process isn't known.
+    /// Takes a sample of a vCPU that runs a nested guest. The sample is of the process that runs it, in user mode, as Linux accounts
+    /// for it. What the nested guest executes isn't known. `registers` are those of the guest before it entered the nested guest; without
+    /// them, its process isn't known.
     pub fn capture_nested(
         &mut self,
         registers: Option<&Registers>,
@@ -180,8 +182,8 @@ impl<M: PhysicalMemory> VcpuView<M> {
         in_nested_guest(self.vcpu, &identity, time)
     }
 
-    /// Unwinds the stack of a vCPU that runs again, and stood still with these registers when it was copied. It goes to
-    /// [`VcpuView::send`]. The process's mappings go into `ticks` when they have changed.
+    /// Unwinds the stack of a vCPU that has continued since it was copied, when it stood still with these registers. The stack is sent by
+    /// [`VcpuView::send`]. The process's mappings are added to `ticks` when they have changed.
     pub fn capture_copied(
         &mut self,
         registers: &Registers,
@@ -217,7 +219,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         self.stack.summary()
     }
 
-    /// The stack that is only a program counter, if that part was asked for.
+    /// Sets the stack to the program counter alone, if the stack at this level was asked for.
     fn only_counter(&mut self, registers: &Registers) {
         let is_wanted = match registers.cpl {
             3 => self.stacks.user,
@@ -240,7 +242,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         }
     }
 
-    /// Looks at the guest's tasks, whose vCPU stands still with these registers. False if they can't be read.
+    /// Looks at the guest's tasks, while the vCPU stands still with these registers. False if they can't be read.
     pub fn look_at_tasks(&mut self, registers: &Registers, reader: &mut TaskReader) -> bool {
         let begun = monotonic_ns();
         let has_looked = (self.introspector).look_at_tasks(&self.memory, registers, reader);
@@ -250,8 +252,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
         has_looked
     }
 
-    /// True when the byte before the program counter is HLT. It may also be the end of another
-    /// instruction.
+    /// Whether the byte before the program counter is HLT. It may also be the end of another instruction.
     pub fn is_behind_hlt(&self, registers: &Registers) -> bool {
         if registers.cpl != 0 {
             return false;
@@ -264,7 +265,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
             && byte == [HLT]
     }
 
-    /// Hands over what became of ticks, and the sample with its stack.
+    /// Sends the account of the ticks, and the sample with its stack.
     pub fn send(&self, ticks: &mut TickSender, elapsed: ElapsedTicks, sample: Option<Sample>) {
         let passed = Ticks {
             vcpu: self.vcpu,

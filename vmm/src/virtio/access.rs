@@ -1,4 +1,4 @@
-//! What the guest may do with the profiling devices.
+//! The guest's access to the profiling devices.
 
 use std::str::FromStr;
 
@@ -7,11 +7,11 @@ use kvmprof_abi::pmc::PMC_ACCOUNT;
 use kvmprof_abi::wire::device;
 use thiserror::Error;
 
-/// Which devices the guest may open through its ports. Everything else that the host socket
-/// serves (status, processes, symbols) tells of the host, or is the guest's own knowledge.
+/// The devices that the guest may open through its ports. The host socket's other documents (status, processes, symbols) describe the host,
+/// or are the guest's own knowledge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuestAccess {
-    /// None; there are no ports either.
+    /// No device. There are no ports then.
     None,
     /// Only pcs.
     Pcs,
@@ -26,7 +26,7 @@ pub enum GuestAccess {
     All,
 }
 
-/// A word that is no [`GuestAccess`].
+/// The error of a word that isn't a [`GuestAccess`].
 #[derive(Debug, Error)]
 #[error("'{0}' is no guest access: it must be none, pcs, prf, profil, pmc or all")]
 pub struct UnknownGuestAccess(String);
@@ -48,10 +48,10 @@ impl FromStr for GuestAccess {
 }
 
 impl GuestAccess {
-    /// Whether the device number `number` (see [`device`]) may be opened.
+    /// Checks that the guest may open the device with number `number` (see [`device`]).
     ///
     /// # Errors
-    /// EACCES if it may not.
+    /// EACCES if the guest may not open the device.
     pub(super) fn check(self, number: u16) -> Result<(), Errno> {
         let allowed = match number {
             device::PCS => matches!(self, Self::Pcs | Self::All),
@@ -63,13 +63,13 @@ impl GuestAccess {
         if allowed { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// Whether `command` may be made on an open device. Commands have numbers of their own on each device.
+    /// Checks that the guest may use `command` on an open device. Each device has command numbers of its own.
     ///
     /// # Errors
-    /// EACCES if it may not.
+    /// EACCES if the guest may not use the command.
     pub(super) fn check_command(command: u32) -> Result<(), Errno> {
         match command {
-            // It keeps an account of each process for whoever looks at the guest, at the host's expense.
+            // The command makes the host keep an account of each process, for those who look at the guest.
             PMC_ACCOUNT => Err(Errno::EACCES),
             _ => Ok(()),
         }
@@ -80,7 +80,7 @@ impl GuestAccess {
 mod tests {
     use super::*;
 
-    /// The devices up to number 9 that can be opened.
+    /// The devices up to number 9 that may be opened.
     fn opened(access: GuestAccess) -> Vec<u16> {
         let allowed = |number: &u16| access.check(*number).is_ok();
         (0..10).filter(allowed).collect()

@@ -1,4 +1,4 @@
-//! The machine's memory balloon: pages that the guest doesn't need go back to the host.
+//! The machine's memory balloon, by which the guest returns pages that it doesn't need to the host.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -15,32 +15,32 @@ use crate::machine::{GuestMemory, MachineError, give_back};
 /// The time between two requests for the guest's statistics.
 const STATISTICS_PERIOD: Duration = Duration::from_secs(5);
 
-/// The balloon of a machine, for threads that look at it or set it. They never wait for the thread that serves the device's queues, which may
-/// take long to give pages back to the host.
+/// The balloon of a machine, for threads that read its state or set it. They never wait for the thread that serves the device's queues,
+/// which may take long to return pages to the host.
 #[derive(Clone, Default)]
 pub struct BalloonControl(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     device: OnceLock<Arc<VirtioMmio<Balloon>>>,
-    /// What it is to hold from its next turn on, in bytes. Lock this before the record.
+    /// The balloon's size from when it is served next, in bytes. Lock this before the record.
     wanted: Mutex<Option<u64>>,
-    /// The device's state after its last turn.
+    /// The device's state when it was served last.
     record: Mutex<BalloonRecord>,
 }
 
 /// The balloon's state and counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BalloonRecord {
-    /// What it is to hold, in bytes.
+    /// The size that the balloon is to have, in bytes.
     pub target: u64,
-    /// What the guest says that it holds, in bytes.
+    /// The balloon's size as the guest reports it, in bytes.
     pub actual: u64,
-    /// What the device has done.
+    /// The counts of what the device has done.
     pub counts: BalloonCounts,
-    /// What the guest has said of its memory last.
+    /// The statistics of its memory that the guest has sent last.
     pub statistics: GuestMemoryStatus,
-    /// What the guest's driver has done with the device as a whole.
+    /// The counts of what the guest's driver has done with the device as a whole.
     pub transport: TransportCounts,
 }
 
@@ -58,7 +58,7 @@ impl BalloonRecord {
 }
 
 impl BalloonControl {
-    /// The state and the counts until now, without those of a turn that isn't over.
+    /// The state and the counts until now, without those of a service that is still running.
     #[must_use]
     pub fn record(&self) -> BalloonRecord {
         let device = self.0.device.get();
@@ -72,7 +72,7 @@ impl BalloonControl {
         }
     }
 
-    /// Sets what it is to hold, in bytes, of which whole pages of 4 KiB count. The guest follows when it can.
+    /// Sets the balloon's size in bytes, rounded down to whole pages of 4 KiB. The guest follows when it can.
     pub fn set_target(&self, bytes: u64) {
         *lock(&self.0.wanted) = Some(bytes);
         if let Some(device) = self.0.device.get() {
@@ -104,7 +104,7 @@ impl Shared {
     }
 }
 
-/// The whole pages of `bytes` that a balloon can hold, in bytes.
+/// The size of a balloon that is to have `bytes` bytes: whole pages, as many as it can have.
 fn whole_pages(bytes: u64) -> u64 {
     (bytes / PAGE).min(u32::MAX.into()) * PAGE
 }
@@ -116,7 +116,7 @@ pub struct BalloonParts {
 }
 
 impl BalloonParts {
-    /// Its control, for threads that look at it and set it later.
+    /// The balloon's control, for threads that read its state and set it later.
     #[must_use]
     pub fn control(&self) -> BalloonControl {
         self.control.clone()
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::machine::{MemoryOptions, allocate_memory};
 
-    /// The thread that asks holds the device itself here: it would wait for itself.
+    /// The asking thread holds the device's lock here, so that it would wait for itself.
     #[test]
     fn nobody_waits_for_a_turn_to_look_at_it_or_to_set_it() {
         let memory = allocate_memory(&MemoryOptions::private(64 << 20)).unwrap();
@@ -174,7 +174,7 @@ mod tests {
             transport.device().target()
         });
         assert_eq!(held, 0);
-        // The device is still to be told.
+        // The device hasn't got the size yet.
         assert_eq!(control.record().target, 3 * PAGE);
         control.0.serve(&device, false);
         let target = device.with(|transport, _| transport.device().target());

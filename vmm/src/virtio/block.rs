@@ -1,8 +1,7 @@
-//! Disks of the guest: each a block device, and a thread for each of its queues, so that no request waits for one of another
-//! queue.
+//! The guest's disks. Each is a block device with a thread for each of its queues, so that no request waits for one of another queue.
 //!
-//! Data goes through a buffer: a host's disk is never waited for with the device locked, and after a driver's reset nothing
-//! touches its memory any more.
+//! Data goes through a buffer, so that the device isn't locked while the host's disk works, and guest memory isn't accessed after a reset
+//! by the driver.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +16,9 @@ use super::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioPa
 use crate::disk::{Disk, DiskDescription, Image};
 use crate::machine::{GuestMemory, MachineError};
 
-/// Most queues, and so threads, of a disk.
+/// Maximum number of queues of a disk, and of its threads.
 const QUEUES_MAX: u16 = 4;
-/// A buffer for reads that is longer is given back after use, in bytes.
+/// Maximum size in bytes of a buffer for reads that is kept after use.
 const KEPT_BUFFER: usize = 1 << 20;
 
 /// A disk that is to become a device.
@@ -31,16 +30,16 @@ pub struct BlockParts {
     record: BlockRecord,
 }
 
-/// What there is to know of a disk while the machine runs, and after it.
+/// Information about a disk while the machine runs, and after it.
 #[derive(Clone)]
 pub struct BlockRecord {
-    /// What it is.
+    /// The disk's properties.
     pub description: DiskDescription,
     device: Arc<std::sync::OnceLock<Arc<VirtioMmio<Block>>>>,
 }
 
 impl BlockRecord {
-    /// What the guest has done with it until now. Waits for whoever works on the device's queues.
+    /// The counts of the guest's requests until now. Waits for threads that work on the device's queues.
     #[must_use]
     pub fn counts(&self) -> BlockCounts {
         let device = self.device.get();
@@ -51,7 +50,7 @@ impl BlockRecord {
 }
 
 impl BlockParts {
-    /// Disk number `index` of a machine with so many vCPUs, each of which gets a queue of its own while there are some.
+    /// Disk number `index` of a machine with `vcpus` vCPUs. The disk has a queue for each vCPU, up to its maximum number of queues.
     #[must_use]
     pub fn new(index: usize, disk: Disk, vcpus: u16) -> Self {
         let record = BlockRecord {
@@ -67,13 +66,13 @@ impl BlockParts {
         }
     }
 
-    /// The disk's content, for as long as its device is there.
+    /// The disk's content, while its device exists.
     #[must_use]
     pub fn content(&self) -> Weak<Image> {
         Arc::downgrade(&self.image)
     }
 
-    /// What tells of the disk later.
+    /// The information about the disk.
     #[must_use]
     pub fn record(&self) -> BlockRecord {
         self.record.clone()
@@ -101,7 +100,7 @@ impl VirtioParts for BlockParts {
             image: self.image,
             readonly: description.readonly,
             path: description.path.clone(),
-            has_complained: AtomicBool::new(false),
+            has_logged_failure: AtomicBool::new(false),
         });
         let threads: Result<Vec<_>, _> = (0..usize::from(self.queues))
             .map(|queue| {
@@ -124,16 +123,16 @@ impl VirtioParts for BlockParts {
     }
 }
 
-/// The host's side of a disk. Dropped, which the last of its threads does, it is closed.
+/// The host's side of a disk. The last of the disk's threads drops it.
 struct HostDisk {
     image: Arc<Image>,
     path: PathBuf,
     readonly: bool,
-    has_complained: AtomicBool,
+    has_logged_failure: AtomicBool,
 }
 
 impl HostDisk {
-    /// Performs `request`; what is read goes into `buffer`.
+    /// Performs `request`. Data that it reads goes into `buffer`.
     fn perform(&self, request: &Request, buffer: &mut Vec<u8>) -> io::Result<()> {
         buffer.clear();
         match &request.operation {
@@ -156,9 +155,9 @@ impl HostDisk {
         Ok(())
     }
 
-    /// The first failure is reported; the others are counted.
-    fn complain(&self, error: &io::Error) {
-        if !self.has_complained.swap(true, Ordering::Relaxed) {
+    /// Logs the first failure. Further ones are only counted.
+    fn log_first_failure(&self, error: &io::Error) {
+        if !self.has_logged_failure.swap(true, Ordering::Relaxed) {
             log::error!(
                 "The disk {} has failed a request, which the guest sees: {error}",
                 self.path.display()
@@ -168,7 +167,7 @@ impl HostDisk {
 }
 
 impl Drop for HostDisk {
-    /// Whoever reads the image at this moment may be ended before it is closed.
+    /// Flushes the image, because the process may end before another reader of the image drops it.
     fn drop(&mut self) {
         if self.readonly {
             return;
@@ -182,7 +181,7 @@ impl Drop for HostDisk {
     }
 }
 
-/// What serves one queue.
+/// The server of one queue.
 struct QueueServer {
     mmio: Arc<VirtioMmio<Block>>,
     host: Arc<HostDisk>,
@@ -197,13 +196,13 @@ impl QueueServer {
             return;
         };
         while !ending.or_readable(&[borrowed(work)]) {
-            // Before the queue is looked at, or a notification could be missed.
+            // The event has to be read before the queue is, or a notification could be missed.
             let _ = work.read();
             while self.serve_one() && !ending.is_requested() {}
         }
     }
 
-    /// Serves a request; false if there is none.
+    /// Serves a request. Returns false if there is none.
     fn serve_one(&mut self) -> bool {
         let queue = self.queue;
         let next = (self.mmio).with(|transport, memory| transport.next(queue, memory));
@@ -214,7 +213,7 @@ impl QueueServer {
         };
         let result = self.host.perform(&request, &mut self.buffer);
         if let Err(error) = &result {
-            self.host.complain(error);
+            self.host.log_first_failure(error);
         }
         let answer = match result {
             Ok(()) => Answer::Done(&self.buffer),

@@ -1,4 +1,4 @@
-//! The console device: its ports, and what the guest's driver has done with it.
+//! The console device: its ports, and the counts of what the guest's driver has done with it.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -13,24 +13,23 @@ use crate::console::HvcConsole;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError};
 
-/// How many ports carry the framed protocol.
+/// Number of ports with the framed protocol.
 const ENDPOINT_PORTS: u32 = 2;
 
-/// What a virtio console device is made of.
+/// The parts of a virtio console device.
 pub struct ConsolePorts {
     console: Console,
     work: EventFd,
 }
 
 impl ConsolePorts {
-    /// The ports of a guest with this access and this console; None if there would be none. `info` go
-    /// into the answer to a hello.
+    /// The ports of a guest with this access and this console; `None` if there would be no port. `info` is in the answer to a hello.
     ///
-    /// Without `hvc` the guest never hears of a port 0: init systems start a login on every console
-    /// that they find, and on one that leads nowhere that would only cost time.
+    /// Without `hvc` the guest has no port 0: init systems start a login on every console that they find, which would only cost time if it
+    /// leads nowhere.
     ///
     /// # Errors
-    /// If there are no more file descriptors.
+    /// There are no more file descriptors.
     pub fn new(
         hvc: Option<&Arc<HvcConsole>>,
         access: GuestAccess,
@@ -61,18 +60,18 @@ impl ConsolePorts {
 /// A virtio console device, usable from any thread.
 pub struct ConsoleDevice {
     mmio: Arc<VirtioMmio<Console>>,
-    /// As of when the device was served last, so that whoever asks needn't wait for the device's lock, or
-    /// hold it twice. Taken while that lock is held, never the other way round.
+    /// The record when the device was served last, so that readers needn't wait for the device's lock, or take it twice. This lock is taken
+    /// while that one is held, and never the other way round.
     record: Mutex<ConsoleRecord>,
     work: EventFd,
 }
 
-/// What the guest's driver has done until now, and what it has done wrong.
+/// The counts of what the guest's driver has done, and of its faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleRecord {
-    /// With the device as a whole.
+    /// The counts of the device as a whole.
     pub transport: TransportCounts,
-    /// With its control queues and ports.
+    /// The faults at the control queues and ports.
     pub console: ConsoleFaults,
 }
 
@@ -80,9 +79,9 @@ impl ConsoleDevice {
     /// A device whose queues lie in `memory`.
     ///
     /// # Errors
-    /// If there are no more file descriptors.
+    /// There are no more file descriptors.
     pub fn new(ports: ConsolePorts, memory: GuestMemory) -> Result<Self, MachineError> {
-        // One event for all queues: they are looked at together, in an order of our own.
+        // There is one event for all queues, which are served together, in an order of the device's own.
         let work = ports.work.try_clone().map_err(MachineError::EventFd)?;
         let notifications = Notifications::Together(ports.work);
         let mmio = VirtioMmio::new(ports.console, memory, notifications)?;
@@ -93,17 +92,17 @@ impl ConsoleDevice {
         })
     }
 
-    /// Its registers.
+    /// The device's registers.
     pub fn registers(&self) -> Arc<dyn MmioRegisters> {
         self.mmio.clone()
     }
 
-    /// Becomes readable when the device wants to be served.
+    /// The event that becomes readable when the device is to be served.
     pub fn work(&self) -> &EventFd {
         &self.work
     }
 
-    /// Serves the queues, for a bounded time; if there is more to do then, asks for it.
+    /// Serves the queues for a bounded time. If there is more to do then, asks to be called again.
     pub fn serve(&self, backend: &mut dyn Backend) {
         self.mmio.with(|transport, memory| {
             if transport.serve(memory, backend) {
@@ -113,18 +112,18 @@ impl ConsoleDevice {
         });
     }
 
-    /// The console has another size now.
+    /// Tells the guest the console's new size.
     pub fn resize(&self, size: ConsoleSize) {
         (self.mmio).with(|transport, _| transport.device_mut().resize(size));
         self.mmio.ask_for_service();
     }
 
-    /// Frees what the guest had open, for good: it has ended.
+    /// Closes for good what the guest had open, because the guest has ended.
     pub fn end(&self, backend: &mut dyn Backend) {
         self.mmio.with(|transport, _| transport.end(backend));
     }
 
-    /// What the guest's driver has done until now.
+    /// The counts of what the guest's driver has done until now.
     pub fn record(&self) -> ConsoleRecord {
         lock(&self.record).clone()
     }

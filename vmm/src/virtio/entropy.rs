@@ -1,4 +1,4 @@
-//! The entropy device of the machine, which gives the guest random bytes of the host's kernel.
+//! The machine's entropy device, which gives the guest random bytes of the host's kernel.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,12 @@ use super::{Assembled, DeviceThread, Notifications, VirtioMmio, VirtioParts, bor
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError};
 
-/// As of when the device was served last, for whoever asks.
+/// The device's counts when it was served last, for other threads.
 #[derive(Clone, Debug, Default)]
 pub struct EntropyMonitor(Arc<Mutex<EntropyStatus>>);
 
 impl EntropyMonitor {
-    /// What the device has done until now.
+    /// The counts of what the device has done until now.
     #[must_use]
     pub fn counts(&self) -> EntropyStatus {
         *lock(&self.0)
@@ -31,7 +31,7 @@ pub struct EntropySource {
 }
 
 impl EntropySource {
-    /// What happens with it, for whoever asks while the guest runs.
+    /// The device's monitor, for other threads while the guest runs.
     #[must_use]
     pub fn monitor(&self) -> EntropyMonitor {
         self.monitor.clone()
@@ -50,7 +50,7 @@ impl VirtioParts for EntropySource {
         let thread =
             DeviceThread::start("entropy", kvmprof_sandbox::Thread::Entropy, move |ending| {
                 while !ending.or_readable(&[borrowed(&mine)]) {
-                    // Somebody else can't have read it.
+                    // No other thread reads it.
                     let _ = mine.read();
                     served.with(|transport, memory| {
                         if transport.serve(memory, &mut random) {
@@ -67,7 +67,7 @@ impl VirtioParts for EntropySource {
     }
 }
 
-/// Fills with bytes of getrandom(2). It never waits: without a host that has gathered enough since its start, it fails.
+/// Fills `bytes` by getrandom(2). This never waits: it fails until the host has gathered enough entropy after its start.
 fn random(bytes: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -91,7 +91,7 @@ mod tests {
         let mut others = [0; 4096];
         random(&mut others).unwrap();
         assert_ne!(bytes, others);
-        // Not one of 4096 bytes would be as good as none, and each quarter has its part.
+        // It isn't enough that the buffers differ: each quarter has random bytes.
         for quarter in bytes.chunks(1024) {
             assert!(quarter.iter().any(|byte| *byte != 0));
         }

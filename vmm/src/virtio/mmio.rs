@@ -1,4 +1,4 @@
-//! A virtio device between the vCPU threads, which access its registers, and the threads that serve its queues.
+//! A virtio device, which is shared by the vCPU threads that access its registers and the threads that serve its queues.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -13,51 +13,50 @@ use super::thread::DeviceThread;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
 
-/// What is to become a virtio device of a machine, before there is guest memory.
+/// The parts of a virtio device of a machine, before there is guest memory.
 pub trait VirtioParts: Send {
-    /// Makes the device, whose queues lie in `memory`, and starts the threads that serve it, if it has its own.
+    /// Makes the device, whose queues are in `memory`, and starts its own threads, if it has any.
     ///
     /// # Errors
-    /// If the host lacks something.
+    /// The host lacks a resource.
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError>;
 }
 
 /// A virtio device of a machine.
 pub struct Assembled {
-    /// Its registers.
+    /// The device's registers.
     pub registers: Arc<dyn MmioRegisters>,
-    /// The threads that serve it; none if the event thread does. They end when the vCPUs have.
+    /// The threads that serve the device; none if the event thread does. They end after the vCPUs.
     pub threads: Vec<DeviceThread>,
 }
 
-/// The registers of a device, as vCPU threads and KVM see them. Usable from any thread.
+/// A device's registers, as vCPU threads and KVM access them. Any thread can use them.
 pub trait MmioRegisters: Send + Sync {
-    /// Answers a read at `offset` from the first register.
+    /// Reads the registers at `offset` from the first one.
     fn read(&self, offset: u64, data: &mut [u8]);
 
-    /// Answers a write at `offset` from the first register.
+    /// Writes the registers at `offset` from the first one.
     fn write(&self, offset: u64, data: &[u8]);
 
-    /// Connects the device with KVM, so that neither a notification by the guest nor an interrupt for it stops a vCPU
-    /// thread.
+    /// Connects the device with KVM, so that neither the guest's notifications nor interrupts of the guest stop a vCPU thread.
     ///
     /// # Errors
-    /// If KVM refuses that.
+    /// KVM refuses to connect it.
     fn connect(&self, vm: &VmFd, slot: &VirtioSlot) -> Result<(), MachineError>;
 
-    /// Resets the device, as its driver would: memory isn't touched before there is a driver again.
+    /// Resets the device as its driver does. Guest memory isn't accessed then until there is a driver again.
     fn reset(&self) {
         self.write(STATUS.into(), &[0; 4]);
     }
 }
 
-/// What becomes readable when the guest's driver notifies a queue.
+/// The events that become readable when the guest's driver notifies a queue.
 pub enum Notifications {
-    /// One event for all queues: they are looked at together, in an order of the device's own.
+    /// One event for all queues, which are served together, in an order of the device's own.
     Together(EventFd),
-    /// An event for each queue, by its index.
+    /// An event for each queue, in the order of their indices.
     EachQueue(Vec<EventFd>),
-    /// As before, but it is another program that waits for the events, and interrupts the guest by [`VirtioMmio::interrupt`].
+    /// As before, but another program waits for the events, and interrupts the guest by [`VirtioMmio::interrupt`].
     Elsewhere(Vec<EventFd>),
 }
 
@@ -65,7 +64,7 @@ impl Notifications {
     /// An event for each of `queues` queues.
     ///
     /// # Errors
-    /// If there are no more file descriptors.
+    /// There are no more file descriptors.
     pub fn each_queue(queues: usize) -> io::Result<Self> {
         let events: io::Result<_> = (0..queues).map(|_| EventFd::new(EFD_NONBLOCK)).collect();
         events.map(Self::EachQueue)
@@ -79,11 +78,11 @@ impl Notifications {
     }
 }
 
-/// A virtio device behind registers in memory, usable from any thread.
+/// A virtio device with registers in memory. Any thread can use it.
 ///
-/// One lock over registers and queues: once a driver's reset has returned, its memory isn't touched any more. Whoever holds
-/// it does a bounded amount of work, and waits for nothing that depends on the host's disks or networks: a vCPU that
-/// accesses a register waits for it. What an interrupt handler accesses needs no lock.
+/// One lock protects registers and queues, so that the device's memory isn't accessed after a reset by the driver has returned. Those who
+/// hold the lock do a bounded amount of work, and don't wait for the host's disks or networks, because a vCPU that accesses a register
+/// waits for the lock. The registers that interrupt handlers access need no lock.
 pub struct VirtioMmio<D> {
     transport: Mutex<MmioTransport<D>>,
     interrupt_status: InterruptStatus,
@@ -93,10 +92,10 @@ pub struct VirtioMmio<D> {
 }
 
 impl<D: VirtioDevice + Send> VirtioMmio<D> {
-    /// `device`, whose queues lie in `memory`.
+    /// Makes the registers of `device`, whose queues are in `memory`.
     ///
     /// # Errors
-    /// If there are no more file descriptors.
+    /// There are no more file descriptors.
     pub fn new(
         device: D,
         memory: GuestMemory,
@@ -121,7 +120,7 @@ impl<D: VirtioDevice + Send> VirtioMmio<D> {
         self.with_locked(self.transport(), action)
     }
 
-    /// The same, if nobody works on the device at this moment: for who must not wait for that.
+    /// Does the same as [`with`](Self::with), if the device isn't locked now: for threads that must not wait for the lock.
     pub fn try_with<R>(
         &self,
         action: impl FnOnce(&mut MmioTransport<D>, &GuestMemory) -> R,
@@ -144,8 +143,8 @@ impl<D: VirtioDevice + Send> VirtioMmio<D> {
         result
     }
 
-    /// Becomes readable when this queue, or the device as a whole, wants to be served; `None` if there is no such queue. With
-    /// [`Notifications::Together`] it is the same for all queues.
+    /// The event that becomes readable when this queue, or the device as a whole, is to be served; `None` if there is no such queue. With
+    /// [`Notifications::Together`], all queues have the same event.
     pub fn work(&self, queue: usize) -> Option<&EventFd> {
         match &self.notifications {
             Notifications::Together(event) => Some(event),
@@ -155,27 +154,27 @@ impl<D: VirtioDevice + Send> VirtioMmio<D> {
         }
     }
 
-    /// Interrupts the guest when it is written to: for who serves the queues in place of this program.
+    /// The event that interrupts the guest when it is written to, for another program that serves the queues.
     pub fn interrupt(&self) -> &EventFd {
         &self.interrupt
     }
 
-    /// Where its queues lie.
+    /// The memory in which the device's queues are.
     pub fn memory(&self) -> &GuestMemory {
         &self.memory
     }
 
-    /// Has all queues served.
+    /// Asks for service of all queues.
     pub fn ask_for_service(&self) {
         for event in self.notifications.events() {
-            // A full counter has asked already.
+            // If the counter is full, the request has been made already.
             let _ = event.write(1);
         }
     }
 
     fn interrupt_if_due(&self, transport: &mut MmioTransport<D>) {
         if transport.take_interrupt() {
-            // As above.
+            // If the counter is full, the interrupt is pending already.
             let _ = self.interrupt.write(1);
         }
     }

@@ -1,5 +1,5 @@
-//! The virtio devices of this machine: their registers and interrupts, the threads that serve them, and of the console what
-//! is at the ports' host ends, and the serving of its queues on the event thread.
+//! The machine's virtio devices: their registers and interrupts, and the threads that serve them. For the console, also the host's ends of
+//! the ports, and the service of its queues on the event thread.
 
 mod access;
 mod balloon;

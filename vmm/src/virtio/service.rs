@@ -1,4 +1,4 @@
-//! The serving of the queues on the event thread.
+//! The service of the console device's queues on the event thread.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use kvmprof_devices::endpoint::Backend;
 use super::{ConsoleDevice, GuestAccess};
 use crate::restricted::Restricted;
 
-/// Serves the ports of the virtio console device: a subscriber of the event manager.
+/// Serves the ports of the virtio console device, as a subscriber of the event manager.
 ///
-/// The backend is borrowed while queues are served: whoever else shares it on this thread must
-/// not hold it borrowed when calling in here, and it must not call in here itself.
+/// The backend is borrowed while queues are served. Others on this thread that share it must not hold a borrow when they call this service,
+/// and it must not call the service itself.
 pub struct ConsoleService {
     device: Arc<ConsoleDevice>,
     backend: Rc<RefCell<dyn Backend>>,
@@ -21,7 +21,7 @@ pub struct ConsoleService {
 }
 
 impl ConsoleService {
-    /// Serves `backend`, as far as `access` goes, to the ports of `device`.
+    /// A service of `backend`, as far as `access` allows it, for the ports of `device`.
     pub fn new(
         device: Arc<ConsoleDevice>,
         backend: Rc<RefCell<dyn Backend>>,
@@ -34,8 +34,8 @@ impl ConsoleService {
         }
     }
 
-    /// Serves the queues, and lets all waiting requests try again. To be called after all events have
-    /// been processed, or the devices have changed, and with the backend not borrowed.
+    /// Serves the queues, and retries all waiting requests. The caller has to call this after all events have been processed, or the
+    /// devices have changed, and must not hold a borrow of the backend.
     pub fn wake(&mut self) {
         let backend = Rc::clone(&self.backend);
         self.device.serve(&mut Restricted {
@@ -45,7 +45,7 @@ impl ConsoleService {
         });
     }
 
-    /// The guest has ended: frees what it had open.
+    /// Closes what the guest had open, because the guest has ended.
     pub fn end(&mut self) {
         let backend = Rc::clone(&self.backend);
         self.device.end(&mut *backend.borrow_mut());
@@ -54,8 +54,8 @@ impl ConsoleService {
 
 impl MutEventSubscriber for ConsoleService {
     fn process(&mut self, _events: Events, _ops: &mut EventOps) {
-        // An eventfd that somebody has read since is no error. The serving itself comes after all events,
-        // as for everything that waits for the devices, and not at all when the guest has ended.
+        // It is no error if the eventfd has been read since. The queues are served after all events, as everything that waits for the
+        // devices, and not at all when the guest has ended.
         let _ = self.device.work().read();
     }
 

@@ -1,4 +1,4 @@
-//! Threads that serve devices whose work would hold up the event thread.
+//! Threads of devices whose work would delay the event thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,16 +11,16 @@ use kvmprof_sandbox::Thread;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// A thread of a device. Dropped, it is asked to end, and waited for.
+/// A device's thread. When this is dropped, the thread is asked to end, and joined.
 ///
-/// A panic of it ends the program, as that of any other thread does; here it is only not hidden.
+/// A panic of the thread ends the program, as a panic of any other thread does. Nothing here hides it.
 #[derive(Debug)]
 pub struct DeviceThread {
     ending: Arc<EndingEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How the thread learns that it has to end.
+/// The thread's notice that it has to end.
 #[derive(Debug)]
 pub struct Ending(Arc<EndingEvent>);
 
@@ -31,11 +31,11 @@ struct EndingEvent {
 }
 
 impl DeviceThread {
-    /// Starts a thread with this name (the kernel shows 15 bytes of it) that runs `serve` under the filter of `kind`, and returns soon
-    /// after it has been asked to end.
+    /// Starts a thread with this name (the kernel shows 15 bytes of it) that runs `serve` under the filter of `kind`. `serve` has to return
+    /// soon after the thread has been asked to end.
     ///
     /// # Errors
-    /// When the host gives no thread or file descriptor.
+    /// The host has no more threads or file descriptors.
     pub fn start(
         name: &str,
         kind: Thread,
@@ -58,10 +58,10 @@ impl DeviceThread {
         })
     }
 
-    /// Asks it to end, without waiting.
+    /// Asks the thread to end, without waiting.
     pub fn ask_to_end(&self) {
         self.ending.requested.store(true, Ordering::SeqCst);
-        // A full counter has asked already.
+        // If the counter is full, the request has been made already.
         let _ = self.ending.event.write(1);
     }
 }
@@ -70,20 +70,20 @@ impl Drop for DeviceThread {
     fn drop(&mut self) {
         self.ask_to_end();
         if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been reported already.
+            // The panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
 }
 
 impl Ending {
-    /// Waits until one of `sources` is readable, or the thread has to end; true if it has to. Which source is readable, their
-    /// reads tell.
+    /// Waits until one of `sources` is readable, or the thread has to end. Returns true if it has to end. To find out which source is
+    /// readable, the caller reads them.
     pub fn or_readable(&self, sources: &[BorrowedFd<'_>]) -> bool {
         self.wait(sources, None)
     }
 
-    /// As [`or_readable`](Self::or_readable), but for `limit` at most.
+    /// Does the same as [`or_readable`](Self::or_readable), but waits for `limit` at most.
     pub fn or_readable_within(&self, sources: &[BorrowedFd<'_>], limit: Duration) -> bool {
         self.wait(sources, Timespec::try_from(limit).ok().as_ref())
     }
@@ -101,7 +101,7 @@ impl Ending {
                 Ok(_) => return !fds.first().is_none_or(|own| own.revents().is_empty()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    // Without a wait there is no serving that doesn't spin.
+                    // Without a wait, the thread would spin.
                     log::error!("A device isn't served any more: {error}");
                     return true;
                 }
@@ -109,12 +109,12 @@ impl Ending {
         }
     }
 
-    /// Becomes readable, and stays so, when the thread has to end: for a wait of one's own.
+    /// The event that becomes readable, and stays so, when the thread has to end: for other kinds of waits.
     pub fn event(&self) -> BorrowedFd<'_> {
         borrowed(&self.0.event)
     }
 
-    /// Whether the thread has to end, without a system call: for who is busy for long.
+    /// Whether the thread has to end. This makes no system call, for threads that are busy for long.
     pub fn is_requested(&self) -> bool {
         self.0.requested.load(Ordering::SeqCst)
     }

@@ -27,11 +27,11 @@ pub struct VmConfig {
     pub machine: MachineConfig,
     /// Its disks, at most [`crate::disk::DISKS_MAX`].
     pub disks: Vec<DiskOptions>,
-    /// Where its console is connected.
+    /// The connection of its console.
     pub console: Console,
     /// Maximum number of bytes of the console's output that are written; `None` for no limit.
     pub console_limit: Option<u64>,
-    /// What it may do with the profiling devices through its ports.
+    /// Its access to the profiling devices through its ports.
     pub guest_access: GuestAccess,
     /// Its network devices.
     pub networks: Vec<NetworkConfig>,
@@ -41,8 +41,8 @@ pub struct VmConfig {
     pub virtiofsd: Option<PathBuf>,
     /// The process that starts that program on behalf of this process, which may not be allowed to execute programs.
     pub share_helper: Option<Arc<ShareHelper>>,
-    /// The process that connects to programs that serve folders already, and to the other ends of networks, on behalf of this process, which may not
-    /// be allowed to connect.
+    /// The process that connects to programs that serve folders already, and to the other ends of networks, on behalf of this process,
+    /// which may not be allowed to connect.
     pub socket_connector: Option<Arc<SocketConnector>>,
     /// The process that connects to the sockets of the guest's socket device.
     pub port_connector: Option<Arc<SocketConnector>>,
@@ -54,7 +54,7 @@ pub struct VmConfig {
     pub vsock: Option<VsockConfig>,
     /// Ticks a second on each vCPU; 0 for no clock.
     pub hz: u32,
-    /// What drives the clocks.
+    /// The mechanism that drives the clocks.
     pub clock_source: ClockSource,
     /// Whether samples have the stacks of the host's kernel and of this process below the guest's; only with [`ClockSource::Kernel`].
     pub host_stacks: bool,
@@ -70,7 +70,8 @@ pub struct VmConfig {
     pub record: Option<RecordPlan>,
     /// A folder on the host with the guest's files. Programs whose stacks are recorded are searched there.
     pub sysroot: Option<PathBuf>,
-    /// Maximum number of frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
+    /// Maximum number of frames of a call stack, half of them the kernel's. It is at most
+    /// [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES).
     pub max_stack: usize,
     /// Maximum run time of the guest, from its start.
     pub time_limit: Option<Duration>,
@@ -78,17 +79,17 @@ pub struct VmConfig {
     pub until: Option<String>,
     /// The event that is written to when the console has that text.
     pub said: Option<Arc<EventFd>>,
-    /// What a reset of the guest does.
+    /// The effect of a reset of the guest.
     pub on_reset: OnReset,
     /// Whether the process may only use the files that it can need, once the guest's files are open (`kvmprof_sandbox::paths`).
     pub restrict_paths: bool,
-    /// What is known of the guest; `None` to read it from its image.
+    /// The knowledge of the guest; `None` to read it from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
 
 impl VmConfig {
-    /// A configuration of `machine` without further devices and without a console. A reset ends the guest. The guest has no ports, clients can't connect
-    /// to it, and its clock runs at the default rate.
+    /// A configuration of `machine` without further devices and without a console. A reset ends the guest. The guest has no ports, clients
+    /// can't connect to it, and its clock runs at the default rate.
     #[must_use]
     pub fn new(machine: MachineConfig) -> Self {
         Self {

@@ -21,7 +21,8 @@ pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
     Ok(())
 }
 
-/// Limits the length of files that the process writes, if its options limit the length of each of them. Call this when the guest's memory exists.
+/// Limits the length of files that the process writes, if its options limit the length of each of them. Call this when the guest's memory
+/// exists.
 pub(super) fn limit_files(config: &VmConfig) -> Result<(), VmError> {
     match longest_file(config) {
         Some(bytes) => process::limit_files(bytes).map_err(VmError::host("to limit files")),

@@ -1,4 +1,4 @@
-//! How a guest has ended.
+//! The ends of guests.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use kvmprof_introspection::GuestKnowledge;
 /// How a guest has ended.
 #[derive(Debug)]
 pub enum VmEnd {
-    /// It was stopped: by a signal, the escape key, [`Vm::stop`](super::Vm::stop).
+    /// The guest was stopped: by a signal, the escape key, or [`Vm::stop`](super::Vm::stop).
     Stopped,
-    /// It powered itself off.
+    /// The guest powered itself off.
     PowerOff,
-    /// It was reset, and resets end it.
+    /// The guest was reset, and a reset ends it.
     Reset,
-    /// Its kernel panicked and reset the machine. The text is the panic message, if it was seen on the console.
+    /// The guest's kernel panicked and reset the machine. The text is the panic message, if it was seen on the console.
     Panic(Option<String>),
     /// A vCPU can't continue.
     GuestFailure(GuestFailure),

@@ -14,7 +14,7 @@ use crate::network::TapError;
 use crate::share::ShareError;
 use kvmprof_introspection::IntrospectionError;
 
-/// Why a VM couldn't be started or couldn't continue.
+/// The reason why a VM couldn't be started or couldn't continue.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// The machine couldn't be built.
@@ -51,7 +51,7 @@ pub enum VmError {
     Event {
         /// The event's name.
         event: &'static str,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
     /// The guest's tasks can't be looked at.
@@ -82,7 +82,7 @@ pub enum VmError {
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
     Host {
-        /// What was asked for.
+        /// The resource.
         what: &'static str,
         /// The system's answer.
         source: io::Error,

@@ -14,8 +14,8 @@ use crate::machine::MemoryBacking;
 /// File lengths are rounded up to this number of bytes: a write to the end of a disk's last sector can make a file that much longer.
 const ALIGNMENT: u64 = 4096;
 
-/// Maximum length of the files that this guest's process writes once its memory exists, in bytes; `None` if the length of one of them has no
-/// limit.
+/// Maximum length of the files that this guest's process writes once its memory exists, in bytes; `None` if one of them has no maximum
+/// length.
 pub(super) fn longest_file(config: &VmConfig) -> Option<u64> {
     if is_file(&rustix::stdio::stdout()) || is_file(&rustix::stdio::stderr()) {
         return None;
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(disk_bytes(&disk(Path::new("/dev/null"), false, None)), None);
     }
 
-    /// Those that the process has already are looked at first, and a test's may be files.
+    /// The process's standard output and error count, too, and those of a test may be files.
     #[test]
     fn what_has_no_limit_has_no_bound() {
         if is_file(&rustix::stdio::stdout()) || is_file(&rustix::stdio::stderr()) {

@@ -11,7 +11,7 @@ use super::termination::{SIGNALS, SignalBytes, take_signals_here};
 use crate::console::restore_terminal;
 use crate::lock::lock;
 
-/// How long a regular end may still take after the second request.
+/// Maximum time that a regular end may still take after the second request.
 const GRACE: Duration = Duration::from_millis(500);
 /// The process's exit status after a forced end: that of an error.
 const STATUS: i32 = 1;
@@ -24,7 +24,7 @@ static FORGIVEN: AtomicUsize = AtomicUsize::new(0);
 /// Starts to count requests to end, until the process ends. Does nothing if the count has been started already.
 ///
 /// # Errors
-/// When the host gives no socket or thread.
+/// The host can't make a socket or start a thread.
 pub(super) fn start() -> io::Result<()> {
     let mut is_started = lock(&IS_STARTED);
     if *is_started {

@@ -178,7 +178,7 @@ impl Vm {
 
     /// Asks the guest's threads to end.
     pub fn stop(&self) {
-        // A full counter has asked already.
+        // If the counter is full, the request has been made already.
         let _ = self.stop_request.write(1);
     }
 
@@ -203,8 +203,8 @@ pub(super) fn another(stop_request: &EventFd) -> Result<EventFd, VmError> {
     another.map_err(VmError::host("a descriptor"))
 }
 
-/// What is known of the guest before it runs: from the configuration, or from a note in its image. Reading other images takes too
-/// long. Guests with a note start faster than their image could be read on another thread.
+/// The knowledge of the guest before it runs: from the configuration, or from a note in its image. Reading other images takes too long.
+/// Guests with a note start faster than their image could be read on another thread.
 fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
     let known = match said {
         Some(said) => Some(said),

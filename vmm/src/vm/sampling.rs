@@ -34,7 +34,8 @@ pub(super) fn kernel_sampling(
         .map_err(VmError::KernelClock)
 }
 
-/// The clock that makes the ticks. If the host kernel's samples lack something that recordings need, another clock makes the ticks for recordings.
+/// The clock that makes the ticks. If the host kernel's samples lack something that recordings need, another clock makes the ticks for
+/// recordings.
 pub(super) fn clock_plan(
     config: &VmConfig,
     kvm: &Kvm,
@@ -60,7 +61,7 @@ pub(super) fn clock_plan(
     }
 }
 
-/// The registers come from the run page where KVM has one.
+/// The source of the registers: the run page if KVM has one.
 fn register_source(kvm: &Kvm) -> RegisterSource {
     if kvm.check_extension(Cap::SyncRegs) {
         RegisterSource::RunPage

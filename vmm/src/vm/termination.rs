@@ -28,7 +28,7 @@ const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGWIN
 /// on, except those that take the signals. Call this before any other thread exists.
 ///
 /// # Errors
-/// What pthread_sigmask(3) says.
+/// As of pthread_sigmask(3).
 pub fn block_signals() -> io::Result<()> {
     change_mask(libc::SIG_BLOCK, &TAKEN)
 }
@@ -36,7 +36,7 @@ pub fn block_signals() -> io::Result<()> {
 /// Lets the calling thread take those signals.
 ///
 /// # Errors
-/// What pthread_sigmask(3) says.
+/// As of pthread_sigmask(3).
 pub fn take_signals_here() -> io::Result<()> {
     change_mask(libc::SIG_UNBLOCK, &TAKEN)
 }
@@ -51,7 +51,7 @@ static CAUGHT: Mutex<Option<Caught>> = Mutex::new(None);
 /// This starts a thread, which [`enter_sandbox`](super::enter_sandbox) contains.
 ///
 /// # Errors
-/// When the host gives no socket or thread.
+/// The host can't make a socket or start a thread.
 pub fn catch_signals() -> io::Result<()> {
     let mut caught = lock(&CAUGHT);
     if caught.is_none() {
@@ -72,7 +72,7 @@ impl SignalBytes {
     /// Catches `signals` from now on.
     ///
     /// # Errors
-    /// When the host gives no socket.
+    /// The host can't make a socket.
     pub fn of(signals: &[i32]) -> io::Result<Self> {
         let (stream, write) = UnixStream::pair()?;
         let mut bytes = Self {
@@ -130,7 +130,7 @@ impl Termination {
     /// Takes over the signals that [`catch_signals`] has caught, or else catches signals from now on.
     ///
     /// # Errors
-    /// When the host gives no socket, thread or eventfd.
+    /// The host can't make a socket or an eventfd, or start a thread.
     pub fn new() -> io::Result<Self> {
         Self::by(EventFd::new(EFD_NONBLOCK)?)
     }
@@ -138,7 +138,7 @@ impl Termination {
     /// Does what [`Termination::new`] does. Writing to `stop_request` asks for the end, too.
     ///
     /// # Errors
-    /// When the host gives no socket or thread.
+    /// The host can't make a socket or start a thread.
     pub fn by(stop_request: EventFd) -> io::Result<Self> {
         let caught = lock(&CAUGHT).take();
         let caught = caught.map_or_else(Caught::new, Ok)?;
@@ -181,7 +181,7 @@ impl Termination {
     /// An event that ends the guest when it is written to.
     ///
     /// # Errors
-    /// When the host gives no descriptor.
+    /// The host has no descriptor left.
     pub fn stop_request(&self) -> io::Result<EventFd> {
         self.stop_request.try_clone()
     }

@@ -34,7 +34,7 @@ impl VcpuThreads {
     /// Starts one thread for each of `fds`. They ring `doorbell` when they end by themselves.
     ///
     /// # Errors
-    /// When the host gives no thread.
+    /// The host can't start a thread.
     pub fn start(
         machine: Arc<Machine>,
         fds: Vec<(VcpuFd, VcpuState)>,
@@ -79,12 +79,12 @@ impl VcpuThreads {
         Ok((all, profiled))
     }
 
-    /// The gate that holds them until they may run.
+    /// The gate that holds the threads until they may run.
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.common.gate)
     }
 
-    /// Their machine.
+    /// The threads' machine.
     pub fn machine(&self) -> Arc<Machine> {
         Arc::clone(&self.machine)
     }
@@ -99,7 +99,7 @@ impl VcpuThreads {
     /// vCPU runs one that isn't known, until all threads are stopped.
     ///
     /// # Errors
-    /// When the host gives no thread.
+    /// The host can't start a thread.
     pub fn read_image(
         &self,
         image: Arc<[u8]>,

@@ -9,7 +9,7 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use super::event_loop::add;
 
-/// Asks for the end when the time is up.
+/// A timer that asks for the guest's end.
 pub(super) struct TimeLimit {
     timer: TimerFd,
     stop_request: EventFd,
@@ -19,7 +19,7 @@ impl TimeLimit {
     /// Starts a timer that writes to `stop_request` after this time.
     ///
     /// # Errors
-    /// When the host gives no timer.
+    /// The host can't make a timer.
     pub fn start(time: Duration, stop_request: EventFd) -> io::Result<Self> {
         let mut timer = TimerFd::new()?;
         // A timer of 0 would never expire.

@@ -1,4 +1,4 @@
-//! Clients that connect to the guest, until they have said to which port.
+//! Clients that connect to the guest, until they have sent the port that they ask for.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,16 +9,16 @@ use rustix::net::RecvFlags;
 
 use super::streams::HostStream;
 
-/// Maximum number of them at a time. Another one takes the place of the oldest.
+/// Maximum number of clients at a time. A further client replaces the oldest.
 const CLIENTS_MAX: usize = 64;
-/// Maximum number of bytes of a request with its newline: more than `CONNECT 4294967295` has.
+/// Maximum size of a request with its newline, in bytes: more than `CONNECT 4294967295` has.
 const REQUEST_MAX: usize = 32;
 
 /// The clients whose request isn't complete.
 #[derive(Default)]
 pub struct Clients {
     by_name: BTreeMap<u64, HostStream>,
-    /// How many clients have gone without a request, have sent something else, or were turned away.
+    /// Number of clients that have left without a request, have sent something else, or were turned away.
     pub turned_away: u64,
 }
 
@@ -43,7 +43,7 @@ impl Clients {
         self.by_name.contains_key(&name)
     }
 
-    /// Looks at what the client with this name has sent. Once that is a request, returns the client and the port that it asks for.
+    /// Reads what the client with this name has sent. Once that is a whole request, returns the client and the port that it asks for.
     pub fn request(&mut self, name: u64) -> Option<(HostStream, u32)> {
         let request = read(self.by_name.get(&name)?);
         if matches!(request, Request::Incomplete) {
@@ -58,7 +58,7 @@ impl Clients {
     }
 }
 
-/// Reads a whole request. Bytes behind it are left in the socket: they are for the guest.
+/// Reads a whole request. Bytes after it stay in the socket for the guest.
 fn read(client: &HostStream) -> Request {
     let mut bytes = [0; REQUEST_MAX];
     let length = match rustix::net::recv(client.socket(), &mut bytes, RecvFlags::PEEK) {
@@ -87,7 +87,7 @@ fn read(client: &HostStream) -> Request {
     }
 }
 
-/// Removes `length` bytes, which have been looked at, from the socket.
+/// Removes `length` bytes from the socket. They have been read before.
 fn take(client: &HostStream, length: usize) -> io::Result<()> {
     let mut bytes = [0; REQUEST_MAX];
     let line = bytes.get_mut(..length).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The value of `--vsock`: the guest's address, and where its connections lead.
+//! The value of `--vsock`: the guest's address, and the path of its connections on the host.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ pub const CID_MIN: u32 = 3;
 /// The highest address of a guest: the next number means any address (vsock(7)).
 pub const CID_MAX: u32 = u32::MAX - 1;
 
-/// Maximum number of bytes of a path: that of a Unix socket's path (107), less `_4294967295`.
+/// Maximum size of a path in bytes: that of a Unix socket's path (107), less the size of `_4294967295`.
 const PATH_MAX: usize = 107 - 11;
 
 /// The socket device that a guest is to have, as `CID,socket=PATH`.
@@ -17,20 +17,20 @@ const PATH_MAX: usize = 107 - 11;
 pub struct VsockConfig {
     /// The guest's address.
     pub cid: u32,
-    /// The socket on which clients connect to the guest, and the beginning of the paths that the guest's connections lead to.
+    /// The path of the socket by which clients connect to the guest. The paths to which the guest connects begin with it.
     pub path: PathBuf,
 }
 
 /// A value of `--vsock` that can't be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadVsock {
-    /// It doesn't have the two parts.
+    /// The value doesn't have its two parts.
     #[error("a socket device is CID,socket=PATH, such as 3,socket=/run/guest.vsock")]
     Form,
     /// No guest can have this address.
     #[error("'{0}' is no guest's address (CID): it is a number from {CID_MIN} to {CID_MAX}")]
     Cid(String),
-    /// There would be no room for port numbers.
+    /// The path is too long: a port number couldn't follow it.
     #[error(
         "the path has {0} bytes; {PATH_MAX} are the most, since ports of the host are at this path with _PORT after it"
     )]

@@ -20,34 +20,34 @@ use crate::log_limit::LogLimit;
 use crate::machine::{GuestMemory, MachineError};
 use crate::virtio::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts};
 
-/// Names of events. Those of streams follow behind them.
+/// Names of events. The streams' names follow them.
 const ENDING: u64 = 0;
 const WORK: u64 = 1;
 const LISTENER: u64 = 2;
-/// Events handled before the device is served.
+/// Maximum number of events that are handled before the device is served again.
 const BATCH: usize = 64;
 
-/// What has happened on the device until now.
+/// The state and the counts of the device.
 #[derive(Clone, Debug)]
 pub struct VsockRecord {
-    /// Its address and its socket.
+    /// The device's address and socket.
     pub config: VsockConfig,
-    /// Connections at the moment.
+    /// Number of connections that are open.
     pub connections: usize,
-    /// Counts of connections and of the guest's packets.
+    /// The counts of connections and of the guest's packets.
     pub counts: VsockCounts,
-    /// What the guest's driver has done with the device as a whole.
+    /// The counts of what the guest's driver has done with the device as a whole.
     pub transport: TransportCounts,
-    /// Clients on the host that were turned away before they were connected to the guest.
+    /// Number of the host's clients that were turned away before they were connected to the guest.
     pub turned_away: u64,
 }
 
-/// What has happened on the device until it was served last, for other threads.
+/// The state and the counts of the device when it was served last, for other threads.
 #[derive(Clone, Debug)]
 pub struct VsockMonitor(Arc<Mutex<VsockRecord>>);
 
 impl VsockMonitor {
-    /// What has happened until now.
+    /// The state and the counts until now.
     #[must_use]
     pub fn record(&self) -> VsockRecord {
         lock(&self.0).clone()
@@ -62,10 +62,10 @@ pub struct VsockParts {
 }
 
 impl VsockParts {
-    /// Listens at the device's path. The guest's connections are made by `connector` if there is one, and else by this process.
+    /// Listens at the device's path. `connector` makes the guest's connections; without it, this process makes them.
     ///
     /// # Errors
-    /// [`HostSocketError`], which says what stands in the way; what was there stays as it was.
+    /// [`HostSocketError`]. What was at the path is unchanged then.
     pub fn listen(
         config: &VsockConfig,
         connector: Option<&Arc<SocketConnector>>,
@@ -86,7 +86,7 @@ impl VsockParts {
         })
     }
 
-    /// Its monitor, for other threads while the guest runs.
+    /// The device's monitor, for other threads while the guest runs.
     #[must_use]
     pub fn monitor(&self) -> VsockMonitor {
         self.monitor.clone()
@@ -169,7 +169,7 @@ impl Server {
         }
     }
 
-    /// Serves the device, for a bounded time; true if there is more to do.
+    /// Serves the device for a bounded time. Returns whether there is more to do.
     fn serve(&mut self) -> bool {
         let (record, turned_away) = (&self.record, self.clients.turned_away);
         let streams = &mut self.streams;
@@ -180,7 +180,7 @@ impl Server {
         })
     }
 
-    /// Accepts one client. While more wait, the listener stays ready.
+    /// Accepts one client. The listener stays readable while more clients wait.
     fn admit(&mut self) {
         let admitted = match self.listener.accept() {
             Ok(client) => check_user(&client).and_then(|()| {
@@ -201,7 +201,7 @@ impl Server {
         }
     }
 
-    /// The stream with this name has become ready for something.
+    /// Handles events of the stream with this name.
     fn ready(&mut self, name: u64, events: EventSet) {
         if self.clients.has(name) {
             let Some((stream, port)) = self.clients.request(name) else {

@@ -1,6 +1,6 @@
-//! The guest's socket device: Unix sockets of the host at the other ends of its connections, and the thread that serves them.
+//! The guest's socket device: connections between the guest and Unix sockets of the host, and the thread that serves them.
 //!
-//! The mapping is Firecracker's: a client that connects to the socket and sends `CONNECT PORT` is connected to that port of the guest, and a
+//! The protocol is Firecracker's: a client that connects to the socket and sends `CONNECT PORT` is connected to that port of the guest. A
 //! guest that connects to port P of the host is connected to the program that listens at the socket's path with `_P` after it.
 
 mod clients;

@@ -12,7 +12,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::connector::{SocketConnector, connect};
 
-/// A stream, whose events have its name.
+/// A stream, and the name of its events.
 #[derive(Debug)]
 pub struct HostStream {
     name: u64,
@@ -20,7 +20,7 @@ pub struct HostStream {
 }
 
 impl HostStream {
-    /// The stream itself.
+    /// The stream's socket.
     pub fn socket(&self) -> &UnixStream {
         &self.stream
     }
@@ -36,13 +36,13 @@ impl Stream for HostStream {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Transfer {
-        // Without a signal if the other end is gone.
+        // If the other end is closed, this must be an error, and no signal.
         let sent = rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL);
         transferred(sent.map_err(Into::into))
     }
 
     fn end_writing(&mut self) {
-        // A stream that is gone already needs no end.
+        // Nothing is to be done if the stream is already closed.
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
     }
 }
@@ -51,25 +51,25 @@ fn transferred(result: io::Result<usize>) -> Transfer {
     match result {
         Ok(0) => Transfer::Ended,
         Ok(count) => Transfer::Bytes(count),
-        // Every signal is blocked on this thread, so that nothing interrupts; if it did, the other end would tell.
+        // All signals are blocked on this thread, so nothing interrupts the call. If something did, the stream would end.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Transfer::Later,
         Err(_) => Transfer::Ended,
     }
 }
 
-/// Makes streams, and waits for all of them. A stream's event comes once (epoll(7), edge-triggered), so that events that aren't wanted
-/// at the moment needn't be turned off.
+/// Makes streams, and waits for all of them. Events are edge-triggered (epoll(7)): each comes once, so that those that aren't needed at the
+/// moment don't have to be turned off.
 pub struct Streams {
     epoll: Arc<Epoll>,
     last_name: u64,
     path: PathBuf,
-    /// Who connects, if this process may not.
+    /// The connector, if this process may not connect.
     connector: Option<Arc<SocketConnector>>,
 }
 
 impl Streams {
-    /// Makes streams whose events come by `epoll` with names above `last_name`. The guest's connections lead to `path` with the port
-    /// after it, and are made by `connector` if there is one.
+    /// Streams whose events come by `epoll`, with names above `last_name`. The guest connects to `path` with the port after it, by
+    /// `connector` if there is one.
     pub fn new(
         epoll: Arc<Epoll>,
         last_name: u64,
@@ -84,14 +84,14 @@ impl Streams {
         }
     }
 
-    /// Adds a socket that doesn't block, and gives it a new name.
+    /// Adds a non-blocking socket, and gives it a new name.
     pub fn add(&mut self, socket: OwnedFd) -> io::Result<HostStream> {
         self.last_name += 1;
         let interest =
             EventSet::IN | EventSet::OUT | EventSet::READ_HANG_UP | EventSet::EDGE_TRIGGERED;
         let event = EpollEvent::new(interest, self.last_name);
         let descriptor = socket.as_raw_fd();
-        // Its events end when it is closed.
+        // Closing the socket removes it from the epoll.
         (self.epoll).ctl(ControlOperation::Add, descriptor, event)?;
         Ok(HostStream {
             name: self.last_name,

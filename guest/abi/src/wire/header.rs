@@ -10,7 +10,7 @@ pub const HEADER_LENGTH: usize = 16;
 /// Set in the kind of a reply.
 const REPLY: u16 = 0x8000;
 
-/// The kind of a request; the reply has the same with the highest bit set.
+/// The kind of a request; the kind of its reply is the same with the highest bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Kind {

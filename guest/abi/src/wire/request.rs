@@ -12,7 +12,7 @@ pub struct RequestFrame<'a> {
     pub request: Request<'a>,
 }
 
-/// A request whose header has arrived, and perhaps no more of it.
+/// A request of which at least the header has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestBegun {
     /// Its tag.
@@ -219,7 +219,8 @@ impl<'a> RequestFrame<'a> {
         )))
     }
 
-    /// What the header at the front of `bytes` says of its frame, which need not be there yet; `None` if the header isn't.
+    /// The request whose header is at the front of `bytes`, and the length of its frame; the rest of the frame need not have arrived.
+    /// `None` if the header is incomplete.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).

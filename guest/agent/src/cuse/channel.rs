@@ -1,4 +1,4 @@
-//! One character device, for as long as its channel is open.
+//! A character device, which exists as long as its channel is open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use super::protocol::{REQUEST_BUFFER, Request, initialized};
 
-/// Where channels are opened.
+/// The node with which channels are opened.
 pub const CUSE: &str = "/dev/cuse";
 
 /// Why there is no device.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The module isn't there.
+    /// The module isn't loaded.
     #[error("Cannot open {CUSE}: load the kernel's module cuse")]
     Open(#[source] io::Error),
     /// The kernel ended the channel before the device was there.
@@ -31,7 +31,7 @@ pub enum ChannelError {
     Io {
         /// The device's name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -39,14 +39,14 @@ pub enum ChannelError {
 /// The number of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNumber {
-    /// Its major number; 0 has the kernel choose one.
+    /// Its major number; 0 lets the kernel choose one.
     pub major: u32,
     /// Its minor number.
     pub minor: u32,
 }
 
-/// A character device of this process. When dropped, the device and its node go, and what had it
-/// open fails from then on.
+/// A character device of this process. Dropping it removes the device and its node; operations on files that are still open fail from then
+/// on.
 #[derive(Debug)]
 pub struct Channel {
     file: File,
@@ -55,10 +55,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Makes a device `name`; when this returns the kernel's own `/dev` has its node.
+    /// Makes a device `name`. When this returns, the kernel's own `/dev` has its node.
     ///
     /// # Errors
-    /// [`ChannelError`]: no module cuse, or the name or number is taken.
+    /// [`ChannelError`] without the module cuse, or if the name or number is taken.
     pub fn create(name: &str, wanted: DeviceNumber) -> Result<Self, ChannelError> {
         let failed = |source| ChannelError::Io {
             name: name.to_owned(),
@@ -78,7 +78,7 @@ impl Channel {
             .and_then(|request| initialized(&request, name, wanted.major, wanted.minor))
             .ok_or(ChannelError::Version)?;
         file.write_all(&reply).map_err(failed)?;
-        // The device is there by now, or the channel has ended.
+        // The device exists by now, or the channel has ended.
         match file.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             _ => {
@@ -95,7 +95,7 @@ impl Channel {
         .find_number())
     }
 
-    /// Takes over the major number that the kernel chose, where that can be found.
+    /// Takes over the major number that the kernel chose, if it can be found.
     fn find_number(mut self) -> Self {
         if self.number.major == 0 {
             let file = format!("/sys/class/cuse/{}/dev", self.name);
@@ -113,12 +113,12 @@ impl Channel {
         is_device.then(|| rustix::fs::major(node.rdev()))
     }
 
-    /// Makes the device anew after the kernel has ended it.
+    /// Makes the device again after the kernel has ended it.
     ///
     /// # Errors
     /// As [`create`](Self::create).
     pub fn renew(&mut self) -> Result<(), ChannelError> {
-        // The name is free again only when the old channel is closed.
+        // The name is free again only after the old channel has been closed.
         self.file = File::open("/dev/null").map_err(|source| ChannelError::Io {
             name: self.name.clone(),
             source,
@@ -132,28 +132,27 @@ impl Channel {
         &self.name
     }
 
-    /// Where its node is.
+    /// The path of its node.
     pub fn node(&self) -> PathBuf {
         PathBuf::from("/dev").join(&self.name)
     }
 
-    /// Its number; the major is 0 when it couldn't be found.
+    /// Its number; the major is 0 if it couldn't be found.
     pub fn number(&self) -> DeviceNumber {
         self.number
     }
 
-    /// The next request's bytes; `None` when there is none now. `buffer` has
-    /// [`REQUEST_BUFFER`] bytes.
+    /// The bytes of the next request; `None` if none waits. `buffer` has [`REQUEST_BUFFER`] bytes.
     ///
     /// # Errors
-    /// When the kernel has ended the channel (ENODEV).
+    /// If the kernel has ended the channel (ENODEV).
     pub fn receive<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         loop {
             match self.file.read(buffer) {
                 Ok(length) => return Ok(buffer.get(..length)),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return Ok(None),
-                    // ENOENT: the request was taken back while it was being read.
+                    // ENOENT: the request was cancelled while it was being read.
                     Some(libc::EINTR | libc::ENOENT) => {}
                     _ => return Err(error),
                 },
@@ -161,10 +160,10 @@ impl Channel {
         }
     }
 
-    /// Answers a request, or notifies. False when nobody waits for the answer any more.
+    /// Sends an answer or a notification. Returns false if nobody waits for the answer any more.
     ///
     /// # Errors
-    /// When the kernel doesn't take it.
+    /// If the kernel refuses it.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<bool> {
         loop {
             match self.file.write(bytes) {

@@ -1,4 +1,4 @@
-//! Character devices of this process, by the kernel's CUSE.
+//! Character devices of this process, with the kernel's CUSE.
 
 mod channel;
 mod permissions;

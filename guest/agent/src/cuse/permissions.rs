@@ -1,4 +1,4 @@
-//! Who may use the nodes.
+//! The permissions of the nodes.
 
 use std::fs;
 use std::io;
@@ -10,15 +10,15 @@ use std::path::Path;
 pub struct Permissions {
     /// The permission bits.
     pub mode: u32,
-    /// The group's id; `None` leaves it as it is, root's.
+    /// The group's id; `None` leaves the group as it is, root's.
     pub group: Option<u32>,
 }
 
 impl Permissions {
-    /// Gives `node` what it doesn't have yet.
+    /// Sets the mode and group of `node` where they differ.
     ///
     /// # Errors
-    /// When there is no node, or it can't be changed.
+    /// If there is no node, or it can't be changed.
     pub fn apply(self, node: &Path) -> io::Result<()> {
         let now = fs::metadata(node)?;
         if let Some(group) = self.group.filter(|group| *group != now.gid()) {

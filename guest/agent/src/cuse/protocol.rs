@@ -1,40 +1,38 @@
-//! What the kernel and a server of a character device say to each other through `/dev/cuse`
-//! (`include/uapi/linux/fuse.h`, `fs/fuse/cuse.c`). Numbers are in the machine's own byte order.
+//! The protocol between the kernel and a server of a character device, over `/dev/cuse` (`include/uapi/linux/fuse.h`, `fs/fuse/cuse.c`).
+//! Numbers are in the machine's own byte order.
 
 use kvmprof_abi::errno::Errno;
 
-/// The version of the protocol that is spoken here (`FUSE_KERNEL_VERSION`).
+/// The supported major version of the protocol (`FUSE_KERNEL_VERSION`).
 const MAJOR: u32 = 7;
-/// The newest minor version whose changes are known here; every kernel from 5.10 on has at least it.
+/// The newest supported minor version; every kernel from 5.10 on has at least this one.
 const MINOR: u32 = 31;
-/// Below this, ioctls name pieces of memory in another form.
+/// The lowest supported minor version: older ones describe memory for ioctls in another form.
 const MINOR_LOWEST: u32 = 16;
 
-/// Bytes of one read or write, at most. The kernel has room for 32 pages in a request
-/// (`FUSE_DEFAULT_MAX_PAGES_PER_REQ`), and splits longer calls.
+/// Maximum number of bytes of one read or write. The kernel has room for 32 pages in a request (`FUSE_DEFAULT_MAX_PAGES_PER_REQ`), and
+/// splits longer calls.
 pub const MAX_FRAGMENT: usize = 32 * PAGE;
-/// A read or write of no more than this isn't followed by another of the same call, unless the
-/// caller's memory was in several pieces: an unaligned buffer makes a request a page shorter at most.
+/// A read or write of at most this many bytes is the last of its call, unless the caller's memory was in several pieces: an unaligned
+/// buffer makes a request at most a page shorter.
 pub const LAST_FRAGMENT: usize = 31 * PAGE;
 const PAGE: usize = 4096;
 
-/// Bytes of the buffer that requests are read into: the kernel refuses to fill less than the
-/// longest request could take.
+/// Bytes of the buffer into which requests are read. The kernel refuses a buffer that is smaller than the longest possible request.
 pub const REQUEST_BUFFER: usize = MAX_FRAGMENT + 2 * PAGE;
 
 const IN_HEADER: usize = 40;
 const OUT_HEADER: usize = 16;
 
-/// In the answer to open: reads and writes go through no cache (`FOPEN_DIRECT_IO`), and the file has
-/// no position (`FOPEN_NONSEEKABLE`).
+/// In the answer to open: reads and writes bypass the page cache (`FOPEN_DIRECT_IO`), and the file has no position (`FOPEN_NONSEEKABLE`).
 const OPEN_FLAGS: u32 = (1 << 0) | (1 << 2);
-/// In the flags of init: ioctls may reach any memory of the caller (`CUSE_UNRESTRICTED_IOCTL`).
+/// In the flags of init: ioctls may access any memory of the caller (`CUSE_UNRESTRICTED_IOCTL`).
 const UNRESTRICTED_IOCTL: u32 = 1 << 0;
-/// In the flags of the answer to an ioctl: fetch this memory and ask again (`FUSE_IOCTL_RETRY`).
+/// In the flags of the answer to an ioctl: the kernel has to fetch this memory and ask again (`FUSE_IOCTL_RETRY`).
 const IOCTL_RETRY: u32 = 1 << 2;
 /// In the flags of an ioctl: its caller is a 32-bit program (`FUSE_IOCTL_COMPAT`).
 const IOCTL_COMPAT: u32 = 1 << 0;
-/// In the flags of poll: somebody waits, so tell when it is ready (`FUSE_POLL_SCHEDULE_NOTIFY`).
+/// In the flags of poll: the caller waits and has to be woken up when the file is ready (`FUSE_POLL_SCHEDULE_NOTIFY`).
 const POLL_SCHEDULE_NOTIFY: u32 = 1 << 0;
 /// `FUSE_NOTIFY_POLL`.
 const NOTIFY_POLL: i32 = 1;
@@ -55,17 +53,17 @@ mod opcode {
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The name by which it is answered.
+    /// The kernel's id of the request, for the answer.
     pub unique: u64,
-    /// The thread that made the call, as this process's pid namespace numbers it; 0 when it isn't in it.
+    /// The thread that made the call, by its id in this process's pid namespace; 0 if it isn't in that namespace.
     pub thread: u32,
     /// The id of that thread's user.
     pub user: u32,
-    /// What is asked for.
+    /// The requested operation.
     pub operation: Operation<'a>,
 }
 
-/// What a request asks for. A `file` is the number that [`opened`] gave an open file.
+/// A requested operation. A `file` is the number that [`opened`] gave an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// The first request on each channel: agree on a version, and name the device.
@@ -77,27 +75,27 @@ pub enum Operation<'a> {
     },
     /// Open the device.
     Open,
-    /// Read from it.
+    /// Read from the device.
     Read {
         /// The open file.
         file: u64,
-        /// How much of this call has been read before: calls are split, and each begins at 0.
+        /// Number of bytes of this call that have been read before: the kernel splits calls, and each call begins at 0.
         offset: u64,
-        /// Bytes at most.
+        /// Maximum number of bytes.
         size: usize,
         /// The file's `O_*` flags as they are now.
         flags: u32,
     },
-    /// Write to it.
+    /// Write to the device.
     Write {
         /// The open file.
         file: u64,
-        /// How much of this call has been written before.
+        /// Number of bytes of this call that have been written before.
         offset: u64,
-        /// What is written.
+        /// The bytes to write.
         data: &'a [u8],
     },
-    /// Carry out a command.
+    /// Execute a command.
     Ioctl {
         /// The open file.
         file: u64,
@@ -105,37 +103,37 @@ pub enum Operation<'a> {
         command: u32,
         /// The third argument, zero-extended for 32-bit callers.
         argument: u64,
-        /// The memory that was asked for by [`ioctl_retry`].
+        /// The contents of the memory that [`ioctl_retry`] asked for.
         data: &'a [u8],
-        /// Bytes of memory to store to that were named by [`ioctl_retry`].
+        /// Bytes of the memory to store to, which [`ioctl_retry`] named.
         out_size: usize,
         /// Whether the caller is a 32-bit program.
         compat: bool,
     },
-    /// Ask what it is ready for.
+    /// Get the events for which the device is ready.
     Poll {
         /// The open file.
         file: u64,
-        /// The name by which to wake up those who wait.
+        /// The kernel's handle for waking up those who wait.
         kernel_handle: u64,
-        /// Whether somebody waits.
+        /// Whether a caller waits.
         notify: bool,
-        /// `POLL*`.
+        /// The requested events, `POLL*`.
         events: u32,
     },
-    /// The last descriptor of an open file has gone.
+    /// Release an open file, whose last descriptor has been closed.
     Release {
         /// The open file.
         file: u64,
     },
-    /// The caller of a request has got a signal. Not answered itself.
+    /// Interrupt a request, whose caller has got a signal. This has no answer of its own.
     Interrupt {
-        /// That request.
+        /// The kernel's id of the interrupted request.
         unique: u64,
     },
-    /// Nothing that would be answered.
+    /// A notification, which has no answer.
     Notice,
-    /// Something that a character device isn't asked for.
+    /// An operation that character devices don't have.
     Unknown,
 }
 
@@ -163,7 +161,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The request in `bytes`, as one read of the channel gave them; `None` when it is malformed.
+    /// The request in `bytes`, which one read of the channel returned; `None` if it is malformed.
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut header = Fields(bytes);
         let length = header.size()?;
@@ -244,7 +242,7 @@ fn decode_operation(code: u32, mut body: Fields<'_>) -> Option<Operation<'_>> {
     })
 }
 
-/// An answer to the request `unique`, or with 0 and a notification's number as `error` that.
+/// An answer to the request `unique`; with `unique` 0, the notification whose number is `error`.
 fn answer(unique: u64, error: i32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(OUT_HEADER + body.len()).unwrap_or(u32::MAX);
     let mut bytes = Vec::with_capacity(OUT_HEADER + body.len());
@@ -259,8 +257,7 @@ fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
     words.into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// The answer to init: `None` when the kernel's version can't be served. A `major` of 0 has the
-/// kernel choose one.
+/// The answer to init; `None` if the kernel's version isn't supported. A `major` of 0 lets the kernel choose one.
 pub fn initialized(request: &Request<'_>, name: &str, major: u32, minor: u32) -> Option<Vec<u8>> {
     let Operation::Init {
         major: their_major,
@@ -288,16 +285,16 @@ pub fn initialized(request: &Request<'_>, name: &str, major: u32, minor: u32) ->
     Some(answer(request.unique, 0, &body))
 }
 
-/// The answer that the request failed.
+/// The answer to a request that failed.
 pub fn failed(unique: u64, errno: Errno) -> Vec<u8> {
     let known = (1..=ERRNO_MAX).contains(&errno.0);
     answer(unique, -if known { errno } else { Errno::EIO }.0, &[])
 }
 
-/// The highest errno that the kernel takes from a server.
+/// The highest errno that the kernel accepts from a server.
 const ERRNO_MAX: i32 = 511;
 
-/// The answer to open: from now on the kernel calls the open file `file`.
+/// The answer to open: the kernel uses the number `file` for the open file from now on.
 pub fn opened(unique: u64, file: u64) -> Vec<u8> {
     let mut body = file.to_ne_bytes().to_vec();
     body.extend_from_slice(&words([OPEN_FLAGS, 0]));
@@ -309,13 +306,13 @@ pub fn read(unique: u64, data: &[u8]) -> Vec<u8> {
     answer(unique, 0, data)
 }
 
-/// The answer to write: so many bytes were taken.
+/// The answer to write; `count` is the number of bytes that were written.
 pub fn written(unique: u64, count: usize) -> Vec<u8> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     answer(unique, 0, &words([count, 0]))
 }
 
-/// The answer to an ioctl: what ioctl(2) returns, and what is stored in the memory named before.
+/// The answer to an ioctl: the return value of ioctl(2), and the data to store in the memory named before.
 pub fn ioctl_done(unique: u64, result: i32, data: &[u8]) -> Vec<u8> {
     let mut body = result.to_ne_bytes().to_vec();
     body.extend_from_slice(&words([0; 3]));
@@ -326,14 +323,13 @@ pub fn ioctl_done(unique: u64, result: i32, data: &[u8]) -> Vec<u8> {
 /// A piece of the caller's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Its first address.
     pub address: u64,
-    /// How long it is, in bytes.
+    /// Its length, in bytes.
     pub length: usize,
 }
 
-/// The answer to an ioctl that it has to be asked again, with the contents of `reads`, and
-/// with room for `stores`.
+/// An answer to an ioctl, with which the kernel sends the ioctl again, with the contents of `reads` and with room for `stores`.
 pub fn ioctl_retry(unique: u64, reads: Option<Piece>, stores: Option<Piece>) -> Vec<u8> {
     let count = |piece: Option<Piece>| u32::from(piece.is_some());
     let mut body = words([0, IOCTL_RETRY, count(reads), count(stores)]);
@@ -344,7 +340,7 @@ pub fn ioctl_retry(unique: u64, reads: Option<Piece>, stores: Option<Piece>) -> 
     answer(unique, 0, &body)
 }
 
-/// The answer to poll: what of `POLL*` is there.
+/// The answer to poll: the `POLL*` events that are ready.
 pub fn polled(unique: u64, events: u32) -> Vec<u8> {
     answer(unique, 0, &words([events, 0]))
 }
@@ -354,14 +350,14 @@ pub fn released(unique: u64) -> Vec<u8> {
     answer(unique, 0, &[])
 }
 
-/// Wakes up those who poll the file that the kernel named so.
+/// Wakes up those who poll the file with this kernel handle.
 pub fn wake_up(kernel_handle: u64) -> Vec<u8> {
     answer(0, NOTIFY_POLL, &kernel_handle.to_ne_bytes())
 }
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! Requests as a kernel makes them.
+    //! Requests in the form of a kernel's.
 
     use super::{IN_HEADER, opcode, words};
 

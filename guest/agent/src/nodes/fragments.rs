@@ -1,16 +1,15 @@
-//! Calls that the kernel splits: a table of prf is one read or one write to its caller, and comes
-//! here in pieces of some 128 KiB.
+//! Calls that the kernel splits. A table of prf is one read or one write of its caller, and arrives here in pieces of some 128 KiB.
 
 use std::collections::VecDeque;
 
 use kvmprof_abi::wire::MAX_DATA;
 
-/// Calls in pieces that are remembered at once; beyond this, the oldest is forgotten.
+/// Maximum number of remembered calls; beyond this, the oldest one is forgotten.
 const CALLS_MAX: usize = 256;
-/// Bytes that are remembered of them all at once.
+/// Maximum number of remembered bytes of all calls together.
 const BYTES_MAX: usize = 8 * MAX_DATA;
 
-/// Whose call it is: a thread has one at a time.
+/// The owner of a call: a thread has one call at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     /// The open file.
@@ -19,21 +18,21 @@ pub(super) struct Owner {
     pub thread: u32,
 }
 
-/// What is left to do of a call.
+/// The rest of a call.
 #[derive(Debug)]
 enum Rest {
-    /// What was read, and wasn't given to the caller yet.
+    /// Bytes that were read, but not given to the caller yet.
     Read(Vec<u8>),
-    /// All was written with the first piece; so many bytes are the whole.
+    /// The whole call was written with the first piece; it has `total` bytes.
     Written { total: u64 },
-    /// What the caller has given so far.
+    /// The bytes that the caller has passed so far.
     Staged(Vec<u8>),
 }
 
 #[derive(Debug)]
 struct Call {
     owner: Owner,
-    /// Where the next piece begins, in bytes from the call's beginning.
+    /// The start of the next piece, in bytes from the start of the call.
     next: u64,
     rest: Rest,
 }
@@ -47,18 +46,18 @@ impl Call {
     }
 }
 
-/// What becomes of a further piece of a write.
+/// How a further piece of a write is handled.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Continued {
-    /// It was written before.
+    /// The piece has been written before.
     Done,
-    /// The call's bytes so far, to be written or staged again.
+    /// The call's bytes so far. With this piece they have to be written, or staged again.
     Staged(Vec<u8>),
-    /// Its beginning isn't known.
+    /// The start of the call isn't known.
     Unknown,
 }
 
-/// The calls that have been begun, oldest first.
+/// The calls whose first piece was seen, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     calls: VecDeque<Call>,
@@ -66,17 +65,17 @@ pub(super) struct Fragments {
 }
 
 impl Fragments {
-    /// Keeps what was read and didn't fit into the first piece of `given` bytes.
+    /// Keeps the bytes that were read beyond the first piece of `given` bytes.
     pub fn keep_read(&mut self, owner: Owner, given: usize, rest: &[u8]) {
         self.begin(owner, given, Rest::Read(rest.to_vec()));
     }
 
-    /// Remembers that a call of `total` bytes is written with its first piece of `given` bytes.
+    /// Notes that a call of `total` bytes was written with its first piece of `given` bytes.
     pub fn keep_written(&mut self, owner: Owner, given: usize, total: u64) {
         self.begin(owner, given, Rest::Written { total });
     }
 
-    /// Keeps the beginning of a call whose length isn't known.
+    /// Keeps the start of a call whose length isn't known.
     pub fn stage(&mut self, owner: Owner, data: Vec<u8>) {
         self.begin(owner, data.len(), Rest::Staged(data));
     }
@@ -98,12 +97,12 @@ impl Fragments {
         }
     }
 
-    /// Forgets the owner's call: it begins another one.
+    /// Forgets the owner's call, because another one begins.
     pub fn end(&mut self, owner: Owner) {
         self.take(owner);
     }
 
-    /// Ends the owner's call.
+    /// Removes and returns the owner's call.
     fn take(&mut self, owner: Owner) -> Option<Call> {
         let index = self.calls.iter().position(|call| call.owner == owner)?;
         let call = self.calls.remove(index)?;
@@ -111,8 +110,8 @@ impl Fragments {
         Some(call)
     }
 
-    /// The piece of a read that begins at `offset`; nothing when the beginning isn't known, so that
-    /// no caller gets pieces of different tables.
+    /// The piece of a read that begins at `offset`. It is empty if the start of the call isn't known, so that no caller gets pieces of
+    /// different tables.
     pub fn continue_read(&mut self, owner: Owner, offset: u64, size: usize) -> Vec<u8> {
         match self.take(owner) {
             Some(Call {
@@ -132,7 +131,7 @@ impl Fragments {
         }
     }
 
-    /// What becomes of the piece of a write that begins at `offset`.
+    /// How to handle the piece of a write that begins at `offset`.
     pub fn continue_write(&mut self, owner: Owner, offset: u64, size: usize) -> Continued {
         match self.take(owner) {
             Some(Call { next, rest, .. }) if next == offset => match rest {
@@ -151,7 +150,7 @@ impl Fragments {
         }
     }
 
-    /// The calls on `file` whose end wasn't seen, to be written now.
+    /// Removes and returns the bytes of the calls on `file` whose end wasn't seen, to be written now.
     pub fn take_staged(&mut self, file: u64) -> Vec<Vec<u8>> {
         let is_staged =
             |call: &Call| call.owner.file == file && matches!(call.rest, Rest::Staged(_));
@@ -173,7 +172,7 @@ impl Fragments {
         self.bytes = self.calls.iter().map(Call::bytes).sum();
     }
 
-    /// Forgets all.
+    /// Forgets all calls.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -197,7 +196,7 @@ mod tests {
         assert_eq!(fragments.continue_read(OWNER, 4, 4), b"efgh");
         assert_eq!(fragments.continue_read(OWNER, 8, 4), b"ij");
         assert!(fragments.continue_read(OWNER, 10, 4).is_empty());
-        // Another offset is another call.
+        // A piece at another offset belongs to another call.
         assert!(fragments.continue_read(other(3), 8, 4).is_empty());
         assert!(fragments.continue_read(other(3), 4, 4).is_empty());
         assert_eq!(fragments.bytes, 0);

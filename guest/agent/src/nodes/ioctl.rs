@@ -1,4 +1,4 @@
-//! Which memory of the caller a command's third argument stands for.
+//! The memory of the caller to which a command's third argument points.
 
 use kvmprof_abi::wire::device;
 use kvmprof_abi::{pcs, pmc, prf, profil};
@@ -8,28 +8,27 @@ use crate::cuse::protocol::Piece;
 /// Bytes of an `int`.
 const INT: usize = 4;
 
-/// How an ioctl goes on.
+/// The next step of an ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The kernel has to fetch this memory, or make ready to store to it, first.
+    /// The kernel first has to fetch this memory, or prepare to store to it.
     Fetch {
-        /// What the command reads.
+        /// The memory that the command reads.
         reads: Option<Piece>,
-        /// What it stores.
+        /// The memory to which the command stores.
         stores: Option<Piece>,
     },
-    /// It can be carried out with this number, with the data that was fetched, and with so much room
-    /// for what it stores.
+    /// The command can be executed, with the data that was fetched.
     Go {
-        /// The third argument where it is a number.
+        /// The third argument if it is a number.
         argument: i64,
-        /// Bytes to be stored, at most.
+        /// Maximum number of bytes that the command stores.
         limit: usize,
     },
 }
 
-/// The next step of `command`, whose third argument is `argument`, when the kernel has fetched
-/// `data` and made ready to store `out_size` bytes.
+/// The next step of `command`, whose third argument is `argument`, after the kernel has fetched `data` and prepared to store `out_size`
+/// bytes.
 pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_size: usize) -> Step {
     let piece = |length: usize| {
         Some(Piece {
@@ -51,7 +50,7 @@ pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_si
             stores: None,
         },
         (device::PROFIL, profil::PROFIL_CALL) => pointer(0),
-        // What it reads is stored there again.
+        // The result is stored where the command was read.
         (device::PMC, pmc::PMC_CALL) if data.len().min(out_size) < pmc::Call::SIZE => Step::Fetch {
             reads: piece(pmc::Call::SIZE),
             stores: piece(pmc::Call::SIZE),
@@ -71,7 +70,7 @@ pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_si
     }
 }
 
-/// How many bytes the command stores where its argument points to, if it does.
+/// The number of bytes that the command stores where its argument points to, if it does.
 fn stored(device: u16, command: u32) -> Option<usize> {
     match (device, command) {
         (device::PCS, pcs::PCS_GETSTAT) => Some(pcs::STATUS_SIZE),
@@ -81,20 +80,18 @@ fn stored(device: u16, command: u32) -> Option<usize> {
     }
 }
 
-/// How many bytes of a `PROF_LIST` have to be fetched yet; `None` when all are there, or
-/// when the count is such that the device refuses it anyway.
+/// The number of bytes of a `PROF_LIST` to fetch; `None` if all have been fetched, or if the device refuses the count anyway.
 fn list_length(data: &[u8]) -> Option<usize> {
     let Some((count, rest)) = data.split_first_chunk::<INT>() else {
         return Some(INT);
     };
     let count = usize::try_from(i32::from_ne_bytes(*count)).ok()?;
-    // What was fetched once isn't asked for again, whatever its count says by now.
+    // Memory that was fetched once isn't fetched again, whatever its count is by now.
     let missing = rest.is_empty() && (1..=pcs::MAX_LIST).contains(&count);
     missing.then_some(INT * (1 + count))
 }
 
-/// The `int` that a caller passed. ioctl(2) takes a long, of whose upper half nothing is known when
-/// an `int` was passed.
+/// The `int` that a caller passed. ioctl(2) takes a long, whose upper half is undefined if an `int` was passed.
 fn int(argument: u64) -> i64 {
     let [a, b, c, d, ..] = argument.to_le_bytes();
     i32::from_le_bytes([a, b, c, d]).into()
@@ -123,7 +120,7 @@ mod tests {
         );
     }
 
-    /// The steps of a PROF_LIST at address 0x1000 whose memory begins with this.
+    /// The steps of a PROF_LIST at address 0x1000 whose memory begins with `memory`.
     fn list(memory: &[i32]) -> (Vec<usize>, usize) {
         let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut fetched = Vec::new();
@@ -232,7 +229,7 @@ mod tests {
             };
             assert_eq!(step(device, command, 0x2000, &[], size), expected);
         }
-        // A command is the device's own.
+        // The same number is another command on another device.
         assert!(matches!(
             step(device::PCS, prf::PRF_GETMAX, 7, &[], 0),
             Step::Go { argument: 7, .. }

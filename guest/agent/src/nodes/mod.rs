@@ -1,4 +1,4 @@
-//! The nodes: each operation on them becomes a request to kvmprof, and its reply an answer.
+//! The nodes. Each operation on a node becomes a request to kvmprof, whose reply becomes the answer to the kernel.
 
 mod caller;
 mod forwarder;
@@ -24,14 +24,14 @@ const FOR_EVERYBODY: u32 = 0o666;
 pub struct Node {
     /// Its name in `/dev`.
     pub name: String,
-    /// The device as kvmprof numbers it.
+    /// kvmprof's number of the device.
     pub device: u16,
-    /// The device's minor number, here and there.
+    /// The device's minor number, in the guest and at kvmprof.
     pub minor: u16,
 }
 
 impl Node {
-    /// All nodes of a guest that has so many vCPUs: pcs, prf, profil, pmc, and a prf for each vCPU.
+    /// All nodes of a guest with `vcpus` vCPUs: pcs, prf, profil, pmc, and a prf for each vCPU.
     pub fn all(vcpus: u32) -> Vec<Self> {
         let node = |name: String, device, minor| Self {
             name,
@@ -50,8 +50,7 @@ impl Node {
         .collect()
     }
 
-    /// The number that the node should have, if the kernel gave prf's first one `prf_major`; 0 has it
-    /// choose.
+    /// The number that the node should have, if prf's first node has the major number `prf_major`; with 0 the kernel chooses one.
     pub fn number(&self, prf_major: u32) -> DeviceNumber {
         let is_prf = self.device == device::PRF;
         DeviceNumber {
@@ -60,13 +59,13 @@ impl Node {
         }
     }
 
-    /// Whether every program may open it: by profil and pmc a process profiles and counts nothing but itself, unless it is the
-    /// superuser's.
+    /// Whether every program may open the node: with profil and pmc, a process can only profile and count itself, unless its user is the
+    /// superuser.
     pub fn is_for_everybody(&self) -> bool {
         matches!(self.device, device::PROFIL | device::PMC)
     }
 
-    /// Who may use the node, if those that aren't for everybody have these permissions.
+    /// The node's permissions; `of_others` are those of the nodes that aren't for everybody.
     pub fn permissions(&self, of_others: Permissions) -> Permissions {
         if self.is_for_everybody() {
             Permissions {

@@ -1,4 +1,4 @@
-//! What a node is ready for: poll(2)'s events and the wire's.
+//! The readiness of a node: converts between poll(2)'s events and the wire's.
 
 use kvmprof_abi::wire::{HANG_UP, READABLE, WRITABLE};
 
@@ -9,19 +9,19 @@ const POLLHUP: u32 = 0x010;
 const POLLRDNORM: u32 = 0x040;
 const POLLWRNORM: u32 = 0x100;
 
-/// What poll says of a device that never makes anybody wait.
+/// The poll events of a device on which nothing blocks.
 pub(super) const ALWAYS: u32 = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM;
 
-/// What poll says of a file that kvmprof doesn't know any more.
+/// The poll events of a file that kvmprof doesn't know any more.
 pub(super) const LOST: u32 = POLLERR | POLLHUP;
 
-/// The wire's events for those that a poll asks for.
+/// The wire's events for poll events.
 pub(super) fn to_wire(events: u32) -> u32 {
     let wire = |mask: u32, event: u32| if events & mask != 0 { event } else { 0 };
     wire(POLLIN | POLLRDNORM, READABLE) | wire(POLLOUT | POLLWRNORM, WRITABLE)
 }
 
-/// What poll says when the wire tells of these events.
+/// The poll events for the wire's events.
 pub(super) fn from_wire(events: u32) -> u32 {
     let poll = |event: u32, mask: u32| if events & event != 0 { mask } else { 0 };
     poll(READABLE, POLLIN | POLLRDNORM)

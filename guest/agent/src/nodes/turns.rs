@@ -1,22 +1,22 @@
-//! Turns at what there is little of, for programs of any user: so many at a time in all, and so many of one user. Who
-//! waits for one gets it when another has ended; no user keeps the others from theirs.
+//! Turns, which divide limited resources among programs of any user. There is a limit for all users together, and one for each user. A call
+//! that waits gets a turn when another one has ended; no user can take the turns of the others.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
-/// How many turns there are at a time.
+/// Maximum number of turns at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub total: usize,
     pub of_one_user: usize,
 }
 
-/// Turns that are taken, by user.
+/// The number of turns that each user has.
 type Taken = Rc<RefCell<HashMap<u32, usize>>>;
 
-/// A turn, until it is dropped.
+/// A turn, which ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     user: u32,
@@ -35,19 +35,19 @@ impl Drop for Turn {
     }
 }
 
-/// Those who wait for a turn.
+/// The items that wait for a turn.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     limits: Limits,
     taken: Taken,
-    /// By user, in the order in which they came; a user without any isn't there.
+    /// By user, in the order in which they came. A user without items isn't in the map.
     waiting: BTreeMap<u32, VecDeque<T>>,
-    /// Whose turn was the last one.
+    /// The user who had the last turn.
     last: u32,
 }
 
 impl<T> Queue<T> {
-    /// Nobody waits yet.
+    /// An empty queue.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -57,12 +57,12 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds one of `user`'s.
+    /// Adds an item of `user`.
     pub fn add(&mut self, user: u32, item: T) {
         self.waiting.entry(user).or_default().push_back(item);
     }
 
-    /// The next one that has a turn, one user after the other.
+    /// Gives a turn to the next item, and removes it from the queue; users alternate. `None` if there is no item that can have a turn.
     pub fn next(&mut self) -> Option<(Turn, T)> {
         let user = self.next_user()?;
         let of_user = self.waiting.get_mut(&user)?;
@@ -87,7 +87,7 @@ impl<T> Queue<T> {
         users.find_map(|(user, _)| is_free(*user).then_some(*user))
     }
 
-    /// Takes out those that it is so of.
+    /// Removes and returns the items for which `is_so` returns true.
     pub fn take_if(&mut self, is_so: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         self.waiting.retain(|_, of_user| {

@@ -1,4 +1,4 @@
-//! Frames over the port, without ever waiting.
+//! Frames over the port, without blocking.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,14 +9,14 @@ use kvmprof_abi::wire::{
     WireError,
 };
 
-/// Bytes received at a time.
+/// Maximum number of bytes received at a time.
 const CHUNK: usize = 64 << 10;
-/// Bytes that wait to be sent, at which no more requests should be made.
+/// Number of bytes waiting to be sent, from which on no more requests should be made.
 const FULL: usize = 2 * MAX_FRAME;
-/// What a connection before this one may have left on its way, in bytes, at most.
+/// Maximum number of bytes that an earlier connection may have left in the port.
 const REMAINS_MAX: usize = 2 * MAX_FRAME;
 
-/// Why a connection is over.
+/// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The other side has gone.
@@ -25,18 +25,18 @@ pub enum ConnectionError {
     /// The port failed.
     #[error("Port failed")]
     Io(#[from] io::Error),
-    /// What came isn't of the protocol.
+    /// The received bytes violate the protocol.
     #[error("Port carries something else than kvmprof's protocol")]
     Malformed(#[from] WireError),
-    /// No common version.
+    /// The versions have none in common.
     #[error("kvmprof speaks versions {lowest} to {highest} of the protocol, this pcsd {VERSION}")]
     Version {
-        /// kvmprof's lowest.
+        /// kvmprof's lowest version.
         lowest: u16,
-        /// kvmprof's highest.
+        /// kvmprof's highest version.
         highest: u16,
     },
-    /// A reply that nobody waits for.
+    /// kvmprof sent a reply for which there is no request.
     #[error("kvmprof sent a reply to no request")]
     Unasked,
     /// The hello had no answer.
@@ -44,24 +44,24 @@ pub enum ConnectionError {
     NoHello,
 }
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Debug)]
 enum Phase {
-    /// The hello has been sent with this tag; so many bytes were skipped since.
+    /// The hello has been sent with this tag; `skipped` bytes were skipped since.
     Hello { tag: u32, skipped: usize },
-    /// Both know the version.
+    /// The version has been agreed on.
     Ready,
 }
 
-/// What waits to be sent.
+/// The bytes that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Outgoing(VecDeque<u8>);
 
 impl Outgoing {
-    /// Puts a request into the queue.
+    /// Adds a request to the queue.
     ///
     /// # Errors
-    /// When it doesn't fit into a frame.
+    /// If it doesn't fit into a frame.
     pub fn queue(&mut self, frame: &RequestFrame<'_>) -> Result<(), WireError> {
         let mut bytes = vec![0; frame.encoded_length()];
         let length = frame.encode(&mut bytes)?;
@@ -69,12 +69,12 @@ impl Outgoing {
         Ok(())
     }
 
-    /// True when nothing waits.
+    /// Whether no bytes wait.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True when the other side takes what is sent too slowly.
+    /// Whether the other side receives too slowly for more requests.
     pub fn is_full(&self) -> bool {
         self.0.len() >= FULL
     }
@@ -86,17 +86,16 @@ pub struct Connection {
     port: OwnedFd,
     phase: Phase,
     received: Vec<u8>,
-    /// Up to where `received` has been taken.
+    /// The end of the part of `received` that has been decoded.
     taken: usize,
 }
 
 impl Connection {
-    /// Starts a connection over an open port, with nothing but a hello in `outgoing`. `tag` names the
-    /// hello; it should differ from those of connections before, whose replies may still be on
-    /// their way.
+    /// Starts a connection over an open port, with nothing but a hello in `outgoing`. `tag` is the hello's tag; it should differ from those
+    /// of earlier connections, whose replies may still be in the port.
     ///
     /// # Errors
-    /// When the port fails at once.
+    /// If the port fails at once.
     pub fn start(
         port: OwnedFd,
         tag: u32,
@@ -120,15 +119,15 @@ impl Connection {
         Ok(connection)
     }
 
-    /// True once the hello was answered.
+    /// Whether the hello has been answered.
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready)
     }
 
-    /// Sends what the port takes.
+    /// Sends as many bytes as the port takes without blocking.
     ///
     /// # Errors
-    /// When the port fails.
+    /// If the port fails.
     pub fn flush(&mut self, outgoing: &mut Outgoing) -> Result<(), ConnectionError> {
         while !outgoing.is_empty() {
             let (front, _) = outgoing.0.as_slices();
@@ -144,10 +143,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes in what has come; once.
+    /// Receives the available bytes, with one read.
     ///
     /// # Errors
-    /// When the other side has gone, or the port fails.
+    /// If the other side has gone, or the port fails.
     pub fn receive(&mut self) -> Result<(), ConnectionError> {
         self.received.drain(..self.taken);
         self.taken = 0;
@@ -167,12 +166,12 @@ impl Connection {
         }
     }
 
-    /// The answer to the hello, once it is there.
+    /// The answer to the hello; `None` until it has arrived.
     ///
-    /// What a connection before this one has left on its way is skipped, even half a frame.
+    /// Bytes that an earlier connection has left in the port are skipped, even half a frame.
     ///
     /// # Errors
-    /// When there is no common version, or too much comes that isn't the answer.
+    /// If there is no common version, or too much arrives before the answer.
     pub fn hello(&mut self) -> Result<Option<HelloReply>, ConnectionError> {
         let Phase::Hello { tag, skipped } = &mut self.phase else {
             return Ok(None);
@@ -187,7 +186,7 @@ impl Connection {
                     Ok(Reply::Hello(hello)) => Some((hello, length)),
                     _ => None,
                 },
-                // Only a hello of ours is waited for.
+                // Only the answer to this hello is waited for.
                 Ok(None) if is_hello(rest, *tag) => return Ok(None),
                 _ => None,
             };
@@ -210,10 +209,10 @@ impl Connection {
         }
     }
 
-    /// The next reply.
+    /// The next reply; `None` until it has arrived.
     ///
     /// # Errors
-    /// When what came isn't one.
+    /// If the received bytes aren't a reply.
     pub fn next_reply(&mut self) -> Result<Option<ReplyFrame<'_>>, WireError> {
         let rest = self.received.get(self.taken..).unwrap_or_default();
         Ok(ReplyFrame::decode(rest)?.map(|(frame, length)| {
@@ -223,7 +222,7 @@ impl Connection {
     }
 }
 
-/// True when `bytes` begin as the answer to the hello does that has this tag (WIRE.md, Frames).
+/// Whether `bytes` begin like the answer to the hello with this tag (WIRE.md, Frames).
 fn is_hello(bytes: &[u8], tag: u32) -> bool {
     const HELLO_REPLY: u16 = 0x8001;
     bytes.get(4..8) == Some(&tag.to_le_bytes())
@@ -278,7 +277,7 @@ mod tests {
         let (frame, _) = RequestFrame::decode(&sent).unwrap().unwrap();
         assert_eq!(frame.tag, TAG);
         assert!(matches!(frame.request, Request::Hello { .. }));
-        // Byte by byte, to have every boundary.
+        // Byte by byte, to test every boundary.
         for byte in hello(1) {
             assert!(connection.hello().unwrap().is_none());
             assert!(!connection.is_ready());
@@ -297,7 +296,7 @@ mod tests {
             Kind::Read,
             kvmprof_abi::errno::Errno::EIO,
         ));
-        // The end of a frame, whole frames, one of our tag, and a hello.
+        // The end of a frame, whole frames, a reply to another request with the hello's tag, and the answer to the hello.
         let bytes = [&old[31..], &old, &failure, &hello(1), &old].concat();
         come(&mut connection, &mut theirs, &bytes);
         assert!(connection.hello().unwrap().is_some());

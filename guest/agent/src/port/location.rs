@@ -1,4 +1,4 @@
-//! Where the port is.
+//! Finds the port.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 use kvmprof_client::stranger;
 
-/// The name that kvmprof gives its port.
+/// The name of kvmprof's port.
 pub const PORT_NAME: &str = "kvmprof.0";
 
-/// Where the kernel lists ports, each with its name.
+/// The folder in which the kernel lists ports, each with its name.
 const LISTED: &str = "/sys/class/virtio-ports";
 
-/// Where udev makes links by the ports' names.
+/// The folder in which udev makes links with the ports' names.
 const LINKS: &str = "/dev/virtio-ports";
 
-/// Why there is no port.
+/// Why the port can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PortLocationError {
     /// Nothing has the port's name.
@@ -27,36 +27,36 @@ pub enum PortLocationError {
          virtio_console loaded, and /sys mounted? --port names another"
     )]
     NoPort,
-    /// It can't be opened.
+    /// The port can't be opened.
     #[error("Cannot open {}", path.display())]
     Open {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The program that listens at the socket is of a user whom pcsd has no reason to trust.
+    /// The program that listens at the socket belongs to a user whom pcsd has no reason to trust.
     #[error("{} is served by user {user}, who is neither root nor the user of pcsd", path.display())]
     Stranger {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
         /// The user's number.
         user: u32,
     },
 }
 
-/// Where to look for the port.
+/// Where the port is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortLocation {
-    /// By its name.
+    /// The port with the name [`PORT_NAME`].
     Named,
     /// A device node, or a Unix socket.
     Path(PathBuf),
 }
 
 impl PortLocation {
-    /// Opens it for reading and writing without waiting. A socket has to be root's or of this program's own user: in a folder that all
-    /// can write to, anybody can listen in kvmprof's place.
+    /// Opens the port for reading and writing without blocking. A socket must belong to root or to this program's own user: in a folder
+    /// that everybody can write to, anybody can listen in kvmprof's place.
     ///
     /// # Errors
     /// [`PortLocationError`].
@@ -97,7 +97,7 @@ fn open(path: &Path) -> Result<OwnedFd, PortLocationError> {
     Ok(port.into())
 }
 
-/// The node of the port that has the name.
+/// The node of the port with the name.
 fn named(listed: &Path, links: &Path) -> Option<PathBuf> {
     let ports = fs::read_dir(listed).ok().into_iter().flatten().flatten();
     let mut found = ports.filter(|port| {
@@ -133,7 +133,7 @@ mod tests {
         let listen_as = |user: Uid| {
             let path = path.clone();
             let listen = thread::spawn(move || {
-                // The credentials of this thread alone.
+                // This changes the credentials of this thread alone.
                 rustix::thread::set_thread_res_uid(user, user, user).unwrap();
                 UnixListener::bind(path).unwrap()
             });

@@ -15,7 +15,7 @@ const FLAGS: &[&str] = &[
     "-fno-stack-protector",
     "-fno-pic",
     "-fno-pie",
-    // Stacks are unwound by these tables at any instruction. Frame pointers would take the interpreted kernel time.
+    // Stacks are unwound with these tables at any instruction. Frame pointers would cost the interpreted kernel time.
     "-fasynchronous-unwind-tables",
     "-fno-optimize-sibling-calls",
     "-fcf-protection=none",

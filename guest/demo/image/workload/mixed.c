@@ -23,7 +23,7 @@ static uint64_t percent(uint64_t share)
     return random_length(kvmprof_truth.tsc_khz * CYCLE_MS / 100 * share);
 }
 
-/* What the kernel does for a spinner, with interrupts on. */
+/* The kernel's work for a spinner, with interrupts on. */
 
 static OWN_FRAME void add_up(uint64_t length)
 {
@@ -56,7 +56,7 @@ static OWN_FRAME void pay_spinner(void)
     truth_leave(ROW_SWITCHING);
 }
 
-/* What it does for a carder. */
+/* The kernel's work for a carder. */
 
 static OWN_FRAME void move_bales(uint64_t length)
 {

@@ -1,4 +1,4 @@
-/* Uses all that <sys/pmc.h> has, on a machine without /dev/pmc. With MACHINE <machine/pmc.h> comes first. */
+/* Uses everything that <sys/pmc.h> has, on a machine without /dev/pmc. With MACHINE <machine/pmc.h> comes first. */
 
 #ifdef MACHINE
 #include <machine/pmc.h>

@@ -1,4 +1,4 @@
-/* Checks what is done to keep buffers present, by what the kernel tells of pages (/proc/self/pagemap, proc_pid_pagemap(5)). */
+/* Checks that buffers are kept present, with the kernel's data about pages (/proc/self/pagemap, proc_pid_pagemap(5)). */
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static int has(const char *page, unsigned long long bits)
 	return (entry & bits) == bits;
 }
 
-/* How many of the buffer's pages are there for the process alone. */
+/* The number of the buffer's pages that are present and private to the process. */
 static int own(const char *buffer)
 {
 	int count = 0;

@@ -1,4 +1,4 @@
-/* Uses all that a program for Solaris, and kvmprof.h, have, on a machine without /dev/profil. With BEFORE and AFTER
+/* Uses everything that a program for Solaris and kvmprof.h have, on a machine without /dev/profil. With BEFORE and AFTER
  * <unistd.h> is included before and after the header that has a profil of its own; with PAGE_ONLY in its place. */
 
 #ifdef BEFORE
@@ -46,7 +46,7 @@ int main(void)
 	print("rate at last", kvmprof_profil_every_tick(0));
 #ifndef PAGE_ONLY
 	{
-		/* It returns nothing, as on the page. */
+		/* profil returns nothing, as on the manual page. */
 		void (*function)(unsigned short *, unsigned int, unsigned long, unsigned int) = profil;
 
 		print("pointer", function == NULL);

@@ -1,5 +1,5 @@
-/* Calls profil as glibc declares it, and tells whether glibc's was called: that sets a timer of the process. A program
- * compiled by -pg is profiled from its start, by glibc's own call, and doesn't call it here. */
+/* Calls profil as glibc declares it, and prints whether glibc's was called, which sets a timer of the process. A program
+ * compiled with -pg is profiled from its start, by glibc's own call, and doesn't call it here. */
 
 #include <stdio.h>
 #include <sys/time.h>

@@ -39,7 +39,7 @@ impl<'a> Console<'a> {
     pub fn say(&mut self, message: impl Display) {
         // The output keeps an error until the command ends.
         let _ = self.output.flush();
-        // Messages quote what files, guests and peers say.
+        // Messages quote text from files, guests and peers.
         let message = visible_lines(&message.to_string());
         let _ = writeln!(self.messages, "{}: {message}", self.name);
     }

@@ -18,19 +18,19 @@ pub trait Program: Parser {
     /// The selected command.
     fn chosen(&self) -> &dyn Command;
 
-    /// The arguments that stand for `arguments`, which begin with the program's name: a program may take some from a file.
+    /// Replaces `arguments`, which begin with the program's name: a program may read some from a file.
     ///
     /// # Errors
-    /// They can't be had.
+    /// If the arguments can't be read.
     fn expand(arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
         Ok(arguments)
     }
 }
 
-/// Has a write beyond the greatest size of a file (`RLIMIT_FSIZE`) fail with EFBIG, which is told as any full disk is, instead of
-/// ending the program by SIGXFSZ.
+/// Makes a write beyond the maximum size of a file (`RLIMIT_FSIZE`) fail with EFBIG, which is reported like a full disk, instead of ending
+/// the program with SIGXFSZ.
 fn fail_at_file_size() {
-    // Without it the signal ends the program, as it does others.
+    // If this fails, the signal ends the program, as it does other programs.
     let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
 }
 
@@ -65,7 +65,7 @@ pub fn main<P: Program>() -> ExitCode {
         flushed
             .context("Cannot write to standard output")
             .or_else(|error| {
-                // A terminal that has gone gives EIO, and counts like a closed pipe.
+                // A terminal that has gone returns EIO, and is handled like a closed pipe.
                 let is_gone = is_reader_gone(&error) || on_terminal && is_io_error(&error);
                 is_gone.then_some(()).ok_or(error)
             })?;

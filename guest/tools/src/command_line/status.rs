@@ -22,7 +22,7 @@ impl ExitStatus {
     /// A thread of the program itself panicked.
     pub const FAULT: Self = Self(5);
 
-    /// The status of a command that was run on somebody's behalf.
+    /// The exit status of a command that this program has run, as this program's own.
     #[must_use]
     pub const fn of_command(status: u8) -> Self {
         Self(status)

@@ -10,7 +10,7 @@ use clap::{Command, Parser};
 use super::ExitStatus;
 use crate::program::Tool;
 
-/// Parses `arguments`, which begin with the program's name. Called by a tool's name, the program is that tool.
+/// Parses `arguments`, which begin with the program's name. If that is the name of a tool, the program is that tool.
 ///
 /// # Errors
 /// An error about the arguments, or the requested help.
@@ -59,7 +59,7 @@ pub fn usage_error(
         return None;
     }
     let program = program_name(arguments, command.get_name());
-    // Its last paragraphs are the usage and a reference to help.
+    // The last paragraphs of the text are the usage and a reference to help.
     let text = error.to_string();
     let parts: Vec<&str> = text
         .split("\n\n")

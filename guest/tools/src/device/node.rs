@@ -76,7 +76,7 @@ impl Device for Node {
                     bytes.truncate(count);
                     return Ok(bytes);
                 }
-                // Nothing was lost, by the device's page.
+                // The device's page guarantees that nothing was lost.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                 Err(error) => return Err(self.refused(error)),
             }

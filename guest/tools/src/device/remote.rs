@@ -97,7 +97,7 @@ impl Device for Remote {
 
     fn has_ended(&self) -> bool {
         let readiness = self.device.readiness(Readiness::default());
-        // Without a connection the next request says what is wrong.
+        // Without a connection, the next request returns the error.
         readiness.map_or(true, |readiness| readiness.hang_up)
     }
 }

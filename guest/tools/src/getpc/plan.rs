@@ -37,7 +37,7 @@ pub(super) struct Call {
     pub(super) command: u32,
     pub(super) argument: i64,
     pub(super) data: Vec<u8>,
-    /// For the error message: "Cannot ...".
+    /// The purpose, for the error message "Cannot ...".
     pub(super) purpose: String,
     record: [i32; MAX_LIST],
 }

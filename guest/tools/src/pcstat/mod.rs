@@ -1,8 +1,8 @@
 //! pcstat: reports the contents of a stream of getpc.
 //!
-//! It has tables of its own, by [`crate::table`], and doesn't use `kvmprof-report`: that takes a recording, and a stream of pcs has neither
-//! the kernel's symbols nor the threads that a recording needs. It runs in guests, too, where the libraries of reports (flame graphs, protobuf,
-//! terminals) would make its program several times as large.
+//! It has tables of its own, by [`crate::table`], and doesn't use `kvmprof-report`, which takes a recording: a stream of pcs has neither
+//! the kernel's symbols nor the threads that a recording needs. It also runs in guests, where the libraries of reports (flame graphs,
+//! protobuf, terminals) would make its program several times as large.
 
 mod arguments;
 mod json;

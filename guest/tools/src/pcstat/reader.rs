@@ -41,7 +41,7 @@ pub enum PcstatError {
     Write(#[source] io::Error),
 }
 
-/// Bytes in one read; more than any record has.
+/// Bytes of one read, which is more than any record has.
 const READ_SIZE: u64 = 65536;
 
 /// Reads `input`, called `name` in error messages. A damaged stream is read up to the damage, which

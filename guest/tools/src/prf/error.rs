@@ -28,7 +28,7 @@ pub enum PrfError {
     /// The table changes faster than it can be read.
     #[error("The table of addresses was loaded anew again and again while it was being read")]
     Unsteady,
-    /// ENOSPC.
+    /// ENOSPC: the table has more addresses than the device takes.
     #[error(
         "Too many addresses (ENOSPC): the table has {addresses}, and this prf takes {most} at most; give kvmprof run a larger --prf-addresses, or name a smaller list of symbols"
     )]
@@ -46,7 +46,7 @@ pub enum PrfError {
         /// Addresses in the table.
         addresses: usize,
     },
-    /// E2BIG.
+    /// E2BIG: the table has too few addresses.
     #[error(
         "Too few addresses (E2BIG): the table has {addresses}, and prf wants {MIN_ADDRESSES} at least"
     )]
@@ -54,13 +54,13 @@ pub enum PrfError {
         /// Addresses in the table.
         addresses: usize,
     },
-    /// EBUSY.
+    /// EBUSY: profiling is on.
     #[error("Profiling is enabled (EBUSY): turn it off with prfstat off before loading addresses")]
     Enabled,
-    /// EINVAL at a write.
+    /// EINVAL from a write: the addresses don't ascend.
     #[error("Addresses don't ascend (EINVAL): prf has dropped its table, load one anew")]
     NotAscending,
-    /// The device took only a part.
+    /// The device took only a part of the table.
     #[error("prf took {taken} of {size} bytes of addresses: load them anew")]
     ShortWrite {
         /// Number of bytes that it took.
@@ -68,10 +68,10 @@ pub enum PrfError {
         /// Number of bytes of the addresses.
         size: usize,
     },
-    /// Nothing is loaded.
+    /// No table is loaded.
     #[error("No kernel text addresses are loaded: run prfld first")]
     NotLoaded,
-    /// EINVAL at on.
+    /// EINVAL from turning profiling on: the clock has another rate.
     #[error(
         "Cannot turn profiling on (EINVAL): prf counts at {RATE_HZ} Hz, and the guest's profiling clock runs at another rate than a multiple of that; start the guest with --hz 100 or 1000, say"
     )]

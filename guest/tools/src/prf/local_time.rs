@@ -15,7 +15,7 @@ pub struct LocalTime {
 }
 
 impl LocalTime {
-    /// The time `seconds` after the begin of 1970 in UTC; `None` outside the calendar's range.
+    /// The time `seconds` after the start of 1970 in UTC; `None` outside the calendar's range.
     pub fn from_unix(seconds: i64) -> Option<Self> {
         let time: libc::time_t = seconds;
         let mut parts = std::mem::MaybeUninit::<libc::tm>::zeroed();
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_moment_is_shown_as_date_and_time() {
-        // This machine's zone is unknown: no zone is more than 14 hours away.
+        // This machine's zone is unknown, but no zone is more than 14 hours from UTC.
         let time = LocalTime::from_unix(1_000_000_000 + 12 * 3600).unwrap();
         assert!((0..24).contains(&time.hour));
         let text = time.to_string();

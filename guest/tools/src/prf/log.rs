@@ -1,8 +1,7 @@
 //! The log that prfdc and prfsnap write and prfpr reads.
 //!
-//! All numbers are 64-bit and little-endian: N, N addresses in ascending order, then any number of records, each a time
-//! (in seconds since the begin of 1970) and N + 2 counters. A killed writer leaves an incomplete record at the end,
-//! which doesn't count.
+//! All numbers are 64-bit and little-endian: N, N addresses in ascending order, then any number of records, each a time (in seconds since
+//! the start of 1970) and N + 2 counters. A killed writer leaves an incomplete record at the end, which is ignored.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -40,7 +39,7 @@ pub enum LogError {
         /// The problem.
         reason: String,
     },
-    /// There are no two records to compare.
+    /// There are fewer than two records to compare.
     #[error("{} has less than two records: add one with prfsnap", path.display())]
     TooFewRecords {
         /// The file.
@@ -64,7 +63,7 @@ pub enum LogError {
 /// One record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Its time, in seconds since the begin of 1970 in UTC.
+    /// Its time, in seconds since the start of 1970 in UTC.
     pub time: i64,
     /// The counters of the addresses, then user mode, then idle.
     pub counters: Vec<u64>,

@@ -14,7 +14,7 @@ use crate::command_line::{Command, Console, ExitStatus, value};
 use crate::device::DeviceOptions;
 use crate::interrupt::Interrupt;
 
-/// The time between two looks whether the guest has ended: its counters can be read for 2 s more.
+/// The time between two checks whether the guest has ended: its counters can be read for 2 s after its end.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Record the profiler's counters into a new file every few minutes, for prfpr
@@ -77,7 +77,7 @@ pub fn record_periodically(
     let mut file = open_to_append(path, true)?;
     let first = profiler.turn_on().and_then(|()| profiler.read());
     let mut counters = first.inspect_err(|_| {
-        // It has no records. If it can't be removed, an empty file is harmless.
+        // The file has no records. If it can't be removed, an empty file is harmless.
         let _ = std::fs::remove_file(path);
     })?;
     let mut next = Some(Instant::now());
@@ -100,14 +100,14 @@ pub fn record_periodically(
     }
 }
 
-/// Why prfdc goes on.
+/// Why a wait of prfdc has ended.
 enum Wait {
     NextPeriod,
     Interrupted,
     GuestEnded,
 }
 
-/// Waits for the next period. The guest's end is noticed early enough for a last record.
+/// Waits for the next period. Notices the guest's end early enough for a last record.
 fn wait(profiler: &Profiler<'_>, next: Option<Instant>, interrupt: &Interrupt) -> Wait {
     loop {
         let look = Instant::now().checked_add(LOOK);

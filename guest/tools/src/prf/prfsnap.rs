@@ -58,7 +58,7 @@ pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<Appended, PrfError> 
     Ok(append(&mut file, path, now(), &counters)?)
 }
 
-/// Seconds since the begin of 1970 in UTC.
+/// Seconds since the start of 1970 in UTC.
 pub(super) fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since

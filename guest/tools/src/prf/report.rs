@@ -1,6 +1,6 @@
 //! Prints the shares between two records for prfpr.
 //!
-//! It has a table of its own, in the layout of the original prfpr, and doesn't use `kvmprof-report`: a record of prf has counters by address and no
+//! The table has the layout of the original prfpr, and doesn't come from `kvmprof-report`: a record of prf has counters by address and no
 //! samples, so that no recording can be made of it.
 
 use std::collections::HashMap;
@@ -115,7 +115,7 @@ fn ticks_between(before: &Record, after: &Record) -> Vec<u64> {
     reason = "2^53 ticks are millions of years"
 )]
 fn percent(count: u64, all: u128) -> f64 {
-    // Multiplied first, so that a whole number of percent is exact.
+    // The multiplication comes first, so that a whole number of percent is exact.
     (100.0 * count as f64) / all as f64
 }
 

@@ -25,7 +25,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The names of the tools. Called by one of them, the program is that tool.
+    /// The names of the tools. If it is called by one of these names, the program is that tool.
     pub const NAMES: [&str; 7] = [
         "getpc", "pcstat", "prfld", "prfstat", "prfdc", "prfsnap", "prfpr",
     ];

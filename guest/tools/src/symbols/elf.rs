@@ -8,7 +8,7 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
 use super::{Symbol, SymbolsError};
 
-/// Bytes of all names at most: those of a hostile file's symbols can be one, of half of the file.
+/// Maximum number of bytes of all names together. All symbols of a hostile file can have the same name, which is half of the file.
 const MAX_NAMES: usize = 128 << 20;
 
 /// Reads `.symtab`, without the rest of the file, which may be large.

@@ -57,7 +57,7 @@ pub enum SymbolsError {
         /// The file.
         path: PathBuf,
     },
-    /// It has no text symbols.
+    /// The file or listing has no text symbols.
     #[error(
         "There are no text symbols in {source_name} (of Debian's kernels, the System.map in /boot is a stub; the real one is in the -dbg package)"
     )]

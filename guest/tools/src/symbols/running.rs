@@ -35,7 +35,7 @@ pub fn running_symbols(side: &GuestSide) -> Result<Vec<Symbol>, SymbolsError> {
     known(parse_listing(&bytes, name)?, name)
 }
 
-/// Asks kvmprof, which knows them after it has read the image and found the running kernel.
+/// Asks kvmprof, which knows the symbols after it has read the image and found the running kernel.
 fn found_by_kvmprof(connection: &Connection) -> Result<Vec<u8>, SymbolsError> {
     let deadline = Instant::now() + TIMEOUT;
     loop {

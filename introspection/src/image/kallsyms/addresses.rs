@@ -5,10 +5,10 @@ use super::names::Names;
 use super::tokens::Tokens;
 use crate::bytes::{i32_at, u32_at, u64_at};
 
-/// One address in this many may fail to ascend.
+/// One address in this many may be out of order.
 const FORGIVEN: usize = 1024;
 
-/// Finds as many addresses as `names` has, such that they ascend and `accepts` them.
+/// Finds as many addresses as there are `names`, which ascend and which `accepts` accepts.
 pub fn find(
     stretch: Stretch<'_>,
     names: &Names<'_>,
@@ -20,7 +20,7 @@ pub fn find(
     let believable = |addresses: Option<Vec<u64>>| {
         addresses.filter(|addresses| ascend(addresses) && accepts(addresses))
     };
-    // Up to 6.3: offsets, their base and the count lie before the names.
+    // Up to 6.3, the offsets, their base and the count are before the names.
     let before = || {
         let base = names.count_position.checked_sub(8)?;
         let offsets = base.checked_sub((count * 4).next_multiple_of(8))?;
@@ -29,7 +29,7 @@ pub fn find(
             believable(absolute(data, count, start))
         })
     };
-    // From 6.4: they lie after the token index.
+    // Since 6.4, they are after the token index.
     let after = |alignment: usize| {
         let start = tokens.end.next_multiple_of(alignment);
         let base = (start + count * 4).next_multiple_of(alignment);
@@ -83,7 +83,7 @@ fn self_relative(stretch: Stretch<'_>, count: usize, start: usize) -> Option<Vec
         .collect()
 }
 
-/// True when nearly all `addresses` ascend.
+/// True if nearly all `addresses` ascend.
 fn ascend(addresses: &[u64]) -> bool {
     let descents = addresses
         .windows(2)

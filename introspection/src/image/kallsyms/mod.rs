@@ -1,10 +1,10 @@
-//! Finds the kernel's own symbol table (`kernel/kallsyms.c`, written by `scripts/kallsyms.c`) in an image, by the shape
+//! Finds the kernel's own symbol table (`kernel/kallsyms.c`, written by `scripts/kallsyms.c`) in an image, by the form
 //! of its parts.
 //!
-//! Nothing in an image points to the parts. The token table can be recognized: 256 strings, with the digits in a row,
-//! and an index of their offsets. A backward search from it leads to the compressed names; their index of markers
-//! confirms them. The addresses lie before or after the names, in one of five encodings. In the right one addresses
-//! ascend, and a symbol with known contents has the address at which the image holds these.
+//! Nothing in an image points to the parts. The token table can be recognized: 256 strings with the digits in sequence,
+//! and an index of their offsets. A backward search from it leads to the compressed names, which their index of markers
+//! confirms. The addresses lie before or after the names, in one of five encodings. In the right encoding, addresses
+//! ascend, and a symbol with known contents has the address at which the image has these contents.
 
 mod addresses;
 mod names;
@@ -13,10 +13,10 @@ mod tokens;
 use super::symbols::{Symbol, Symbols};
 use tokens::Tokens;
 
-/// A contiguous range of an image, as it is in memory.
+/// A contiguous range of an image, as in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
-    /// The virtual address of its first byte: where it was linked to, or where it runs.
+    /// The virtual address of its first byte: the link-time address, or the run-time address.
     pub address: u64,
     /// Its bytes.
     pub data: &'a [u8],
@@ -30,18 +30,18 @@ pub struct Anchor<'a> {
     pub fits: &'a dyn Fn(u64) -> bool,
 }
 
-/// The work that searches through an image may do, so that an image made on purpose doesn't take minutes: numbers
-/// looked at, names visited and bytes decoded. A distribution's kernel takes a few percent of it.
+/// Maximum amount of work for searches through an image, so that a malicious image doesn't take minutes. Counts numbers
+/// compared, names visited and bytes decoded. A distribution's kernel takes a few percent of it.
 #[derive(Debug)]
 pub struct Budget(usize);
 
 impl Budget {
-    /// For all searches in one image.
+    /// The budget for all searches in one image.
     pub fn new() -> Self {
         Self(256 << 20)
     }
 
-    /// Takes `amount`. `None` once nothing is left.
+    /// Spends `amount`. `None` if nothing is left after that.
     fn spend(&mut self, amount: usize) -> Option<()> {
         self.0 = self.0.saturating_sub(amount);
         (self.0 > 0).then_some(())

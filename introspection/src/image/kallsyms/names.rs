@@ -1,4 +1,4 @@
-//! The compressed names: for each symbol a length, then that many tokens.
+//! The compressed names: for each symbol a length, then this number of tokens.
 
 use super::Budget;
 use super::tokens::Tokens;
@@ -47,7 +47,7 @@ pub struct Decoded {
 
 /// Finds the names before `tokens`.
 pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>, budget: &mut Budget) -> Option<Names<'a>> {
-    // In all versions but 6.2 and 6.3 the markers are right before the tokens, so their number gives the count nearly.
+    // In all versions except 6.2 and 6.3, the markers are right before the tokens, so their number nearly gives the count.
     let markers = markers_before(data, tokens.start);
     find_with(data, tokens, budget, &|count| {
         count.div_ceil(MARKER_DISTANCE) == markers
@@ -55,7 +55,7 @@ pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>, budget: &mut Budget) -> Opt
     .or_else(|| find_with(data, tokens, budget, &|_| true))
 }
 
-/// The number of consecutive 32-bit numbers that ascend from 0 and end at `end`, apart from padding.
+/// The number of consecutive 32-bit numbers that ascend from 0 and end at `end`, except for padding.
 fn markers_before(data: &[u8], end: usize) -> usize {
     let at = |position: Option<usize>| index_at(data, position?).filter(|marker| *marker != 0);
     let padded = at(end.checked_sub(4)).is_none();
@@ -93,7 +93,7 @@ fn find_with<'a>(
 }
 
 impl<'a> Names<'a> {
-    /// The names that follow their count at `position` and end before `limit`, if the count is possible.
+    /// The names that follow their count at `position` and end before `limit`. `None` if the count is impossible.
     fn with_count_at(
         data: &'a [u8],
         position: usize,
@@ -104,7 +104,7 @@ impl<'a> Names<'a> {
         if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || !expected(count) {
             return None;
         }
-        // The count is a 64-bit number, or padded like one, if the table is aligned to 8 bytes.
+        // The count is a 64-bit number, or is padded to 64 bits if the table is aligned to 8 bytes.
         let padded = index_at(data, position + 4)? == 0;
         let start = position + if padded { 8 } else { 4 };
         let room = limit.checked_sub(start)?;
@@ -118,7 +118,7 @@ impl<'a> Names<'a> {
     }
 
     /// The tokens of the name at `position`, and the offset of the next name. Lengths above 127 take two bytes (since
-    /// 6.1; there were none before).
+    /// 6.1; earlier kernels have no such lengths).
     fn at(&self, position: usize) -> Option<(&'a [u8], usize)> {
         let low = usize::from(u8_at(self.data, position)?);
         let (length, start) = if low < 0x80 {
@@ -148,7 +148,7 @@ impl<'a> Names<'a> {
                 _ => return false,
             }
         }
-        // Markers are 32 bits wide since 5.0, and were 64 before.
+        // Markers have 32 bits since 5.0, and had 64 bits before.
         let matches = |start: usize, width: usize| {
             positions.iter().enumerate().all(|(index, expected)| {
                 let at = start + index * width;
@@ -191,7 +191,7 @@ impl<'a> Names<'a> {
             position = next;
         }
         let text = String::from_utf8(text).ok()?;
-        // If every type is ASCII, later slices can't begin within a character.
+        // If every type is ASCII, the slices for the names can't begin within a character.
         let sound = entries.iter().all(|entry| entry.kind.is_ascii());
         sound.then_some(Decoded { text, entries })
     }

@@ -7,7 +7,7 @@ use crate::testing::kernel::TEXT;
 const START: u64 = TEXT + 0x1_0000;
 const INIT_TASK: u64 = TEXT + 0x5_0000;
 
-/// Finds the table in `image`, if it puts `init_task` at `address`.
+/// The table in `image`, if it gives `init_task` the address `address`.
 fn find_with(image: &[u8], address: u64) -> Option<Symbols> {
     let anchor = Anchor {
         name: "init_task",
@@ -88,7 +88,7 @@ fn a_search_ends_with_its_budget() {
     assert!(find(stretch, &anchor, &mut budget).is_some());
     let Budget(left) = budget;
     let needed = (256 << 20) - left;
-    // The names alone are that many bytes.
+    // Decoding the names takes that much alone.
     assert!((10_000..100_000).contains(&needed), "{needed}");
     for budget in [1, needed / 2, needed] {
         assert!(find(stretch, &anchor, &mut Budget(budget)).is_none());

@@ -5,7 +5,7 @@ use crate::bytes::u16_at;
 /// Tokens in a table.
 const COUNT: usize = 256;
 /// The tokens "0" to "9". Each byte that occurs in symbol names stands for itself, so the digits have their ASCII codes
-/// as indices. Nothing else in a kernel looks like them.
+/// as indices. No other data in a kernel looks like them.
 const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
 /// The index of token "0".
 const FIRST_DIGIT: usize = b'0' as usize;
@@ -33,7 +33,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// All parts of `data` that have the shape of a token table.
+/// All parts of `data` that have the form of a token table.
 pub fn find(data: &[u8]) -> impl Iterator<Item = Tokens<'_>> {
     memchr::memmem::find_iter(data, DIGITS)
         .take(MAX_PLACES)

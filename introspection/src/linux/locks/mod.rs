@@ -31,7 +31,7 @@ impl LockLoops {
     }
 }
 
-/// The link-time addresses of the function `name`, and of other forms of it, to whose names a compiler appends what it did to them.
+/// The link-time addresses of the function `name` and of its variants, whose names have a suffix from the compiler.
 fn forms_of<'a>(symbols: &'a Symbols, name: &'a str) -> impl Iterator<Item = Range<u64>> + 'a {
     let is_form = move |found: &str| match found.strip_prefix(name) {
         Some(rest) => rest.is_empty() || rest.starts_with('.') && !rest.contains("cold"),
@@ -43,17 +43,17 @@ fn forms_of<'a>(symbols: &'a Symbols, name: &'a str) -> impl Iterator<Item = Ran
     forms.filter_map(|(address, ..)| Some(address..symbols.address_after(address)?))
 }
 
-/// The one value that all of `found` are; `None` if there is none, or if they differ.
+/// The common value of all of `found`. `None` if there are none, or if they differ.
 fn only<T: PartialEq>(mut found: impl Iterator<Item = T>) -> Option<T> {
     let first = found.next()?;
     found.all(|other| other == first).then_some(first)
 }
 
 impl LinuxKnowledge {
-    /// The lock for which a vCPU waits in a loop that stands still with `registers`. `None` if it does something else, or that isn't
-    /// known.
+    /// The lock that a vCPU, stopped with `registers`, waits for in a loop. `None` if it doesn't wait, or that is unknown.
     ///
-    /// Takes no lock and allocates nothing. Reads memory at each register at most, and one task.
+    /// Takes no lock and allocates nothing. Reads at most one word for each of the 15 registers, the two ids of the
+    /// word's owner if that fits, and then the ids, the name and the CPU of one task.
     pub(super) fn lock_wait<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -68,7 +68,7 @@ impl LinuxKnowledge {
     }
 }
 
-/// What CPU 0 of `guest` waits for with `registers`, once `change` has changed them.
+/// The lock that CPU 0 of `guest` waits for with the registers that `change` has changed.
 #[cfg(test)]
 fn lock_wait(
     guest: &crate::testing::linux_guest::LinuxGuest,

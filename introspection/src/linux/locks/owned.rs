@@ -1,9 +1,10 @@
 //! Locks whose owner a vCPU compares while it waits.
 //!
-//! Linux waits in a loop for a mutex, or for a semaphore for readers and writers, while its owner is on a CPU (`mutex_spin_on_owner`,
-//! `kernel/locking/mutex.c`; `rwsem_spin_on_owner`, `kernel/locking/rwsem.c`). Each round compares the lock's word `owner` with the owner that
-//! was found first, so the code has both addresses at hand: the lock is the only register's value at whose `owner` memory has another register's
-//! value, and that is a task. Where that fits none of the registers, or several, the lock stays unknown.
+//! Linux waits in a loop for a mutex or a reader-writer semaphore while its owner is on a CPU (`mutex_spin_on_owner`,
+//! `kernel/locking/mutex.c`; `rwsem_spin_on_owner`, `kernel/locking/rwsem.c`). Each iteration compares the lock's word
+//! `owner` with the owner at the start, so registers have both addresses. The lock is the only register's value whose
+//! `owner` in memory is another register's value and a task. If no register fits, or if several do, the lock is
+//! unknown.
 
 use std::ops::Range;
 
@@ -23,9 +24,10 @@ const LOOPS: [(&str, &str, &str); 2] = [
     ("rwsem_spin_on_owner", "rw_semaphore", "owner"),
 ];
 /// The lowest bits of such a word, which are flags (`MUTEX_FLAGS`, `kernel/locking/mutex.c`; `RWSEM_OWNER_FLAGS_MASK`,
-/// `kernel/locking/rwsem.c`). Tasks lie at multiples of 64.
+/// `kernel/locking/rwsem.c`). Tasks have addresses that are multiples of 64.
 const OWNER_FLAGS: u64 = 7;
-/// In a semaphore's word: readers have it, and the task is only the last one that took it (`RWSEM_READER_OWNED`).
+/// The flag in a semaphore's word for readers that hold it. The task is then only the last one that took it
+/// (`RWSEM_READER_OWNED`).
 const READER_OWNED: u64 = 1;
 
 /// Code that waits in a loop for a lock with an owner.
@@ -33,14 +35,14 @@ const READER_OWNED: u64 = 1;
 pub(super) struct OwnedLoop {
     /// Its link-time addresses.
     pub code: Range<u64>,
-    /// Where the lock has its owner, in bytes from its start.
+    /// The offset of the owner in the lock, in bytes.
     owner: u64,
     /// Flags with which the task isn't the owner.
     shared: u64,
 }
 
 impl OwnedLoop {
-    /// Finds the code; there is none in kernels without optimistic spinning.
+    /// Finds the code. Kernels without optimistic spinning have none.
     pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Vec<Self> {
         let mut loops = Vec::new();
         for (name, structure, member) in LOOPS {
@@ -62,7 +64,8 @@ impl OwnedLoop {
 }
 
 impl LinuxKnowledge {
-    /// The lock for which a vCPU waits in this loop, with `registers`. Reads memory at each register at most, and one task.
+    /// The lock that a vCPU waits for in this loop, with `registers`. Reads at most one word for each register, the two
+    /// ids of the word's owner if that fits, and then the ids, the name and the CPU of one task.
     pub(super) fn owned_lock<M: PhysicalMemory>(
         &self,
         waits: &OwnedLoop,
@@ -113,7 +116,7 @@ mod tests {
         DIRECT_MAP + TASKS + task * 0x1000
     }
 
-    /// A guest whose CPU 0 waits for a lock that task 2 has, which is on CPU 1, with this word in the lock.
+    /// A guest whose CPU 0 waits for a lock with this word. Task 2 holds the lock, and is on CPU 1.
     fn guest(kernel: Kernel, member: u64, word: u64) -> LinuxGuest {
         let guest = LinuxGuest::new(kernel);
         guest.write(LOCK + member, &word.to_le_bytes());
@@ -162,16 +165,16 @@ mod tests {
     fn what_is_in_doubt_is_unknown() {
         let guest = guest(HOT, lock::MUTEX_OWNER, address(2));
         assert!(look(&guest, |_| {}).is_some());
-        // The same address twice is no doubt.
+        // The same address in two registers isn't ambiguous.
         assert!(look(&guest, |it| it.rdi = it.rbx).is_some());
-        // Other code; no register with the owner; another one than memory has; no lock.
+        // Other code; no register with the owner; another owner than in memory; no lock.
         let elsewhere = TEXT + SLIDE + offsets::FRAMED;
         assert_eq!(look(&guest, |it| it.rip = elsewhere), None);
         assert_eq!(look(&guest, |it| it.r12 = 0), None);
         assert_eq!(look(&guest, |it| it.r12 = address(0)), None);
         assert_eq!(look(&guest, |it| it.rbx = !7), None);
         assert_eq!(look(&guest, |it| it.rbx = 0x1000), None);
-        // Two that could be the lock.
+        // Two possible locks.
         let second = LOCK + 0x100;
         guest.write(second + lock::MUTEX_OWNER, &address(2).to_le_bytes());
         assert_eq!(look(&guest, |it| it.r15 = DIRECT_MAP + second), None);

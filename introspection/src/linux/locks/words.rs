@@ -1,9 +1,9 @@
-//! Locks that are a word which tells who waits: queued spin locks, and queued spinning locks for readers and writers.
+//! Locks whose state is one word: queued spin locks, and queued reader-writer locks.
 //!
-//! Which register has the lock's address depends on how the kernel was compiled, but the word itself has a form that hardly any other memory has:
-//! somebody holds it, and others wait (`include/asm-generic/qspinlock_types.h`, `qrwlock_types.h`). The lock is the only register's value that is
-//! the address of such a word. Where that fits none of the registers, or several, the lock stays unknown, and so it does when nobody has it
-//! any more. Who has it isn't in the word.
+//! Which register has the lock's address depends on the compiler, but hardly any other memory has the form of the word
+//! while the lock is held and others wait (`include/asm-generic/qspinlock_types.h`, `qrwlock_types.h`). The lock is the
+//! only register's value that is the address of such a word. If no register fits, or if several do, the lock is
+//! unknown, as it is when nobody holds it any more. The word doesn't name the holder.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::image::Symbols;
 use crate::linux::LinuxKnowledge;
 use crate::{PhysicalMemory, Registers};
 
-/// The functions that wait, and what for.
+/// The functions that wait, and the kind of the lock's word.
 const LOOPS: [(&str, Word); 6] = [
     ("native_queued_spin_lock_slowpath", Word::SpinLock),
     ("__pv_queued_spin_lock_slowpath", Word::SpinLock),
@@ -23,31 +23,32 @@ const LOOPS: [(&str, Word); 6] = [
     ("queued_read_lock_slowpath", Word::Readers),
     ("queued_write_lock_slowpath", Word::Writers),
 ];
-/// The most CPUs that x86-64 Linux can be built for (`NR_CPUS`): the word's layout is the one for less than 16,384.
+/// Maximum number of CPUs of x86-64 Linux (`NR_CPUS`). The word has this layout for less than 16,384 CPUs.
 const MAX_CPUS: u32 = 8192;
-/// So many readers at most have a lock, or wait for it.
+/// Maximum number of readers that hold a lock or wait for it.
 const MAX_READERS: u32 = 1 << 16;
 
-/// A word, by what is waited for.
+/// The kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     /// `struct qspinlock`.
     SpinLock,
-    /// `struct qrwlock`, to read.
+    /// `struct qrwlock`, for readers.
     Readers,
-    /// `struct qrwlock`, to write.
+    /// `struct qrwlock`, for writers.
     Writers,
 }
 
 impl Word {
-    /// Whether `bytes`, 8 of memory in little-endian order, begin with a word of a lock that somebody has, and others wait for.
+    /// Whether `bytes`, 8 bytes of memory in little-endian order, begin with the word of a lock that is held and that
+    /// others wait for.
     fn is_waited_for(self, bytes: u64) -> bool {
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         let word = bytes as u32;
         if self == Self::SpinLock {
             return is_contended(word);
         }
-        // The one of them whose turn is next has the spin lock behind the word.
+        // The first waiter holds the spin lock after the word.
         let is_queued = (bytes >> 32) & 0xff == 1;
         let (writer, is_waiting, readers) = (word & 0xff, word & 0x100 != 0, word >> 9);
         let is_held_by_writer = writer == 0xff;
@@ -55,19 +56,19 @@ impl Word {
         is_queued
             && is_sound
             && match self {
-                // A reader that waits is counted already.
+                // The count includes a waiting reader.
                 Self::Readers => is_held_by_writer && readers > 0,
                 _ => is_waiting && (is_held_by_writer || readers > 0),
             }
     }
 }
 
-/// Whether `word` is that of a queued spin lock that one CPU has, and another one waits for.
+/// Whether `word` is that of a queued spin lock that one CPU holds and another one waits for.
 fn is_contended(word: u32) -> bool {
     // The second value is that of a paravirtualized lock whose waiter sleeps (`_Q_SLOW_VAL`).
     let is_held = matches!(word & 0xff, 1 | 3);
     let pending = (word >> 8) & 0xff;
-    // The last CPU in the queue, counted from 1; 0: nobody queues.
+    // The last CPU in the queue, counted from 1; 0 if the queue is empty.
     let tail = word >> 18;
     let is_tail_sound = tail <= MAX_CPUS && (tail > 0 || (word >> 16) & 3 == 0);
     is_held && pending <= 1 && is_tail_sound && (pending == 1 || tail > 0)
@@ -92,7 +93,7 @@ impl WordLoop {
 }
 
 impl LinuxKnowledge {
-    /// The lock for which a vCPU waits in this loop, with `registers`. Reads memory at each register at most.
+    /// The lock that a vCPU waits for in this loop, with `registers`. Makes at most one read for each register.
     pub(super) fn lock_by_word<M: PhysicalMemory>(
         &self,
         waits: &WordLoop,
@@ -100,7 +101,7 @@ impl LinuxKnowledge {
         registers: &Registers,
     ) -> Option<LockWait> {
         let view = self.view(memory, registers)?;
-        // Unlike structures with pointers, such locks lie at multiples of 4.
+        // Unlike structures with pointers, such locks have addresses that are multiples of 4.
         let can_be_lock = |address: &u64| address >> 63 == 1 && address.is_multiple_of(4);
         let is_lock = |address: &u64| {
             let bytes = view.u64(*address);
@@ -141,14 +142,15 @@ mod tests {
     fn a_spin_lock_is_known_by_its_word() {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
-            // Held and one CPU pending; held and CPU 1 queueing, on its second node; both; held by one that wakes its waiter.
+            // Held with one CPU pending; held with CPU 1 in the queue, on its second node; both; held by a CPU that has
+            // to wake its waiter.
             for word in [0x101, 0x9_0001, 0x9_0101, 0x4_0003_u32] {
                 guest.write(LOCKS[0], &word.to_le_bytes());
                 let found = look(&guest, SPIN_LOOP, |_| {}).unwrap();
                 assert_eq!(found.address, DIRECT_MAP + LOCKS[0], "{word:#x}");
                 assert_eq!(found.owner, None);
             }
-            // Free; held and nobody waits; free by now; no such CPU; a node of no CPU; other numbers.
+            // Free; held without waiters; just released; an invalid CPU; a node without a CPU; other numbers.
             for word in [0, 1, 0x4_0000, 0xffff_0001, 0x1_0101, 0x201, 0x102_u32] {
                 guest.write(LOCKS[0], &word.to_le_bytes());
                 assert_eq!(look(&guest, SPIN_LOOP, |_| {}), None, "{word:#x}");
@@ -165,16 +167,16 @@ mod tests {
         };
         let queued = 1_u64 << 32;
         let cases = [
-            // A writer has it, and one reader waits.
+            // A writer holds the lock, and one reader waits.
             (queued | 0x2ff, true, false),
-            // The same, not at the head of the queue.
+            // The same without a waiter at the head of the queue.
             (0x2ff, false, false),
             // A writer waits for two readers, or for another writer.
             (queued | 0x500, false, true),
             (queued | 0x1ff, false, true),
-            // Readers have it, and nobody waits.
+            // Readers hold the lock, and nobody waits.
             (queued | 0x400, false, false),
-            // No such words.
+            // Invalid words.
             (queued | 0x2fe, false, false),
             (queued | 0xffff_ffff, false, false),
         ];
@@ -190,13 +192,13 @@ mod tests {
         guest.write(LOCKS[0], &0x101_u32.to_le_bytes());
         let spin = |change: &dyn Fn(&mut Registers)| look(&guest, SPIN_LOOP, change);
         assert!(spin(&|_| {}).is_some());
-        // The same address twice is no doubt.
+        // The same address in two registers isn't ambiguous.
         assert!(spin(&|it| it.rbx = it.rdi).is_some());
-        // Other code; an address that no word has; not one of the kernel's.
+        // Other code; an address without such a word; an address outside the kernel.
         assert_eq!(spin(&|it| it.rip = TEXT + SLIDE + offsets::FRAMED), None);
         assert_eq!(spin(&|it| it.rdi += 2), None);
         assert_eq!(spin(&|it| it.rdi = 0x1000), None);
-        // Two that could be the lock.
+        // Two possible locks.
         guest.write(LOCKS[1], &0x101_u32.to_le_bytes());
         assert_eq!(spin(&|_| {}), None);
     }

@@ -12,11 +12,11 @@ use super::reader::BoundedReader;
 use crate::bytes::u64_at;
 use crate::unwind::{ModuleCode, OrcFormat};
 
-/// Maximum number of modules of a guest: distribution kernels load some 100 to 300.
+/// Maximum number of modules of a guest. Distribution kernels load some 100 to 300.
 const MAX_MODULES: usize = 1024;
-/// Maximum number of bytes that are read of all modules together: some hundred have about 20 MiB.
+/// Maximum number of bytes that are read for all modules together. Some hundred modules have about 20 MiB.
 const MAX_BYTES: usize = 64 << 20;
-/// Maximum number of bytes that are kept of all modules together.
+/// Maximum number of bytes that are stored for all modules together.
 const MAX_KEPT: usize = 64 << 20;
 
 /// All modules at one moment.
@@ -44,13 +44,13 @@ impl LoadedModules {
         &self.code
     }
 
-    /// The module that `address` is in.
+    /// The module that contains `address`.
     pub(super) fn module_at(&self, address: u64) -> Option<&Module> {
         let mut modules = self.modules.iter().map(Arc::as_ref);
         modules.find(|module| module.info.has_code_at(address))
     }
 
-    /// All functions of the modules, by address, in the form of `/proc/kallsyms`.
+    /// All functions of the modules, sorted by address, in the form of `/proc/kallsyms`.
     pub fn functions(&self) -> String {
         let mut lines: Vec<&str> = (self.modules.iter())
             .flat_map(|module| module.functions.lines())
@@ -66,7 +66,7 @@ impl LoadedModules {
         text
     }
 
-    /// The modules, in the list's order.
+    /// The modules, in the order of the list.
     pub(super) fn modules(&self) -> &[Arc<Module>] {
         &self.modules
     }
@@ -131,7 +131,7 @@ impl LoadedModules {
         loaded
     }
 
-    /// The module that still has these `info`.
+    /// The module that still has this `info`.
     fn with(&self, info: &ModuleInfo) -> Option<Arc<Module>> {
         let mut modules = self.modules.iter();
         modules.find(|module| module.info == *info).cloned()

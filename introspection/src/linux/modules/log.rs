@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use super::module::Module;
 
-/// Maximum number of bytes of text that are kept for late readers.
+/// Maximum number of bytes of text that are stored for late readers.
 const MAX_KEPT: usize = 32 << 20;
-/// Maximum number of modules with text that is kept.
+/// Maximum number of modules whose text is stored.
 const MAX_ENTRIES: usize = 4096;
-/// Maximum number of bytes of text that are ever handed out: a guest that makes up modules must not fill recordings.
+/// Maximum total number of bytes of text, so that a guest with made-up modules can't fill recordings.
 const MAX_EVER: u64 = 256 << 20;
 
-/// Maximum number of bytes of text that are handed out at once, unless a single module has more.
+/// Maximum number of bytes of text in one reply, unless a single module has more.
 const MAX_AT_ONCE: usize = 4 << 20;
-/// Maximum number of modules that are handed out at once.
+/// Maximum number of modules in one reply.
 const MAX_MODULES_AT_ONCE: usize = 512;
 
 /// Functions of modules that were loaded since the reader's last request.
@@ -34,7 +34,7 @@ pub struct Entry {
     pub text: Arc<str>,
     /// The addresses of its code.
     pub code: Vec<Range<u64>>,
-    /// The number of bytes of text of all modules so far, this one included.
+    /// The number of bytes of text of all modules up to this one.
     pub end: u64,
 }
 
@@ -50,7 +50,7 @@ impl Entry {
         }
     }
 
-    /// Whether its code overlaps one of `others`.
+    /// Whether the module's code overlaps one of `others`.
     fn overlaps(&self, others: &[Range<u64>]) -> bool {
         let mut own = self.code.iter();
         own.any(|own| {
@@ -60,7 +60,7 @@ impl Entry {
     }
 }
 
-/// The functions of all modules so far, oldest first, with a limit.
+/// The functions of all modules until now, oldest first, with a limit.
 #[derive(Debug, Default)]
 pub struct ModuleLog {
     /// The newest modules.
@@ -70,7 +70,7 @@ pub struct ModuleLog {
 }
 
 impl ModuleLog {
-    /// Adds modules that were not there before.
+    /// Adds modules that aren't in the log yet.
     pub fn add(&mut self, entries: impl Iterator<Item = Entry>) {
         for mut entry in entries {
             let length = entry.text.len();
@@ -89,8 +89,8 @@ impl ModuleLog {
         }
     }
 
-    /// The text after the first `known` bytes, if there is more and it is still kept. It may not be all: a module that
-    /// overlaps an earlier one is handed out by itself.
+    /// The text after the first `known` bytes, if there is more and it is still stored. The reply may be incomplete: a
+    /// module that overlaps an earlier one comes in a later reply.
     pub fn after(&self, known: u64) -> Option<NewFunctions> {
         let mut new = NewFunctions {
             text: String::new(),
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!((many.entries.len(), many.kept), (MAX_ENTRIES, MAX_ENTRIES));
         let most = many.after(0).unwrap().text.len();
         assert_eq!(most, MAX_MODULES_AT_ONCE);
-        // One by one to the end, from the oldest that is left.
+        // One by one to the end, from the oldest stored module on.
         let (mut known, mut handed_out) = (0, 0);
         while let Some(new) = log.after(known) {
             assert_eq!(new.text.len(), text.len());

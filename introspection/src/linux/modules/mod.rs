@@ -1,8 +1,8 @@
 //! The modules of a running kernel, read from its memory: their addresses, their functions, and their unwind tables.
 //!
-//! Modules come and go while the guest runs. A sample in code outside the kernel's image checks whether the list has
-//! changed since it was read ([`ListFingerprint`], three numbers). If so, a separate thread reads the changed part of the list
-//! ([`Modules::serve`]). Until then stacks through modules are broken; nothing is guessed.
+//! Modules are loaded and unloaded while the guest runs. A sample in code outside the kernel's image checks whether the
+//! list has changed since it was read ([`ListFingerprint`], three numbers). If so, a separate thread reads the changed
+//! part of the list ([`Modules::serve`]). Until then, stacks through modules are broken; nothing is guessed.
 
 mod loaded;
 mod log;
@@ -34,9 +34,9 @@ use watch::Watch;
 pub use loaded::LoadedModules;
 pub use log::NewFunctions;
 
-/// Modules of a list whose names are looked at: far more than there are.
+/// Maximum number of modules of a list whose names are read: far more than kernels have.
 const MAX_NAMED: usize = 1024;
-/// How often reading a list is tried if it changes meanwhile.
+/// Maximum number of attempts to read a list that changes meanwhile.
 const MAX_TRIES: usize = 3;
 
 /// Distinguishes a list from its former states.
@@ -62,7 +62,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// `symbols` and `btf` are the kernel's. If they lack what locates the modules, none will be found.
+    /// The modules of a kernel with `symbols` and `btf`. If these lack what locates the modules, none will be found.
     pub fn new(symbols: &Symbols, btf: &Btf<'_>) -> Self {
         Self {
             layout: ModuleLayout::find(symbols, btf),
@@ -91,24 +91,24 @@ impl Modules {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The modules at the last reading of the list.
+    /// The modules at the last read of the list.
     pub fn loaded(&self) -> Arc<LoadedModules> {
         Arc::clone(&self.loaded.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Updates `known`, which a vCPU's thread keeps. Never waits.
+    /// Updates `known`, which belongs to a vCPU's thread. Never waits.
     pub fn follow(&self, known: &mut KnownModules) {
         let generation = self.generation();
         if known.generation != generation
             && let Ok(loaded) = self.loaded.try_lock()
         {
-            // The thread that replaced it keeps the old one while it is in use: nothing is freed here.
+            // The thread that replaced the old list keeps it while it is in use, so nothing is freed here.
             known.loaded = Arc::clone(&loaded);
             known.generation = generation;
         }
     }
 
-    /// Whether `loaded` is the list's present state. If not, requests a reading.
+    /// Whether `loaded` is the list's present state. If not, requests a read of the list.
     pub fn check<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -126,7 +126,7 @@ impl Modules {
         is_current
     }
 
-    /// Whether all modules of `loaded` that `frames` are in are still loaded and unchanged.
+    /// Whether all modules of `loaded` that contain `frames` are still loaded and unchanged.
     pub fn still_has<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
@@ -153,7 +153,7 @@ impl Modules {
         log.after(known)
     }
 
-    /// Reads the list if it has changed, unless too much of former lists is still in use.
+    /// Reads the list if it has changed, unless former lists that are still in use take too much memory.
     pub(crate) fn read<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
         let (Some(layout), Some(placement)) = (&self.layout, linux.placement.get()) else {
             return;
@@ -189,8 +189,8 @@ impl Modules {
         }
     }
 
-    /// Whether a module is called `name` now; `None` while it isn't known where the list is. Reads names alone, of up to 1024
-    /// modules, whatever memory holds.
+    /// Whether a module is called `name` now; `None` while the list's place is unknown. Reads only names, of at most
+    /// 1024 modules, for any contents of memory.
     pub(crate) fn has<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
@@ -219,7 +219,7 @@ impl Modules {
         Some(false)
     }
 
-    /// Forgets the modules that are loaded, for the kernel starts anew. Those that were are still handed out.
+    /// Forgets the loaded modules, because the kernel restarts. Functions of former modules can still be requested.
     pub(crate) fn forget(&self) {
         let before = self.loaded();
         self.publish(Arc::default(), &before);
@@ -253,7 +253,7 @@ impl Modules {
     }
 }
 
-/// One vCPU thread's view of the modules.
+/// The state of the modules that one vCPU's thread knows.
 #[derive(Debug, Default)]
 pub struct KnownModules {
     generation: u64,

@@ -18,7 +18,7 @@ use crate::unwind::{CodeRegion, MODULES, OrcFormat, OrcTable};
 
 /// Maximum length of a contiguous range of code, in bytes.
 const MAX_TEXT: u64 = 64 << 20;
-/// Maximum number of symbols of a module: the largest have some 50,000.
+/// Maximum number of symbols of a module. The largest modules have some 50,000.
 const MAX_SYMBOLS: usize = 1 << 18;
 /// Maximum number of ORC entries.
 const MAX_ORC: usize = 1 << 21;
@@ -32,7 +32,7 @@ const FUNCTION: u8 = 2;
 /// `STB_LOCAL`.
 const LOCAL: u8 = 0;
 
-/// The members of a `struct module`. While they are the same, so is what they point to.
+/// The members of a `struct module`. While they are unchanged, so is the data that they point to.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ModuleInfo {
     /// The structure's address.
@@ -61,9 +61,9 @@ struct OrcInfo {
 
 /// A `struct module` in the list.
 pub enum Found {
-    /// It is still loading (`MODULE_STATE_UNFORMED`).
+    /// The module is still loading (`MODULE_STATE_UNFORMED`).
     Unformed,
-    /// It is invalid.
+    /// The structure is invalid.
     Nonsense,
     Module(ModuleInfo),
 }
@@ -74,7 +74,7 @@ pub struct Module {
     pub info: ModuleInfo,
     /// Its code with its unwind tables.
     pub code: Vec<CodeRegion>,
-    /// Its functions, in the form of `/proc/kallsyms`: each range of code by address, followed by an empty line.
+    /// Its functions, in the form of `/proc/kallsyms`: each range of code sorted by address, followed by an empty line.
     pub functions: Arc<str>,
 }
 
@@ -114,7 +114,7 @@ impl ModuleInfo {
         self.texts.iter().any(|text| text.contains(&address))
     }
 
-    /// Whether the module is still loaded, by a few reads: its name, its code, its build id. Allocates nothing.
+    /// Whether the module is still loaded, according to a few reads: its name, its code, its build id. Allocates nothing.
     pub fn is_unchanged<M: PhysicalMemory>(
         &self,
         layout: &ModuleLayout,
@@ -143,7 +143,7 @@ impl ModuleInfo {
 }
 
 impl Module {
-    /// Reads what `info` point to. Unreadable parts are left out.
+    /// Reads the data that `info` points to. Leaves out unreadable parts.
     pub fn read<M: PhysicalMemory>(
         info: ModuleInfo,
         format: Option<OrcFormat>,
@@ -198,7 +198,7 @@ impl ModuleInfo {
             }
             let name = symbols.names.checked_add(u32_at(symbol, 0)?.into())?;
             if let Some(name) = reader.word(name) {
-                // The last of several names at one address is shown: init_module is a global alias.
+                // Of several names at one address, the last one is shown: init_module is a global alias.
                 functions.push((address, info >> 4 == LOCAL, letter, name));
             }
         }
@@ -275,13 +275,13 @@ fn text(bytes: &[u8], base: usize, length: usize) -> Option<Range<u64>> {
     is_sound.then_some(start..end)
 }
 
-/// The 32-bit number at `offset`, if it is at most `most`.
+/// The 32-bit number at `offset`. `None` if it is more than `most`.
 fn count(bytes: &[u8], offset: usize, most: usize) -> Option<usize> {
     let count = usize::try_from(u32_at(bytes, offset)?).ok()?;
     (1..=most).contains(&count).then_some(count)
 }
 
-/// The module's name, if it is valid.
+/// The module's name. `None` if it is invalid.
 fn name(bytes: &[u8], offset: usize) -> Option<String> {
     let name: [u8; NAME_LENGTH] = array_at(bytes, offset)?;
     let name = name.split(|byte| *byte == 0).next()?;

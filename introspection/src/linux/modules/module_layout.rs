@@ -8,9 +8,9 @@ use crate::image::btf::Btf;
 const UNFORMED: u32 = 3;
 const CORE_TEXT: u32 = 0;
 const INIT_TEXT: u32 = 4;
-/// Maximum length of a `struct module`, in bytes: it has some 1,300.
+/// Maximum length of a `struct module`, in bytes. It has some 1,300.
 const MAX_LENGTH: usize = 4096;
-/// Bytes of a module's name, a NUL included (`MODULE_NAME_LEN`).
+/// Bytes of a module's name, including a NUL (`MODULE_NAME_LEN`).
 pub const NAME_LENGTH: usize = 56;
 /// Bytes of a build id (`BUILD_ID_SIZE_MAX`).
 pub const BUILD_ID_LENGTH: usize = 20;
@@ -55,7 +55,7 @@ pub struct SymbolsOffsets {
     /// 32 bits.
     pub count: usize,
     pub names: usize,
-    /// A type letter for each symbol; from 5.2 on.
+    /// A type letter for each symbol; since 5.2.
     pub letters: Option<usize>,
     /// The number of bytes that are read.
     pub length: usize,
@@ -112,7 +112,7 @@ impl ModuleLayout {
     }
 }
 
-/// The offsets of the code: `mem[]` from 6.4 on, `core_layout` and `init_layout` before.
+/// The offsets of the code: `mem[]` since 6.4, `core_layout` and `init_layout` before.
 fn texts(btf: &Btf<'_>) -> Option<[TextOffsets; 2]> {
     let offset = |structure, member| usize::try_from(btf.offset_of(structure, member)?).ok();
     if let Some(memories) = offset("module", "mem") {

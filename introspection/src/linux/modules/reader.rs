@@ -1,11 +1,11 @@
-//! Reads the kernel's memory with a limit: lengths that the guest gives aren't trusted.
+//! Reads the kernel's memory with a limit, because lengths that the guest gives aren't trusted.
 
 use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
 use crate::memory::PAGE;
 
-/// What a read counts in addition to its bytes, for the walk of the page tables.
+/// The cost of a read in addition to its bytes, for the walk of the page tables.
 const COST: usize = 64;
 /// Maximum length of a string, in bytes (`KSYM_NAME_LEN`).
 const MAX_STRING: usize = 512;

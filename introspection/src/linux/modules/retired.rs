@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::LoadedModules;
 
-/// Maximum number of bytes of modules that only former lists have. Until the vCPUs have let go of some, the list isn't read again.
+/// Maximum number of bytes of modules that only former lists have. While more are in use by vCPUs, the list isn't read again.
 const MAX_RETIRED: usize = 64 << 20;
 
-/// Former lists. They are freed here, not by a vCPU's thread. A halted vCPU keeps its list until it is asked something.
+/// Former lists. They are freed here, not by a vCPU's thread. A halted vCPU keeps its list until its next request.
 #[derive(Debug)]
 pub struct RetiredLists {
     lists: Vec<Arc<LoadedModules>>,
-    /// [`MAX_RETIRED`], but for tests.
+    /// [`MAX_RETIRED`], except in tests.
     pub(super) limit: usize,
 }
 
@@ -26,14 +26,14 @@ impl Default for RetiredLists {
 }
 
 impl RetiredLists {
-    /// Keeps `loaded` until nothing else uses it.
+    /// Stores `loaded` until nothing else uses it.
     pub fn add(&mut self, loaded: Arc<LoadedModules>) {
         self.free();
         self.lists.push(loaded);
     }
 
-    /// Whether those that are still used take so much memory, besides what the list `present` has, that there should be no more of
-    /// them for now.
+    /// Whether the lists in use take too much memory to add further ones. Modules that are also in the list `present`
+    /// don't count.
     pub fn are_full(&mut self, present: &LoadedModules) -> bool {
         self.free();
         let mut known: HashSet<_> = present.modules().iter().map(Arc::as_ptr).collect();

@@ -23,7 +23,7 @@ fn modules(guest: &LinuxGuest) -> &Modules {
     guest.knowledge.modules().unwrap()
 }
 
-/// The names of all functions, by address.
+/// The names of all functions, sorted by address.
 fn names(guest: &LinuxGuest) -> Vec<String> {
     let functions = modules(guest).loaded().functions();
     let mut addresses = Vec::new();
@@ -65,7 +65,7 @@ fn modules_are_found_in_every_generation() {
             "init_module\t[second]",
         ];
         assert_eq!(names(&guest), expected, "{kernel:?}");
-        // Each range of code has an end: a module may lie between two ranges of another one.
+        // Each range of code has an end, because a module may lie between two ranges of another one.
         let text = modules(&guest).functions_after(0).unwrap().text;
         let stretches: Vec<usize> = text
             .split_terminator("\n\n")
@@ -117,7 +117,7 @@ fn another_module_at_the_same_address_is_another_one() {
     guest.load(&[TestModule::new("other", 2)]);
     guest.read_modules();
     assert_eq!(names(&guest), ["other_0\t[other]", "other_1\t[other]"]);
-    // Also with the same name: it is a new load.
+    // A module with the same name is also a new load.
     let known = modules(&guest).functions_after(0).unwrap().known;
     guest.load(&[TestModule::new("other", 2)]);
     guest.write(MODULES + STRUCTURE + module::BUILD_ID, &[8; 20]);
@@ -197,7 +197,7 @@ fn stacks_lead_through_modules_as_long_as_they_are_there() {
     }
 }
 
-/// A guest that loads other modules all the time can't fill the host's memory with those that halted vCPUs know.
+/// A guest that replaces its modules repeatedly can't fill the host's memory with the modules that halted vCPUs know.
 #[test]
 fn the_list_is_not_read_again_while_vcpus_keep_too_much_of_former_ones() {
     let guest = located(HOT);
@@ -213,18 +213,18 @@ fn the_list_is_not_read_again_while_vcpus_keep_too_much_of_former_ones() {
     let mut halted = guest.introspector(0);
     unwind(&mut halted, &guest, &registers);
     limit(0);
-    // The vCPU keeps the first one from now on.
+    // From now on, the vCPU keeps the first module.
     assert_eq!(replace("second"), shown("second"));
     assert_eq!(replace("third"), shown("second"));
-    // Some more may be kept.
+    // With a higher limit, further lists are read.
     limit(1 << 20);
     assert_eq!(replace("third"), shown("third"));
     limit(0);
     assert_eq!(replace("fourth"), shown("third"));
-    // When it is asked something it takes the newest.
+    // At its next request, the vCPU takes the newest list.
     halted.follow_modules();
     assert_eq!(replace("fourth"), shown("fourth"));
-    // What both lists have isn't kept for the former one.
+    // Modules in both lists don't count for the former list.
     halted.follow_modules();
     guest.load(&[
         TestModule::new("stays", 1),
@@ -266,7 +266,7 @@ fn a_sample_in_a_module_has_the_list_read() {
     std::thread::scope(|scope| {
         scope.spawn(|| modules(&guest).serve(linux, &guest.memory, &stopping));
         let mut introspector = guest.introspector(0);
-        // In the kernel's own code no reading is requested.
+        // Code of the kernel itself doesn't cause a read of the list.
         for registers in [guest.kernel(0), guest.user()] {
             introspector.identify(&guest.memory, &registers, false, false);
         }
@@ -330,7 +330,7 @@ fn circles_and_nonsense_end() {
         guest.read_modules();
         assert_eq!(names(&guest), [""; 0]);
     }
-    // More symbols than there are, invalid names.
+    // Too large a number of symbols, and invalid names.
     guest.load(&[TestModule::new("first", 2)]);
     guest.write(MODULES + KALLSYMS + 8, &[0xff; 4]);
     guest.read_modules();
@@ -360,7 +360,7 @@ proptest! {
         }
         for (index, value, kind) in scribbles {
             let base = MODULES + u64::from(choice >> 2 & 1) * STRIDE;
-            // Mostly damage what pointers lead to.
+            // Most damage goes to the data that pointers lead to.
             let (start, length) = match kind {
                 0 => (IMAGE + offsets::MODULES, 0x20),
                 1 => (base + STRUCTURE, 0x280),

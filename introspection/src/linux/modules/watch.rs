@@ -10,10 +10,10 @@ use crate::PhysicalMemory;
 use super::super::LinuxKnowledge;
 use super::Modules;
 
-/// Minimum time between two readings. A booting guest loads many modules in a row.
+/// Minimum time between two reads of the list. A booting guest loads many modules in a row.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
-/// The pause after a reading, as a multiple of the reading's duration: a guest that changes its list all the time must
-/// not occupy a host CPU.
+/// The pause after a read, as a multiple of the read's duration, so that a guest that changes its list all the time
+/// doesn't occupy a host CPU.
 const PAUSES: u32 = 4;
 
 /// Requests to the thread.
@@ -22,20 +22,20 @@ pub struct Watch {
     wanted: AtomicBool,
     /// The number of requests with a waiting client.
     asked: AtomicU64,
-    /// The number of these that have been answered.
+    /// The number of such requests that have been answered.
     answered: AtomicU64,
     worker: OnceLock<Thread>,
 }
 
 impl Watch {
-    /// Requests a reading. Never waits.
+    /// Requests a read of the list. Never waits.
     pub fn request(&self) {
         if !self.wanted.swap(true, Ordering::AcqRel) {
             self.wake();
         }
     }
 
-    /// Whether a reading has been requested.
+    /// Whether a read has been requested.
     #[cfg(test)]
     pub fn is_requested(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
@@ -82,7 +82,7 @@ impl Modules {
         }
     }
 
-    /// Requests a reading. The result is a number for [`Modules::is_refreshed`]; `None` if no thread reads the list.
+    /// Requests a read of the list. The result is a number for [`Modules::is_refreshed`]; `None` if no thread reads the list.
     pub fn refresh(&self) -> Option<u64> {
         let watch = &self.watch;
         watch.worker.get()?;
@@ -96,7 +96,7 @@ impl Modules {
         self.watch.answered.load(Ordering::Acquire) >= number
     }
 
-    /// Makes the thread check whether it is to stop.
+    /// Makes the thread check whether to stop.
     pub fn wake(&self) {
         self.watch.wake();
     }

@@ -16,7 +16,7 @@ const MAX_TAKEN: usize = 2048;
 const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
 
-/// Whether a walk goes on.
+/// Whether a walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
     Next,
@@ -28,9 +28,9 @@ pub enum Visit {
 pub struct RawArea {
     pub begin: u64,
     pub end: u64,
-    /// In bytes; 0 without a file.
+    /// The file's offset, in bytes; 0 without a file.
     pub offset: u64,
-    /// The guest virtual address of its `struct file`; 0 if it has none.
+    /// The guest virtual address of its `struct file`; 0 without a file.
     pub file: u64,
 }
 
@@ -54,8 +54,8 @@ pub fn read<M: PhysicalMemory>(
     })
 }
 
-/// Whether the process with the address space at `mm` may write at `address`; a page need not be there yet. `None` if that
-/// is unreadable.
+/// Whether the process with the address space at `mm` may write at `address`, even if no page is there yet. `None` if
+/// the address space is unreadable.
 pub fn can_write<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -95,7 +95,7 @@ impl Visited {
     }
 }
 
-/// Passes the areas of the address space at `mm` to `visit`, by address.
+/// Passes the areas of the address space at `mm` to `visit`, in the order of their addresses.
 fn walk<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -105,7 +105,7 @@ fn walk<M: PhysicalMemory>(
     let (mut visited, mut last) = (0, 0);
     let mut visit = |address| {
         visited += 1;
-        // Areas are sorted. If not, the list is circular or is just being changed.
+        // Areas are sorted. Unsorted areas mean that the list is circular or is being changed.
         let area = area(view, layout, address);
         let area =
             area.filter(|area| area.begin >= last && area.begin < area.end && area.end >> 63 == 0);

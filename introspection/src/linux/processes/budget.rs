@@ -1,24 +1,24 @@
-//! How much work maps of processes may make for who takes them.
+//! Limits the work that maps of processes cause to the thread that takes them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Area, ProcessMap};
 
-/// What the thread that takes a map does with it, in ns, about: to compare, to pack and to keep it, each of its areas, and each
-/// byte of their names.
+/// The approximate work of the thread that takes a map, in ns, for comparing, packing and storing it: for the map, for
+/// each of its areas, and for each byte of their names.
 const COST: u64 = 20_000;
 const COST_OF_AREA: u64 = 1_000;
 const COST_OF_BYTE: u64 = 4;
-/// One part in so many of that thread's time may go into maps, ...
+/// Divisor for the share of that thread's time that maps may take.
 const SHARE: u64 = 4;
-/// ... and so much at once, in ns: some hundred programs that start together have their maps at once.
+/// Maximum work at once, in ns: enough for some hundred programs that start together.
 const BURST: u64 = 20_000_000;
 
-/// Has maps of all vCPUs wait while there have been too many: a guest that changes its mappings all the time must not keep the
-/// thread busy that takes them. What waits is read at a later tick, as it is by then.
+/// Delays maps of all vCPUs after too many of them, so that a guest that changes its mappings all the time doesn't keep
+/// the thread that takes them busy. A delayed map is read at a later tick, with the mappings of that time.
 #[derive(Debug, Default)]
 pub struct MapBudget {
-    /// Until when the work of the maps so far takes its share of the time, in ns of CLOCK_MONOTONIC.
+    /// The time at which the work of all maps until now is within its share, in ns of CLOCK_MONOTONIC.
     paid_until: AtomicU64,
 }
 
@@ -29,16 +29,16 @@ impl MapBudget {
         paid_until <= time.saturating_add(BURST * SHARE)
     }
 
-    /// `map` is passed on at `time`.
+    /// Accounts for `map`, which is passed on at `time`.
     pub fn spend(&self, time: u64, map: &ProcessMap) {
         let cost = cost(map).saturating_mul(SHARE);
         let later = |paid_until: u64| Some(paid_until.max(time).saturating_add(cost));
-        // It is always changed.
+        // The closure never refuses an update.
         let _ = (self.paid_until).fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 }
 
-/// The work that `map` makes, in ns, about.
+/// The approximate work that `map` causes, in ns.
 fn cost(map: &ProcessMap) -> u64 {
     let area = |area: &Area| COST_OF_AREA + COST_OF_BYTE * area.name().len() as u64;
     COST + map.areas.iter().map(area).sum::<u64>()
@@ -61,7 +61,7 @@ mod tests {
         ProcessMap::new(0x1000, 1, 0, vec![area; areas])
     }
 
-    /// The work of maps that are passed on when each of `ticks`, in ns, finds another one of `areas` areas.
+    /// The work of the maps that are passed on if each of `ticks`, in ns, finds a new map with `areas` areas.
     fn work(budget: &MapBudget, areas: usize, ticks: impl Iterator<Item = u64>) -> u64 {
         let map = map(areas);
         let passed = ticks.filter(|time| {
@@ -91,7 +91,7 @@ mod tests {
         let budget = MapBudget::default();
         let started = (0..300).map(|_| SECOND);
         assert_eq!(work(&budget, 20, started), 300 * cost(&map(20)));
-        // What was spent is there again after a while; more isn't saved up.
+        // The allowance is full again after a while, and doesn't grow further.
         for time in [2 * SECOND, 100 * SECOND] {
             let at_once = work(&budget, 20, (0..10_000).map(|_| time));
             assert!((BURST..=BURST + cost(&map(20))).contains(&at_once));

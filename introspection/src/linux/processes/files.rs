@@ -1,4 +1,4 @@
-//! Identifies the file of a mapping: its path by the names of directory entries, its inode.
+//! Identifies the file of a mapping: its path from the names of directory entries, and its inode.
 
 use crate::PhysicalMemory;
 
@@ -64,7 +64,7 @@ fn path<M: PhysicalMemory>(
         }
         let parent = view.u64(dentry.wrapping_add(layout.file.parent))?;
         if parent == dentry {
-            // A file without a directory has only a name: `memfd:NAME` of memfd_create(2).
+            // A file without a directory has only a name, such as `memfd:NAME` of memfd_create(2).
             if names.is_empty() {
                 names.push(name(view, layout, dentry)?);
             }
@@ -82,7 +82,7 @@ fn path<M: PhysicalMemory>(
 }
 
 /// The parent of the mount at `mount` (`struct vfsmount`), and the directory entry that it is mounted on. `None` if
-/// `dentry` isn't its root, or it has no parent.
+/// `dentry` isn't the mount's root, or the mount has no parent.
 fn mounted_on<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,

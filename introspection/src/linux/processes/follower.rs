@@ -14,14 +14,14 @@ use crate::linux::view::KernelView;
 use crate::memory::{FRAME, PTI_USER};
 use crate::unwind::UnwindCache;
 
-/// Number of address spaces that one vCPU remembers.
+/// Maximum number of address spaces that one vCPU remembers.
 const MAX_SPACES: usize = 64;
 /// Maximum number of files of one address space.
 const MAX_FILES: usize = 512;
 /// Maximum number of bytes of all names in one map.
 const MAX_NAMES: usize = 256 << 10;
-/// How often the areas of an address space are read again while the size of its executable memory is unchanged, in ns:
-/// if other areas have changed, and if none have.
+/// Time after which the areas of an address space are read again while the size of its executable memory is unchanged,
+/// in ns: if other areas have changed, and if none have.
 const RECHECK_CHANGED: u64 = 100_000_000;
 const RECHECK_SAME: u64 = 1_000_000_000;
 
@@ -56,7 +56,7 @@ struct Extent {
 struct Space {
     signature: Signature,
     extent: Extent,
-    /// When its areas were last read, and when it was last seen running.
+    /// When its areas were last read, and when the process was last seen running.
     walked: u64,
     seen: u64,
     areas: Vec<RawArea>,
@@ -65,7 +65,7 @@ struct Space {
 }
 
 impl Signature {
-    /// Whether `other` is of the same program: its mappings may be others.
+    /// Whether `other` is that of the same program, possibly with other mappings.
     fn is_same_program(&self, other: &Self) -> bool {
         let anywhere = Self {
             executable_pages: other.executable_pages,
@@ -85,7 +85,7 @@ pub struct ProcessFollower {
 
 impl ProcessFollower {
     /// Checks the process of a vCPU that is stopped at `time` with `registers`. Returns the process's map if it is new
-    /// or has changed, at a later call if there have been too many maps (`MapBudget`).
+    /// or has changed. After too many maps (`MapBudget`), a later call returns it.
     pub fn follow<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -120,7 +120,7 @@ impl ProcessFollower {
         }
         if !linux.map_budget.has_room(time) {
             let space = known.and_then(|index| self.spaces.get(index));
-            // What is known of the program is mostly right still; what is known of another one isn't.
+            // The old map of the same program is mostly right, but that of another program isn't.
             let is_same = space.is_some_and(|space| space.signature.is_same_program(&signature));
             self.current = known.filter(|_| is_same);
             return None;
@@ -173,7 +173,7 @@ impl ProcessFollower {
         self.current = Some(index);
     }
 
-    /// Forgets the last map, which couldn't be passed on, so that it is returned again.
+    /// Forgets the last map, which the caller couldn't pass on, so that it is returned again.
     pub fn forget_current(&mut self) {
         if let Some(index) = self.current.take()
             && index < self.spaces.len()
@@ -188,7 +188,7 @@ impl ProcessFollower {
         Some((&space.map, &mut space.cache))
     }
 
-    /// No known process is running.
+    /// Notes that no known process is running.
     pub fn leave(&mut self) {
         self.current = None;
     }

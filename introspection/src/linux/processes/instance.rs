@@ -1,5 +1,5 @@
-//! Tells processes apart for longer than a moment: by whom they were started, whether they have executed another program,
-//! and whether they still live.
+//! Distinguishes processes over time: when each was started and by which parent, whether it has executed another
+//! program, and whether it is still alive.
 
 use crate::PhysicalMemory;
 use crate::bytes::u64_at;
@@ -15,21 +15,21 @@ const MAX_VECTOR: usize = 64 * 8;
 /// Maximum number of processes that a search visits.
 const MAX_PROCESSES: usize = 4096;
 
-/// A process of a guest. Its pid may be another process's later.
+/// A process of a guest. Another process may have its pid later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessInstance {
     /// Its id.
     pub pid: i32,
-    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 when unknown.
+    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
     pub started: u64,
-    /// How many programs it and its ancestors have executed; 0 when unknown.
+    /// The number of programs that it and its ancestors have executed; 0 if unknown.
     pub programs: u64,
-    /// The guest virtual address of its main thread's `task_struct`; 0 when unknown.
+    /// The guest virtual address of its main thread's `task_struct`; 0 if unknown.
     leader: u64,
 }
 
 impl ProcessInstance {
-    /// A process of which only the id is known.
+    /// A process of which only the pid is known.
     pub fn from_pid(pid: i32) -> Self {
         Self {
             pid,
@@ -43,24 +43,24 @@ impl ProcessInstance {
     }
 }
 
-/// What has become of a process.
+/// The state of a process at a later time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessFate {
     /// It executes the same program.
     Lives,
-    /// It has executed another program since.
+    /// It has executed another program meanwhile.
     Executed,
-    /// It has no thread any more.
+    /// All its threads have ended.
     Ended,
 }
 
-/// Where a process comes from.
+/// The origin of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessOrigin {
-    /// The 16 bytes at `AT_RANDOM`, which the kernel gives a program at its start. Processes that were forked since have
-    /// the same.
+    /// The 16 bytes at `AT_RANDOM`, which the kernel gives a program at its start. Processes that were forked since
+    /// then have the same bytes.
     pub program: [u8; 16],
-    /// Its parent, which lives: the kernel gives a process whose parent has ended another one.
+    /// Its parent, which is alive: the kernel gives a process whose parent has ended another one.
     pub parent: ProcessInstance,
 }
 
@@ -119,7 +119,7 @@ impl InstanceLayout {
         })
     }
 
-    /// Where the process of the task at `task` comes from. `mm` is its `mm_struct`, and `space` its memory.
+    /// The origin of the process of the task at `task`. `mm` is its `mm_struct`, and `space` its memory.
     pub fn origin<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
@@ -155,7 +155,7 @@ impl InstanceLayout {
         self.instance(view, parent)
     }
 
-    /// What has become of `instance`. `None` when that can't be told.
+    /// The state of `instance` now. `None` if that is unknown.
     pub fn fate<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
@@ -164,8 +164,8 @@ impl InstanceLayout {
         kernel_pointer(instance.leader)?;
         let mut now = self.instance(view, instance.leader)?;
         if !now.is_same(instance) {
-            // The structure has been freed, and used again for another task. If another thread than the main one has executed
-            // a program, the process has that thread's structure now.
+            // The structure was freed, and reused for another task. If another thread than the main one has executed a
+            // program, the process now has that thread's structure.
             match self.find_process(view, instance.pid) {
                 Some(Some(found)) if found.is_same(instance) => now = found,
                 _ => return Some(ProcessFate::Ended),
@@ -181,7 +181,7 @@ impl InstanceLayout {
         })
     }
 
-    /// Whether `instance` lives, without a search: `None` when only that could tell.
+    /// Whether `instance` is alive, without a search. `None` if only a search can tell.
     pub fn lives<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
@@ -205,7 +205,7 @@ impl InstanceLayout {
         Some(view.i32(signal.wrapping_add(self.live))? > 0)
     }
 
-    /// The process `pid`; `Some(None)` if there is none. `None` when that can't be told.
+    /// The process `pid`; `Some(None)` if there is none. `None` if that is unknown.
     pub fn find_process<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,

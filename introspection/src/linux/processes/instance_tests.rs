@@ -1,4 +1,4 @@
-//! Processes that are told apart, in guests built by hand.
+//! Tests that distinguish processes, in guests built by hand.
 
 use vm_memory::{Bytes, GuestAddress};
 
@@ -10,7 +10,7 @@ use crate::testing::page_tables::Tables;
 use crate::testing::processes::{AreaPlan, PAGE, Room};
 use crate::{ProcessInstance, VcpuIntrospector};
 
-/// Where the random bytes are, in the process and in physical memory.
+/// The place of the random bytes, in the process and in physical memory.
 const RANDOM: u64 = 0x7fff_0000_2010;
 const RANDOM_PAGE: u64 = 0x50_0000;
 const AT_RANDOM: u64 = 25;
@@ -27,7 +27,7 @@ fn put(guest: &LinuxGuest, index: u64, member: u64, value: u64) {
 /// An introspector that has found the process on vCPU 0.
 fn looked(guest: &LinuxGuest) -> VcpuIntrospector {
     let mut introspector = guest.introspector(0);
-    // The kernel first, which is found by its own registers.
+    // The kernel has to be identified first, because its own registers locate it.
     introspector.identify(&guest.memory, &guest.kernel(0), false, false);
     introspector.identify(&guest.memory, &guest.user(), false, false);
     introspector
@@ -85,7 +85,7 @@ fn an_origin_is_what_the_kernel_has_given_the_program() {
             (found.parent.pid, found.parent.started),
             (42, 3_000_000_000)
         );
-        // Behind the end, in the kernel, or nowhere.
+        // After the end, in the kernel, or at an invalid address.
         for vector in [
             [(0, 0), (AT_RANDOM, RANDOM)],
             [(AT_RANDOM, TEXT + SLIDE), (0, 0)],
@@ -104,13 +104,13 @@ fn a_process_lives_until_its_last_thread_has_ended() {
     let first = instance(&guest).unwrap();
     let fate = |guest: &LinuxGuest| looked(guest).fate(&guest.memory, &guest.user(), &first);
     assert_eq!(fate(&guest), Some(Lives));
-    // The main thread is a zombie; another one lives.
+    // The main thread is a zombie, and another one is alive.
     put(&guest, 1, task::EXIT_STATE, 0x20);
     guest.write(TASKS + 0x1000 + 0x400 + task::LIVE, &1_u32.to_le_bytes());
     assert_eq!(fate(&guest), Some(Lives));
     guest.write(TASKS + 0x1000 + 0x400 + task::LIVE, &0_u32.to_le_bytes());
     assert_eq!(fate(&guest), Some(Ended));
-    // Its memory is another process's now.
+    // Another process uses the memory now.
     put(&guest, 1, task::EXIT_STATE, 0);
     put(&guest, 1, task::START_TIME, 9);
     assert_eq!(fate(&guest), Some(Ended));
@@ -124,7 +124,7 @@ fn a_process_that_has_executed_a_program_is_told_by_any_of_its_threads() {
     let fate = |guest: &LinuxGuest| looked(guest).fate(&guest.memory, &guest.user(), &first);
     put(&guest, 1, task::EXEC_ID, 8);
     assert_eq!(fate(&guest), Some(Executed));
-    // The thread of task 2 has, and takes the place of the main thread, whose structure has gone.
+    // The thread of task 2 has executed a program, and takes the place of the main thread, whose structure was freed.
     put(&guest, 1, task::START_TIME, 9);
     put(&guest, 2, task::START_TIME, 5_000_000_000);
     put(&guest, 2, task::EXEC_ID, 8);
@@ -151,7 +151,7 @@ fn processes_are_found_in_the_kernels_list() {
     let find = |pid| looked(&guest).find_process(&guest.memory, &guest.user(), pid);
     assert_eq!(find(41), Some(instance(&guest)));
     assert_eq!(find(43), Some(None));
-    // A list that never ends, or leads nowhere, tells nothing of those that aren't in it.
+    // An endless or broken list says nothing about processes that aren't in it.
     put(&guest, 1, task::TASKS, address_of(2) + task::TASKS);
     assert_eq!(
         (find(43), find(42).flatten().map(|found| found.pid)),

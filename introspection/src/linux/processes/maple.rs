@@ -11,14 +11,14 @@ use crate::linux::view::KernelView;
 const MAX_DEPTH: usize = 16;
 /// Maximum number of nodes that are read.
 const MAX_NODES: usize = 8192;
-/// Nodes are aligned to this; the lower bits of a pointer are the node's type.
+/// Alignment of nodes; the lower bits of a pointer are the node's type.
 const ALIGNMENT: u64 = 256;
 /// `maple_leaf_64`, `maple_range_64`, `maple_arange_64` (`enum maple_type`, `include/linux/maple_tree.h`).
 const LEAF: u64 = 1;
 const RANGE: u64 = 2;
 const ALLOCATION_RANGE: u64 = 3;
 
-/// Passes the entries of the tree at `root` to `visit`, by address, until `visit` stops the walk.
+/// Passes the entries of the tree at `root` to `visit`, in the order of their addresses, until `visit` stops the walk.
 pub fn walk<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &MapleLayout,

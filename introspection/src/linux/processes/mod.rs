@@ -1,7 +1,8 @@
 //! The processes of a Linux guest: their mappings, and the contents of the mapped files.
 //!
-//! vCPU threads find the mappings ([`ProcessFollower`]) while their vCPU is stopped. Other threads read the contents of
-//! files while the guest runs. Guest memory is untrusted: walks are bounded, and invalid data means fewer mappings.
+//! vCPUs' threads find the mappings ([`ProcessFollower`]) while their vCPU is stopped. Other threads read the contents
+//! of files while the guest runs. Guest memory is untrusted: walks are bounded, and invalid data leads to fewer
+//! mappings.
 
 mod areas;
 mod budget;
@@ -34,17 +35,17 @@ pub use user_memory::UserMemory;
 /// The executable mappings of one address space at one moment.
 #[derive(Debug)]
 pub struct ProcessMap {
-    /// The physical address of its page tables, with bit 12 cleared: KPTI's kernel half is beside the user's half.
+    /// The physical address of its page tables, with bit 12 cleared: KPTI's kernel half is adjacent to the user's half.
     pub root: u64,
     /// The process that was running.
     pub pid: i32,
-    /// The name (`comm`) of its main thread, padded with NULs; all zeros when unknown.
+    /// The name (`comm`) of its main thread, padded with NULs; all zeros if unknown.
     pub name: [u8; COMM_LENGTH],
-    /// The time of reading, in ns of CLOCK_MONOTONIC.
+    /// When the mappings were read, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// Sorted by address, without overlaps.
     pub areas: Vec<Area>,
-    /// Receives the unwinder of its stacks.
+    /// Receives the unwinder of the process's stacks.
     pub unwinder: Arc<UnwinderSlot>,
 }
 
@@ -58,7 +59,7 @@ pub struct UnwinderSlot(OnceLock<UserUnwinder>);
 impl UnwinderSlot {
     /// Stores `unwinder`. Only the first call has an effect.
     pub fn put(&self, unwinder: UserUnwinder) {
-        // An unwinder that is already there may be in use.
+        // An existing unwinder isn't replaced, because it may be in use.
         let _already = self.0.set(unwinder);
     }
 
@@ -88,7 +89,7 @@ pub enum Backing {
     File(Arc<MappedFile>),
     /// The kernel's code for user mode (vdso(7)).
     Vdso,
-    /// Anonymous memory: code that was generated at run time.
+    /// Anonymous memory, for code that was generated at run time.
     Anonymous,
 }
 
@@ -117,7 +118,7 @@ pub struct FileIdentity {
 }
 
 impl ProcessMap {
-    /// The mappings `areas`, by address, of process `pid` with the page tables at `root` at `time`.
+    /// The mappings `areas`, sorted by address, of process `pid` with the page tables at `root` at `time`.
     pub fn new(root: u64, pid: i32, time: u64, areas: Vec<Area>) -> Self {
         Self {
             root,
@@ -137,7 +138,7 @@ impl ProcessMap {
 }
 
 impl Area {
-    /// The name of what is mapped: a path, or a word in brackets.
+    /// The name of the mapped content: a path, or a word in brackets.
     pub fn name(&self) -> &str {
         match &self.backing {
             Backing::File(file) => &file.path,

@@ -1,7 +1,7 @@
-//! Reads files from the guest's page cache (`struct address_space`): everything in an initramfs or a tmpfs, and parts
-//! of other files that were read recently.
+//! Reads files from the guest's page cache (`struct address_space`): everything in an initramfs or a tmpfs, and
+//! recently read parts of other files.
 //!
-//! The guest runs meanwhile: inconsistent data means no file.
+//! The guest runs meanwhile, so inconsistent data is possible, and leads to no contents.
 
 use vm_memory::GuestAddress;
 
@@ -28,8 +28,8 @@ const MAX_LEVELS: usize = 11;
 const FIXED_PAGES: u64 = 0xffff_ea00_0000_0000;
 
 impl LinuxKnowledge {
-    /// The contents of `wanted`, at most `limit` bytes. `None` if they aren't all in guest memory, or the inode is
-    /// another file's by now.
+    /// The contents of `wanted`, at most `limit` bytes. `None` if they aren't all in guest memory, or the inode now
+    /// belongs to another file.
     pub fn file_contents<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -38,7 +38,7 @@ impl LinuxKnowledge {
     ) -> Option<Vec<u8>> {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref()?;
-        // All of it is in the direct map: no page tables are needed.
+        // All of it is in the direct mapping, so no page tables are needed.
         let nowhere_else = Registers {
             cr0: CR0_PG,
             ..Registers::default()
@@ -99,7 +99,7 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
             self.view
                 .read(node.wrapping_add(self.layout.shift), &mut shift)?;
             let shift = u32::from(shift[0]);
-            // Each level must be below the one before.
+            // Each level must be below the previous one.
             if shift >= below || shift > 60 || below == u32::MAX && index >> shift >= SLOTS {
                 return None;
             }
@@ -122,7 +122,7 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
             .u64(node.wrapping_add(self.layout.slots + slot * 8))
     }
 
-    /// The physical address of the page `distance` pages after the one with its `struct page` at `entry`: one entry may
+    /// The physical address of the page `distance` pages after the one with its `struct page` at `entry`. One entry may
     /// stand for several pages (a folio).
     fn frame(&self, entry: u64, distance: u64) -> Option<GuestAddress> {
         // Values stand for absent pages (`xa_is_value`).
@@ -144,7 +144,7 @@ fn is_node(entry: u64) -> bool {
     entry & 3 == 2 && entry > 4096
 }
 
-/// The slot in the same node that holds the entry for this slot too (`xa_is_sibling`).
+/// The slot in the same node whose entry this slot shares (`xa_is_sibling`).
 fn sibling_of(entry: u64) -> Option<u64> {
     (entry & 3 == 2 && entry < SLOTS << 2).then_some(entry >> 2)
 }

@@ -1,4 +1,4 @@
-//! Offsets from BTF of the kernel's data about processes and mappings.
+//! Offsets from BTF in the kernel's data about processes and mappings.
 
 use crate::image::btf::Btf;
 
@@ -13,9 +13,9 @@ pub struct ProcessLayout {
     pub address_space: AddressSpaceLayout,
     pub area: AreaLayout,
     pub file: FileLayout,
-    /// For paths beyond the file's own mount; without it a path begins at its mount.
+    /// Offsets for paths beyond the file's own mount. Without them, a path begins at its mount.
     pub mount: Option<MountLayout>,
-    /// For the contents of files, if known.
+    /// Offsets for the contents of files, if known.
     pub page_cache: Option<PageCacheLayout>,
 }
 
@@ -36,9 +36,9 @@ pub struct AddressSpaceLayout {
 /// How the kernel stores an address space's areas.
 #[derive(Debug)]
 pub enum Areas {
-    /// From 6.1 on: in a tree with its root at this offset.
+    /// Since 6.1: in a tree with its root at this offset.
     Tree { root: u64, nodes: MapleLayout },
-    /// Before: in a list with its head at this offset.
+    /// Before 6.1: in a list with its head at this offset.
     List { head: u64, next: u64 },
 }
 
@@ -54,7 +54,7 @@ pub struct MapleLayout {
 pub struct NodeLayout {
     pub pivots: usize,
     pub slots: usize,
-    /// The number of pivots: one less than slots.
+    /// The number of pivots, which is one less than that of slots.
     pub count: usize,
 }
 
@@ -66,7 +66,7 @@ pub struct AreaLayout {
     pub flags: usize,
     pub page_offset: usize,
     pub file: usize,
-    /// The number of bytes that contain all of these.
+    /// The number of bytes that contain all these members.
     pub length: usize,
 }
 
@@ -202,7 +202,7 @@ impl FileLayout {
             superblock: inode.offset_of("i_sb")?,
             device: btf.offset_of("super_block", "s_dev")?,
             length: inode.offset_of("i_size")?,
-            // 6.11 on, 6.6 on, before.
+            // Since 6.11, since 6.6, and before.
             modified: (inode.offset_of("i_mtime_sec"))
                 .or_else(|| inode.offset_of("__i_mtime"))
                 .or_else(|| inode.offset_of("i_mtime")),

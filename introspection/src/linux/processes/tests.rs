@@ -81,7 +81,7 @@ fn finds_executable_mappings_in_trees_and_lists() {
             area(0x50_0000, 1, false, 3, program),
             area(0x7f00_0000_0000, 3, true, 0x7f0_0000_0000, 0),
         ];
-        // More areas than one leaf holds.
+        // More areas than one leaf can hold.
         plans.extend(
             (0..20).map(|index| area(0x7f10_0000_0000 + index * 0x10_0000, 4, index == 19, 0, 0)),
         );
@@ -146,7 +146,7 @@ fn a_process_is_named_by_its_main_thread() {
     guest.task(2, 77, 77, 77);
     guest.leader(1, 2);
     assert_eq!(name(1), "task-77");
-    // What is no task has no name.
+    // A pointer that isn't to a task gives no name.
     guest.write(TASKS + 0x1000 + task::LEADER, &0x1234_u64.to_le_bytes());
     assert_eq!(name(2), "");
 }
@@ -167,7 +167,7 @@ fn a_map_comes_once_and_again_after_changes() {
         let second = [first[0], area(0x50_0000, 1, true, 0, 0)];
         room.map(mm, &second);
         assert_eq!(look(SECOND + 1).unwrap().areas.len(), 2);
-        // The same amount at other addresses: noticed a little later.
+        // The same size at other addresses is noticed a little later.
         let third = [
             first[0],
             area(0x60_0000, 1, true, 0, 0),
@@ -205,7 +205,7 @@ fn a_map_that_was_not_passed_on_comes_again() {
     assert!(look(&mut introspector, &guest, 2).is_none());
 }
 
-/// On two vCPUs, whose share is the same one.
+/// Tests two vCPUs, which share one budget.
 #[test]
 fn mappings_that_change_at_each_tick_are_passed_on_more_rarely() {
     let guest = LinuxGuest::new(HOT);
@@ -225,10 +225,10 @@ fn mappings_that_change_at_each_tick_are_passed_on_more_rarely() {
             areas += look(vcpu, &guest, time).map_or(0, |map| map.areas.len());
         }
     }
-    // Each is a microsecond or two of work, and a quarter of the time may be.
+    // Each map takes a microsecond or two of work, and a quarter of the time is allowed.
     let limit = usize::try_from(end / 4000).unwrap();
     assert!((limit / 2..=limit).contains(&areas), "{areas}");
-    // The last state comes, however long that takes, and nothing of the program before it counts until then.
+    // The last state is finally passed on. Until then, no mapping of the previous program counts.
     room.map(mm, &plans(3));
     for vcpu in &mut vcpus {
         let mut looks = (end..)
@@ -267,7 +267,7 @@ fn paths_cross_mounts_and_end() {
     let other = room.dentry(0, "/");
     let lib = room.dentry(other, "li\nb");
     let inner = room.mount(other, outer, mnt);
-    // A circle of folders, a circle of mounts, a name that is too long.
+    // A cycle of directories, a cycle of mounts, and a name that is too long.
     let circle = room.dentry(below, "circle");
     room.put(below + 0x18, circle);
     let ring = room.mount(other, inner, other);
@@ -381,7 +381,7 @@ fn reads_files_out_of_the_page_cache() {
     ] {
         assert_eq!(contents(head, PAGE, &mut room), None, "{head:#x}");
     }
-    // Only the beginning; and no other file than the requested one.
+    // Only the beginning, and only the requested file.
     let inode = room.inode(9, 68 * PAGE, whole);
     let identity = identity(&guest, inode);
     let start = linux.file_contents(&guest.memory, &identity, PAGE);
@@ -440,7 +440,7 @@ proptest! {
         room.process(1, &plans);
         let known = identity(&guest, inode);
         for (index, value, kind) in seeds {
-            // Most writes go to the structures, and point there, too.
+            // Most writes go to the structures, and have values that point to them.
             let place = 0x43_0000 + index.index(0x4000) as u64 * 8;
             let value = match kind {
                 0 => value,

@@ -1,9 +1,9 @@
-//! Tells whether the active page tables map the running task's user memory.
+//! Checks whether the active page tables map the running task's user memory.
 //!
-//! In the kernel this isn't always so. A task switch first loads the next task's page tables, then its stack, and makes
-//! it the current task last (`context_switch`, `kernel/sched/core.c`). Exiting tasks and kernel threads run with the
-//! page tables of an earlier task (lazy TLB, `Documentation/mm/active_mm.rst`). The kernel makes the same check before
-//! it reads user memory in an NMI (`nmi_uaccess_okay`, `arch/x86/mm/tlb.c`).
+//! In the kernel this isn't always so. A task switch first loads the next task's page tables, then its stack, and
+//! finally makes it the current task (`context_switch`, `kernel/sched/core.c`). Exiting tasks and kernel threads run
+//! with the page tables of an earlier task (lazy TLB, `Documentation/mm/active_mm.rst`). The kernel makes the same
+//! check before it reads user memory in an NMI (`nmi_uaccess_okay`, `arch/x86/mm/tlb.c`).
 
 use crate::PhysicalMemory;
 use kvmprof_recording::StackEnd;
@@ -16,11 +16,11 @@ use crate::memory::{FRAME, PTI_USER};
 /// The user memory of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserMemory {
-    /// It has none: it is a kernel thread, or exits.
+    /// The task has none: it is a kernel thread, or exits.
     Absent,
     /// The active page tables map it. It belongs to the `struct mm_struct` at this kernel address.
     Loaded(u64),
-    /// The active page tables are another task's.
+    /// The active page tables belong to another task.
     NotLoaded,
 }
 
@@ -40,8 +40,8 @@ impl UserMemory {
         let own = view.u64(mm.wrapping_add(layout.address_space.pgd))?;
         let own = view.translate(own)?.0;
         let loaded = registers.cr3 & FRAME;
-        // Without KPTI, the page beside the tables may be another process's. The user half of a pair doesn't map the
-        // kernel's structures.
+        // Without KPTI, the page next to the tables may belong to another process. The user half of a pair doesn't map
+        // the kernel's structures.
         let is_users_half = || loaded == own | PTI_USER && !view.is_mapped(task);
         if loaded == own || is_users_half() {
             Some(Self::Loaded(mm))
@@ -50,7 +50,7 @@ impl UserMemory {
         }
     }
 
-    /// Why the user part of a stack is missing for a task with this memory that is in the kernel. `None` if it can be
+    /// Why the user part is missing in a stack of a task in the kernel with this memory. `None` if the user part can be
     /// unwound.
     pub fn end_of_stack<M: PhysicalMemory>(
         self,
@@ -61,8 +61,8 @@ impl UserMemory {
             Self::Absent => Some(StackEnd::Absent),
             Self::NotLoaded => Some(StackEnd::Broken),
             Self::Loaded(mm) => {
-                // execve(2) gives a task new memory first, and sets the new program's code address last. Until then the
-                // user's registers are the old program's, with memory that no longer exists.
+                // execve(2) first gives a task new memory, and finally sets the new program's code address. Until then,
+                // the user's registers are those of the old program, whose memory no longer exists.
                 let code = view.u64(mm.wrapping_add(layout.address_space.start_code));
                 match code {
                     Some(0) => Some(StackEnd::Absent),

@@ -1,4 +1,4 @@
-//! Where a kernel has what its tasks do.
+//! The layout of a kernel's data about its tasks.
 
 use std::ops::Range;
 
@@ -13,20 +13,20 @@ mod bits {
     pub const UNINTERRUPTIBLE: u32 = 2;
     pub const STOPPED: u32 = 4;
     pub const TRACED: u32 = 8;
-    /// In `exit_state` as the following one.
+    /// In `exit_state`, as the following one.
     pub const DEAD: u32 = 0x10;
     pub const ZOMBIE: u32 = 0x20;
     pub const PARKED: u32 = 0x40;
-    /// Isn't counted as load.
+    /// The task isn't counted as load.
     pub const NO_LOAD: u32 = 0x400;
-    /// From 5.15 on: waits for a lock that is a spin lock without PREEMPT_RT.
+    /// Since 5.15: the task waits for a lock that is a spin lock without PREEMPT_RT.
     pub const LOCK_WAIT: u32 = 0x1000;
-    /// From 6.1 on: frozen.
+    /// Since 6.1: the task is frozen.
     pub const FROZEN: u32 = 0x8000;
 }
 
-/// What the kernel shows in `/proc/PID/stat` for a task with this `state` and `exit_state` (`__task_state_index`,
-/// `include/linux/sched.h`).
+/// The state that the kernel shows in `/proc/PID/stat` for a task with this `state` and `exit_state`
+/// (`__task_state_index`, `include/linux/sched.h`).
 pub fn state(state: u32, exit_state: u32) -> TaskState {
     const IDLE: u32 = bits::UNINTERRUPTIBLE | bits::NO_LOAD;
     if state == IDLE {
@@ -52,9 +52,9 @@ pub fn state(state: u32, exit_state: u32) -> TaskState {
 /// Offsets in bytes, each from the start of its structure, and link-time addresses.
 #[derive(Debug)]
 pub struct TaskListLayout {
-    /// The address of `init_task`, with which the list of processes begins.
+    /// The address of `init_task`, which the list of processes begins with.
     pub first: u64,
-    /// `task_struct.tasks`, and `signal` with `thread_head` in it, and `thread_node`: the lists.
+    /// The lists: `task_struct.tasks`, `signal` with `thread_head` in it, and `thread_node`.
     pub next: u64,
     pub signal: u64,
     pub threads: u64,
@@ -67,15 +67,15 @@ pub struct TaskListLayout {
     pub cpu: u64,
     /// `task_struct.nvcsw` and `nivcsw`.
     pub switches: [u64; 2],
-    /// `task_struct.sched_info.run_delay`: kernels with CONFIG_SCHED_INFO.
+    /// `task_struct.sched_info.run_delay`, in kernels with CONFIG_SCHED_INFO.
     pub run_delay: Option<u64>,
     /// `task_struct.thread.sp`.
     pub stack: u64,
     /// `task_struct.start_time`.
     pub started: u64,
-    /// Code whose frames are passed over to find what a task waits in (`in_sched_functions`, `kernel/sched/core.c`).
+    /// Code whose frames are skipped to find what a task waits in (`in_sched_functions`, `kernel/sched/core.c`).
     scheduler: [Option<Range<u64>>; 2],
-    /// Where a new task goes on: `ret_from_fork`, and since 6.6 `ret_from_fork_asm`.
+    /// The code at which a new task starts: `ret_from_fork`, and since 6.6 `ret_from_fork_asm`.
     pub forked: [Option<u64>; 2],
 }
 
@@ -102,7 +102,7 @@ impl TaskListLayout {
         let range = |begin: Option<u64>, end: Option<u64>| Some(begin?..end?);
         let task = btf.structures("task_struct");
         let old_or_new = |new, old| task.offset_of(new).or_else(|| task.offset_of(old));
-        // Before 5.16 the CPU was the task's own member.
+        // Before 5.16, the CPU was a member of the task itself.
         let cpu = task.offset_within("thread_info", "cpu");
         Some(Self {
             first: first?,
@@ -123,7 +123,7 @@ impl TaskListLayout {
         })
     }
 
-    /// Whether the code at link-time address `address` is the scheduler's or a lock's own.
+    /// Whether the code at link-time address `address` belongs to the scheduler or to a lock.
     pub fn is_scheduler(&self, address: u64) -> bool {
         let mut ranges = self.scheduler.iter().flatten();
         ranges.any(|range| range.contains(&address))
@@ -140,7 +140,7 @@ mod tests {
             (0, 'R'),
             (1, 'S'),
             (2, 'D'),
-            // Killable; a new task; one that is woken up.
+            // Killable; a new task; a task that is being woken.
             (0x102, 'D'),
             (0x800, 'R'),
             (0x200, 'R'),

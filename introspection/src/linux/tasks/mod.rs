@@ -1,7 +1,8 @@
-//! Reads all tasks of a Linux guest out of its memory, at one moment.
+//! Reads all tasks of a Linux guest from its memory, at one moment.
 //!
-//! One vCPU stands still meanwhile; others may run. So each stack is checked: a task that hasn't left a vCPU since, and isn't on one, hasn't
-//! run while its stack was read. What hasn't run since the look before keeps the stack that was read then, so that few are read anew.
+//! One vCPU is stopped meanwhile, but others may run. So each stack is checked: a task that hasn't left a vCPU
+//! meanwhile, and isn't on one, hasn't run while its stack was read. A task that hasn't run since the previous look
+//! keeps its stack from then, so that few stacks are read.
 
 mod layout;
 #[cfg(test)]
@@ -19,13 +20,13 @@ use crate::{PhysicalMemory, Registers, padded};
 
 pub use layout::TaskListLayout;
 
-/// Maximum number of stacks that one look reads. The others' turn comes in later ones.
+/// Maximum number of stacks that one look reads. Later looks read the others.
 const MAX_UNWOUND: usize = 256;
-/// How many tasks of the look before are compared to find one of this look again. The kernel's list keeps its order: more are
-/// passed over only where more have ended side by side.
+/// Number of tasks of the previous look that are compared to find one task. The kernel's list keeps its order, so a
+/// task is missed only if more tasks in a row have ended.
 const WINDOW: usize = 32;
 
-/// What tells a task, and whether it has run, from look to look.
+/// Distinguishes tasks over several looks, and shows whether a task has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     /// The address of its `task_struct`.
@@ -34,17 +35,17 @@ struct Key {
     switches: u64,
 }
 
-/// Which tasks are looked at.
+/// Which tasks a look reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TaskScope {
-    /// The main thread of the first process alone, which makes the kernel's initcalls and then is init. Few words are read for it.
+    /// Only the main thread of the first process, which runs the kernel's initcalls and then is init. Needs few reads.
     FirstThread,
-    /// All.
+    /// All tasks.
     #[default]
     All,
 }
 
-/// Looks at the tasks of one guest, and remembers the last look.
+/// Looks at the tasks of one guest, and stores the last look.
 #[derive(Debug)]
 pub struct TaskReader {
     scope: TaskScope,
@@ -52,13 +53,13 @@ pub struct TaskReader {
     keys: Vec<Key>,
     before: TaskLook,
     keys_before: Vec<Key>,
-    /// The place in the list with which the next look begins to read stacks.
+    /// The index in the list at which the next look begins to read stacks.
     turn: usize,
     stack: Box<Stack>,
 }
 
 impl Default for TaskReader {
-    /// One that has seen nothing yet. It takes all the memory that it ever needs.
+    /// A reader without a look. Allocates all memory that it will ever need.
     fn default() -> Self {
         let look = || TaskLook {
             tasks: Vec::with_capacity(MAX_TASKS),
@@ -83,24 +84,24 @@ impl TaskReader {
         &self.look
     }
 
-    /// The same, for what only its maker knows: the time and the vCPU.
+    /// The last look, for setting its time and its vCPU.
     pub fn look_mut(&mut self) -> &mut TaskLook {
         &mut self.look
     }
 
-    /// Has the next looks take these tasks.
+    /// Sets the tasks that later looks read.
     pub fn set_scope(&mut self, scope: TaskScope) {
         self.scope = scope;
     }
 
-    /// Forgets all that was seen: the guest starts anew.
+    /// Forgets all looks, because the guest restarts.
     pub fn forget(&mut self) {
         self.look.clear();
         self.keys.clear();
     }
 }
 
-/// A kernel at the moment of a look.
+/// A kernel at the time of a look.
 struct Moment<'a, M> {
     linux: &'a LinuxKnowledge,
     layout: &'a TaskListLayout,
@@ -115,10 +116,10 @@ impl LinuxKnowledge {
         self.task_list.is_some()
     }
 
-    /// Looks at all tasks, while a vCPU stands still with `registers`. False while it isn't known where the kernel is, or if its
-    /// tasks can't be read.
+    /// Looks at all tasks, while a vCPU is stopped with `registers`. False while the kernel's slide is unknown, or if
+    /// its tasks can't be read.
     ///
-    /// Takes no lock and allocates nothing. Makes a bounded number of reads whatever guest memory holds.
+    /// Takes no lock and allocates nothing. Makes a bounded number of reads for any contents of guest memory.
     pub(super) fn look_at_tasks<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -148,7 +149,8 @@ impl LinuxKnowledge {
 }
 
 impl<M: PhysicalMemory> Moment<'_, M> {
-    /// Adds the tasks to the look. `None` if these aren't all: not all are wanted, there are more than are read, or a list leads nowhere.
+    /// Adds the tasks to the look. `None` if they are incomplete: not all are requested, there are too many, or a list
+    /// is broken.
     fn read_lists(&self, reader: &mut TaskReader) -> Option<()> {
         let layout = self.layout;
         let first = self.view.linked(layout.first);
@@ -223,7 +225,7 @@ impl<M: PhysicalMemory> Moment<'_, M> {
         })
     }
 
-    /// Reads stacks that aren't known, as many as a look may.
+    /// Reads the stacks that are still unread, up to the maximum of a look.
     fn read_stacks(&self, memory: &M, reader: &mut TaskReader) {
         let count = reader.look.tasks.len();
         let begin = if reader.turn < count { reader.turn } else { 0 };
@@ -275,7 +277,7 @@ impl<M: PhysicalMemory> Moment<'_, M> {
     }
 }
 
-/// Adds `frames` to `look`, of which the first ones are the `scheduler`'s, with this `end`.
+/// Adds `frames` with this `end` to `look`. The first `scheduler` frames belong to the scheduler.
 fn keep(look: &mut TaskLook, frames: &[u64], scheduler: u8, end: StackEnd) -> TaskStack {
     let has_room = look.frames.len() + frames.len() <= MAX_FRAMES;
     let count = u8::try_from(frames.len()).ok();
@@ -294,7 +296,7 @@ fn keep(look: &mut TaskLook, frames: &[u64], scheduler: u8, end: StackEnd) -> Ta
 }
 
 impl TaskReader {
-    /// Takes the stacks of tasks that haven't run since from the look before.
+    /// Copies the stacks of tasks that haven't run meanwhile from the previous look.
     fn keep_stacks(&mut self) {
         let mut begin = 0_usize;
         for (place, key) in self.keys.iter().enumerate() {

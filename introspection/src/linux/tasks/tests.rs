@@ -1,4 +1,4 @@
-//! Looks at tasks of guests that are built by hand.
+//! Tests looks at tasks of guests that are built by hand.
 
 use kvmprof_recording::StackEnd;
 use kvmprof_recording::tasks::{Task, TaskStack};
@@ -13,14 +13,14 @@ const FIRST_SCHEDULER_FRAME: u64 = TEXT + SLIDE + offsets::FRAMED + 0x10;
 const WAITING: u64 = TEXT + SLIDE + offsets::SCHEDULER_END + 0x20;
 const END: u64 = TEXT + SLIDE + offsets::STACK_END + 4;
 
-/// Tasks of a guest: 0 is the one that runs when nothing else does.
+/// Tasks of a guest. Task 0 is the idle task.
 struct Guest {
     guest: LinuxGuest,
     reader: TaskReader,
 }
 
 impl Guest {
-    /// A guest with `processes` of so many threads each; all of them sleep.
+    /// A guest with `processes`, each given by its number of threads. All threads sleep.
     fn new(kernel: Kernel, processes: &[u64]) -> Self {
         let guest = Self {
             guest: LinuxGuest::new(kernel),
@@ -46,7 +46,7 @@ impl Guest {
         self.guest.write(at, &value.to_le_bytes());
     }
 
-    /// Has task `index` sleep in `state`, for the time that it was put to sleep `switches` times.
+    /// Lets task `index` sleep in `state`, after it was put to sleep `switches` times in total.
     fn sleep(&self, index: u64, state: u32, switches: u64) {
         self.put(index, task::STATE, state);
         self.put(index, task::ON_CPU, 0);
@@ -61,7 +61,7 @@ impl Guest {
         self.write(sp + 56 + 24 + 16, END);
     }
 
-    /// A look from vCPU 0, and whether there was one.
+    /// Looks from vCPU 0. False if the look failed.
     fn look(&mut self) -> bool {
         let registers = self.guest.kernel(0);
         let memory = &self.guest.memory;
@@ -125,7 +125,7 @@ fn all_threads_of_all_processes_are_seen_where_they_wait() {
             panic!("{second:?}");
         };
         assert_eq!((scheduler, end), (1, StackEnd::Complete));
-        // The one that runs, and the one that has ended.
+        // The running task, and the task that has ended.
         assert!(look.tasks[2].is_on_vcpu);
         assert_eq!(
             [2, 4].map(|place: usize| look.tasks[place].stack),
@@ -155,7 +155,7 @@ fn only_the_first_thread_is_read_where_no_other_is_wanted() {
 fn a_stack_is_read_again_only_when_its_task_has_run() {
     let mut guest = Guest::new(HOT, &[2, 1]);
     guest.look();
-    // Behind the reader's back: nothing says that they have run.
+    // A change that the reader can't notice, because nothing shows that the tasks have run.
     let sp = DIRECT_MAP + STACKS + 512;
     for index in 0..3 {
         guest.write(sp + index * 512 + 56 + 16, WAITING + 8);
@@ -186,7 +186,7 @@ fn stacks_beyond_those_of_one_look_come_in_the_next_ones() {
     assert!(guest.look());
     assert_eq!((guest.tasks().len(), guest.known()), (250, 250));
     let mut guest = Guest::new(HOT, &[250]);
-    // The list of processes has no end.
+    // The list of processes is endless.
     guest.write(address(1) + task::TASKS, address(1) + task::TASKS);
     guest.look();
     assert_eq!(guest.tasks().len(), MAX_TASKS);

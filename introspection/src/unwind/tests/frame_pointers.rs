@@ -53,7 +53,7 @@ fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
 fn without_orc_an_interrupts_stack_leads_to_the_one_that_it_came_from() {
     let mut memory = Words::default();
     let far = STACK + 0x10_0000;
-    // The handler's frame. Its caller's frame is on the other stack; the first word here points to it.
+    // The handler's frame. Its caller's frame is on the other stack, and the first word here points to it.
     memory.set(IRQ_STACK, &[far, at(SWITCH) + 1, far - 0x40]);
     memory.set(far, &[(far + 0x40) | 1, at(INTERRUPT) + 1]);
     memory.registers(far + 0x40, at(CALLER), 0x10, far + 0x200, 0);
@@ -64,7 +64,7 @@ fn without_orc_an_interrupts_stack_leads_to_the_one_that_it_came_from() {
         [at(LEAF), at(SWITCH), at(INTERRUPT), at(CALLER)]
     );
     assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
-    // Any other value there leads nowhere.
+    // Any other value there is invalid.
     memory.set(IRQ_STACK + 16, &[far + 0x40]);
     let (stack, _) = walk(None, &registers, &mut memory);
     assert_eq!(stack.frames(), [at(LEAF), at(SWITCH)]);

@@ -12,7 +12,7 @@ const KERNEL: u64 = 0xffff_ffff_8000_0000;
 const KERNEL_STACK: u64 = 0xffff_ffff_8010_0000;
 const PROGRAM: u64 = 0x40_0000;
 const PROGRAM_STACK: u64 = 0x7fff_f000;
-/// Where they are in memory, a page each, behind the page tables.
+/// The places of code and stacks in memory, one page each, after the page tables.
 const PLACES: [(u64, u64); 4] = [
     (KERNEL, 0x20_0000),
     (KERNEL_STACK, 0x20_1000),
@@ -56,7 +56,7 @@ impl Guest {
         }
     }
 
-    /// An address behind a call at `address`.
+    /// The return address of a call at `address`.
     fn behind_call(&self, address: u64) -> u64 {
         self.set(address, &[0xe8]);
         address + 5
@@ -82,7 +82,7 @@ fn registers(cpl: u8, ip: u64, sp: u64, bp: u64) -> Registers {
     }
 }
 
-/// A function of the kernel at work for a program, and the kernel's entry that both have set up frames.
+/// Sets up a function of the kernel at work for a program, and the kernel's entry; both have frames.
 fn at_work(guest: &Guest, pushed: [u64; 4]) -> Registers {
     let (handler, main) = (
         guest.behind_call(KERNEL + 0x100),
@@ -123,7 +123,7 @@ fn frame_pointers_lead_through_the_kernels_entry_into_the_program() {
 #[test]
 fn interrupted_kernel_code_goes_on_where_it_was() {
     let guest = Guest::new();
-    // An interrupt with a stack of its own, below that of what it interrupts.
+    // An interrupt with a stack of its own, below the interrupted stack.
     let caller = guest.behind_call(KERNEL + 0x300);
     let interrupted = KERNEL_STACK + 0x800;
     let registers = at_work(&guest, [KERNEL_CS, 0x2, interrupted, 0]);
@@ -162,7 +162,7 @@ fn what_no_processor_pushes_is_no_interrupt() {
 fn a_programs_words_are_no_interrupt_and_its_stack_is_its_own() {
     let guest = Guest::new();
     at_work(&guest, FROM_PROGRAM);
-    // A program that points into the kernel's stack, where there is one to be found.
+    // A program whose frame pointer leads into the kernel's stack, where an interrupt's words are.
     let entry = registers(
         3,
         PROGRAM + 0x500,
@@ -180,7 +180,8 @@ fn a_programs_words_are_no_interrupt_and_its_stack_is_its_own() {
     assert_eq!(summary.user_end, StackEnd::Unsupported);
 }
 
-/// At each instruction of the demo guest's function that only calls another one: the stack grows there, and is given back.
+/// Tests each instruction of a function of the demo guest that only calls another one: the stack grows there, and
+/// shrinks again.
 #[test]
 fn the_images_unwind_information_holds_at_each_instruction() {
     let symbol = |name| kvmprof_demo_guest::symbol(name).unwrap();
@@ -195,14 +196,14 @@ fn the_images_unwind_information_holds_at_each_instruction() {
         let address = GuestAddress(object::ObjectSegment::address(&segment));
         guest.memory.write_slice(data, address).unwrap();
     }
-    // Behind the call in `add_up`, which is E8 and a distance.
+    // The return address of the call in `add_up`, which is E8 and a distance.
     let mut code = vec![0; usize::try_from(caller.size).unwrap()];
     let place = GuestAddress(caller.address);
     guest.memory.read_slice(&mut code, place).unwrap();
     let call = code.iter().position(|byte| *byte == 0xe8).unwrap() as u64;
     let back = caller.address + call + 5;
     let stack = 0x70_0000_u64;
-    // Further up there are no return addresses.
+    // Higher addresses hold no return addresses.
     let words = [[0x1234_u64; 8], [back; 8]].concat();
     for (place, word) in (stack..).step_by(8).zip(words.iter().rev().skip(7)) {
         guest.memory.write_obj(*word, GuestAddress(place)).unwrap();
@@ -210,7 +211,7 @@ fn the_images_unwind_information_holds_at_each_instruction() {
     let in_callee = Registers {
         rip: callee.address,
         rsp: stack,
-        // Nothing that leads anywhere.
+        // An invalid frame pointer.
         rbp: 0xdead_beef,
         is_64_bit_code: true,
         ..Registers::default()
@@ -218,7 +219,7 @@ fn the_images_unwind_information_holds_at_each_instruction() {
     let (frames, summary) = guest.stack(&in_callee, BOTH);
     assert_eq!(frames[..2], [callee.address, back - 1]);
     assert_eq!(summary.kernel_end, StackEnd::Broken);
-    // The outermost function ends the stack, and no address is needed for that.
+    // The outermost function ends the stack, which needs no address.
     let start = Registers {
         rip: symbol("start").address,
         ..in_callee
@@ -228,7 +229,7 @@ fn the_images_unwind_information_holds_at_each_instruction() {
 }
 
 proptest! {
-    /// Whatever registers and stacks hold, a walk ends, within its bounds.
+    /// For any registers and stacks, a walk ends within its bounds.
     #[test]
     fn hostile_stacks_end(
         words in vec(prop_oneof![

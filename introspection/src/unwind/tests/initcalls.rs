@@ -3,15 +3,15 @@
 use super::*;
 use crate::Symbols;
 
-/// The initcalls, in the code of [`LEAF`], and a function there that is none. [`CALLER`] is `do_one_initcall`.
+/// The initcalls, in the code of [`LEAF`], and a function there that isn't an initcall. [`CALLER`] is `do_one_initcall`.
 const FUNCTIONS: [u64; 3] = [LEAF, LEAF + 0x20, LEAF + 0x40];
 const OTHER: u64 = LEAF + 0x60;
-/// Where initcalls return to in `do_one_initcall`, and where another function does.
+/// Return addresses in `do_one_initcall`: that of initcalls, and that of another function.
 const BACK: u64 = CALLER + 9;
 const OTHER_BACK: u64 = CALLER + 0x29;
 /// The link-time address of the table.
 const INITCALLS: u64 = TEXT + 0x18_0000;
-/// A word that points nowhere.
+/// A word that isn't a pointer.
 const NOWHERE: u64 = 7;
 
 fn symbols() -> Symbols {
@@ -56,7 +56,7 @@ fn unwinder<'a>(orc: Option<&'a OrcTable>, initcalls: &'a Initcalls) -> KernelUn
     }
 }
 
-/// A table in which frames of `do_one_initcall` have so many words.
+/// A table in which frames of `do_one_initcall` have this many words.
 fn table_with(words: usize) -> OrcTable {
     let mut rows = ROWS;
     rows[1].1 = i16::try_from(8 * (words + 1)).unwrap();
@@ -75,19 +75,19 @@ fn unwound(initcalls: &Initcalls, ip: u64, words: &[u64]) -> Vec<u64> {
     stack.frames().to_vec()
 }
 
-/// The frames of a vCPU at `callee`, which `do_one_initcall` has called from before `back`, with `words` in its frame.
+/// The frames of a vCPU at `callee`, which `do_one_initcall` has called right before `back`, with `words` in its frame.
 fn frames(initcalls: &Initcalls, callee: u64, back: u64, words: [u64; 2]) -> Vec<u64> {
     let [first, second] = words;
     let words = [at(back), first, second, at(THREAD_END) + 1];
     unwound(initcalls, at(callee), &words)
 }
 
-/// The same frames as far as they are on the stack.
+/// The same frames, but only those on the stack.
 fn on_stack(callee: u64, back: u64) -> Vec<u64> {
     vec![at(callee), at(back) - 1, at(THREAD_END)]
 }
 
-/// Initcalls that have been seen on a stack, with a pointer that is so many entries ahead.
+/// Initcalls after a stack has shown that the pointer is this many entries ahead.
 fn learned(ahead: u64) -> Initcalls {
     let initcalls = parse(&entries(&FUNCTIONS)).unwrap();
     let callee = FUNCTIONS[1] + 3;
@@ -117,7 +117,7 @@ fn an_initcall_on_the_stack_is_not_doubled() {
     for ahead in [0, 1] {
         let initcalls = learned(ahead);
         let words = [pointer(1 + ahead), NOWHERE];
-        // At its first instruction, at its last byte, and in what it has called.
+        // At the initcall's first instruction, at its last byte, and in a function that it has called.
         for callee in [FUNCTIONS[1], FUNCTIONS[2] - 1] {
             let seen = frames(&initcalls, callee, BACK, words);
             assert_eq!(seen, on_stack(callee, BACK));
@@ -139,7 +139,7 @@ fn nothing_is_restored_before_an_initcall_was_on_a_stack() {
     let plain = on_stack(OTHER, BACK);
     let restores = || frames(&initcalls, OTHER, BACK, [pointer(1), NOWHERE]) != plain;
     assert!(!restores());
-    // An initcall without a pointer, with two of them, with that of another one.
+    // An initcall without a pointer, with two pointers, and with the pointer of another initcall.
     for words in [
         [NOWHERE, NOWHERE],
         [pointer(0), pointer(1)],
@@ -152,7 +152,7 @@ fn nothing_is_restored_before_an_initcall_was_on_a_stack() {
     assert!(restores());
     initcalls.forget();
     assert!(!restores());
-    // An initcall that is in the table twice in a row says nothing.
+    // An initcall that is in the table twice in a row shows nothing.
     let twice = parse(&entries(&[LEAF, LEAF])).unwrap();
     frames(&twice, LEAF, BACK, [pointer(1), NOWHERE]);
     let seen = frames(&twice, OTHER, BACK, [pointer(1), NOWHERE]);
@@ -165,7 +165,7 @@ fn what_does_not_tell_one_initcall_restores_none() {
     for words in [
         [NOWHERE, NOWHERE],
         [pointer(1), pointer(2)],
-        // Before the first entry, behind the last one, and within one.
+        // Before the first entry, after the last one, and within one.
         [pointer(0), NOWHERE],
         [pointer(0) - 4, NOWHERE],
         [pointer(4), NOWHERE],
@@ -176,15 +176,15 @@ fn what_does_not_tell_one_initcall_restores_none() {
         let seen = frames(&initcalls, OTHER, BACK, words);
         assert_eq!(seen, on_stack(OTHER, BACK), "{words:x?}");
     }
-    // The current entry is behind the last one.
+    // The current entry is after the last one.
     let seen = frames(&learned(0), OTHER, BACK, [pointer(3), NOWHERE]);
     assert_eq!(seen, on_stack(OTHER, BACK));
-    // What `do_one_initcall` calls at another place, such as what traces initcalls.
+    // A function that `do_one_initcall` calls at another place, such as for tracing.
     let seen = frames(&initcalls, OTHER, OTHER_BACK, [pointer(1), NOWHERE]);
     assert_eq!(seen, on_stack(OTHER, OTHER_BACK));
 }
 
-/// A frame as long as no compiler makes it, and many frames.
+/// Tests a frame longer than any compiler makes, and many frames.
 #[test]
 fn one_frame_of_bounded_length_is_searched() {
     let initcalls = learned(0);
@@ -237,7 +237,7 @@ fn tasks_that_wait_have_it_too() {
     let orc = table_with(2);
     let initcalls = learned(1);
     let mut memory = Words::default();
-    // What switching to another task saves, and the frames.
+    // The registers that a task switch saves, and the frames.
     memory.set(STACK, &[0, 0, 0, 0, 0, 0, at(OTHER) + 5]);
     let frames = [at(BACK), pointer(1), NOWHERE, at(THREAD_END) + 1];
     memory.set(STACK + 56, &frames);
@@ -247,7 +247,7 @@ fn tasks_that_wait_have_it_too() {
     assert_eq!(stack.frames(), [&[at(OTHER) + 4][..], &callers].concat());
 }
 
-/// Another vCPU may have run it meanwhile, up to the next initcall: then its words are of different moments.
+/// Another vCPU may have run the task meanwhile, up to the next initcall, so that its words would be of different times.
 #[test]
 fn nothing_is_learned_from_tasks_that_wait() {
     let orc = table_with(2);
@@ -262,7 +262,7 @@ fn nothing_is_learned_from_tasks_that_wait() {
     assert!(!initcalls.has_learned());
     let restored = |initcalls: &Initcalls| frames(initcalls, OTHER, BACK, [pointer(1), NOWHERE]);
     assert_eq!(restored(&initcalls), on_stack(OTHER, BACK));
-    // What a vCPU shows then is right: the pointer is to this entry.
+    // A running vCPU then shows the right value: the pointer is to this entry.
     frames(&initcalls, FUNCTIONS[0], BACK, [pointer(0), NOWHERE]);
     assert_eq!(restored(&initcalls)[1], at(FUNCTIONS[1]));
 }
@@ -284,7 +284,7 @@ fn stacks_by_frame_pointers_stay_as_they_are() {
 fn a_table_that_is_none_is_refused() {
     let good = entries(&FUNCTIONS);
     assert!(parse(&good).is_some());
-    // Within a function, before all of them, and the last one, whose end nobody knows.
+    // Within a function, before all of them, and the last one, whose end is unknown.
     for function in [LEAF + 4, LEAF - 0x10, FRAMED, FRAMED + 8] {
         let with = [&FUNCTIONS[..], &[function]].concat();
         assert!(parse(&entries(&with)).is_none(), "{function:#x}");
@@ -301,13 +301,13 @@ fn a_table_that_is_none_is_refused() {
         let caller = TEXT + CALLER..TEXT + CALLER + length;
         assert!(Initcalls::parse(caller, INITCALLS, &good, &symbols()).is_none());
     }
-    // At the end of all addresses.
+    // At the end of the address space.
     let caller = TEXT + CALLER..TEXT + FRAMED;
     assert!(Initcalls::parse(caller, u64::MAX - 3, &good, &symbols()).is_none());
 }
 
 proptest! {
-    /// Whatever a table and the words of a frame hold, there is an initcall's begin or nothing.
+    /// For any table and words of a frame, the result is an initcall's start or nothing.
     #[test]
     fn hostile_words_lead_to_an_initcall_or_nowhere(
         stacks in prop::collection::vec((any::<u64>(), any::<u64>(), prop::collection::vec(

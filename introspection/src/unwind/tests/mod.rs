@@ -132,7 +132,7 @@ fn walk(
 /// The stack of a system call, from `LEAF` to the user's registers.
 fn system_call() -> Words {
     let mut memory = Words::default();
-    // LEAF's return address; CALLER keeps 16 bytes; FRAMED has a frame pointer.
+    // LEAF's return address. CALLER keeps 16 bytes, and FRAMED has a frame pointer.
     memory.set(STACK, &[at(CALLER) + 9]);
     memory.set(STACK + 8, &[1, 2, at(FRAMED) + 5]);
     memory.set(STACK + 0x80, &[0xdead, at(ENTRY) + 7]);
@@ -198,7 +198,7 @@ fn check_interrupt(orc: &OrcTable) {
 fn a_processor_frame_keeps_the_other_registers() {
     let orc = table(&ROWS, "6.12.9").unwrap();
     let mut memory = system_call();
-    // The entry gives the end of a frame with all registers.
+    // The entry has the end of a frame with all registers.
     let frame = STACK - 0x100;
     memory.set(frame + 40, &[at(CALLER) + 9, 0x10, 0x246, STACK + 8, 0x18]);
     let registers = in_kernel(at(EXCEPTION), frame, STACK + 0x80);
@@ -232,7 +232,7 @@ fn kernel_threads_end_and_unknown_code_breaks() {
         let (stack, _) = walk(Some(&orc), &registers, &mut memory);
         assert_eq!(stack.summary().kernel_end, end);
     }
-    // Unknown code outside the image, even with what looks like a frame pointer.
+    // Unknown code outside the image, with a value that looks like a frame pointer.
     let mut memory = Words::default();
     let module = 0xffff_ffff_c012_3456;
     memory.set(STACK, &[module, 0, STACK + 0x40, at(CALLER) + 1]);
@@ -305,7 +305,7 @@ fn entries_are_read_in_the_form_of_their_kernel() {
     for unknown in ["4.9", "", "six"] {
         assert!(table(&rows, unknown).is_none(), "{unknown}");
     }
-    // No known kernel uses this register most.
+    // No known kernel uses this register for most entries.
     assert!(table(&rows.map(|row| (row.0, 8, 0, 7, 0)), "7.9.1").is_none());
 }
 
@@ -370,7 +370,7 @@ fn user_stacks_follow_frame_pointers_over_calls() {
     assert_eq!(stack.summary().user_end, StackEnd::Complete);
 }
 
-/// 300 callers, each at the same place, and what the innermost of them has called.
+/// Tests 300 callers, each at the same place, and a function that the innermost of them has called.
 #[test]
 fn stacks_are_as_deep_as_was_asked_for() {
     const FRAMES: u64 = 0x7ffe_0000;
@@ -421,7 +421,7 @@ fn user_stacks_that_make_no_sense_are_marked() {
     assert_eq!(ended(start, &mut memory), (2, StackEnd::Broken));
 }
 
-/// Memory full of pointers that a hostile guest would like the unwinder to follow.
+/// Memory full of pointers that would lead a careless unwinder astray.
 pub(super) struct Hostile<'a> {
     pub words: &'a [u64],
     pub reads: usize,

@@ -26,7 +26,7 @@ fn module_code_has_tables_of_its_own() {
             orc: orc.map(Arc::new),
         }
     };
-    // The third is cut off, the fourth overlaps the first.
+    // The third region ends too early, and the fourth overlaps the first.
     let modules = ModuleCode::new(vec![
         region(0, 0x200),
         region(0x2000, 0x3000),

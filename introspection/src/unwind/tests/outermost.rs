@@ -3,7 +3,7 @@
 use super::*;
 
 const FRAME: u64 = 0x7fff_0000;
-/// A return address after a call, and one without a call.
+/// A return address after a call, and a return address without one.
 const BACK: u64 = 0x40_1010;
 const ELSEWHERE: u64 = 0x40_2011;
 
@@ -16,7 +16,7 @@ fn code() -> Words {
     memory
 }
 
-/// The number of frames from `bp` on, and how they end.
+/// The number of frames from `bp` on, and the kind of the stack's end.
 fn ended(bp: u64, memory: &mut Words) -> (u16, StackEnd) {
     let start = UserRegisters {
         ip: 0x40_0123,
@@ -31,10 +31,10 @@ fn ended(bp: u64, memory: &mut Words) -> (u16, StackEnd) {
 
 #[test]
 fn a_register_alone_says_of_no_stack_that_it_is_whole() {
-    // Threads begin with 0, and code without frame pointers leaves it unchanged.
+    // Threads start with 0, and code without frame pointers leaves it unchanged.
     let mut memory = code();
     assert_eq!(ended(0, &mut memory), (1, StackEnd::Broken));
-    // It may point to anything.
+    // RBP may point to any words.
     for words in [[0, 0], [FRAME + 0x10, 0], [0, ELSEWHERE], [0, 7]] {
         memory.set(FRAME, &words);
         assert_eq!(
@@ -50,7 +50,7 @@ fn after_a_frame_the_outermost_one_is_the_last() {
     let mut memory = code();
     memory.set(FRAME, &[0, BACK]);
     assert_eq!(ended(FRAME, &mut memory), (2, StackEnd::Complete));
-    // A frame that no call made, or that returns nowhere.
+    // A frame without a call, or with an invalid return address.
     memory.set(FRAME, &[FRAME + 0x10, BACK]);
     for words in [[0, ELSEWHERE], [0, 0], [FRAME + 0x20, 0]] {
         memory.set(FRAME + 0x10, &words);

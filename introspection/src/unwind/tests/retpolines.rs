@@ -93,11 +93,11 @@ fn a_thunk_that_no_entry_describes_has_a_caller() {
 
 #[test]
 fn other_code_is_no_thunk() {
-    // A return to who called, from a function that has stored something else.
+    // A return to the caller, from a function that has stored another value.
     let code = [0x48, 0x89, 0x04, 0x25, 0xc3, 0xcc, 0xcc, 0xcc];
     let (seen, _) = frames(&code, 4, CALLED, &[BACK, TARGET]);
     assert_eq!(seen[1..], [BACK - 1]);
-    // Nothing on the stack that a call has left.
+    // The stack has no return address of a call.
     for (offset, words) in [(CALL_AT, [TARGET, BACK]), (MOVE_AT, [BACK, TARGET])] {
         let (seen, end) = frames(&THUNK, offset, UNKNOWN, &words);
         assert_eq!((seen.len(), end), (1, StackEnd::Broken));

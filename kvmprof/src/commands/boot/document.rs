@@ -3,7 +3,7 @@
 use kvmprof_report::boot::{ComparedRow, Estimate, Row, Summary};
 use serde_json::{Value, json};
 
-/// The version of the documents' form. Members may be added without a new one.
+/// The version of the documents' form. It stays the same when members are added.
 const SCHEMA: u32 = 1;
 
 /// All phases and initcalls. Times are in ms.
@@ -40,7 +40,7 @@ fn of_boots(summary: &Summary) -> Value {
     })
 }
 
-/// The row of a phase, and when it begins in each boot.
+/// The row of a phase, and its begin in each boot.
 fn of_phase(row: &Row) -> Value {
     let mut document = of_row(row);
     let begins = row.begins_ns.iter();

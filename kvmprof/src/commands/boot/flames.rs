@@ -1,4 +1,4 @@
-//! A flame graph of each phase of each boot.
+//! Flame graphs of each phase of each boot.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -18,27 +18,28 @@ use crate::commands::recordings::{
     CommandError, OutputLimit, Progress, refuse_recording, write_to,
 };
 
-/// Where flame graphs of boots go.
+/// The destination of flame graphs of boots.
 pub struct Flames<'a> {
     folder: &'a Path,
     limit: OutputLimit,
 }
 
 impl<'a> Flames<'a> {
-    /// To this folder, which is made if it isn't there. What is made of a recording is at most the `limit`.
+    /// Flame graphs in this folder, which is created if it doesn't exist. The output for each recording is at most the
+    /// `limit`.
     ///
     /// # Errors
-    /// The folder can't be made, which is seen before there are boots.
+    /// The folder can't be created; the caller learns that before it boots a guest.
     pub fn new(folder: &'a Path, limit: OutputLimit) -> anyhow::Result<Self> {
         let made = fs::create_dir_all(folder);
         made.with_context(|| format!("Cannot make the folder {}", folder.display()))?;
         Ok(Self { folder, limit })
     }
 
-    /// Draws the phases of `boots`, which are those of the recordings at `paths`.
+    /// Draws the phases of `boots`, from the recordings at `paths`.
     ///
     /// # Errors
-    /// A recording can't be read, or a picture not be written; two recordings have the same name.
+    /// A recording can't be read, a picture can't be written, or two recordings have the same name.
     pub fn draw(
         &self,
         boots: &[Boot],
@@ -61,7 +62,7 @@ impl<'a> Flames<'a> {
         Ok(())
     }
 
-    /// Draws a phase from `begin` to `end`, in ns from the recording's begin, unless there is nothing of it.
+    /// Draws a phase from `begin` to `end`, in ns from the recording's begin, unless it has no samples.
     fn draw_phase(
         &self,
         path: &Path,
@@ -107,7 +108,7 @@ impl<'a> Flames<'a> {
     }
 }
 
-/// The picture's name: that of the recording at `path`, and the phase.
+/// The picture's name: the name of the recording at `path`, and the phase.
 fn name_of(path: &Path, phase: Phase) -> OsString {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(format!("-{}.svg", phase.name().replace(' ', "-")));

@@ -21,9 +21,9 @@ use flames::Flames;
 use reading::{levels_of, read_all, recordings_of};
 use runs::{Made, Outcome, Runs};
 
-/// The heading of the options that only guests have which are started.
+/// The heading of the options that apply only to guests that are started.
 const STARTED: &str = "Options of the guests (see kvmprof run)";
-/// Ticks a second, if not chosen otherwise: initcalls take milliseconds.
+/// Default number of ticks a second, because initcalls take milliseconds.
 const HZ: &str = "1000";
 
 /// Show where a Linux kernel's boot takes its time: phases, and each initcall
@@ -85,7 +85,7 @@ pub struct BootArguments {
 }
 
 impl Command for BootArguments {
-    /// Boots the guest, if a kernel is given, and prints what its boots took.
+    /// Boots the guest, if a kernel is given, and prints the times of its boots.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let against = recordings_of(&self.against)?;
         let flames = self.flamegraphs.as_deref();
@@ -121,22 +121,22 @@ impl Command for BootArguments {
     }
 }
 
-/// What was read.
+/// The boots that were read.
 struct Boots {
-    /// The boots that others are compared with.
+    /// The boots to compare others with.
     before: Vec<Boot>,
     after: Vec<Boot>,
-    /// The recordings of these.
+    /// The recordings of `after`.
     paths: Vec<PathBuf>,
-    /// Where they are, if they aren't to be kept.
+    /// Their folder, if they are temporary.
     _folder: Option<TempDir>,
     levels: Levels,
-    /// That of the first guest that hasn't ended well, if there is one.
+    /// The status of the first guest that has failed, if there is one.
     status: ExitStatus,
 }
 
 impl BootArguments {
-    /// Reads the recordings that were named, and those `against` which they are compared.
+    /// Reads the given recordings, and those `against` which they are compared.
     fn read(&self, against: &[PathBuf]) -> anyhow::Result<Boots> {
         let levels = Levels::default();
         let files = recordings_of(&self.files)?;
@@ -153,8 +153,8 @@ impl BootArguments {
         })
     }
 
-    /// Boots the `kernel`, and reads the recordings. What else can be wrong is seen before that: it may take hours. The status is what is
-    /// left where there is nothing to print.
+    /// Boots the `kernel`, and reads the recordings. Checks everything else before, because the boots may take hours.
+    /// Returns only a status if there is nothing to print.
     fn make(
         &self,
         kernel: &Path,
@@ -162,7 +162,7 @@ impl BootArguments {
         console: &mut Console<'_>,
     ) -> anyhow::Result<Result<Boots, ExitStatus>> {
         let levels = levels_of(kernel)?;
-        // There may be no thread yet that catches signals: they end the program.
+        // No thread that catches signals may exist yet, so signals end the program.
         let before = read_all(against, &levels, self.limit, |_| Unobserved)?;
         let Made {
             status,

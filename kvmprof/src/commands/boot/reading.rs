@@ -1,4 +1,4 @@
-//! What is read before there are tables: recordings, and the kernel.
+//! Reads the input of the tables: recordings, and the kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -12,13 +12,13 @@ use kvmprof_report::symbolize::Resolver;
 
 use crate::commands::recordings::OutputLimit;
 
-/// Longest kernel image, in bytes.
+/// Maximum length of a kernel image, in bytes.
 const IMAGE_MAX: u64 = 1 << 30;
 
-/// The recordings that are named, also by the folder that they are in.
+/// The recordings at `paths`, including those in given folders.
 ///
 /// # Errors
-/// A folder can't be read, or has none.
+/// A folder can't be read, or has no recordings.
 pub fn recordings_of(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut recordings = Vec::new();
     for path in paths {
@@ -43,10 +43,11 @@ pub fn recordings_of(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(recordings)
 }
 
-/// What the recordings at `paths` tell, of a kernel whose initcalls have these `levels`. `observe` makes who gets the progress of a step, by its name.
+/// The boots in the recordings at `paths`, of a kernel whose initcalls have these `levels`. `observe` makes the
+/// observer of a step from the step's name.
 ///
 /// # Errors
-/// One can't be read, has no boot in it, or would become more than the `limit`.
+/// A recording can't be read, has no boot, or needs more output than the `limit`.
 pub fn read_all<O: Observer>(
     paths: &[PathBuf],
     levels: &Levels,
@@ -66,10 +67,10 @@ pub fn read_all<O: Observer>(
     paths.iter().map(read).collect()
 }
 
-/// The levels of the kernel's initcalls, which its image has.
+/// The levels of the kernel's initcalls, from its image.
 ///
 /// # Errors
-/// The image can't be read, or is none of a kernel.
+/// The image can't be read, or isn't that of a kernel.
 pub fn levels_of(kernel: &Path) -> anyhow::Result<Levels> {
     let reading = || format!("Cannot read the kernel {}", kernel.display());
     let length = kernel.metadata().with_context(reading)?.len();

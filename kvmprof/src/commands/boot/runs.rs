@@ -1,4 +1,4 @@
-//! Boots of a guest, one after the other, each recorded.
+//! Boots a guest several times in sequence, and records each boot.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,41 +15,41 @@ use super::BootArguments;
 use crate::commands::record::{self, Ended, Started};
 use crate::commands::recordings::refuse_recording;
 
-/// What the name of a recording ends in whose boot doesn't count, so that nobody takes it for one.
+/// The suffix of a recording whose boot doesn't count, so that it isn't taken for a valid one.
 const FAILED: &str = ".failed";
 
-/// Boots to be made.
+/// Boots to make.
 pub struct Runs<'a> {
     options: &'a BootArguments,
     kernel: &'a Path,
     paths: Vec<PathBuf>,
-    /// Where they are, if they aren't to be kept: removed when dropped.
+    /// Their folder, if they are temporary. Removed when dropped.
     folder: Option<TempDir>,
 }
 
 /// Boots that were made.
 pub struct Made {
-    /// That of the first guest that hasn't ended well, if there is one.
+    /// The status of the first guest that has failed, if there is one.
     pub status: ExitStatus,
-    /// The recordings of the others, of which there is one at least.
+    /// The recordings of the other guests, at least one.
     pub paths: Vec<PathBuf>,
-    /// Where they are, if they aren't to be kept.
+    /// Their folder, if they are temporary.
     pub folder: Option<TempDir>,
 }
 
-/// What is left to do.
+/// The result of boots.
 pub enum Outcome {
-    /// Nothing: this was a guest's process, or there is no recording.
+    /// Nothing is left to do: this was a guest's process, or there is no recording.
     Ended(ExitStatus),
     /// There are recordings.
     Made(Made),
 }
 
 impl<'a> Runs<'a> {
-    /// As the `options` say, of this `kernel`.
+    /// Boots of this `kernel`, according to the `options`.
     ///
     /// # Errors
-    /// There is no folder for the recordings, or there are recordings in it already.
+    /// The folder for the recordings can't be created, or contains recordings already.
     pub fn new(options: &'a BootArguments, kernel: &'a Path) -> anyhow::Result<Self> {
         let (folder, temporary) = match &options.output {
             Some(folder) => {
@@ -78,11 +78,11 @@ impl<'a> Runs<'a> {
         })
     }
 
-    /// Boots the guest as often as it is to be, or until a signal asks for the end. Boots that haven't come to their end don't count: what they
-    /// haven't done would pass for what takes no time.
+    /// Boots the guest the given number of times, or until a signal requests the end. Incomplete boots don't count,
+    /// because their missing work would look like work that takes no time.
     ///
     /// # Errors
-    /// As [`Started::record`]; no boot counts.
+    /// As of [`Started::record`], and if no boot counts.
     pub fn make(self, console: &mut Console<'_>) -> anyhow::Result<Outcome> {
         let mut made = Vec::new();
         let mut status = ExitStatus::SUCCESS;
@@ -147,7 +147,8 @@ impl<'a> Runs<'a> {
                 user: true,
             },
             event: None,
-            // What the thread that makes the initcalls waits for while it isn't on a vCPU.
+            // Shows what the thread that runs the initcalls waits for while it isn't on a vCPU. The looks go on in user
+            // mode, because that thread may load modules there, and their init functions may wait.
             looks: Some(LookPlan {
                 ticks: 1,
                 scope: TaskScope::FirstThread,
@@ -158,7 +159,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Why the boot of this recording doesn't count, if it doesn't.
+    /// The reason why the boot of this recording doesn't count; `None` if it counts.
     fn failure(&self, path: &Path, ended: &Ended) -> anyhow::Result<Option<String>> {
         if ended.was_asked {
             return Ok(Some("it was interrupted".to_owned()));
@@ -173,7 +174,8 @@ impl<'a> Runs<'a> {
         Ok(until.map(|text| format!("its console hasn't said {text:?}")))
     }
 
-    /// Has the recording at `path` have a name that is none of a boot, and returns that as the end of a sentence, where recordings are kept.
+    /// Renames the recording at `path`, so that it isn't taken for a boot. Returns the new name as the end of a
+    /// sentence, if recordings are kept.
     fn set_aside(&self, path: &Path) -> anyhow::Result<String> {
         if self.folder.is_some() {
             return Ok(String::new());
@@ -184,7 +186,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// What the recording at `path` is called if its boot doesn't count.
+/// The name of the recording at `path` if its boot doesn't count.
 fn failed(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(FAILED);

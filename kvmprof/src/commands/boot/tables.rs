@@ -1,4 +1,4 @@
-//! Boots as tables for people.
+//! Boots as text tables.
 
 use std::fmt::Write;
 
@@ -7,9 +7,9 @@ use kvmprof_report::text::visible;
 
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;
-/// The part of ticks without a sample that is told.
+/// The lowest part of ticks without a sample that causes a warning.
 const TOO_MANY_UNSEEN: f64 = 0.1;
-/// A change whose probability by chance is less is marked.
+/// Changes with a lower probability of chance than this are marked.
 const SIGNIFICANT: f64 = 0.05;
 
 /// The phases and the longest `top` initcalls.
@@ -39,7 +39,7 @@ pub fn of_summary(summary: &Summary, top: usize) -> String {
     text
 }
 
-/// The changes of the phases, and the biggest `top` ones of initcalls.
+/// The changes of the phases, and the `top` largest changes of initcalls.
 pub fn of_comparison(
     (before, after): (&Summary, &Summary),
     phases: &[ComparedRow],
@@ -95,14 +95,14 @@ fn interval_title(summary: &Summary) -> &'static str {
     }
 }
 
-/// When a phase was, in seconds from the first instruction on, as --time takes it. Of several boots it is the mean.
+/// The time of a phase, in seconds from the first instruction on, as an argument of --time. The mean of several boots.
 fn time_of(row: &Row) -> String {
     let begin = Estimate::new(&row.begins_ns).mean_ns;
     let end = begin + row.time.mean_ns;
     format!("{:.4}:{:.4}", begin / NS_PER_S, end / NS_PER_S)
 }
 
-/// Between which times an initcall surely is, if that is known.
+/// The bounds between which an initcall's time certainly is, if they are known.
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
 fn bounds_of(row: &Row) -> String {
     let bounds = row.bounds_ns;

@@ -1,4 +1,4 @@
-//! The demo's flame graph: a recording beside the table's samples, drawn when these are in.
+//! The demo's flame graph: a recording at the same time as the table's samples, drawn after they have been collected.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -17,14 +17,14 @@ use crate::commands::recorder;
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::NewFile;
 
-/// Where the graph goes, in the current folder, if nobody says.
+/// The default file of the graph, in the current folder.
 const DEFAULT: &str = "kvmprof-demo.svg";
-/// Ends each graph, so that the next run knows which file it may replace.
+/// The end of each graph, so that the next run knows which file it may replace.
 const MARK: &[u8] = b"<!-- kvmprof demo -->\n";
-/// What is written above it.
+/// The title above the graph.
 const TITLE: &str = "The embedded guest, seen from the hypervisor";
 
-/// A recording that goes on. What goes wrong with it is kept until its end: the table doesn't depend on it.
+/// A running recording. An error is stored until its end, because the table doesn't depend on it.
 pub struct Flames {
     recorder: RemoteDevice,
     file: File,
@@ -52,14 +52,14 @@ impl Flames {
         })
     }
 
-    /// Takes what there is.
+    /// Reads the available data.
     pub fn take(&mut self) {
         if self.trouble.is_none() {
             self.trouble = self.read(RemoteDevice::try_read).err();
         }
     }
 
-    /// Reads by `read` until it says that there is nothing now, or nothing more.
+    /// Reads with `read` until there is no data for now, or no more data.
     fn read(
         &mut self,
         read: impl Fn(&RemoteDevice, usize) -> Result<Vec<u8>, ClientError>,
@@ -77,7 +77,7 @@ impl Flames {
         }
     }
 
-    /// Ends the recording and draws it; the result is an SVG document.
+    /// Ends the recording and draws it. Returns an SVG document.
     pub fn finish(mut self) -> anyhow::Result<Vec<u8>> {
         if let Some(trouble) = self.trouble {
             return Err(trouble);
@@ -98,8 +98,7 @@ impl Flames {
     }
 }
 
-/// Writes the graph to `path`, or to a file in the current folder that is free or an earlier demo's; the result is
-/// where it is.
+/// Writes the graph to `path`, or to a new file in the current folder, which may replace an earlier demo's. Returns its path.
 pub fn save(svg: &[u8], path: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match path {
         Some(path) => path,
@@ -119,14 +118,14 @@ pub fn save(svg: &[u8], path: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Writes a whole new file: half a graph wouldn't be known as one.
+/// Writes a whole new file, because an incomplete graph couldn't be recognized as one.
 fn write(svg: &[u8], path: &Path) -> io::Result<()> {
     let mut file = NewFile::create(path)?;
     file.write_all(svg)?;
     file.keep()
 }
 
-/// True of a graph that an earlier demo left.
+/// True for the graph of an earlier demo.
 fn is_earlier(path: &Path) -> bool {
     let ends = || {
         let mut file = File::open(path).ok()?;

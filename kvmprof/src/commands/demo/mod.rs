@@ -1,4 +1,4 @@
-//! `kvmprof demo`: the embedded guest, read through the host socket like any client would.
+//! `kvmprof demo`: the embedded guest, read through the host socket as by any client.
 
 mod flames;
 mod record;
@@ -70,17 +70,17 @@ pub struct DemoArguments {
     truth: Option<PathBuf>,
 }
 
-/// What a run of the demo has found.
+/// The results of a run of the demo.
 struct Findings {
     /// The account after PCS_STOP.
     status: Status,
     /// Ticks observed in each row.
     observed: [u64; ROWS],
-    /// Ticks that belong to no row of the guest.
+    /// Ticks that don't belong to any of the guest's rows.
     foreign: u64,
-    /// Guest cycles that the guest itself counted in each row meanwhile.
+    /// Guest cycles that the guest itself counted in each row in the same time.
     expected: [u64; ROWS],
-    /// The flame graph, if one is wanted, or why there is none.
+    /// The flame graph, if requested, or the reason why it is missing.
     graph: Option<anyhow::Result<Vec<u8>>>,
 }
 
@@ -101,7 +101,7 @@ impl Command for DemoArguments {
 }
 
 impl DemoArguments {
-    /// The embedded guest, which clients reach at `socket`; if `held`, it waits for the first one that samples it.
+    /// The embedded guest, with its socket at `socket`. If `held`, it waits for the first client that samples it.
     fn config(&self, socket: &Path, held: bool) -> VmConfig {
         let machine = MachineConfig {
             kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
@@ -140,7 +140,7 @@ impl DemoArguments {
         status_of_guest(end)
     }
 
-    /// Runs the guest, samples it and prints who used the time.
+    /// Runs the guest, samples it and prints what used the time.
     fn sample(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         if let Some(path) = &self.flamegraph {
             refuse_recording(path, "name another file with --flamegraph")?;
@@ -171,12 +171,12 @@ impl DemoArguments {
         Ok(ExitStatus::SUCCESS)
     }
 
-    /// Programs that read the object mustn't find files that they didn't ask for.
+    /// Programs that read the JSON object must not find files that they didn't request.
     fn wants_graph(&self) -> bool {
         self.flamegraph.is_some() || !self.json
     }
 
-    /// Saves the flame graph and says where. One that wasn't asked for may fail.
+    /// Saves the flame graph and prints its path. A graph that wasn't requested may fail.
     fn save_graph(
         &self,
         graph: anyhow::Result<Vec<u8>>,

@@ -12,22 +12,22 @@ use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode, ROWS, row_of};
 use kvmprof_tools::getpc::Deblocker;
 
-/// Between two looks at the time while nothing can be read.
+/// The time between two checks of the clock while nothing can be read.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A pcs device that gathers everything.
+/// A pcs device that collects all ticks.
 pub struct Recording {
     device: RemoteDevice,
     counts: Counts,
 }
 
-/// What was recorded, after PCS_STOP.
+/// The recorded ticks, after PCS_STOP.
 pub struct Recorded {
     /// The final account.
     pub status: Status,
     /// Ticks of each row.
     pub observed: [u64; ROWS],
-    /// Ticks that belong to no row.
+    /// Ticks that don't belong to any row.
     pub foreign: u64,
 }
 
@@ -38,7 +38,7 @@ struct Counts {
 }
 
 impl Recording {
-    /// Opens pcs and gathers; that also lets the guest run.
+    /// Opens pcs and starts to collect, which also lets the guest run.
     pub fn start(connection: &Connection) -> anyhow::Result<Self> {
         let device = connection.open(device::PCS, 0)?;
         let more = i64::try_from(MAX_BUFS - DEF_BUFNO).unwrap_or(1);
@@ -54,7 +54,7 @@ impl Recording {
         })
     }
 
-    /// Reads for as long as `time`, or until the guest ends; calls `meanwhile` again and again.
+    /// Reads for `time`, or until the guest ends. Calls `meanwhile` repeatedly.
     pub fn gather(&mut self, time: Duration, mut meanwhile: impl FnMut()) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -71,7 +71,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Stops gathering and reads what is left.
+    /// Stops collecting and reads the rest.
     pub fn finish(mut self) -> anyhow::Result<Recorded> {
         self.device.ioctl(PCS_STOP, 0)?;
         loop {
@@ -92,7 +92,7 @@ impl Recording {
 }
 
 impl Counts {
-    /// Counts the records of all whole buffers in what has been read so far.
+    /// Counts the records of all complete buffers in the bytes that have been read so far.
     fn take(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let mut records = Vec::new();
         self.deblocker.push(bytes, &mut records)?;
@@ -114,7 +114,7 @@ impl Counts {
                 };
                 row_of(mode, sample.pid, sample.pc)
             }
-            // All but idle ticks have records of their own.
+            // All ticks except idle ones have records of their own.
             Record::Merged(merged) if merged.kind == kind::IDLE => row_of(Mode::Idle, 0, 0),
             Record::Merged(_) => None,
         };

@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The demo's output.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -85,7 +85,7 @@ pub fn text(findings: &Findings, time: Duration) -> String {
     text
 }
 
-/// The version of the object's form. Members may be added without a new one.
+/// The version of the object's form. It stays the same when members are added.
 const SCHEMA: u32 = 1;
 
 /// The findings as one JSON object; shares are parts of 1.
@@ -115,8 +115,8 @@ pub fn json(findings: &Findings) -> Value {
     object
 }
 
-/// What the guest has counted in each row, in cycles of its TSC, as one JSON object. A row of a kernel's has the functions that it is
-/// told by; the one without any is the rest of the kernel's time.
+/// The guest's own counts in each row, in cycles of its TSC, as one JSON object. A row of the kernel has the functions
+/// that identify it; the row without any is the rest of the kernel's time.
 pub fn truth_json(cycles: &[u64; ROWS]) -> Value {
     let rows: Vec<Value> = rows()
         .iter()

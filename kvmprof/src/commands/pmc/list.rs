@@ -27,7 +27,7 @@ pub struct ListArguments {
 }
 
 impl Command for ListArguments {
-    /// Prints all counters, with what they have counted so far.
+    /// Prints all counters with their present counts.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let counters = read_counters(&self.socket.connect()?)?;
         let written = if self.json {
@@ -83,7 +83,7 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
     missing.write("No events on this host", output)
 }
 
-/// Names of what isn't there, by the reasons.
+/// Names of missing counters, grouped by the reasons.
 #[derive(Default)]
 struct Missing<'a>(Vec<(&'a str, Vec<&'a str>)>);
 

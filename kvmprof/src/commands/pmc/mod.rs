@@ -18,7 +18,8 @@ use profile::ProfileArguments;
 use stat::StatArguments;
 use top::TopArguments;
 
-/// A document of counters is some KiB even with 64 vCPUs, and some 300 bytes for each of 4096 processes.
+/// Maximum length of a document of counters, in bytes. It has some KiB even with 64 vCPUs, and some 300 bytes for each
+/// of 4096 processes.
 const MAX_COUNTERS: usize = 4 << 20;
 
 /// Show what kvmprof, KVM and the processor count of a running guest
@@ -41,7 +42,7 @@ enum PmcCommand {
 }
 
 impl Command for PmcArguments {
-    /// Carries out the chosen one.
+    /// Executes the chosen command.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         match &self.command {
             PmcCommand::List(arguments) => arguments.execute(console),
@@ -52,7 +53,7 @@ impl Command for PmcArguments {
     }
 }
 
-/// The counters of the guest at the other end, now, and its events.
+/// The present counters and events of the guest at the other end.
 ///
 /// # Errors
 /// There are none, or this program can't read them.

@@ -1,4 +1,4 @@
-//! What was counted of each process.
+//! The counts of each process.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use kvmprof_tools::table::{Align, write_table};
 
 use super::MAX_COUNTERS;
 
-/// The counters that are shown where none are chosen, as far as the host has them.
+/// The default counters, if the host has them.
 const USUAL: [&str; 8] = [
     "cpu-time",
     "exits",
@@ -25,10 +25,10 @@ const USUAL: [&str; 8] = [
     "mmio-writes",
 ];
 
-/// The counters with these names, as their numbers; those that are usually shown if there are none.
+/// The numbers of the counters with these names; the default counters without names.
 ///
 /// # Errors
-/// There is no counter of a name, or the host hasn't got it.
+/// There is no counter with a name, or the host lacks it.
 pub fn choose(counters: &Counters, names: &[String]) -> anyhow::Result<Vec<usize>> {
     let find = |name: &str| {
         let mut all = counters.counters.iter();
@@ -64,10 +64,10 @@ pub fn choose(counters: &Counters, names: &[String]) -> anyhow::Result<Vec<usize
 pub struct Account(RemoteDevice);
 
 impl Account {
-    /// Counts those with these numbers.
+    /// Starts to count the counters with these numbers.
     ///
     /// # Errors
-    /// The guest has ended, or is of a release that can't do it.
+    /// The guest has ended, or its release doesn't support this.
     pub fn begin(connection: &Connection, counters: &[usize]) -> anyhow::Result<Self> {
         let device = connection.open(device::PMC, 0)?;
         let bits = counters.iter().fold(0_i64, |bits, index| bits | 1 << index);
@@ -83,7 +83,7 @@ impl Account {
         Ok(Self(device))
     }
 
-    /// What was counted until now.
+    /// The counts until now.
     ///
     /// # Errors
     /// The guest's kvmprof is gone.
@@ -93,16 +93,16 @@ impl Account {
     }
 }
 
-/// How processes are shown.
+/// How to show processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
-    /// The numbers of the counters; the first one gives the order.
+    /// The numbers of the counters; the first one determines the order.
     pub counters: &'a [usize],
-    /// The most rows.
+    /// Maximum number of rows.
     pub rows: usize,
 }
 
-/// Writes a table of `processes`, the most first. Times are in ms.
+/// Writes a table of `processes`, those with the highest counts first. Times are in ms.
 ///
 /// # Errors
 /// Writing failed.

@@ -39,7 +39,7 @@ pub struct ProfileArguments {
 }
 
 impl Command for ProfileArguments {
-    /// Records to a file that is gone afterwards, and prints a report of it.
+    /// Records to a temporary file, and prints a report of it.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let folder = tempfile::tempdir().context("Cannot make a folder for the samples")?;
         let path = folder.path().join("samples");

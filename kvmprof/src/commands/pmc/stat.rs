@@ -47,7 +47,7 @@ pub struct StatArguments {
 }
 
 impl Command for StatArguments {
-    /// Prints what was counted between two moments.
+    /// Prints the counts between two points in time.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;

@@ -12,7 +12,7 @@ use kvmprof_tools::interrupt::Interrupt;
 use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
 
-/// Moves a terminal's cursor to the top left, and clears what is behind it (ECMA-48, CUP and ED).
+/// Moves a terminal's cursor to the top left, and clears the screen after it (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Options of `kvmprof pmc top`.
@@ -41,7 +41,7 @@ pub struct TopArguments {
 }
 
 impl Command for TopArguments {
-    /// Prints a table of the processes again and again: what each has counted since the last one.
+    /// Prints a table of the processes repeatedly, with the counts of each since the previous table.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;
@@ -59,7 +59,7 @@ impl Command for TopArguments {
             if interrupt.is_raised() {
                 break;
             }
-            // A guest that has ended has nothing more to show.
+            // A guest that has ended has no more counts.
             let Ok(now) = account.read() else { break };
             let written = show(&before, &now, layout, is_terminal, console.output);
             written.context("Cannot write the counters")?;

@@ -1,4 +1,4 @@
-//! The options that profil and pcsample have in common, and their values.
+//! The common options of profil and pcsample, and their values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,11 +45,11 @@ fn process_id(text: &str) -> Result<i32, String> {
     Ok(pid)
 }
 
-/// An address or a scale: hexadecimal with 0x before it, else decimal.
+/// An address or a scale: hexadecimal after 0x, otherwise decimal.
 fn number(text: &str) -> Option<u64> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     match hexadecimal {
-        // from_str_radix takes a sign, too.
+        // from_str_radix also accepts a sign.
         Some(digits) if digits.starts_with('+') => None,
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
@@ -61,7 +61,7 @@ pub fn address(text: &str) -> Result<u64, String> {
     number(text).ok_or_else(|| "an address is needed, such as 0x401000".to_owned())
 }
 
-/// A scale that profiles.
+/// A scale with which ticks are stored.
 pub fn scale(text: &str) -> Result<u32, String> {
     let scale = number(text).and_then(|scale| u32::try_from(scale).ok());
     let scale = scale.filter(|scale| (2..=0xffff).contains(scale));
@@ -138,14 +138,14 @@ mod tests {
 /// Which ticks are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredTicks {
-    /// So many of the clock's a second on each vCPU.
+    /// This number of the clock's ticks a second on each vCPU.
     Rate(u32),
-    /// Those that an event makes.
+    /// The ticks of an event.
     Event(SamplingEvent),
 }
 
 impl StoredTicks {
-    /// How many a second on each vCPU, in Hz; `None` for an event's.
+    /// The number of ticks a second on each vCPU, in Hz; `None` for those of an event.
     pub fn hz(self) -> Option<u32> {
         match self {
             Self::Rate(hz) => Some(hz),
@@ -153,7 +153,7 @@ impl StoredTicks {
         }
     }
 
-    /// In words.
+    /// A description.
     pub fn describe(self) -> String {
         match self {
             Self::Rate(hz) => format!("{hz} ticks a second on each vCPU"),

@@ -119,7 +119,7 @@ impl Command for ProfilArguments {
 }
 
 impl ProfilArguments {
-    /// Checks what shows before there is a guest.
+    /// Checks the options before a guest is contacted.
     fn check(&self) -> anyhow::Result<()> {
         let Some(output) = &self.output else {
             return Ok(());
@@ -139,7 +139,7 @@ impl ProfilArguments {
         Ok(check_output(output, &[], Naming::output(self.force))?)
     }
 
-    /// The layout of the region that was asked for, or of the program.
+    /// The layout of the requested region, or of the program.
     fn layout(
         &self,
         session: &mut Session<'_>,
@@ -194,7 +194,7 @@ impl ProfilArguments {
         }
     }
 
-    /// Writes the file for gprof, and tells of it.
+    /// Writes the file for gprof, and prints its path.
     fn write_gmon(
         &self,
         process: &Process,
@@ -236,7 +236,7 @@ impl ProfilArguments {
     }
 }
 
-/// Prints the table, with what it is of and its account.
+/// Prints the table with its title and its account.
 fn print(collected: &Collected<'_>, layout: &Layout, out: &mut dyn Write) -> std::io::Result<()> {
     let pid = collected.pid;
     let rate = collected.stored.describe();

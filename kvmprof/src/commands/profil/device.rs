@@ -1,4 +1,4 @@
-//! profil and pcsample of a process, with a buffer that the guest's kvmprof keeps.
+//! profil and pcsample of a process, with a buffer in the guest's kvmprof.
 
 use anyhow::{Context, anyhow};
 use kvmprof_abi::errno::Errno;
@@ -6,16 +6,16 @@ use kvmprof_abi::profil::{Call, Function, MAX_KEPT, PROFIL_CALL, PROFIL_GETSTAT,
 use kvmprof_abi::wire::device;
 use kvmprof_client::{Connection, RemoteDevice};
 
-/// How often a histogram is read again because a tick came meanwhile.
+/// Maximum number of times that a histogram is read again because a tick came meanwhile.
 const MAX_LOOKS: usize = 1000;
 
 const OTHER_RELEASE: &str =
     "The guest's profil cannot be understood: use the kvmprof of the release that runs the guest";
 
-/// What is to be stored.
+/// The ticks to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Of the functions with one buffer.
+    /// The function, which has one buffer.
     pub function: Function,
     /// Bytes of the histogram, or number of samples.
     pub size: u64,
@@ -23,12 +23,12 @@ pub struct Profile {
     pub offset: u64,
     /// The contraction factor.
     pub scale: u32,
-    /// Every tick instead of 100 a second.
+    /// Whether to store every tick instead of 100 a second.
     pub every_tick: bool,
 }
 
 impl Profile {
-    /// Turns nothing on.
+    /// Turns the profile off.
     const OFF: Self = Self {
         function: Function::Profil,
         size: 0,
@@ -38,18 +38,18 @@ impl Profile {
     };
 }
 
-/// The profile of a process's program: not started, and later going on until this is dropped. Its state tells from the
-/// beginning when the process ends, or executes another program.
+/// The profile of a process's program. It isn't started at first, and later runs until this is dropped. Its state shows
+/// from the start when the process ends or executes another program.
 pub struct ProcessProfile {
     device: RemoteDevice,
     pid: i32,
 }
 
 impl ProcessProfile {
-    /// The profile of process `pid`, which nothing is stored for yet.
+    /// The profile of process `pid`, which stores nothing yet.
     ///
     /// # Errors
-    /// The guest has ended, or too much is profiled already.
+    /// The guest has ended, or too many profiles exist already.
     pub fn open(connection: &Connection, pid: i32) -> anyhow::Result<Self> {
         let device = connection.open(device::PROFIL, 0).map_err(|error| {
             let is_unknown = error.errno() == Some(Errno::ENODEV);
@@ -68,7 +68,7 @@ impl ProcessProfile {
     /// Starts `profile`.
     ///
     /// # Errors
-    /// The clock's rate doesn't allow it, there is no memory for it, or the guest has ended.
+    /// The clock's rate doesn't allow the profile, there is no memory for it, or the guest has ended.
     pub fn start(&self, profile: &Profile) -> anyhow::Result<()> {
         self.call(profile)
     }
@@ -93,7 +93,7 @@ impl ProcessProfile {
         };
         let started = (self.device).ioctl_with(PROFIL_CALL, 0, &call.encode(), 0);
         started.map_err(|error| match error.errno() {
-            // The clock runs, for a recorder: it is its rate.
+            // The clock runs for a recorder, so the error is about its rate.
             Some(Errno::EINVAL) => anyhow!(
                 "The rate of the guest's clock is no multiple of {RATE_HZ} Hz: give --every-tick, or start the guest with \
                  another --hz"
@@ -107,10 +107,10 @@ impl ProcessProfile {
         Ok(())
     }
 
-    /// Its state and its account.
+    /// The profile's state and its account.
     ///
     /// # Errors
-    /// The guest's kvmprof has gone.
+    /// The guest's kvmprof is gone.
     pub fn status(&self) -> anyhow::Result<Status> {
         let (_, bytes) = self
             .device
@@ -128,7 +128,7 @@ impl ProcessProfile {
         Ok(counts.iter().copied().map(u16::from_le_bytes).collect())
     }
 
-    /// The program counters that it has stored.
+    /// The stored program counters.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -138,7 +138,7 @@ impl ProcessProfile {
         Ok(samples.iter().copied().map(u64::from_le_bytes).collect())
     }
 
-    /// What `read` gives, with the account of the same moment: ticks go on to be stored between two requests.
+    /// The result of `read`, with the account at the same time, because ticks continue to be stored between two requests.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -155,7 +155,7 @@ impl ProcessProfile {
             }
             before = after;
         }
-        // A fast clock and a slow guest: they differ by a tick or two.
+        // With a fast clock and a slow guest, they differ by a tick or two.
         Ok((before, read(self)?))
     }
 

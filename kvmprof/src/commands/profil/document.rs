@@ -1,4 +1,4 @@
-//! What was profiled as a JSON document.
+//! The results of a profile as a JSON document.
 
 use kvmprof_abi::profil::{State, Status};
 use serde_json::{Value, json};
@@ -8,29 +8,29 @@ use super::histogram::Layout;
 use super::session::Ending;
 use super::table::Row;
 
-/// The version of the document's form. Members may be added without a new one.
+/// The version of the document's form. It stays the same when members are added.
 const SCHEMA: u32 = 1;
 
-/// What a command has collected.
+/// The collected data of a command.
 pub struct Collected<'a> {
     /// The process.
     pub pid: i32,
-    /// Which ticks were stored.
+    /// The stored ticks.
     pub stored: StoredTicks,
-    /// Why no more was collected.
+    /// Why collecting has ended.
     pub ending: Ending,
     /// The account.
     pub status: &'a Status,
-    /// How the code was divided; `None`: it is pcsample's.
+    /// How the code was divided; `None` for pcsample.
     pub layout: Option<&'a Layout>,
     /// The rows of the table.
     pub rows: &'a [Row],
-    /// How many of them there are to be, at most.
+    /// Maximum number of printed rows.
     pub top: usize,
 }
 
 impl Collected<'_> {
-    /// It as one JSON object, as `docs/profil.md` describes it.
+    /// The data as one JSON object, as `docs/profil.md` describes it.
     pub fn document(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().take(self.top).map(row).collect();
         let mut document = json!({

@@ -6,32 +6,33 @@ use super::histogram::Layout;
 
 const MAGIC: &[u8; 4] = b"gmon";
 const VERSION: u32 = 1;
-/// Bytes behind the version that are kept for later.
+/// Reserved bytes after the version.
 const SPARE: [u8; 12] = [0; 12];
 /// The tag of a histogram.
 const TIME_HIST: u8 = 0;
-/// What a tick of the clock is a part of: its name in 15 bytes, and its abbreviation.
+/// The unit of the clock's ticks: its name in 15 bytes, and its abbreviation.
 const SECONDS: (&[u8; 15], u8) = (b"seconds\0\0\0\0\0\0\0\0", b's');
-/// What a tick is that an event makes.
+/// The unit of an event's ticks.
 const TICKS: (&[u8; 15], u8) = (b"ticks\0\0\0\0\0\0\0\0\0\0", b't');
 
 /// A histogram for gprof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gmon {
-    /// The first address of the first count, by the file itself: where it was linked to.
+    /// The first address of the first count, as a link-time address of the file.
     low: u64,
-    /// The first address behind the last count.
+    /// The first address after the last count.
     high: u64,
-    /// Ticks a second; `None`: an event makes them.
+    /// Ticks a second; `None` for an event's ticks.
     hz: Option<u32>,
 }
 
 impl Gmon {
-    /// The form of a histogram with `layout`, which begins at address `linked` of its file, of a clock at `hz` ticks a
-    /// second, or of an event without that. `None` if its counts don't stand for equally many bytes each, or begin below address 0.
+    /// A histogram with `layout`, which begins at address `linked` of its file, for a clock with `hz` ticks a second,
+    /// or for an event without `hz`. `None` if its counts don't stand for equally many bytes each, or begin below
+    /// address 0.
     pub fn new(layout: &Layout, linked: u64, hz: Option<u32>) -> Option<Self> {
         let bytes = layout.bytes_per_count()?;
-        // A count of AIX has the code around its address.
+        // A count of AIX stands for the code around its address.
         let low = linked.checked_sub(if layout.aix { bytes / 2 } else { 0 })?;
         let high = low.checked_add(layout.size / 2 * bytes)?;
         Some(Self { low, high, hz })

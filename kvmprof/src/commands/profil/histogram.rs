@@ -1,4 +1,4 @@
-//! The counts of a histogram, and the code that each stands for.
+//! The counts of a histogram, and the code for which each stands.
 
 use kvmprof_abi::profil::{COUNT_SIZE, MAX_KEPT, WHOLE_SCALE, count_offset};
 
@@ -14,24 +14,24 @@ pub struct Layout {
     pub scale: u32,
     /// Bytes of the counts.
     pub size: u64,
-    /// AIX rounds to the next count, Solaris to the one before.
+    /// Whether to round to the next count, as AIX does; Solaris rounds to the previous one.
     pub aix: bool,
 }
 
-/// Code that ticks were found in.
+/// Code in which ticks were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
     /// The first address.
     pub begin: u64,
     /// The last address.
     pub last: u64,
-    /// How many ticks.
+    /// The number of ticks.
     pub count: u64,
 }
 
 impl Layout {
-    /// The layout for the code from `begin` to before `end`, with this scale, or with the finest one that 8 bytes of code
-    /// for each count, or 16, 32 and so on, allow. `None` if that is more than can be kept.
+    /// The layout for the code from `begin` to before `end`, with this scale. Without a scale, it has 8 bytes of code
+    /// for each count, or 16, 32 and so on, as few as memory allows. `None` if it needs more memory than is allowed.
     pub fn of_region(begin: u64, end: u64, scale: Option<u32>, aix: bool) -> Option<Self> {
         let coarser = std::iter::successors(Some(USUAL_SCALE), |scale| Some(scale / 2));
         let usual = coarser.take_while(|scale| *scale > WHOLE_SCALE);
@@ -66,7 +66,7 @@ impl Layout {
         if self.scale == WHOLE_SCALE {
             return (self.offset, u64::MAX);
         }
-        // The first byte of counts that is rounded to this one.
+        // The first byte of counts that is rounded to this count.
         let first = u128::from(index) * 2;
         let first = if self.aix {
             first.saturating_sub(1)
@@ -101,13 +101,13 @@ impl Layout {
         counted.map(hit).collect()
     }
 
-    /// Bytes of code for each count, if that is the same whole number for all of them.
+    /// Bytes of code for each count, if all counts have the same whole number of bytes.
     pub fn bytes_per_count(&self) -> Option<u64> {
         let is_even = self.scale.is_power_of_two() && self.scale > WHOLE_SCALE;
         is_even.then(|| (COUNT_SIZE << 16) / u64::from(self.scale))
     }
 
-    /// It in words.
+    /// A description.
     pub fn describe(&self) -> String {
         let system = if self.aix { "AIX" } else { "Solaris" };
         let counts = self.size / COUNT_SIZE;
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The first and the last address of each count are the first and the last that the device counts there.
+    /// The first and the last address of each count must be those that the device counts there.
     #[test]
     fn counts_stand_for_the_code_that_is_counted_there() {
         for scale in [0xffff, 0x8000, 0x7fff, 0x4000, 0x3000, 0x2000, 0x123, 4, 3] {
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(of((16 << 20) + 1, Some(0x4000)), None);
         assert_eq!(of(u64::MAX - 0x1000, None), None);
         assert_eq!(of(u64::MAX - 0x1000, Some(2)).unwrap().size, 2);
-        // The last address of a region of AIX is rounded to one count more.
+        // AIX rounds the last address of a region to one more count.
         let aix = Layout::of_region(0, 0x50, None, true).unwrap();
         assert_eq!(aix.size, 22);
     }

@@ -90,7 +90,7 @@ impl Command for PcsampleArguments {
     }
 }
 
-/// How often each program counter was stored.
+/// The number of times that each program counter was stored.
 fn hits(samples: &[u64]) -> Vec<Hit> {
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
     for pc in samples {

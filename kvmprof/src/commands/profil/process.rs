@@ -1,4 +1,4 @@
-//! What a recorder's stream tells of one process: its code, and that it executes another program.
+//! The information in a recorder's stream about one process: its code, and the execution of another program.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use kvmprof_report::symbolize::{
     AddressLocation, Asked, MappingSet, Resolved, Resolver, Sources, SymbolError,
 };
 
-/// Maximum number of blocks of samples, about one a second, in which the mapping at the process's program counter may still
-/// be missing. After them the code counts as unknown for good.
+/// Maximum number of blocks of samples, about one a second, in which the mapping at the process's program counter may
+/// still be missing. After these, the code is finally unknown.
 const MAX_BLOCKS_WITHOUT_MAPPING: u32 = 3;
 
-/// A process of the guest, as far as it is known.
+/// The known part of a process of the guest.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
@@ -22,39 +22,39 @@ pub struct Process {
     budget: Budget,
     info: RecordingInfo,
     resolver: Resolver,
-    /// The page tables with which it was first seen.
+    /// The page tables when the process was first seen.
     first_space: Option<u64>,
-    /// Those with which it was last seen.
+    /// The page tables when it was last seen.
     space: u64,
-    /// Where it was last seen in user mode.
+    /// The program counter when it was last seen in user mode.
     last_pc: Option<u64>,
     blocks: u32,
 }
 
-/// What is known of a process's code.
+/// The state of the knowledge about a process's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
-    /// It wasn't seen in user mode yet.
+    /// The process wasn't seen in user mode yet.
     Unseen,
-    /// It was seen in code of which nothing is known so far.
+    /// The process was seen in code that is still unknown.
     Unknown,
     /// The file with the code is known.
     Known,
-    /// It was seen, and more isn't to be expected.
+    /// The process was seen, and its code will stay unknown.
     Hopeless,
 }
 
 /// The code at an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CodeName {
-    /// The file's name, or what it is otherwise in brackets.
+    /// The file's name, or another name in brackets.
     pub module: String,
     /// The function, or the address.
     pub function: String,
 }
 
 impl Process {
-    /// Process `pid`, of which nothing is known. Files are looked for in the folder `sysroot`, too.
+    /// Process `pid`, without any information. Files are also looked for in the folder `sysroot`.
     ///
     /// # Errors
     /// The folder can't be opened.
@@ -81,25 +81,25 @@ impl Process {
         self.pid
     }
 
-    /// Ticks of the clock a second; 0 as long as that isn't known.
+    /// Ticks of the clock a second; 0 while the rate is unknown.
     pub fn hz(&self) -> u32 {
         self.info.hz
     }
 
-    /// The event that makes the ticks, if one does.
+    /// The event that makes the ticks; `None` for the clock.
     pub fn event(&self) -> Option<SamplingEvent> {
         self.info.event
     }
 
-    /// Where names come from.
+    /// The resolver of names.
     pub fn resolver(&self) -> &Resolver {
         &self.resolver
     }
 
-    /// Takes bytes of the stream.
+    /// Reads bytes of the stream.
     ///
     /// # Errors
-    /// They are no recording of a known format, or are damaged.
+    /// The bytes aren't a recording of a known format, or are damaged.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ReadError> {
         self.reader.push(bytes);
         while let Some(block) = self.reader.next_block()? {
@@ -109,7 +109,7 @@ impl Process {
             match block.piece()? {
                 Some(Piece::Info(info)) => self.info = info,
                 Some(Piece::Samples(samples)) => self.see(&samples)?,
-                // Those of others would fill the memory.
+                // Mappings of other processes would fill the memory.
                 Some(Piece::Mappings(mappings)) if mappings.pid != self.pid => {}
                 Some(piece) => self.resolver.add_piece(piece),
                 None => {}
@@ -135,14 +135,14 @@ impl Process {
         Ok(())
     }
 
-    /// The mappings of the program that was first seen, as they were last: what it may have executed since is another one.
+    /// The last known mappings of the program that was seen first. Programs that the process has executed later don't count.
     pub fn mappings(&self) -> MappingSet {
         let spaces = &self.resolver.tables().spaces;
         let space = self.first_space.unwrap_or(self.space);
         spaces.at(space, self.pid, u64::MAX)
     }
 
-    /// What is known of its code.
+    /// The state of the knowledge about the process's code.
     pub fn knowledge(&self) -> Knowledge {
         let Some(pc) = self.last_pc else {
             return Knowledge::Unseen;
@@ -157,18 +157,18 @@ impl Process {
         }
     }
 
-    /// It has executed another program: what was seen of it is of the one before.
+    /// Forgets what was seen, because the process has executed another program.
     pub fn restart(&mut self) {
         (self.first_space, self.last_pc, self.blocks) = (None, None, 0);
     }
 
-    /// Whether it has executed another program since it was first seen: Linux gives it other page tables then.
+    /// Whether the process has executed another program since it was first seen. Linux then gives it other page tables.
     pub fn has_executed(&self) -> bool {
         let is_linux = self.mappings() != MappingSet::default();
         is_linux && self.first_space.is_some_and(|first| first != self.space)
     }
 
-    /// What is at `address`.
+    /// The names of the code at `address`.
     pub fn resolve(&self, address: u64) -> Resolved {
         self.resolver.resolve(Asked {
             pid: self.pid,
@@ -184,7 +184,7 @@ impl Process {
         let (at_begin, at_end) = (name(&first), name(&last));
         match (first.offset, last.offset) {
             _ if at_begin == at_end => at_begin,
-            // Between two functions there is nothing to execute.
+            // There is no code between two functions.
             (None, Some(_)) => at_end,
             (_, None) => at_begin,
             (Some(_), Some(_)) => CodeName {
@@ -195,7 +195,7 @@ impl Process {
     }
 }
 
-/// The function, without those that are inlined into it.
+/// The function, without the functions that are inlined into it.
 fn name(resolved: &Resolved) -> CodeName {
     let frame = resolved.frames.last();
     frame.map_or_else(
@@ -224,7 +224,7 @@ mod tests {
     const SPACE: u64 = 0x2000;
     const CODE: u64 = 0x5000_1000;
 
-    /// A block of a sample of process `pid` in user mode.
+    /// A block with a sample of process `pid` in user mode.
     fn sample(pid: i32, space: u64, pc: u64) -> Vec<u8> {
         let mut encoder = SamplesEncoder::default();
         let sample = Sample {
@@ -331,7 +331,7 @@ mod tests {
         process.feed(&mappings(PID, 0x4000)).unwrap();
         assert!(process.has_executed());
         assert_eq!(process.name(CODE, CODE).function, "weave");
-        // Of the next program nothing is known by then.
+        // The next program is still unknown then.
         process.restart();
         assert!(!process.has_executed());
         assert_eq!(process.knowledge(), Knowledge::Unseen);
@@ -343,7 +343,7 @@ mod tests {
         let process = process(&blocks);
         let name = |begin, last| process.name(CODE + begin, CODE + last).function;
         assert_eq!(name(0x10, 0x17), "weave");
-        // From one function, over the gap, and into the next one.
+        // From one function, over the gap, to the next one.
         assert_eq!(name(0x18, 0x1f), "weave");
         assert_eq!(name(0x1c, 0x23), "card");
         assert_eq!(name(0x10, 0x2f), "weave..card");

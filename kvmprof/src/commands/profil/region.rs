@@ -1,26 +1,26 @@
-//! The region that is profiled: what the user has named, as addresses of the process.
+//! The region to profile: the code that the user has named, as addresses of the process.
 
 use anyhow::bail;
 use kvmprof_report::symbolize::Code;
 
 use super::process::Process;
 
-/// Names that an error lists at most.
+/// Maximum number of names in an error.
 const MAX_LISTED: usize = 6;
 
-/// Code of a process, by its name.
+/// Code of a process with its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamedCode<'a> {
-    /// The function; all of the file if there is none.
+    /// The function; `None` for the whole file.
     pub function: Option<&'a str>,
-    /// The path of the file in the guest, or its last part; the process's program if there is none.
+    /// The path of the file in the guest, or its last part; `None` for the process's program.
     pub module: Option<&'a str>,
 }
 
-/// The addresses of the code called `named`.
+/// The addresses of the code with the name `named`.
 ///
 /// # Errors
-/// There is no such code, or more than one.
+/// There is no such code, or there is more than one match.
 pub fn find(process: &Process, named: NamedCode<'_>) -> anyhow::Result<Code> {
     let (resolver, mappings) = (process.resolver(), process.mappings());
     let pid = process.pid();

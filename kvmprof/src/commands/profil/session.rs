@@ -1,4 +1,4 @@
-//! Collects ticks of a process, from the first one to the end that the user, the process or the guest makes.
+//! Collects ticks of a process until the user, the process or the guest ends it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -19,31 +19,31 @@ use super::process::{Knowledge, Process};
 use crate::commands::live_line::live_line;
 use crate::commands::recorder;
 
-/// How often is looked whether the profile still goes on.
+/// The period at which the profile's state is checked.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// After this time the user learns that a process is waited for.
+/// After this time, the user is told that the command waits for a process.
 const SILENCE: Duration = Duration::from_secs(2);
-/// A process that runs is waited for at least so long, however short the time is for which it is to be profiled: the
-/// recorder tells of it about once a second.
+/// Minimum time to wait for a running process, even if it is to be profiled for a shorter time, because the recorder
+/// writes about once a second.
 const LEAST_WAIT: Duration = Duration::from_secs(5);
-/// Pieces of the recorder's stream that wait.
+/// Maximum number of pieces of the recorder's stream that wait to be read.
 const PIECES: usize = 8;
 
-/// Why no more is collected.
+/// Why collecting has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The user wanted it, or the time is up.
+    /// The user has ended it, or the time is over.
     Wanted,
     /// The profile has stopped by itself.
     Stopped(State),
-    /// The recorder has shown another program of the process before the profile did.
+    /// The recorder has shown another program of the process earlier than the profile.
     Executed,
     /// The guest has ended.
     GuestEnded,
 }
 
 impl Ending {
-    /// It in words; `None` if the user has asked for it.
+    /// A description; `None` if the user has requested the end.
     pub fn describe(self) -> Option<&'static str> {
         match self {
             Self::Wanted | Self::Stopped(State::Full) => None,
@@ -56,24 +56,24 @@ impl Ending {
     }
 }
 
-/// A connection to the guest, with a recorder that tells of the process.
+/// A connection to the guest, with a recorder for information about the process.
 pub struct Session<'a> {
     arguments: &'a ProcessArguments,
     connection: &'a Connection,
     recorder: &'a RemoteDevice,
     feed: &'a Receiver<Result<Vec<u8>, ClientError>>,
     interrupt: Interrupt,
-    /// What is known of the process.
+    /// The known part of the process.
     pub process: Process,
-    /// What is stored of it.
+    /// The process's profile.
     pub profile: ProcessProfile,
     has_ended: bool,
 }
 
-/// Connects to the guest and has `work` done.
+/// Connects to the guest and runs `work`.
 ///
 /// # Errors
-/// The guest can't be reached, or has no clock; what `work` says.
+/// The guest can't be reached, or has no clock; or as of `work`.
 pub fn with_session<T>(
     arguments: &ProcessArguments,
     work: impl FnOnce(&mut Session<'_>) -> anyhow::Result<T>,
@@ -81,7 +81,7 @@ pub fn with_session<T>(
     let process = Process::new(arguments.pid, arguments.sysroot.as_deref())?;
     let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
     let connection = arguments.socket.connect()?;
-    // First of all: what the recorder shows later is the same program, or the profile knows of another one.
+    // The profile has to be opened first. Then the recorder shows the same program, or the profile's state shows another one.
     let profile = ProcessProfile::open(&connection, arguments.pid)?;
     let device = connection.open(device::RECORDER, 0)?;
     recorder::choose(&device, &[arguments.pid])?;
@@ -111,10 +111,10 @@ pub fn with_session<T>(
 }
 
 impl Session<'_> {
-    /// Waits until the process runs in user mode, and it is known what code that is.
+    /// Waits until the process runs in user mode, and its code is known.
     ///
     /// # Errors
-    /// It doesn't in this time, or nothing is known of its code; the guest can't be reached any more.
+    /// This takes too long, the code stays unknown, or the guest can't be reached any more.
     pub fn wait_for_code(&mut self, console: &mut Console<'_>) -> anyhow::Result<()> {
         let begin = Instant::now();
         let end = end_of(self.arguments.seconds.map(|time| time.max(LEAST_WAIT)));
@@ -156,7 +156,7 @@ impl Session<'_> {
     /// Runs `profile` to its end.
     ///
     /// # Errors
-    /// It can't be started, or the guest can't be reached any more.
+    /// The profile can't be started, or the guest can't be reached any more.
     pub fn collect(&mut self, profile: &Profile) -> anyhow::Result<Ending> {
         self.profile.start(profile)?;
         let end = end_of(self.arguments.seconds);
@@ -197,10 +197,10 @@ impl Session<'_> {
         }
     }
 
-    /// Takes the rest of what the recorder tells: the functions of the process's files may come last.
+    /// Reads the rest of the recorder's stream, because the functions of the process's files may come last.
     ///
     /// # Errors
-    /// The guest can't be reached any more; no tick of `status` found the process, until `ending`.
+    /// The guest can't be reached any more, or no tick of `status` found the process until `ending`.
     pub fn finish(&mut self, status: &Status, ending: Ending) -> anyhow::Result<()> {
         match (status.ticks, ending) {
             (0, Ending::Stopped(State::Ended)) => bail!(
@@ -211,7 +211,7 @@ impl Session<'_> {
             (0, _) => return Err(self.nothing_found()),
             _ => {}
         }
-        // A guest that has ended has ended its recordings, too.
+        // A guest that has ended has also ended its recordings.
         let _ = self.recorder.ioctl(REC_STOP, 0);
         while !self.has_ended {
             self.receive()?;
@@ -219,7 +219,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Tells why no more was collected, and what is missing of the names.
+    /// Prints why collecting has ended, and which names are missing.
     pub fn say_ending(&self, ending: Ending, console: &mut Console<'_>) {
         if let Some(words) = ending.describe() {
             console.say(format_args!("ended early: {words}"));
@@ -229,7 +229,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes what the recorder tells, or waits for a moment.
+    /// Reads the recorder's stream, or waits for a moment.
     fn receive(&mut self) -> anyhow::Result<()> {
         match self.feed.recv_timeout(INTERVAL) {
             Ok(bytes) => self.process.feed(&bytes?)?,
@@ -239,9 +239,9 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Whether it is the guest that has ended, when a process has.
+    /// Whether the guest has ended, after a process has ended.
     fn guest_has_ended(&self) -> bool {
-        // ENXIO, or there is no connection any more.
+        // ENXIO, or the connection is closed.
         self.connection.open(device::PROFIL, 0).is_err()
     }
 
@@ -253,7 +253,7 @@ impl Session<'_> {
     }
 }
 
-/// When `time` is over that begins now. A time that the clock can't represent never is.
+/// The end of `time` from now on. `None` also for a time that the clock can't represent.
 fn end_of(time: Option<Duration>) -> Option<Instant> {
     time.and_then(|time| Instant::now().checked_add(time))
 }

@@ -10,16 +10,16 @@ use super::histogram::Hit;
 use super::process::CodeName;
 use crate::commands::bar::bar;
 
-/// Code, with what it is called.
+/// Code with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The code, and its ticks.
     pub hit: Hit,
-    /// What it is called.
+    /// Its name.
     pub name: CodeName,
 }
 
-/// A row for each hit, called as `name` says.
+/// A row for each hit, with the name from `name`.
 pub fn single_rows(hits: &[Hit], name: impl Fn(&Hit) -> CodeName) -> Vec<Row> {
     let row = |hit: &Hit| Row {
         hit: *hit,
@@ -28,7 +28,7 @@ pub fn single_rows(hits: &[Hit], name: impl Fn(&Hit) -> CodeName) -> Vec<Row> {
     hits.iter().map(row).collect()
 }
 
-/// A row for all hits of each function; those with the most ticks come first.
+/// A row for all hits of each function. Functions with the most ticks come first.
 pub fn function_rows(hits: &[Hit], name: impl Fn(&Hit) -> CodeName) -> Vec<Row> {
     let mut functions: BTreeMap<CodeName, Hit> = BTreeMap::new();
     for hit in hits {
@@ -45,7 +45,7 @@ pub fn function_rows(hits: &[Hit], name: impl Fn(&Hit) -> CodeName) -> Vec<Row> 
     rows
 }
 
-/// Writes the first `top` of `rows`, and how many more there are.
+/// Writes the first `top` of `rows`, and the number of further rows.
 ///
 /// # Errors
 /// Writing to `out` failed.
@@ -95,7 +95,7 @@ fn part(count: u64, largest: u64) -> f64 {
     count as f64 / largest.max(1) as f64
 }
 
-/// Where the ticks that found process `pid` in user mode went, as an equation.
+/// How the ticks that found process `pid` in user mode were counted, as an equation.
 pub fn account(pid: i32, status: &Status) -> String {
     let mut parts = vec![format!("{} stored", status.stored)];
     for (count, what) in [

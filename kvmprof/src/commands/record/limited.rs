@@ -3,12 +3,12 @@
 use anyhow::{Context, bail};
 use kvmprof_recording::file::{Account, Block, END_ROOM, Kind, Piece, Reader};
 
-/// Passes whole blocks on, up to a limit; then the account of what was passed on, which makes the recording whole.
+/// Passes on whole blocks up to a limit, and then the account of these blocks, which completes the recording.
 #[derive(Debug)]
 pub struct Limited {
     limit: u64,
     reader: Reader,
-    /// What has come and wasn't passed on yet.
+    /// Received bytes that weren't passed on yet.
     waiting: Vec<u8>,
     /// Bytes that were passed on.
     done: u64,
@@ -16,7 +16,7 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Passes `limit` bytes on at most.
+    /// Passes on at most `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -27,11 +27,11 @@ impl Limited {
         }
     }
 
-    /// Takes the next `bytes` of the stream and passes on to `output` what can be; false once the limit is reached, and the
-    /// recording has its end.
+    /// Receives the next `bytes` of the stream and passes on what it can to `output`. False after the limit is reached,
+    /// and the recording is complete.
     ///
     /// # Errors
-    /// The stream makes no sense, or writing failed.
+    /// The stream is invalid, or writing failed.
     pub fn pass(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> anyhow::Result<bool> {
         self.waiting.extend_from_slice(bytes);
         self.reader.push(bytes);
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// A recording of 50 blocks with a sample each.
+    /// A recording of 50 blocks with one sample each.
     fn recording() -> Vec<u8> {
         let mut bytes = header().to_vec();
         let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();

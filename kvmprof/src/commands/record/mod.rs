@@ -25,10 +25,10 @@ use progress::summary;
 pub use running::RecordingOptions;
 pub use started::{Ended, Outcome, Started};
 
-/// The heading of the options that only a guest has which is started.
+/// The heading of the options that apply only to a guest that is started.
 const STARTED: &str = "Options of a guest that is started (see kvmprof run)";
 
-/// Has the option `--hz` be that of any guest, also of one that runs already.
+/// Allows the option `--hz` for any guest, including one that runs already.
 fn with_every_guest(option: Arg) -> Arg {
     option
         .short('F')
@@ -77,7 +77,7 @@ pub struct RecordArguments {
 }
 
 impl Command for RecordArguments {
-    /// Records a guest, and shows the recording as a page if that is wanted.
+    /// Records a guest, and shows the recording as a page if requested.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         self.check()?;
         let (summary, status) = match &self.kernel {
@@ -103,7 +103,7 @@ impl Command for RecordArguments {
 }
 
 impl RecordArguments {
-    /// The guest that this `kernel` is started as.
+    /// The guest to start with this `kernel`.
     fn started<'a>(&'a self, kernel: &'a Path) -> anyhow::Result<Started<'a>> {
         if let Some(socket) = self.recording.socket.named() {
             return Err(usage(format_args!(
@@ -125,20 +125,20 @@ impl RecordArguments {
         })
     }
 
-    /// What is in the recording, in words.
+    /// A description of the recording.
     fn summary(&self) -> anyhow::Result<String> {
         let recording = Recording::open(&self.output)?;
         let contents = recording.contents()?;
         let account = match contents.closed {
             Some(account) => account,
-            // It was cut off: its samples have to be counted.
+            // The recording was truncated, so its samples have to be counted.
             None => recording.read(|_, _| {})?.account,
         };
         let size = self.output.metadata().map_or(0, |found| found.len());
         Ok(summary(&account, contents.info.event, size))
     }
 
-    /// Checks what shows before there is a guest.
+    /// Checks the options before a guest is started or contacted.
     fn check(&self) -> anyhow::Result<()> {
         let to_output = is_standard(&self.output);
         if to_output && io::stdout().is_terminal() {
@@ -177,7 +177,7 @@ impl RecordArguments {
         Ok(())
     }
 
-    /// The page's file, if there is to be one.
+    /// The page's file, if a page is requested.
     fn page(&self) -> Option<PathBuf> {
         let by_name = || self.output.with_extension("html");
         self.html.clone().or_else(|| self.open.then(by_name))

@@ -1,4 +1,4 @@
-//! How far a recording has come, on a terminal.
+//! The progress of a recording, on a terminal.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use kvmprof_recording::file::{Account, Piece, ReadError, Reader};
 
 use crate::commands::live_line::live_line;
 
-/// Counts what comes, and shows it as a line on standard error if that is a terminal.
+/// Counts the received data, and shows it as a line on standard error if that is a terminal.
 pub struct Progress {
     bar: Option<ProgressBar>,
-    /// `None` once the stream makes no sense.
+    /// `None` after an invalid part of the stream.
     reader: Option<Reader>,
     counts: Counts,
 }
 
-/// A recording of so many bytes, by an event or by the clock, in words.
+/// A description of a recording of `bytes` bytes, by an event or by the clock.
 pub fn summary(account: &Account, event: Option<SamplingEvent>, bytes: u64) -> String {
     let counts = Counts {
         bytes,
@@ -27,17 +27,17 @@ pub fn summary(account: &Account, event: Option<SamplingEvent>, bytes: u64) -> S
     counts.text()
 }
 
-/// What has been received.
+/// The received data.
 #[derive(Debug, Default)]
 struct Counts {
     bytes: u64,
     account: Account,
-    /// The event that makes the ticks, in words; `None`: the clock does.
+    /// A description of the event that makes the ticks; `None` for the clock.
     event: Option<String>,
 }
 
 impl Progress {
-    /// Begins to show a recording that takes this time, or until it is ended.
+    /// Starts to show a recording that takes this time, or until it is ended.
     pub fn on_terminal(time: Option<Duration>) -> Self {
         let bar = live_line("recording", time);
         if let Some(bar) = &bar {
@@ -56,7 +56,7 @@ impl Progress {
         if let Some(reader) = &mut self.reader
             && self.counts.read(reader, bytes).is_err()
         {
-            // Whoever reads the file will tell what is wrong with it.
+            // The reader of the file will report the error.
             self.reader = None;
         }
         if let Some(bar) = &self.bar {
@@ -64,13 +64,13 @@ impl Progress {
         }
     }
 
-    /// Whether there are ticks in the recording so far. True also of a recording that can't be understood: it has
-    /// something that the user wants to keep.
+    /// Whether the recording has ticks so far. Also true for a recording that can't be read, because the user may want
+    /// to keep it.
     pub fn has_ticks(&self) -> bool {
         self.counts.account.ticks > 0 || self.reader.is_none()
     }
 
-    /// Removes the line, and returns what was recorded, in words.
+    /// Removes the line, and returns a description of the recording.
     pub fn finish(mut self) -> String {
         self.clear();
         self.counts.text()

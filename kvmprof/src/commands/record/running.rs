@@ -54,10 +54,11 @@ pub struct RecordingOptions {
 }
 
 impl RecordingOptions {
-    /// Records a running guest to the file `output`, `rate` times a second if that is given; returns what is in the recording, in words.
+    /// Records a running guest to the file `output`, `rate` times a second if that is given. Returns a description of
+    /// the recording.
     ///
     /// # Errors
-    /// What keeps it from being recorded, or written.
+    /// The guest can't be recorded, or the file can't be written.
     pub fn record(
         &self,
         output: &Path,
@@ -100,17 +101,17 @@ impl RecordingOptions {
     }
 }
 
-/// Copies what a recorder sends.
+/// Copies a recorder's stream.
 struct Copier<'a> {
     recorder: &'a RemoteDevice,
-    /// Where to, for errors.
+    /// The destination, for errors.
     path: &'a Path,
     limit: Option<u64>,
     progress: &'a mut Progress,
 }
 
 impl Copier<'_> {
-    /// Copies the recording to `file`, which replaces an older one as soon as there are ticks in it.
+    /// Copies the recording to `file`, which replaces an older one after the first ticks.
     fn copy_to_file(&mut self, file: NewFile) -> anyhow::Result<()> {
         let mut file = PipeWriter(file);
         self.copy_to(&mut file, |file| file.0.keep())?;
@@ -123,7 +124,7 @@ impl Copier<'_> {
         file.0.keep().with_context(|| writing(self.path))
     }
 
-    /// Writes all that comes, to the recording's end; calls `with_ticks` when there are ticks in it.
+    /// Writes the whole stream to the recording's end. Calls `with_ticks` after the first ticks.
     fn copy_to<W: Write + ?Sized>(
         &mut self,
         output: &mut W,
@@ -164,10 +165,10 @@ fn writing(path: &Path) -> String {
     format!("Cannot write {}", path.display())
 }
 
-/// Ends the recording when its time is up, or earlier by an interrupt.
+/// Ends the recording when its time is over, or earlier on an interrupt.
 fn stop_in_time(recorder: &RemoteDevice, interrupt: &Interrupt, time: Option<Duration>) {
     if interrupt.wait(time) == Woken::Stop {
-        // A guest that has ended has ended its recordings, too.
+        // A guest that has ended has also ended its recordings.
         let _ = recorder.ioctl(REC_STOP, 0);
     }
 }

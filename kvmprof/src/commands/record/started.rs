@@ -1,4 +1,4 @@
-//! Recordings of guests that are started for it.
+//! Recordings of guests that the command starts.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::commands::guest::GuestOptions;
 use crate::commands::record_limit::{file_options, whole_recording};
 use crate::commands::separate_process::{Side, separate};
 
-/// A guest to be started, and how it is recorded.
+/// A guest to start, and how to record it.
 pub struct Started<'a> {
     pub guest: &'a GuestOptions,
     pub kernel: &'a Path,
@@ -27,19 +27,19 @@ pub struct Started<'a> {
     pub event: Option<SamplingEvent>,
     /// The looks at the guest's tasks.
     pub looks: Option<LookPlan>,
-    /// Bytes of the recording at most.
+    /// Maximum length of the recording, in bytes.
     pub limit: Option<u64>,
-    /// How long the guest runs at most.
+    /// Maximum time that the guest runs.
     pub time: Option<Duration>,
-    /// The text on the console that ends it.
+    /// The text on the console that ends the recording.
     pub until: Option<&'a str>,
 }
 
-/// What is left to do.
+/// The result of a recording.
 pub enum Outcome {
-    /// Nothing: this was the guest's process.
+    /// Nothing is left to do: this was the guest's process.
     GuestProcess(ExitStatus),
-    /// Nothing: there is no recording, and the guest's process has said why.
+    /// Nothing is left to do: there is no recording, and the guest's process has printed the reason.
     NoRecording(ExitStatus),
     /// There is a recording, and the guest has ended.
     Recorded(Ended),
@@ -50,18 +50,18 @@ pub enum Outcome {
 pub struct Ended {
     /// The status of its process.
     pub status: ExitStatus,
-    /// Whether its console has said what it was to end by.
+    /// Whether the text that ends it was on its console.
     pub has_said: bool,
-    /// Whether a signal asked for the end.
+    /// Whether a signal requested the end.
     pub was_asked: bool,
 }
 
 impl Started<'_> {
-    /// Starts the guest and records it to its end. That takes a process of its own, which is contained; what is done with the recording
-    /// isn't. This process has started no thread yet.
+    /// Starts the guest and records it to its end. The guest runs in a separate process in the sandbox; the work on the
+    /// recording doesn't.
     ///
     /// # Errors
-    /// The guest can't be started, or the recording isn't whole.
+    /// The guest can't be started, also because this process has started a thread; the recording is incomplete.
     pub fn record(&self) -> anyhow::Result<Outcome> {
         let failure = RecordingFailure::default();
         let said = EventFd::new(EFD_NONBLOCK).context("Cannot make a descriptor")?;
@@ -80,11 +80,10 @@ impl Started<'_> {
             ..self.guest.config(self.kernel, Some(plan))?
         };
         let before = version(self.output);
-        // SAFETY: by this function's own condition.
-        match unsafe { separate() }.context("Cannot start a process for the guest")? {
+        match separate().context("Cannot start a process for the guest")? {
             Side::Child => {
                 let status = self.guest.run(config)?;
-                // What went wrong with the guest counts for more.
+                // An error of the guest takes precedence.
                 whole_recording(&failure)?;
                 Ok(Outcome::GuestProcess(status))
             }
@@ -103,7 +102,7 @@ impl Started<'_> {
     }
 }
 
-/// What tells a new file from an older one of the same name.
+/// Distinguishes a new file from an older one with the same name.
 fn version(path: &Path) -> Option<(u64, u64, i64, i64)> {
     let found = path.metadata().ok()?;
     Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))

@@ -81,7 +81,7 @@ pub struct DiffArguments {
     title: Option<String>,
 }
 
-/// A recording, the part of it that is compared, and what it is called.
+/// A recording, its compared part, and its name.
 struct Side<'a> {
     path: &'a Path,
     input: InputArguments,
@@ -89,7 +89,7 @@ struct Side<'a> {
 }
 
 impl Command for DiffArguments {
-    /// Reads both recordings; prints the changes to standard output, or draws them.
+    /// Reads both recordings, and prints the changes to standard output, or draws them.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let sides = self.sides()?;
         let inputs = [sides[0].path, sides[1].path];
@@ -155,7 +155,7 @@ fn write_picture(
 }
 
 impl DiffArguments {
-    /// What is compared.
+    /// The two sides of the comparison.
     fn sides(&self) -> anyhow::Result<[Side<'_>; 2]> {
         let times = self.input.times();
         let after = self.after.as_deref();

@@ -11,13 +11,13 @@ pub enum CommandError {
     /// The recording can't be read.
     #[error(transparent)]
     Recording(#[from] FileError),
-    /// The recording would have to come from a terminal.
+    /// The recording would be read from a terminal.
     #[error("Standard input is a terminal: pipe a recording into the command, or name its file")]
     InputIsTerminal,
     /// A recording that isn't a file or is compressed can't be copied to a temporary file.
     #[error("Cannot make a temporary file for the recording: TMPDIR names the folder for it")]
     Temporary(#[source] io::Error),
-    /// The recording has nothing that the options select.
+    /// The options select nothing in the recording.
     #[error(
         "Nothing in {recordings} matches {options}: kvmprof report {recordings} --by process,thread,vcpu,function shows what there is"
     )]
@@ -44,7 +44,7 @@ pub enum CommandError {
     OutputIsInput {
         /// The file.
         path: PathBuf,
-        /// The option that names another one.
+        /// The option that names another file.
         option: &'static str,
     },
     /// The output file is another recording.
@@ -52,7 +52,7 @@ pub enum CommandError {
     OutputIsRecording {
         /// The file.
         path: PathBuf,
-        /// What the user can do.
+        /// The advice for the user.
         instead: String,
     },
     /// The result can't be written.
@@ -75,12 +75,12 @@ pub enum CommandError {
     /// A file with names of functions can't be used.
     #[error(transparent)]
     Symbols(#[from] kvmprof_report::symbolize::SymbolError),
-    /// No sample has the function that was asked for.
+    /// No sample has the requested function.
     #[error(
         "No sample has a function called {0} on its stack: kvmprof report --sort total lists them"
     )]
     NoSuchFunction(String),
-    /// The shares of two recordings are shares of different things.
+    /// The shares of two recordings don't have the same unit.
     #[error(
         "The recordings were sampled by different events, or one of them by the clock: compare recordings of the same --event"
     )]
@@ -90,7 +90,7 @@ pub enum CommandError {
         "{0} has no looks at tasks: record a Linux guest with --tasks, and for longer than it takes to find its kernel"
     )]
     NoLooks(String),
-    /// There is nothing to draw.
+    /// The recording has nothing to draw.
     #[error("There are no samples to draw: {0} has none")]
     NoSamples(String),
 }

@@ -105,7 +105,7 @@ impl Command for ExportArguments {
         if format == Format::PerfData && !is_standard(output) {
             write_perf_data(format, &source, output, console)?;
         } else {
-            // The format of pprof is compressed in any case.
+            // The format of pprof is always compressed.
             let packed = is_packed_name(output) && format != Format::Pprof;
             write_to(output, packed, console.output, |out| {
                 format.write(&source, out).map_err(failure)
@@ -116,7 +116,7 @@ impl Command for ExportArguments {
 }
 
 impl ExportArguments {
-    /// The command line by which kvmprof-collect exports the same.
+    /// The command line for kvmprof-collect to make the same export.
     fn words_for_collector(&self) -> anyhow::Result<Vec<OsString>> {
         let Some(output) = self.output.as_deref().filter(|path| !is_standard(path)) else {
             return Err(usage("Parquet needs a folder: name it with --output"));

@@ -31,7 +31,7 @@ pub struct FlamegraphArguments {
 }
 
 impl Command for FlamegraphArguments {
-    /// Reads the recordings and draws them, with the colours of the page.
+    /// Reads the recordings and draws them in the colours of the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         if self.tasks {
             return self.draw_tasks(console);

@@ -40,7 +40,7 @@ pub(super) struct SourceArguments {
 }
 
 impl SourceArguments {
-    /// The source files of these folders and of the guest's files that `input` names.
+    /// The source files in these folders and among the guest's files that `input` names.
     ///
     /// # Errors
     /// A folder can't be opened.
@@ -57,10 +57,10 @@ impl SourceArguments {
     }
 }
 
-/// Writes the page of the recording at `path` to `output`, with names from the guest's files in the folder `sysroot`, too.
+/// Writes the page of the recording at `path` to `output`, also with names from the guest's files in the folder `sysroot`.
 ///
 /// # Errors
-/// The recording can't be read, or the page not written.
+/// The recording can't be read, or the page can't be written.
 pub fn write_page(
     path: &Path,
     sysroot: Option<PathBuf>,
@@ -79,10 +79,10 @@ pub fn write_page(
     Ok(())
 }
 
-/// The page of the recordings at `paths`, as far as `options` choose it.
+/// The page of the part of the recordings at `paths` that `options` select.
 ///
 /// # Errors
-/// As [`InputArguments::open_all`], [`SourceArguments::texts`].
+/// As of [`InputArguments::open_all`] and [`SourceArguments::texts`].
 pub(super) fn page_of(
     options: &InputArguments,
     sources: &SourceArguments,

@@ -1,4 +1,4 @@
-//! The options that all commands that read recordings have.
+//! The common options of all commands that read recordings.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -40,7 +40,7 @@ pub struct Input {
     pub recording: Recording,
     /// The sums of the selected part.
     pub profile: Profile,
-    /// The temporary file that the recording is read from, if it isn't the file itself. It is removed when dropped.
+    /// The temporary file that contains the recording, if it isn't read from its own file. Removed when dropped.
     pub copy: Option<NamedTempFile>,
 }
 
@@ -57,7 +57,7 @@ pub struct TaskInput {
 }
 
 impl InputArguments {
-    /// The options that select all of a recording, with the guest's files in this folder, if any.
+    /// The options that select all of a recording, with the guest's files in the folder `sysroot`, if given.
     pub fn of_all(sysroot: Option<PathBuf>) -> Self {
         Self {
             sysroot,
@@ -68,7 +68,7 @@ impl InputArguments {
     /// The options that select the part, as words of a command line.
     ///
     /// # Errors
-    /// There are options that name files: a program that takes the words doesn't read those.
+    /// There are options that name files, which a program with these words doesn't read.
     pub fn words(&self) -> anyhow::Result<Vec<OsString>> {
         if self.vmlinux.is_some() || self.sysroot.is_some() {
             return Err(usage(
@@ -78,7 +78,7 @@ impl InputArguments {
         Ok(self.selection.words())
     }
 
-    /// The times that were given.
+    /// The given times.
     pub fn times(&self) -> &[TimeRange] {
         &self.selection.time
     }
@@ -94,13 +94,13 @@ impl InputArguments {
     /// Opens the recording at `path` and sums it up.
     ///
     /// # Errors
-    /// The recording can't be read, it has nothing that the options select, or the files with names of functions
-    /// aren't there or are of another kernel.
+    /// The recording can't be read, the options select nothing in it, or the files with names of functions don't exist
+    /// or belong to another kernel.
     pub fn open(&self, path: &Path, console: &mut Console<'_>) -> anyhow::Result<Input> {
         self.open_with(path, console, &mut ())
     }
 
-    /// The same, while `watcher` gets the selected ticks.
+    /// As [`Self::open`], and passes the selected ticks to `watcher`.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -115,10 +115,11 @@ impl InputArguments {
         Ok(input)
     }
 
-    /// Opens the recordings at `paths` and counts them together, while a watcher for each gets its selected ticks.
+    /// Opens the recordings at `paths` and counts them together, and passes the selected ticks of each to a watcher of
+    /// its own.
     ///
     /// # Errors
-    /// As [`Self::open`]; a recording is named twice, or their ticks can't be added up.
+    /// As [`Self::open`]; or a recording is named twice, or the ticks can't be added up.
     pub fn open_all<W: Watcher + Default>(
         &self,
         paths: &[PathBuf],
@@ -167,10 +168,10 @@ impl InputArguments {
         })
     }
 
-    /// Opens the one recording of `paths` and sums up its looks at the guest's tasks.
+    /// Opens the only recording of `paths` and sums up its looks at the guest's tasks.
     ///
     /// # Errors
-    /// As [`Self::open`]; there are several recordings, no looks, or options that select samples.
+    /// As [`Self::open`]; or there are several recordings, no looks, or options that select samples.
     pub fn open_tasks(
         &self,
         paths: &[PathBuf],
@@ -234,7 +235,7 @@ impl InputArguments {
         })
     }
 
-    /// What a recording has beside its samples, and the resolver of its functions' names.
+    /// The contents of a recording other than its samples, and the resolver of its functions' names.
     fn resolver(&self, recording: &Recording) -> Result<(Contents, Resolver), CommandError> {
         let sources = Sources {
             vmlinux: self.vmlinux.clone(),
@@ -250,7 +251,7 @@ impl InputArguments {
         self.sysroot.as_deref()
     }
 
-    /// What the options select.
+    /// The part that the options select.
     ///
     /// # Errors
     /// There are several times.
@@ -258,9 +259,9 @@ impl InputArguments {
         self.selection.selection().map_err(usage)
     }
 
-    /// Checks that the recordings have something that the options select, if there are such options.
+    /// Checks that the options, if there are any, select something in the recordings.
     fn check_match(&self, paths: &[&Path], profile: &Profile) -> Result<(), CommandError> {
-        // It isn't known which process a tick without a sample belongs to.
+        // The process of a tick without a sample is unknown.
         let is_of_samples = profile.selection.is_of_samples();
         let is_there = profile.samples() > 0 || !is_of_samples && profile.account().ticks > 0;
         let was_interrupted = profile.recordings().any(|one| one.contents.unread > 0);
@@ -279,7 +280,7 @@ impl InputArguments {
     }
 }
 
-/// Checks that each recording is named once: its ticks would count twice.
+/// Checks that each recording is named once, because its ticks would count twice.
 fn check_paths(paths: &[&Path]) -> Result<(), CommandError> {
     let mut seen = Vec::with_capacity(paths.len());
     for path in paths {

@@ -1,19 +1,17 @@
-//! Where results go: to a file, which never is a recording by mistake, or to standard output.
+//! The destinations of results: a file, which never replaces a recording by mistake, or standard output.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use kvmprof_recording::file::{NewFile, begins_a_recording};
+use kvmprof_recording::file::{NewFile, is_recording};
 use kvmprof_tools::command_line::PipeWriter;
 
 use super::CommandError;
 
-/// How a file packed by gzip begins (RFC 1952).
+/// The first bytes of a file compressed by gzip (RFC 1952).
 pub const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Whether `path` stands for standard input or output.
@@ -21,17 +19,17 @@ pub fn is_standard(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// How a command's user names the file of a result.
+/// How the user of a command names the result's file.
 #[derive(Clone, Copy, Debug)]
 pub struct Naming {
     /// The option that names it.
     pub option: &'static str,
-    /// Whether a recording there is to be replaced by force; `None` where no option says so.
+    /// Whether a recording may be replaced, by an option that forces it; `None` if there is no such option.
     pub force: Option<bool>,
 }
 
 impl Naming {
-    /// By `--output`, and `--force` if that is given.
+    /// A file that `--output` names; `force` says whether `--force` is given.
     pub fn output(force: bool) -> Self {
         Self {
             option: "--output",
@@ -40,8 +38,8 @@ impl Naming {
     }
 }
 
-/// Checks that a result may be written to `output`: it is none of the `inputs`, and no other recording unless that is
-/// to be replaced by force.
+/// Checks that a result may be written to `output`: it is none of the `inputs`, and no other recording unless that may
+/// be replaced.
 ///
 /// # Errors
 /// [`CommandError::OutputIsInput`], [`CommandError::OutputIsRecording`].
@@ -66,7 +64,7 @@ pub fn check_output(output: &Path, inputs: &[&Path], naming: Naming) -> Result<(
     }
 }
 
-/// Checks that the file at `path`, if there is one, is no recording. The error tells what the user can do `instead`.
+/// Checks that the file at `path`, if it exists, isn't a recording. The error says what the user can do `instead`.
 ///
 /// # Errors
 /// [`CommandError::OutputIsRecording`].
@@ -88,27 +86,16 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     inode(one).is_some_and(|found| inode(other) == Some(found))
 }
 
-/// Whether there is a recording at `path`, packed by gzip or not.
-fn is_recording(path: &Path) -> bool {
-    // A pipe or a device isn't read from.
-    if !path.metadata().is_ok_and(|found| found.is_file()) {
-        return false;
-    }
-    let open = || File::open(path).ok();
-    let is_plain = open().is_some_and(begins_a_recording);
-    is_plain || open().is_some_and(|file| begins_a_recording(GzDecoder::new(file)))
-}
-
-/// Whether a result that is written to `path` is to be packed by gzip.
+/// Whether a result for `path` has to be compressed by gzip.
 pub fn is_packed_name(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gz")
 }
 
-/// Has `write` write a result to the file at `path`, or to `standard_output` for the path `-`. The file has its name,
-/// and an older one is gone, when all is written. It is packed by gzip if `packed`.
+/// Lets `write` write a result to the file at `path`, or to `standard_output` for the path `-`. The file gets its name,
+/// and replaces an older one, after everything is written. It is compressed by gzip if `packed`.
 ///
 /// # Errors
-/// [`CommandError::Write`]; what `write` says.
+/// [`CommandError::Write`]; or as of `write`.
 pub fn write_to(
     path: &Path,
     packed: bool,
@@ -124,7 +111,7 @@ pub fn write_to(
     };
     let file = NewFile::create(path).map_err(failed)?;
     let mut out = BufWriter::new(PipeWriter(file));
-    // The file's name is of more use than that it was a result.
+    // An error with the file's name is more useful.
     let named = |error| match error {
         CommandError::Output(source) => failed(source),
         other => other,
@@ -142,9 +129,11 @@ pub fn write_to(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::io::Read;
     use std::os::unix::fs::symlink;
+
+    use flate2::read::GzDecoder;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! The limit of what a command makes of a recording.
+//! The limit of a command's output from a recording.
 
 use std::io::{self, Write};
 
@@ -23,14 +23,14 @@ impl OutputLimit {
         self.output_limit
     }
 
-    /// The room for what is made of a recording of `length` bytes.
+    /// The room for the output from a recording of `length` bytes.
     pub fn room(self, length: usize) -> Room {
         self.output_limit
             .map_or_else(|| Room::of_recording(length), Room::new)
     }
 }
 
-/// Has `write` write to standard output as long as there is `room`.
+/// Lets `write` write to standard output while there is `room`.
 pub(super) fn within(
     room: &Room,
     console: &mut Console<'_>,

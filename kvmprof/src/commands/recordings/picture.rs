@@ -1,4 +1,4 @@
-//! What the commands have in common that make one picture of a recording.
+//! The common part of the commands that draw a picture of a recording.
 
 use std::path::{Path, PathBuf};
 
@@ -31,10 +31,10 @@ pub struct PictureArguments {
 }
 
 impl PictureArguments {
-    /// Opens the recordings, while a watcher of its own gets what is read of each.
+    /// Opens the recordings, and passes the data of each to a watcher of its own.
     ///
     /// # Errors
-    /// One can't be read, they can't be counted together, or the output file may not be replaced.
+    /// A recording can't be read, the recordings can't be counted together, or the output file may not be replaced.
     pub fn open<W: Watcher + Default>(
         &self,
         console: &mut Console<'_>,
@@ -48,7 +48,7 @@ impl PictureArguments {
         check_output(&self.output, &inputs, Naming::output(self.force))
     }
 
-    /// Which part of them, and where names come from.
+    /// The options for the selected part, and for names.
     pub fn input(&self) -> &InputArguments {
         &self.input
     }
@@ -59,7 +59,7 @@ impl PictureArguments {
         names.collect::<Vec<_>>().join(" ")
     }
 
-    /// Opens the recording for the looks at the guest's tasks that it has.
+    /// Opens the recording for its looks at the guest's tasks.
     ///
     /// # Errors
     /// As [`Self::open`]; or there are no looks.
@@ -68,12 +68,12 @@ impl PictureArguments {
         self.input.open_tasks(&self.files, console)
     }
 
-    /// The title that was chosen, or `otherwise`.
+    /// The given title, or `otherwise`.
     pub fn title_or(&self, otherwise: String) -> String {
         self.title.clone().unwrap_or(otherwise)
     }
 
-    /// The title that was chosen, or the usual one.
+    /// The given title, or the default one.
     pub fn title(&self, profile: &Profile) -> String {
         self.title.clone().unwrap_or_else(|| title(profile))
     }

@@ -1,4 +1,4 @@
-//! Long work: how far it is, and how it is interrupted.
+//! The progress of long work, and its interruption.
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -15,8 +15,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shown on standard error if that is a terminal, and interrupted by SIGINT. Where that can't be caught, it ends the
-    /// program.
+    /// Progress that is shown on standard error if that is a terminal, and interrupted by SIGINT. If SIGINT can't be
+    /// caught, it ends the program.
     pub fn for_terminal() -> Self {
         Self {
             is_shown: std::io::stderr().is_terminal(),
@@ -24,12 +24,12 @@ impl Progress {
         }
     }
 
-    /// What interrupts the work.
+    /// The interrupt of the work.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
-    /// Shown nowhere, and interrupted by `interrupt`.
+    /// Progress that isn't shown, and that `interrupt` interrupts.
     pub fn unseen(interrupt: Interrupt) -> Self {
         Self {
             interrupt,
@@ -37,7 +37,7 @@ impl Progress {
         }
     }
 
-    /// A part of the work, of which `what` says what it is.
+    /// A part of the work, with the description `what`.
     pub fn of(&self, what: &'static str) -> Part {
         let target = if self.is_shown {
             ProgressDrawTarget::stderr()

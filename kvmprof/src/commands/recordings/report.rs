@@ -66,7 +66,7 @@ pub struct ReportArguments {
     json: bool,
 }
 
-/// The version of the JSON document's format. It stays the same when members are added.
+/// The version of the JSON document's form. It stays the same when members are added.
 const SCHEMA: u32 = 1;
 
 /// The tables and their members of the JSON document.
@@ -92,7 +92,7 @@ fn modes(profile: &Profile) -> Value {
 }
 
 impl Command for ReportArguments {
-    /// Reads the recording and prints the report to standard output: with bars and colours on a terminal.
+    /// Reads the recording and prints the report to standard output, with bars and colours on a terminal.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         if self.tasks {
             return self.show_tasks(console);
@@ -135,7 +135,7 @@ impl ReportArguments {
         within(&room, console, |out| writeln!(out, "{document}"))
     }
 
-    /// The report as one JSON object, with the tables that were asked for.
+    /// The report as one JSON object, with the requested tables.
     fn document(&self, profile: &Profile, relatives: &[Relatives]) -> Value {
         let mut document = document(profile, self.sort, self.top);
         document["schema"] = SCHEMA.into();
@@ -159,7 +159,7 @@ impl ReportArguments {
                     document[key] = modes(profile);
                     continue;
                 }
-                // They have all rows.
+                // These sections have all rows.
                 Section::Vcpu | Section::Process | Section::Thread => continue,
                 Section::Module => modules(profile, self.sort).len(),
                 Section::Function => functions(profile, self.sort).len(),

@@ -1,4 +1,4 @@
-//! Recordings as commands are given them: a file, standard input, packed by gzip or not.
+//! Opens recordings from a file or standard input, compressed by gzip or not.
 
 use std::fs::File;
 use std::io::{self, Cursor, IsTerminal, Read, Write};
@@ -12,26 +12,26 @@ use super::CommandError;
 use super::output::{GZIP, is_standard};
 use kvmprof_tools::interrupt::Interrupt;
 
-/// How often more a packed file may unpack to than it has bytes, and bytes that any may unpack to: recordings are packed
-/// already, so gzip gains little.
+/// Maximum ratio of a compressed file's unpacked length to its length, and the length to which any file may be
+/// unpacked. Recordings are packed already, so gzip gains little.
 const MOST_GAIN: u64 = 100;
 const LEAST_ROOM: u64 = 64 << 20;
-/// Bytes that are copied at a time.
+/// Bytes that are copied at once.
 const CHUNK: usize = 1 << 20;
 
-/// A recording, and the file that was made of it where it isn't read from a file of its own.
+/// A recording, and its temporary copy if it isn't read from its own file.
 pub struct OpenRecording {
     /// The recording.
     pub recording: Recording,
-    /// What it is read from, where that isn't the file that was named; removed when dropped.
+    /// The file that the recording is read from, if it isn't the given one. Removed when dropped.
     pub copy: Option<NamedTempFile>,
 }
 
-/// Opens the recording at `path`, or that on standard input for the path `-`, packed by gzip or not. An `interrupt` ends
-/// what has to be copied there.
+/// Opens the recording at `path`, or on standard input for the path `-`, compressed by gzip or not. `interrupt` ends
+/// the copying.
 ///
 /// # Errors
-/// It can't be read, or is no recording.
+/// The recording can't be read, or isn't one.
 pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, CommandError> {
     let name = if is_standard(path) {
         PathBuf::from("standard input")
@@ -79,7 +79,7 @@ pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, Command
     })
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read.
 struct Counting<R> {
     inner: R,
     count: u64,
@@ -104,7 +104,7 @@ fn copy_all(mut input: impl Read, copy: &mut File, interrupt: &Interrupt) -> io:
     Ok(())
 }
 
-/// Unpacks as far as the input goes; what was cut off is a recording up to there.
+/// Unpacks as far as the input goes. A truncated input is a recording up to its end.
 fn unpack<R: Read>(input: Counting<R>, copy: &mut File, interrupt: &Interrupt) -> io::Result<()> {
     let mut unpacker = MultiGzDecoder::new(input);
     let mut chunk = vec![0; CHUNK];
@@ -128,7 +128,7 @@ fn unpack<R: Read>(input: Counting<R>, copy: &mut File, interrupt: &Interrupt) -
     Ok(())
 }
 
-/// `error` about a copy, as one about the recording called `name`.
+/// `error` about a copy, as an error about the recording called `name`.
 fn renamed(error: FileError, name: &Path) -> FileError {
     let path = name.to_owned();
     match error {

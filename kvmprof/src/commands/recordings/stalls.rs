@@ -40,7 +40,7 @@ pub struct StallsArguments {
     json: bool,
 }
 
-/// The version of the JSON document's form. Members may be added without a new one.
+/// The version of the JSON document's form. It stays the same when members are added.
 const SCHEMA: u32 = 1;
 
 impl Command for StallsArguments {

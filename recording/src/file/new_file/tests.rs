@@ -1,5 +1,8 @@
 use std::os::unix::fs::symlink;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
 use super::*;
 
 fn names(folder: &Path) -> Vec<OsString> {
@@ -102,6 +105,50 @@ fn an_older_recording_that_cannot_be_renamed_stays_and_the_error_names_it() {
     drop(file);
     assert_eq!(names(folder.path()), ["out", "out.old"]);
     assert_eq!(fs::read(&path).unwrap()[MAGIC.len()..], *b"first");
+}
+
+fn packed(content: &[u8]) -> Vec<u8> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+    packer.write_all(content).unwrap();
+    packer.finish().unwrap()
+}
+
+#[test]
+fn an_older_recording_is_kept_also_if_it_is_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name);
+    let older = packed(&[&MAGIC[..], &b"older"[..]].concat());
+    fs::write(path("packed"), &older).unwrap();
+    symlink(path("packed"), path("link")).unwrap();
+    assert!(is_recording(&path("packed")) && is_recording(&path("link")));
+    record(&path("packed"), b"newer").unwrap();
+    assert_eq!(fs::read(path("packed.old")).unwrap(), older);
+    // Those who read it unpack all of its members.
+    let members = [packed(b""), older].concat();
+    fs::write(path("members"), members).unwrap();
+    assert!(is_recording(&path("members")));
+    for other in [packed(b"text"), packed(b""), vec![0x1f, 0x8b], Vec::new()] {
+        fs::write(path("other"), &other).unwrap();
+        assert!(!is_recording(&path("other")), "{other:?}");
+    }
+    assert!(!is_recording(&path("none")) && !is_recording(folder.path()));
+}
+
+/// A packed file can have any length without content.
+#[test]
+fn no_more_than_the_start_of_a_packed_file_is_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("blocks");
+    // RFC 1952, 2.3: no name, no time. RFC 1951, 3.2.4: blocks that aren't compressed, each with its length and the complement of that.
+    let header: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
+    let empty: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+    let last = [&[1, 8, 0, 0xf7, 0xff][..], &MAGIC[..]].concat();
+    let most = usize::try_from(PACKED_START).unwrap() / empty.len();
+    for (count, is_found) in [(3, true), (most, false)] {
+        let content = [&header[..], &empty.repeat(count)[..], &last[..]].concat();
+        fs::write(&path, content).unwrap();
+        assert_eq!(is_recording(&path), is_found, "{count}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-# What is tried on the Debian system itself, as root at its console. Argument: the lab machine's address.
+# Checks on the Debian system itself, run as root at its console. Argument: the lab machine's address.
 set -e
 host=$1
 echo "system $(. /etc/os-release; echo "$PRETTY_NAME"), $(uname -r), $(systemctl is-system-running)"
@@ -18,10 +18,10 @@ cp /mnt/there /mnt/back
 umount /mnt
 echo 'shared folder used'
 
-# What this costs is counted around it.
+# The host counts requests before and after this.
 echo 'fio waits'
 read -r _
-# Verified random writes: each block is read back, and its checksum compared.
+# Verified random writes: fio reads each block back and compares its checksum.
 fio --name=verified --directory=/root --size=16m --bs=4k --rw=randwrite --ioengine=libaio --iodepth=8 --direct=1 \
     --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=64 --eta=never --output=/root/fio.json --output-format=json
 echo "verified $(grep -o '"total_err" : [0-9]*\|"error" : [0-9]*' /root/fio.json | sort -u | tr '\n' ' ')"

@@ -1,6 +1,5 @@
-# A whole Debian system under kvmprof, from its first instruction to its end, once on each of the given networks.
-# Arguments: virtual CPUs, memory, bytes of the file that it fetches, networks, and the name of a recording, if the first boot
-# is to be recorded.
+# Boots a whole Debian system under kvmprof, from its first instruction to its end, once on each of the given networks. Arguments: virtual
+# CPUs, memory, bytes of the file that the system fetches, networks, and the name of a recording, if the first boot is to be recorded.
 cpus=$1 memory=$2 bytes=$3 networks=$4 recording=$5
 if [ "$recording" ]; then set -- --record "$LAB_OUT/$recording"; else set --; fi
 
@@ -20,7 +19,7 @@ fail() {
     exit "$result"
 }
 
-# says WORD: waits until the console has a line that begins so, and ends the script when a check has failed.
+# says WORD: waits until a line of the console begins with the word, and ends the script if a check has failed.
 says() {
     until grep -q "^$1" "$console"; do
         if [ ! -e "/proc/$machine/exe" ]; then
@@ -37,7 +36,7 @@ says() {
 
 tell() { echo "$*" >&3; }
 
-# requests: how many the guest's disk has performed.
+# requests: the number of requests that the guest's disk has performed.
 requests() {
     kvmprof status --socket /run/kvmprof.sock --json |
         sed 's/.*"disks":\[{[^]]*"flushes":\([0-9]*\),[^]]*"reads":\([0-9]*\),[^]]*"writes":\([0-9]*\),.*/\1 + \2 + \3/'
@@ -45,7 +44,7 @@ requests() {
 
 exits() { cat /sys/kernel/debug/kvm/exits; }
 
-# run NAME HOST ARGUMENT...: boots, logs in, has the checks run, and shuts down.
+# run NAME HOST ARGUMENT...: boots, logs in, runs the checks, and shuts down.
 run() {
     name=$1 host=$2
     shift 2
@@ -54,7 +53,7 @@ run() {
     mkdir /run/shared
     head -c 1000000 /run/www/file >/run/shared/there
     mkfifo /run/input
-    # Open for writing too, so that the guest's input never ends.
+    # The input is open for writing too, so that it never ends.
     exec 3<>/run/input
     : >"$console"
     kvmprof run --kernel /lab/vmlinuz --initrd /lab/initrd.img --cpus "$cpus" --memory "$memory" \
@@ -94,7 +93,7 @@ for network in $networks; do
             ;;
         tap)
             make_tap
-            # The guest knows by the device's address that there is nobody to ask for an address.
+            # By the device's address the guest knows that there is no DHCP server.
             run tap 10.9.0.1 --net tap=tap0,mac=02:00:00:00:00:07 "$@"
             ;;
     esac

@@ -11,12 +11,12 @@ use crate::cli::LimitArguments;
 
 const DRIVER: &str = include_str!("lab.sh");
 const CHECKS: &str = include_str!("checks.sh");
-/// Memory of the lab machine in MiB: it holds the disk, which becomes larger, beside the guest.
+/// Memory of the lab machine in MiB. It holds the disk, which grows, beside the guest.
 const MEMORY: u64 = 5 << 10;
 /// Bytes of the file that the guest fetches.
 const FILE: u64 = 100 << 20;
-/// The script's status when the guest has crashed. In one boot of some ten, emulated processors make a kernel crash that changes
-/// its own code.
+/// The script's status after a crash of the guest. In about one boot of ten, emulated processors make a kernel crash that changes its own
+/// code.
 const CRASHED: u8 = 103;
 const TRIES: u32 = 3;
 const RECORDING: &str = "recording";
@@ -81,7 +81,7 @@ impl Net {
 }
 
 impl DebianArguments {
-    /// Boots it; the result is the exit status.
+    /// Boots the system. Returns the exit status.
     pub(crate) fn run(self) -> Result<u8> {
         let disk = match (&self.disk, &self.kernel, &self.initrd) {
             (Some(image), Some(kernel), Some(initrd)) => DebianDisk {

@@ -8,14 +8,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{LabError, cache_folder};
 
-/// What is in it: systemd, what a login and a network need, and fio.
+/// The packages in it: systemd, those for a login and a network, and fio.
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,kmod,iproute2,wget,fio,\
     linux-image-cloud-amd64,initramfs-tools,zstd,login,procps,e2fsprogs";
 const CUSTOMIZE: &str = include_str!("customize.sh");
 const MAKE_IMAGE: &str = include_str!("image.sh");
 /// The file system's size, in bytes.
 const BYTES: u64 = 2 << 30;
-/// Documentation and translations make it larger, and nothing else.
+/// Leaves out documentation and translations, which only make the disk larger.
 const OPTIONS: [&str; 8] = [
     "--variant=minbase",
     "--quiet",
@@ -39,11 +39,10 @@ pub struct DebianDisk {
     pub initrd: PathBuf,
 }
 
-/// The disk in the cache folder, which is made on first use, and anew when what it is to be made of has changed. It has to be copied
-/// before it is written.
+/// The disk in the cache folder. It is made on first use, and again after its recipe has changed. Copy it before it is written.
 ///
 /// # Errors
-/// A program is missing (`mmdebstrap`, `mkfs.ext4`, `qemu-img`, and `fakeroot` for users other than root), or fails.
+/// If a program is missing (`mmdebstrap`, `mkfs.ext4`, `qemu-img`, and `fakeroot` for users other than root), or fails.
 pub fn debian_disk() -> Result<DebianDisk, LabError> {
     let cache = cache_folder()?;
     fs::create_dir_all(&cache).map_err(LabError::file("create", &cache))?;
@@ -62,14 +61,14 @@ pub fn debian_disk() -> Result<DebianDisk, LabError> {
     })
 }
 
-/// All that the disk depends on, but for the versions of packages.
+/// Everything on which the disk depends, except for the versions of packages.
 fn recipe() -> String {
     let options = OPTIONS.join(" ");
     let suite = SUITE.join(" ");
     format!("{options}\n{PACKAGES}\n{suite}\n{BYTES}\n{CUSTOMIZE}\n{MAKE_IMAGE}")
 }
 
-/// Makes it beside its place, and then moves it there as a whole.
+/// Makes the disk beside its final place, and then moves it there as a whole.
 fn make(cache: &Path, folder: &Path) -> Result<(), LabError> {
     let work = tempfile::Builder::new()
         .prefix(".debian-disk-")
@@ -84,7 +83,7 @@ fn make(cache: &Path, folder: &Path) -> Result<(), LabError> {
         .arg(SUITE[0])
         .arg(&archive)
         .arg(SUITE[1]))?;
-    // Only root can unpack what belongs to others; fakeroot remembers to whom it would belong.
+    // Only root can unpack files of other owners; fakeroot remembers the owners that they would have.
     let mut shell = if rustix::process::geteuid().is_root() {
         Command::new("sh")
     } else {
@@ -117,7 +116,7 @@ fn run(command: &mut Command) -> Result<(), LabError> {
         .map_err(|error| failed(format!("{error}: {needed}")))?;
     match ran.status.code() {
         Some(0) => Ok(()),
-        // As a shell says that there is no such program.
+        // The status with which a shell reports a missing program.
         Some(127) => Err(failed(format!(
             "{}: {needed}",
             String::from_utf8_lossy(&ran.stderr).trim()

@@ -12,13 +12,12 @@ use super::Archive;
 use crate::LabError;
 use crate::kernels::{self, Kernel};
 
-/// Names that the builder itself, or the init script, puts there.
+/// Names that the builder itself, or the init script, uses.
 const NOT_LINKED: [&str; 2] = ["busybox", "init"];
 
 /// Builds an initramfs with busybox in `/bin`, an init script and more files.
 ///
-/// The script is `/init`, the guest's first process; it runs by busybox's
-/// shell with nothing mounted yet. Every applet is a link in `/bin`.
+/// The script is `/init`, the guest's first process. Busybox's shell runs it with nothing mounted yet. Every applet is a link in `/bin`.
 #[derive(Debug, Clone, Default)]
 pub struct InitramfsBuilder {
     init: Option<String>,
@@ -30,7 +29,7 @@ pub struct InitramfsBuilder {
 }
 
 impl InitramfsBuilder {
-    /// Busybox and the usual empty folders, without an init script.
+    /// Makes a builder with busybox and the usual empty folders, without an init script.
     pub fn new() -> Self {
         Self::default()
     }
@@ -55,7 +54,7 @@ impl InitramfsBuilder {
         self
     }
 
-    /// Adds a file or folder of the host at an absolute path; modes are kept.
+    /// Adds a file or folder of the host at an absolute path; keeps modes.
     #[must_use]
     pub fn add(mut self, source: impl Into<PathBuf>, destination: &str) -> Self {
         self.host_files
@@ -70,9 +69,8 @@ impl InitramfsBuilder {
         self
     }
 
-    /// Adds these modules of the kernel and all that they need as
-    /// `/modules/*.ko`, named so that `insmod` in the order of a shell's
-    /// pattern loads them. What the kernel has built in is left out.
+    /// Adds these modules of the kernel, and all modules that they need, as `/modules/*.ko`. Their names sort in the order in which
+    /// `insmod` has to load them, as a shell's pattern lists them. Modules that are built into the kernel are left out.
     #[must_use]
     pub fn modules(mut self, kernel: &Kernel, names: &[&str]) -> Self {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -80,19 +78,17 @@ impl InitramfsBuilder {
         self
     }
 
-    /// Whether to compress with gzip. Off by default: unpacking takes longer
-    /// in emulation than reading does.
+    /// Sets whether to compress with gzip. This is off by default, because in emulation unpacking takes longer than reading does.
     #[must_use]
     pub fn gzip(mut self, gzip: bool) -> Self {
         self.gzip = gzip;
         self
     }
 
-    /// The finished archive.
+    /// Builds the archive.
     ///
     /// # Errors
-    /// A file that cannot be read, a destination that is not an absolute plain
-    /// path, a module that the kernel lacks, or busybox that cannot be fetched.
+    /// If a file cannot be read, a destination is not an absolute plain path, the kernel lacks a module, or busybox cannot be fetched.
     pub fn build(&self) -> Result<Vec<u8>, LabError> {
         let mut archive = Archive::new();
         add_user_space(&mut archive, &kernels::busybox()?)?;
@@ -129,7 +125,7 @@ impl InitramfsBuilder {
     /// Builds the archive into a file.
     ///
     /// # Errors
-    /// As for [`InitramfsBuilder::build`], or the file cannot be written.
+    /// As for [`InitramfsBuilder::build`], or if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), LabError> {
         fs::write(path, self.build()?).map_err(LabError::file("write", path))
     }
@@ -141,7 +137,7 @@ fn add_user_space(archive: &mut Archive, busybox: &Path) -> Result<(), LabError>
         archive.folder(folder, 0o755)?;
     }
     archive.folder("/tmp", 0o1777)?;
-    // The kernel opens it for the first process, before anything is mounted.
+    // The kernel opens the console for the first process, before anything is mounted.
     archive.character_device("/dev/console", 0o600, 5, 1)?;
     archive.character_device("/dev/null", 0o666, 1, 3)?;
     archive.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
@@ -153,8 +149,8 @@ fn add_user_space(archive: &mut Archive, busybox: &Path) -> Result<(), LabError>
     Ok(())
 }
 
-/// The names busybox can be called by. It is a static program for this same
-/// architecture, so it can be asked here: quicker than linking in emulation.
+/// The names of busybox's applets. Busybox is a static program for this same architecture, so it can be asked here, which is quicker than
+/// linking in emulation.
 fn applets(busybox: &Path) -> Result<Vec<String>, LabError> {
     let listed = Command::new(busybox)
         .arg("--list")
@@ -174,8 +170,8 @@ fn applets(busybox: &Path) -> Result<Vec<String>, LabError> {
     Ok(names)
 }
 
-/// Adds a file, or a folder with all that is in it, keeping modes. A symbolic
-/// link is followed when it is named itself and kept when it lies in a folder.
+/// Adds a file, or a folder with everything in it, keeping modes. A symbolic link is followed if it is named itself, and kept if it is in a
+/// folder.
 pub(crate) fn add_host_file(
     archive: &mut Archive,
     source: &Path,
@@ -184,7 +180,7 @@ pub(crate) fn add_host_file(
     let metadata = fs::metadata(source).map_err(LabError::file("read", source))?;
     let mode = metadata.permissions().mode();
     if metadata.is_file() {
-        // The format's own bound; checked before so much is read.
+        // The format's own limit, checked before the file is read.
         if u32::try_from(metadata.len()).is_err() {
             let error = io::ErrorKind::FileTooLarge.into();
             return Err(LabError::file("put into an initramfs", source)(error));

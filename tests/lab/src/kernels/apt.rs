@@ -1,4 +1,4 @@
-//! Asking apt for Debian packages, as any user.
+//! Gets Debian packages from apt, as any user.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 
 use crate::LabError;
 
-/// Debian 12 has both kernel series that the lab wants. Other releases, and
-/// Ubuntu, do not: for them its archive is asked beside the machine's own.
+/// The sources of Debian 12, which has both kernel series that the lab needs. Other releases, and Ubuntu, do not, so they use these sources
+/// beside the machine's own.
 pub(super) const DEBIAN_12: &str = "\
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main
@@ -18,19 +18,19 @@ pub(super) const BACKPORTS: &str = "\
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main
 ";
 
-/// One set of package lists.
+/// A set of package lists.
 pub(super) struct Apt {
     options: Vec<String>,
 }
 
 impl Apt {
-    /// The machine's own lists, as they are.
+    /// The machine's own lists, without an update.
     pub(super) fn of_machine() -> Self {
-        // The sandbox user could not write into the caller's folder.
+        // The sandbox's user could not write into the caller's folder.
         Self::with(["APT::Sandbox::User=root".to_owned()])
     }
 
-    /// The lists of `sources` in a folder of ours, brought up to date.
+    /// The lists of `sources`, kept in `folder` and updated.
     pub(super) fn of_debian(folder: &Path, sources: &str) -> Result<Self, LabError> {
         let lists = folder.join("lists");
         let cache = folder.join("cache");
@@ -42,7 +42,7 @@ impl Apt {
         let place = |name: &str, path: &Path| format!("Dir::{name}={}", path.display());
         let apt = Self::with([
             "APT::Sandbox::User=root".to_owned(),
-            // On another release or architecture than the machine's.
+            // The machine may have another release or architecture.
             "APT::Architecture=amd64".to_owned(),
             "APT::Architectures=amd64".to_owned(),
             place("Etc::SourceList", &list),
@@ -80,7 +80,7 @@ impl Apt {
             .collect())
     }
 
-    /// Downloads a package into a folder and says what its file is called.
+    /// Downloads a package into a folder. Returns the path of its file.
     pub(super) fn download(&self, package: &str, folder: &Path) -> Result<PathBuf, LabError> {
         run(self
             .command("apt-get")
@@ -119,7 +119,7 @@ fn run(command: &mut Command) -> Result<Output, LabError> {
     }
 }
 
-/// The command as it would be typed.
+/// The command as a user would type it.
 fn shown(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())

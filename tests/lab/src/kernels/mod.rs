@@ -14,11 +14,10 @@ use kvmprof_initramfs::InitramfsError;
 use crate::LabError;
 use crate::qemu::Qemu;
 
-/// Names a kernel for the lab machine instead of Debian's: a path to a vmlinuz.
+/// The environment variable that names a kernel for the lab machine instead of Debian's: a path to a vmlinuz.
 const KERNEL_VARIABLE: &str = "KVMPROF_LAB_KERNEL";
 
-/// The kernel that the lab machine itself runs when none is named: the one in the environment's `KVMPROF_LAB_KERNEL`, or
-/// Debian's 6.1.
+/// The default kernel of the lab machine itself: the one that `KVMPROF_LAB_KERNEL` names, or Debian's 6.1.
 ///
 /// # Errors
 /// As for [`Kernel::from_image`] and [`kernels`].
@@ -29,11 +28,10 @@ pub(crate) fn kernel_for_lab() -> Result<Kernel, LabError> {
     }
 }
 
-/// Debian's cloud kernels that tests run under kvmprof: 6.1, then 6.12.
-/// Fetched on first use.
+/// Debian's cloud kernels that tests run under kvmprof: 6.1, then 6.12. They are fetched on first use.
 ///
 /// # Errors
-/// A package unknown to apt, or one that cannot be fetched.
+/// If apt doesn't know a package, or one cannot be fetched.
 pub fn kernels() -> Result<Vec<Kernel>, LabError> {
     Ok(vec![debian("6.1")?, debian("6.12")?])
 }

@@ -1,4 +1,4 @@
-//! Debian packages: fetched and unpacked once, into a cache of our own.
+//! Debian packages, fetched and unpacked once into the lab's own cache.
 
 use std::env;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ pub(super) enum Wanted<'a> {
     Busybox,
     /// passt, which gives guests a network.
     Passt,
-    /// The package of this name of Debian 12's backports, and no other.
+    /// The package of exactly this name in Debian 12's backports.
     Backport(&'static str),
 }
 
 impl Wanted<'_> {
-    /// Whether a package of this name will do.
+    /// Whether a package of this name is suitable.
     fn matches(&self, package: &str) -> bool {
         match self {
             Self::CloudKernel(series) => package
@@ -37,7 +37,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// For apt-cache, and for people: what such packages are called.
+    /// The pattern of such packages' names, for apt-cache and for messages.
     fn pattern(&self) -> String {
         match self {
             Self::CloudKernel(series) => {
@@ -53,11 +53,10 @@ impl Wanted<'_> {
     }
 }
 
-/// Where packages are kept: `KVMPROF_CACHE`, or `kvmprof` in `XDG_CACHE_HOME`
-/// or `~/.cache`.
+/// The folder for packages: `KVMPROF_CACHE`, or `kvmprof` in `XDG_CACHE_HOME` or `~/.cache`.
 ///
 /// # Errors
-/// [`LabError::NoCacheFolder`] when none of the three is set.
+/// [`LabError::NoCacheFolder`] if none of the three is set.
 pub fn cache_folder() -> Result<PathBuf, LabError> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     if let Some(cache) = variable("KVMPROF_CACHE") {
@@ -73,7 +72,7 @@ pub fn cache_folder() -> Result<PathBuf, LabError> {
 /// Debian's statically linked busybox. Fetched on first use.
 ///
 /// # Errors
-/// A package unknown to apt, or one that cannot be fetched.
+/// If apt doesn't know the package, or it cannot be fetched.
 pub fn busybox() -> Result<PathBuf, LabError> {
     let root = unpacked(&Wanted::Busybox)?;
     ["bin/busybox", "usr/bin/busybox"]
@@ -88,7 +87,7 @@ pub fn busybox() -> Result<PathBuf, LabError> {
 /// Debian's passt, which is linked to the C library. Fetched on first use.
 ///
 /// # Errors
-/// A package unknown to apt, or one that cannot be fetched.
+/// If apt doesn't know the package, or it cannot be fetched.
 pub fn passt() -> Result<PathBuf, LabError> {
     let path = unpacked(&Wanted::Passt)?.join("usr/bin/passt");
     if path.is_file() {
@@ -102,7 +101,7 @@ pub fn passt() -> Result<PathBuf, LabError> {
 /// The folder into which a package of Debian 12's backports is unpacked. Fetched on first use.
 ///
 /// # Errors
-/// A package that cannot be fetched.
+/// If the package cannot be fetched.
 pub(crate) fn backport(package: &'static str) -> Result<PathBuf, LabError> {
     unpacked(&Wanted::Backport(package))
 }
@@ -118,7 +117,7 @@ pub(super) fn unpacked(wanted: &Wanted) -> Result<PathBuf, LabError> {
     let lock_file = File::create(&lock).map_err(LabError::file("create", &lock))?;
     flock(&lock_file, FlockOperation::LockExclusive)
         .map_err(|error| LabError::file("lock", &lock)(error.into()))?;
-    // Another process may have been quicker; the lock goes with its file.
+    // Another process may have fetched it meanwhile. Dropping the file releases the lock.
     match newest_cached(&packages, wanted) {
         Some(found) => Ok(found),
         None => fetch(&packages, wanted),
@@ -134,7 +133,7 @@ fn newest_cached(packages: &Path, wanted: &Wanted) -> Option<PathBuf> {
     Some(packages.join(found))
 }
 
-/// Fetches from where the machine takes its packages, or else from Debian 12.
+/// Fetches a package from the machine's own sources, or else from Debian 12.
 fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
     if let Wanted::Backport(_) = wanted {
         let backports = Apt::of_debian(&packages.join(".apt-backports"), BACKPORTS)?;
@@ -149,8 +148,7 @@ fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
     fetch_by(&debian, packages, wanted)
 }
 
-/// Downloads and unpacks beside the final place, then renames: a download that
-/// breaks leaves nothing that looks whole.
+/// Downloads and unpacks beside the final place, then renames, so that an interrupted download leaves nothing that looks complete.
 fn fetch_by(apt: &Apt, packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
     let pattern = wanted.pattern();
     let package =

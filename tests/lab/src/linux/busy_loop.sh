@@ -1,3 +1,3 @@
 #!/bin/sh
-# Busy all the time, in user mode.
+# Runs all the time, in user mode.
 while :; do :; done

@@ -1,4 +1,4 @@
-# The guest under kvmprof; what it does and shows is its own.
+# Runs the guest under kvmprof. The guest itself profiles and prints.
 # Arguments: virtual CPUs of the guest, seconds.
 cpus=$1 seconds=$2 console=$LAB_OUT/console log=$LAB_OUT/kvmprof.log
 kvmprof run --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cpus "$cpus" --jitter \

@@ -1,11 +1,11 @@
-# First process of the profiled guest: a workload, the agent, and the tools on its nodes.
+# First process of the profiled guest: runs a workload, the agent, and the tools on its nodes.
 export PATH=/bin
 mount -t devtmpfs none /dev
 mount -t proc none /proc
 mount -t sysfs none /sys
 seconds=$(sed 's/.*seconds=\([0-9]*\).*/\1/' /proc/cmdline)
 
-# shown COMMAND: as somebody would type it.
+# shown COMMAND: prints the command as a user would type it, and runs it.
 shown() {
     echo "# $1"
     eval "$1"

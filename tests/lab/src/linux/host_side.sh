@@ -1,7 +1,7 @@
-# The guest under kvmprof, and a client beside it.
-# Arguments: virtual CPUs of the guest, seconds, what the client does: samples or recording.
+# Runs the guest under kvmprof, and a client beside it.
+# Arguments: virtual CPUs of the guest, seconds, and the client's output: samples or recording.
 cpus=$1 seconds=$2 client=$3 console=$LAB_OUT/console log=$LAB_OUT/kvmprof.log
-# boot: starts the guest and waits until it is up; else returns kvmprof's exit status.
+# boot: starts the guest and waits until it is up, or returns kvmprof's exit status.
 boot() {
     : >$console
     kvmprof run --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus "$cpus" --jitter \
@@ -14,7 +14,7 @@ boot() {
     done
 }
 
-# In one boot of some fifty, emulated processors make a kernel crash that is just patching itself (status 3).
+# In about one boot of fifty, emulated processors make a kernel crash while it patches its own code (status 3).
 tries=1
 until boot; do
     status=$?

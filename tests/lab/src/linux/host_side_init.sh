@@ -1,5 +1,4 @@
-# First process of the profiled guest: the workload, then its own `ps` less the
-# kernel's threads.
+# First process of the profiled guest: runs the workload, then prints its own `ps` without the kernel's threads.
 export PATH=/bin
 mount -t devtmpfs none /dev
 mount -t proc none /proc

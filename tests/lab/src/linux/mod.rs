@@ -1,4 +1,4 @@
-//! `cargo lab linux`: the main job on real input, on any machine.
+//! `cargo lab linux`: profiles a real kernel, on any machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,22 +9,22 @@ use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
 
 use crate::cli::LimitArguments;
 
-/// What runs in the guest that is profiled from the host, and in the lab around it.
+/// The scripts for profiling from the host: in the guest, and in the lab around it.
 const HOST_SIDE: Scripts = Scripts {
     guest: include_str!("host_side_init.sh"),
     lab: include_str!("host_side.sh"),
 };
-/// What runs in the guest that profiles itself, and in the lab around it.
+/// The scripts for a guest that profiles itself: in the guest, and in the lab around it.
 const GUEST_SIDE: Scripts = Scripts {
     guest: include_str!("guest_side_init.sh"),
     lab: include_str!("guest_side.sh"),
 };
-/// A program with symbols, from `part_time.c`; busybox has none.
+/// A program with symbols, from `part_time.c`; busybox has no symbols.
 const PART_TIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/part_time"));
 /// Modules that the agent needs in a guest.
 const AGENT_MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
 
-/// Where the lab's script leaves the recording.
+/// The name of the recording in the output folder.
 const RECORDING: &str = "recording";
 
 struct Scripts {
@@ -60,7 +60,7 @@ pub(crate) struct LinuxArguments {
 }
 
 impl LinuxArguments {
-    /// Profiles; the result is the exit status.
+    /// Profiles a kernel. Returns the exit status.
     pub(crate) fn run(self) -> Result<u8> {
         let kernel = match &self.kernel {
             Some(image) => Kernel::from_image(image)?,
@@ -107,13 +107,13 @@ impl LinuxArguments {
             .contents("/lab/guest.cpio", 0o644, guest.build()?)
             .command(["sh", "-c", scripts.lab, "sh", &cpus, &seconds, client])
             .forward_output();
-        // While the client samples, nothing is said.
+        // While the client samples, the lab prints nothing.
         let lab = self.limit.apply(lab, Duration::from_secs(self.seconds));
         let outcome = match lab.run() {
             Ok(outcome) => outcome,
             Err(error) => {
                 if error.traces().is_some() {
-                    // What was recorded until then is there, too.
+                    // The recording has the samples until then, too.
                     show_guest(&out.keep());
                 }
                 return Err(error.into());
@@ -129,7 +129,7 @@ impl LinuxArguments {
     }
 }
 
-/// What the guest and its kvmprof said last, as far as it came back from the lab.
+/// Prints the last output of the guest and of its kvmprof, as far as it came back from the lab.
 fn show_guest(out: &Path) {
     for (name, who) in [("console", "The guest"), ("kvmprof.log", "kvmprof")] {
         let said = kvmprof_lab::last_lines(&out.join(name));

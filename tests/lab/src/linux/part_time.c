@@ -1,4 +1,4 @@
-/* Busy for a while, a few calls deep in functions with names, then asleep for a while. */
+/* Runs for a while, a few calls deep in functions with names, then sleeps for a while. */
 
 #include <time.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@ enum { CARDS = 52, BUSY_NS = 100000000, ASLEEP_US = 100000 };
 static unsigned char cards[CARDS];
 static unsigned long state = 1;
 
-/* Numbers as Marsaglia's xorshift makes them. */
+/* Random numbers by Marsaglia's xorshift. */
 __attribute__((noinline)) unsigned long random_below(unsigned long limit)
 {
     for (int turn = 0; turn < 20; turn++) {

@@ -1,7 +1,7 @@
 jailed virtiofsd /lab/virtiofsd
 mkdir -p /run/work /run/other /run/empty /run/root/bin
 chmod 755 /lab/calls
-head -c 3000000 /dev/urandom >/run/work/file
+head -c 1000000 /dev/urandom >/run/work/file
 cp /run/work/file /run/other/
 cp /lab/calls /run/work/
 sha256sum /run/work/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
@@ -16,7 +16,7 @@ daemons() {
 }
 list() { (cd "$1" && find . -exec stat -c '%n %s %Y %Z' {} + | sort); }
 
-start folder --kernel /lab/vmlinuz-6.12 --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
+start folder --kernel /lab/vmlinux-6.12 --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
     --cmdline "console=ttyS0 $quick nowatchdog" --virtiofsd /run/jailed-virtiofsd \
     --share /run/work=work --share /run/other=other,readonly
 says "calls runs"

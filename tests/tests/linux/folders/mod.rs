@@ -36,7 +36,7 @@ fn run() -> Finished {
         Scenario::new()
             .memory(LAB_MEMORY_MIB)
             .kernel("vmlinuz-6.1", &old)
-            .kernel("vmlinuz-6.12", &new)
+            .unpacked_kernel("vmlinux-6.12", &new)
             .folder("modules", modules.path())
             .program_with_libraries("virtiofsd", &virtiofsd())
             .program_contents("calls", &calls.file)

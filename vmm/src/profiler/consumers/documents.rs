@@ -7,8 +7,8 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::Handle;
 use kvmprof_recording::{Room, Share};
 
-/// The bytes of all documents of pmc at most that have been begun and aren't read to their last byte. The guest alone, with its handles of two ports, can't
-/// have so many.
+/// Maximum size in bytes of all documents of pmc that have been begun and aren't read to their last byte. The guest alone, with its handles
+/// of two ports, can't have so many.
 pub const MAX_DOCUMENT_BYTES: usize = 32 << 20;
 
 /// The documents that are being read, by their handles.
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(documents.read(handle, 0), b"");
         assert_eq!(documents.read(handle, 3), b"abc");
         assert_eq!(documents.read(handle, 3), b"de");
-        // What has been read takes no room, though its end hasn't been.
+        // A document that has been read takes no room, even if its end hasn't been read.
         assert_eq!(documents.room.left(), MAX_DOCUMENT_BYTES);
         assert!(documents.has(handle));
         assert_eq!(documents.read(handle, 0), b"");

@@ -113,7 +113,7 @@ mod tests {
 
     const PID: i32 = 7;
 
-    /// A call for so many samples of the process, or for nothing.
+    /// A call for this many samples of the process, or for none.
     fn call(samples: u64, flags: u32) -> Call {
         Call {
             function: Function::Pcsample,
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// A profile of so many samples, or one that nothing is stored for.
+    /// A profile of this many samples, or one for which nothing is stored.
     fn kept(samples: u64, flags: u32) -> Kept {
         let processes = Arc::<ProfiledProcesses>::default();
         let watch = Watch::begin(&processes, PID).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         kept.follow();
         instance.programs += 1;
         kept.watch.process().meet(&instance, 30);
-        // Those were in the rings when the end was noticed, and are drained after that.
+        // These ticks were in the rings when the end was detected, and are drained after that.
         kept.feed(&tick(30), 1);
         kept.follow();
         assert!(kept.profile.is_on());
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(kept.profile.status().state, State::Ended);
     }
 
-    /// Of a clock at 1000 Hz every tenth tick of a vCPU counts, whosever it is.
+    /// With a clock at 1000 Hz, every tenth tick of a vCPU counts, whichever process it is of.
     #[test]
     fn ticks_of_others_need_not_be_fed() {
         let (mut kept, mut passed) = (kept(1000, 0), PassedTicks::default());

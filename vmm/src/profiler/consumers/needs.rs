@@ -1,4 +1,4 @@
-//! What consumers need of the clocks, and what comes of it together.
+//! The needs of consumers of the clocks, and the setting that serves all of them.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use kvmprof_recording::StackParts;
 use super::Client;
 use crate::clock::{ClockSetting, TickSource};
 
-/// What looks at the guest's tasks a consumer needs.
+/// The looks at the guest's tasks that a consumer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookNeeds {
-    /// The time between two of them.
+    /// The time between two looks.
     pub period: Duration,
-    /// Which tasks each has at least.
+    /// The tasks that each look has at least.
     pub scope: TaskScope,
 }
 
 impl LookNeeds {
-    /// Looks that serve both.
+    /// The looks that serve both.
     pub fn with(self, other: Self) -> Self {
         Self {
             period: self.period.min(other.period),
@@ -27,14 +27,14 @@ impl LookNeeds {
     }
 }
 
-/// What a consumer needs of the clocks at this moment.
+/// The present needs of a consumer of the clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockNeeds {
-    /// What makes the ticks that it counts; `None`: it counts nothing.
+    /// The source of the ticks that it counts; `None` if it counts nothing.
     pub source: Option<TickSource>,
-    /// Whether it counts for the guest alone: what makes the host's ticks goes before `source`.
+    /// Whether it counts for the guest alone. The source of the host's ticks has priority over `source` then.
     pub gives_way: bool,
-    /// Whether others of the host needn't take `source`: theirs goes before it.
+    /// Whether other consumers of the host needn't take `source`. Theirs has priority then.
     pub yields: bool,
     /// Whether a guest that is held may start.
     pub starts_guest: bool,
@@ -44,38 +44,38 @@ pub struct ClockNeeds {
     pub stacks: StackParts,
     /// Whether it needs the mappings of processes.
     pub processes: bool,
-    /// Whether something is done on the vCPU's thread at each tick.
+    /// Whether the vCPU's thread has work to do at each tick.
     pub exits: bool,
-    /// The looks at the guest's tasks; `None`: none.
+    /// The looks at the guest's tasks; `None` for no looks.
     pub looks: Option<LookNeeds>,
 }
 
-/// What all consumers need at one moment, so that each has to look only once.
+/// The needs of all consumers at one moment, which are collected only once.
 #[derive(Clone, Debug)]
 pub struct AllNeeds {
-    /// By the consumers' indexes.
+    /// The needs, by the consumers' indexes.
     pub(super) each: Vec<ClockNeeds>,
-    /// The clock's rate while only the guest counts, in Hz at most.
+    /// The clock's maximum rate while only the guest counts, in Hz.
     pub(super) guest_max_hz: u32,
 }
 
 impl AllNeeds {
-    /// What makes the ticks that they count; `None` while none does. Whoever starts to count while others do takes
-    /// theirs, or can't start; but the host's clients needn't take the guest's.
+    /// The source of the ticks that all consumers count; `None` if none counts. A consumer that begins to count while others do takes their
+    /// source, or can't begin. But the host's clients needn't take the guest's source.
     pub fn source(&self) -> Option<TickSource> {
         let mut all = self.each.iter();
         let yielding = || all.find(|needs| needs.yields)?.source;
         self.source_for(Client::Host).or_else(yielding).or_else(|| {
             let source = self.each.iter().find_map(|needs| needs.source)?;
             match source {
-                // One that was the host's choice, who has left.
+                // The rate may be the choice of a client of the host that has left.
                 TickSource::Clock(hz) => TickSource::clock(hz.min(self.guest_max_hz)),
                 TickSource::Event(_) => Some(source),
             }
         })
     }
 
-    /// What makes the ticks to which `client` has to keep.
+    /// The source of ticks that `client` has to use.
     pub fn source_for(&self, client: Client) -> Option<TickSource> {
         match client {
             Client::Host => (self.each.iter())
@@ -90,7 +90,7 @@ impl AllNeeds {
         self.any_other(index, |needs| needs.source.is_some())
     }
 
-    /// Whether a consumer other than `index` counts to whose source `client` has to keep.
+    /// Whether a consumer other than `index` counts, so that `client` has to use its source.
     pub fn others_bind(&self, index: usize, client: Client) -> bool {
         self.any_other(index, |needs| {
             needs.source.is_some() && (client == Client::Guest || !needs.gives_way && !needs.yields)
@@ -102,7 +102,7 @@ impl AllNeeds {
         all.any(|(other, needs)| other != index && is_it(needs))
     }
 
-    /// The looks at the guest's tasks that serve all of them.
+    /// The looks at the guest's tasks that serve all consumers.
     pub fn looks(&self) -> Option<LookNeeds> {
         let looks = self.each.iter().filter_map(|needs| needs.looks);
         looks.reduce(LookNeeds::with)
@@ -113,7 +113,7 @@ impl AllNeeds {
         self.each.iter().any(|needs| needs.starts_guest)
     }
 
-    /// The setting of the clocks that serves all of them.
+    /// The setting of the clocks that serves all consumers.
     pub fn setting(&self) -> ClockSetting {
         let mut setting = ClockSetting {
             source: self.source(),

@@ -18,12 +18,12 @@ use crate::clock::TickSource;
 pub struct PcsConsumer {
     client: Client,
     pcs: Pcs,
-    /// The event that makes the ticks since it was opened; `None`: the clock does.
+    /// The event that has made the ticks since the open; `None` for the clock.
     event: Option<SamplingEvent>,
 }
 
 impl PcsConsumer {
-    /// That of `client`, for a guest with `vcpus` vCPUs.
+    /// The device of `client`, for a guest with `vcpus` vCPUs.
     pub fn new(client: Client, vcpus: u16) -> Self {
         Self {
             client,
@@ -56,7 +56,7 @@ impl Consumer for PcsConsumer {
         ClockNeeds {
             source: self.source(),
             gives_way: self.client == Client::Guest,
-            // Before its first PROF_* nothing is gathered, so that the guest's first instructions would be missed.
+            // Before the first PROF_*, nothing is gathered, so the guest's first instructions would be missed.
             starts_guest: self.pcs.is_gathering(),
             process_group: self.pcs.wants_process_group(),
             ..ClockNeeds::default()
@@ -69,7 +69,7 @@ impl Consumer for PcsConsumer {
 
     fn follow(&mut self, source: Option<TickSource>) {
         if self.client == Client::Guest && self.source().is_some_and(|own| source != Some(own)) {
-            // Its samples would be of two rates, and nothing in them says so.
+            // The samples would have two rates, without a mark of the change.
             self.pcs.stop();
         }
     }
@@ -121,7 +121,7 @@ impl Device for PcsConsumer {
             Request::Open { minor } if minor != 0 || context.has_ended => {
                 return Err(Errno::ENXIO);
             }
-            // Ticks from before the open belong to nobody.
+            // Ticks from before the open don't belong to any client.
             Request::Open { .. } => TicksBefore::All,
             Request::Read { .. } => TicksBefore::Any,
             Request::Ioctl {
@@ -136,7 +136,7 @@ impl Device for PcsConsumer {
                 {
                     return Err(Errno::EPERM);
                 }
-                // Somebody else's clock too, or none.
+                // Other consumers use the clock, too, or no clock is used.
                 Some(ClockRequest::Rate(_)) if context.is_shared || self.event.is_some() => {
                     return Err(Errno::EBUSY);
                 }

@@ -1,4 +1,4 @@
-//! pmc: calls of clients, and what the vCPUs' threads have counted for processes (`crate::counters`).
+//! pmc: calls of clients, and the counts that the vCPUs' threads have made for processes (`crate::counters`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,36 +26,36 @@ use super::{
 use crate::clock::TickSource;
 use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
 
-/// Maximum number of clients that have all processes counted: each may take most of a megabyte, and as much for its document.
+/// Maximum number of clients that count for all processes: the account of each may take most of a megabyte, and its document as much.
 const MAX_ACCOUNTS: usize = 32;
 
-/// The device, and what clients have open.
+/// The device, and the handles that clients have open.
 #[derive(Debug)]
 pub struct PmcConsumer {
     pmc: Pmc,
     counts: Arc<ProcessCounts>,
-    /// What clients have open, most of which may stand for nothing: none costs a tick or another request anything.
+    /// The handles that clients have open. There may be very many, and they cost no time at ticks or at other requests.
     open: BTreeSet<Handle>,
-    /// Those that have all processes counted, [`MAX_ACCOUNTS`] at most.
+    /// The accounts of handles that count for all processes, [`MAX_ACCOUNTS`] at most.
     accounts: BTreeMap<Handle, Account>,
     documents: Documents,
-    /// The bits of the counters that count for processes which have counters themselves, and of all that count for any.
+    /// The bits of the counters that count for processes with counters of their own, and of all counters that count.
     processes_wanted: u32,
     wanted: u32,
-    /// The processes that have counters and were met.
+    /// The processes that have counters and have been found.
     instances: BTreeMap<ProcessKey, ProcessInstance>,
     watched: Vec<KnownProcess>,
-    /// What made the ticks when the first process began to count for itself, and when the first client of the host had all
-    /// processes counted. That one needn't take the guest's.
+    /// The sources of ticks when the first process began to count for itself, and when the first client of the host began to count for all
+    /// processes. The latter needn't be the guest's.
     guests_source: Option<TickSource>,
     hosts_source: Option<TickSource>,
-    /// Whether the host had a counter's overflow make ticks, rather than the guest.
+    /// Whether the overflow of a counter that makes ticks was started by the host, and not by the guest.
     profiles_for_host: bool,
     ledger: Ledger,
 }
 
 impl PmcConsumer {
-    /// That of a guest whose vCPUs' threads count in `counts`.
+    /// The device of a guest whose vCPUs' threads count in `counts`.
     pub fn new(counts: Arc<ProcessCounts>) -> Self {
         Self {
             pmc: Pmc::default(),
@@ -74,7 +74,7 @@ impl PmcConsumer {
         }
     }
 
-    /// Takes in what the vCPUs' threads have counted and found.
+    /// Takes what the vCPUs' threads have counted and found.
     fn absorb(&mut self) {
         let Self {
             pmc,
@@ -104,7 +104,7 @@ impl PmcConsumer {
         }
     }
 
-    /// Has the vCPUs' threads count what is wanted now, and watch those who have counters.
+    /// Makes the vCPUs' threads count what is needed now, and watch the processes that have counters.
     fn follow(&mut self) {
         let mut instances = BTreeMap::new();
         let mut watched = Vec::new();
@@ -157,7 +157,7 @@ impl PmcConsumer {
         })
     }
 
-    /// Whether the host has had a counter's overflow make ticks, and it does.
+    /// Whether a counter's overflow makes ticks, and the host has started that.
     fn profiles_for_host(&self) -> bool {
         self.profiles_for_host && self.pmc.profiling().is_some()
     }
@@ -166,7 +166,7 @@ impl PmcConsumer {
         let is_host = context.client == Client::Host;
         let uses = self.pmc.kernel_uses();
         if is_host && !self.profiles_for_host() {
-            // What the guest has started stands in nobody's way.
+            // What the guest has started doesn't block the host.
             self.pmc.stop_profiling();
         }
         let called = self.check_source(call, context);
@@ -178,7 +178,7 @@ impl PmcConsumer {
         called
     }
 
-    /// Whether what `call` has make the ticks may do so.
+    /// Checks that the source of ticks that `call` asks for may make them.
     fn check_source(&self, call: &Call, context: &Context<'_>) -> Result<(), Errno> {
         if self.pmc.profiling().is_some() {
             return Ok(());
@@ -268,7 +268,7 @@ fn asks_for_children(data: &[u8]) -> bool {
     })
 }
 
-/// What was counted of each process.
+/// The counts of each process.
 fn processes(account: &Account) -> Vec<ProcessCounters> {
     let process = |(key, row): (&ProcessKey, &Row)| {
         let counts = CounterId::ALL.into_iter().zip(row.counts);
@@ -283,10 +283,10 @@ fn processes(account: &Account) -> Vec<ProcessCounters> {
     account.rows().map(process).collect()
 }
 
-/// What counts on this host.
+/// The counts of this host.
 struct HostTotals<'a> {
     counters: &'a MachineCounters,
-    /// How many ticks each vCPU's clock has made.
+    /// The number of ticks that each vCPU's clock has made.
     ticks: Vec<u64>,
 }
 
@@ -389,7 +389,7 @@ impl Device for PmcConsumer {
         let ticks = match *request {
             Request::Open { minor } if minor != 0 => return Err(Errno::ENXIO),
             Request::Open { .. } | Request::Close => TicksBefore::Any,
-            // The rest of what was made then.
+            // The read continues a document that has been made already.
             Request::Read { .. } if self.documents.has(handle) => TicksBefore::Any,
             Request::Read { .. } => TicksBefore::All,
             // Counts of a process that has just ended are its parent's.
@@ -451,7 +451,7 @@ impl Device for PmcConsumer {
 mod tests {
     use super::*;
 
-    /// A host that can count all.
+    /// A host that can count everything.
     struct Host;
 
     impl Totals for Host {

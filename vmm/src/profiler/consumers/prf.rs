@@ -21,14 +21,14 @@ use crate::clock::TickSource;
 pub struct PrfConsumer {
     client: Client,
     prf: Prf,
-    /// What made the ticks when a minor was last turned on.
+    /// The source of ticks when a minor was turned on last.
     source: Option<TickSource>,
     rates: RateCheck,
     open: BTreeMap<Handle, u16>,
 }
 
 impl PrfConsumer {
-    /// That of `client`, for a guest with `vcpus` vCPUs; a table may have `max_addresses` addresses.
+    /// The device of `client`, for a guest with `vcpus` vCPUs. A table may have `max_addresses` addresses.
     pub fn new(client: Client, vcpus: u16, max_addresses: usize) -> Self {
         Self {
             client,
@@ -43,7 +43,7 @@ impl PrfConsumer {
         self.open.get(&handle).copied().ok_or(Errno::EBADF)
     }
 
-    /// A minor is turned on: it starts with the ticks from now on, of whatever makes them.
+    /// Uses `source` from now on, because a minor is turned on.
     fn take_ticks_of(&mut self, source: Option<TickSource>) {
         self.source = source;
         let hz = ticks_a_second(source, RATE_HZ);

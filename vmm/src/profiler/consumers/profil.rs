@@ -1,4 +1,4 @@
-//! profil and pcsample: calls of clients, and the profiles whose buffers are kept for them.
+//! profil and pcsample: calls of clients, and the profiles whose buffers are kept for clients.
 //!
 //! Ticks of other profiles are stored by the vCPUs' threads (`crate::profil`).
 
@@ -23,40 +23,40 @@ use super::{
 use crate::clock::TickSource;
 use crate::profil::{ProfiledProcesses, Watch};
 
-/// Maximum number of bytes of all buffers that are kept for the host's clients, and of those for the guest.
+/// Maximum size in bytes of all buffers that are kept for the host's clients, and of those that are kept for the guest.
 const MAX_MEMORY: usize = 64 << 20;
 
-/// Between two looks for processes that have ended some time ago.
+/// The time between two checks for processes that ended some time ago.
 const FORGET_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the last call of a handle was for.
+/// The effect of the last call of a handle.
 #[derive(Clone, Copy, Debug)]
 enum Open {
-    /// There was none.
+    /// There was no call.
     Idle,
-    /// A process, which has the buffer.
+    /// A profile whose buffer the process has.
     Process(i32),
-    /// A process whose buffer is kept here.
+    /// A profile of this process whose buffer is kept here.
     Kept(i32),
 }
 
-/// All that clients have open.
+/// The device, and the handles that clients have open.
 #[derive(Debug)]
 pub struct ProfilConsumer {
     processes: Arc<ProfiledProcesses>,
-    /// Clients may have very many, and those without a buffer cost a tick nothing.
+    /// The handles. There may be very many, and those without a buffer cost no time at ticks.
     open: BTreeMap<Handle, Open>,
-    /// Those whose buffers are kept, by their processes: each tick is for those of one process at most.
+    /// The kept buffers, by process, so that a tick is only passed to those of its process.
     kept: BTreeMap<(i32, Handle), Kept>,
     passed: PassedTicks,
-    /// What made the ticks at the last call that turned something on.
+    /// The source of ticks at the last call that turned a profile on.
     source: Option<TickSource>,
     rates: RateCheck,
     forgotten: Instant,
 }
 
 impl ProfilConsumer {
-    /// Has ticks of `processes` stored.
+    /// The device, which stores ticks of `processes`.
     pub fn new(processes: Arc<ProfiledProcesses>) -> Self {
         Self {
             processes,
@@ -99,8 +99,8 @@ impl ProfilConsumer {
         Ok(0)
     }
 
-    /// Has process `pid` watched: by what watches it for `handle` already, so that no end goes unnoticed between two
-    /// calls. A call that fails changes nothing.
+    /// Watches process `pid`. An existing watch of `handle` is used again, so that no end is missed between two calls. A call that fails
+    /// changes nothing.
     fn watch(&mut self, handle: Handle, pid: i32) -> Result<Watch, Errno> {
         match self.kept.remove(&(pid, handle)) {
             Some(kept) => Ok(kept.into_watch()),
@@ -108,7 +108,7 @@ impl ProfilConsumer {
         }
     }
 
-    /// `handle` stands for `open` from now on; what was kept for it is thrown away.
+    /// Sets the object of `handle`, and drops the buffer that was kept for it.
     fn replace(&mut self, handle: Handle, open: Open) {
         if let Some(Open::Kept(pid)) = self.open.insert(handle, open) {
             self.kept.remove(&(pid, handle));
@@ -122,7 +122,7 @@ impl ProfilConsumer {
         may.then_some(()).ok_or(Errno::EINVAL)
     }
 
-    /// Checks that there is memory for the buffer of `call`, in place of the one of `handle`.
+    /// Checks that there is memory for the buffer of `call`, which replaces that of `handle`.
     fn check_memory(&self, handle: Handle, client: Client, call: &Call) -> Result<(), Errno> {
         let size = KeptProfile::size(call)?;
         let others = self
@@ -147,7 +147,7 @@ impl ProfilConsumer {
     fn status_of(&self, handle: Handle) -> Result<Vec<u8>, Errno> {
         let status = match (self.kept_for(handle)?, self.open.get(&handle)) {
             (Some(kept), _) => kept.profile.status(),
-            // One that was forgotten, or that the call has turned off before it was ever on.
+            // The process was forgotten, or the call turned it off before it was ever on.
             (None, Some(Open::Process(pid))) => self.processes.status(*pid).unwrap_or_default(),
             (None, _) => return Err(Errno::EINVAL),
         };
@@ -183,7 +183,7 @@ impl Consumer for ProfilConsumer {
         let mut kept = self.kept.values();
         ClockNeeds {
             source: self.source.filter(|_| is_on),
-            // A process that has the buffer itself is the guest's, whoever has had it profiled.
+            // If the process has the buffer, the profile is the guest's, whichever client started it.
             gives_way: !kept.any(|kept| kept.client == Client::Host && kept.profile.is_on()),
             starts_guest: is_on,
             exits: true,
@@ -266,7 +266,7 @@ impl Device for ProfilConsumer {
                 return Err(Errno::ENXIO);
             }
             Request::Open { .. } | Request::Close => TicksBefore::Any,
-            // A call acts at its own time, and what is read is of the time of the read.
+            // A call acts at its own time, and a read returns the state at the time of the read.
             Request::Read { .. } | Request::Ioctl { .. } => TicksBefore::All,
         };
         Ok(Preparation::ticks(ticks))

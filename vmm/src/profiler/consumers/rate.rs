@@ -1,9 +1,9 @@
-//! Rates of the clock for consumers that count at a rate of their own.
+//! Rates of the clock, for consumers that count at a rate of their own.
 
 use crate::clock::TickSource;
 
-/// How often ticks of `source` come for a consumer that counts `rate_hz` times a second, in Hz: all of an event count, as of
-/// a clock at that rate. 0: there are none.
+/// The rate in Hz of the ticks of `source` for a consumer that counts `rate_hz` times a second. All ticks of an event count, like those of
+/// a clock at that rate. 0 if there are no ticks.
 pub(super) fn ticks_a_second(source: Option<TickSource>, rate_hz: u32) -> u32 {
     match source {
         Some(TickSource::Event(_)) => rate_hz,
@@ -12,7 +12,7 @@ pub(super) fn ticks_a_second(source: Option<TickSource>, rate_hz: u32) -> u32 {
     }
 }
 
-/// Whether a consumer that has counted `rate_hz` times a second by `own` can go on when `source` makes the ticks.
+/// Whether a consumer that has counted `rate_hz` times a second by `own` can continue when `source` makes the ticks.
 pub(super) fn can_follow(
     own: Option<TickSource>,
     source: Option<TickSource>,
@@ -24,19 +24,19 @@ pub(super) fn can_follow(
     }
 }
 
-/// How many rates that won't do the log tells of.
+/// Maximum number of unusable rates that are logged.
 const MAX_WARNED: usize = 16;
 
-/// Checks rates of the clock, and tells in the log of those that won't do.
+/// Checks rates of the clock, and logs the unusable ones.
 #[derive(Debug, Default)]
 pub(super) struct RateCheck {
-    /// The rates that the log has told of, in Hz.
+    /// The rates that have been logged, in Hz.
     warned_hz: Vec<u32>,
 }
 
 impl RateCheck {
-    /// Whether ticks of a clock at `hz` can be counted `rate_hz` times a second. If not, the log has that `who` (`prf
-    /// counts`) needs it, once for each rate and for [`MAX_WARNED`] rates: a client or a guest may go on trying.
+    /// Whether ticks of a clock at `hz` can be counted `rate_hz` times a second. If not, logs that `who` (`prf counts`) needs it. Each rate
+    /// is logged once, and [`MAX_WARNED`] rates at most, because a client or a guest may repeat its attempts.
     pub(super) fn divides(&mut self, hz: u32, rate_hz: u32, who: &str) -> bool {
         if hz != 0 && hz.is_multiple_of(rate_hz) {
             return true;

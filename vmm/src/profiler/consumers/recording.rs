@@ -1,4 +1,4 @@
-//! What recordings say of the machine and of the guest's kernel.
+//! The information in recordings on the machine and on the guest's kernel.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,14 +16,14 @@ use crate::profiler::{ClockPlan, MachineInfo};
 /// The looks at the guest's tasks that a recording has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookPlan {
-    /// Ticks of the clock between two of them.
+    /// Number of ticks of the clock between two looks.
     pub ticks: u32,
-    /// Which tasks they have.
+    /// The tasks that the looks have.
     pub scope: TaskScope,
 }
 
 impl LookPlan {
-    /// One at all tasks every so many `ticks`.
+    /// A look at all tasks every `ticks` ticks.
     pub fn all(ticks: u32) -> Self {
         Self {
             ticks,
@@ -32,13 +32,13 @@ impl LookPlan {
     }
 }
 
-/// Chooses the looks at the guest's tasks that one recording takes: others may want more of them.
+/// Chooses the looks at the guest's tasks that one recording takes, because other recordings may need more looks.
 #[derive(Debug)]
 pub struct LookPace {
-    /// In ns.
+    /// The time between two looks, in ns.
     period: u64,
     scope: TaskScope,
-    /// When the next one is due, in ns of CLOCK_MONOTONIC.
+    /// The time of the next look, in ns of CLOCK_MONOTONIC.
     due: u64,
 }
 
@@ -54,7 +54,7 @@ impl LookPace {
         })
     }
 
-    /// The looks that there must be for it.
+    /// The looks that the recording needs.
     pub fn needs(&self) -> LookNeeds {
         LookNeeds {
             period: Duration::from_nanos(self.period),
@@ -62,7 +62,7 @@ impl LookPace {
         }
     }
 
-    /// Whether the look at `time` is one of those. One that comes a little early is.
+    /// Whether the recording takes the look at `time`. It takes a look that is a little early, too.
     pub fn takes(&mut self, time: u64) -> bool {
         let is_due = time.saturating_add(self.period / 4) >= self.due;
         if is_due {
@@ -101,18 +101,18 @@ pub fn recording_info(
     }
 }
 
-/// Where the names of functions come from.
+/// The sources of the names of functions.
 pub struct SymbolSources<'a> {
     /// The texts of the guest's kernel.
     pub kernel_text: &'a mut KernelText,
-    /// What is known of the guest.
+    /// The knowledge of the guest.
     pub knowledge: &'a GuestKnowledge,
     /// The functions of the host, if samples have its stacks.
     pub host: Option<&'a HostStacks>,
 }
 
-/// Gives `recording` what it lacks of the kernel's functions and its modules', of the host's, and of the names of locks, as far as that is
-/// known.
+/// Adds to `recording` what it lacks of the functions of the kernel, of its modules and of the host, and of the names of locks, as far as
+/// they are known.
 pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSources<'_>) {
     let SymbolSources {
         kernel_text,
@@ -144,7 +144,7 @@ pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSour
     }
 }
 
-/// The block about the guest's kernel, once it is known where that runs.
+/// The block about the guest's kernel, once the kernel is located.
 fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
     let linux = knowledge.linux()?;
     let info = KernelInfo {
@@ -166,7 +166,7 @@ mod tests {
     use kvmprof_recording::file::{FileOptions, FileSink, Recording};
     use kvmprof_recording::{LockWait, Sample, Ticks};
 
-    /// Gives `recording` what is known of `guest`.
+    /// Adds to `recording` what is known of `guest`.
     fn add_known(
         recording: &mut Encoder<FileSink>,
         kernel_text: &mut KernelText,
@@ -195,7 +195,7 @@ mod tests {
         let mut kernel_text = KernelText::default();
         let slide = guest.knowledge.slide().unwrap();
         let variable = TEXT.wrapping_add(offsets::MODULES).wrapping_add(slide);
-        // Twice the same one, one beside the image, and one that is code.
+        // One lock twice, one outside the image, and one that is code.
         for address in [
             variable + 4,
             0xffff_8880_0000_1000,
@@ -230,7 +230,7 @@ mod tests {
         let path = folder.path().join("recording");
         let mut recording = begin(&path);
         let mut kernel_text = KernelText::default();
-        // Nobody knows yet where the kernel is.
+        // The kernel hasn't been located yet.
         add_known(&mut recording, &mut kernel_text, &guest);
         assert!(recording.wants_kernel());
         guest.knowledge.locate(&guest.memory, &guest.user());

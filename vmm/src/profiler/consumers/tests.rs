@@ -3,7 +3,7 @@ use kvmprof_recording::StackParts;
 use super::*;
 use crate::clock::ClockSetting;
 
-/// Needs what it is told to, and counts.
+/// A consumer with these needs.
 #[derive(Default)]
 struct Counter {
     needs: ClockNeeds,
@@ -33,7 +33,7 @@ fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
 
 #[test]
 fn while_nobody_counts_the_clocks_stand_still() {
-    // What one needs that doesn't count costs nothing.
+    // The needs of a consumer that doesn't count cost nothing.
     let idle = ClockNeeds {
         process_group: true,
         processes: true,
@@ -72,14 +72,14 @@ fn the_setting_serves_all_who_count() {
     };
     assert_eq!(all.needs().setting(), expected);
     assert!(all.needs().start_guest());
-    // Behind the seven that are always there.
+    // The indexes follow those of the seven consumers that always exist.
     assert!(all.needs().others_count(7) && all.needs().others_count(8));
     let alone = consumers([first]);
     assert!(!alone.needs().others_count(7) && !alone.needs().start_guest());
     assert_eq!(alone.needs().setting().stacks, stacks(true, false));
 }
 
-/// As pmc does it: one that has an event make the ticks, whether somebody else counts or not.
+/// The consumer has an event as its source, as pmc can, whether other consumers count or not.
 #[test]
 fn an_event_is_the_source_of_all() {
     let event = "exits:10".parse().map(TickSource::Event).unwrap();
@@ -123,7 +123,7 @@ fn the_hosts_source_goes_before_the_guests() {
     assert!(both.needs().others_bind(0, Client::Host));
 }
 
-/// The guest had joined a client of the host that has left.
+/// The guest has used the clock of a client of the host that has left.
 #[test]
 fn the_guest_alone_has_no_faster_clock_than_the_host_allows() {
     let joined = ClockNeeds {
@@ -159,7 +159,7 @@ fn devices_are_found_by_their_numbers() {
     }
 }
 
-/// The host's clients, then those of them that give way, then the guest.
+/// The order is: clients of the host, clients of the host that give way, the guest.
 #[test]
 fn who_gives_way_to_the_host_goes_before_the_guest() {
     let counts = |hz, gives_way, yields| ClockNeeds {

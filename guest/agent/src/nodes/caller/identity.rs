@@ -1,23 +1,23 @@
-//! Who calls, and when.
+//! The identity of a caller, and the time of the call.
 
 use std::fs::File;
 use std::io::Read;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Bytes of `/proc/PID/status`, at most.
+/// Maximum number of bytes of `/proc/PID/status` that are read.
 const STATUS_MAX: u64 = 64 << 10;
 
-/// The process of a thread, as this process's `/proc` numbers it.
+/// The process of a thread, by its id in this process's `/proc`.
 pub(super) fn process_of(thread: u32) -> Option<i32> {
-    // A caller in another pid namespace has no number here.
+    // A caller in a pid namespace that this one doesn't contain has no id here.
     if thread == 0 {
         return None;
     }
     status_of(&thread.to_string(), "Tgid:")?.trim().parse().ok()
 }
 
-/// What `/proc/PROCESS/status` says behind `name`.
+/// The text after `name` in `/proc/PROCESS/status`.
 pub(super) fn status_of(process: &str, name: &str) -> Option<String> {
     let file = File::open(format!("/proc/{process}/status")).ok()?;
     let mut text = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn status_of(process: &str, name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// The time of CLOCK_MONOTONIC, in ns.
 pub(super) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -11,11 +11,10 @@ pub(super) struct Part {
     pub length: usize,
 }
 
-/// The contents of parts of the thread's memory, one after the other, which are `total` bytes
-/// (process_vm_readv(2)).
+/// The contents of parts of the thread's memory, concatenated, `total` bytes together (process_vm_readv(2)).
 ///
 /// # Errors
-/// EFAULT when not all of it is there, another when it may not be looked into.
+/// EFAULT if a part isn't mapped, other errors if the memory may not be read.
 pub(super) fn memory(thread: u32, parts: &[Part], total: usize) -> Result<Vec<u8>, Errno> {
     let thread = i32::try_from(thread).map_err(|_| Errno::EINVAL)?;
     let mut bytes = vec![0_u8; total];
@@ -32,8 +31,8 @@ pub(super) fn memory(thread: u32, parts: &[Part], total: usize) -> Result<Vec<u8
         .collect();
     let count = libc::c_ulong::try_from(remote.len()).map_err(|_| Errno::EINVAL)?;
     let (local, remote) = (&raw const local, remote.as_ptr());
-    // SAFETY: `local` is `bytes`, which nobody else uses meanwhile, and `remote` has `count` elements.
-    // These are addresses of another process, which the kernel checks.
+    // SAFETY: `local` is `bytes`, which nobody else uses meanwhile, and `remote` has `count` elements. The latter are addresses in another
+    // process, which the kernel checks.
     let read = unsafe { libc::process_vm_readv(thread, local, 1, remote, count, 0) };
     match usize::try_from(read) {
         Ok(read) if read == total => Ok(bytes),

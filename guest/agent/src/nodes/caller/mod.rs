@@ -1,5 +1,5 @@
-//! What has to be known of a caller that the kernel doesn't hand over: found in `/proc` and in the caller's memory, which
-//! may take as long as the caller likes.
+//! Finds out about a caller what the kernel doesn't pass on, from `/proc` and from the caller's memory. The caller controls how long that
+//! takes.
 
 mod identity;
 mod memory;
@@ -14,10 +14,10 @@ use kvmprof_abi::{pcs, pmc, profil};
 pub use pids::PidKind;
 pub use whole_write::{WholeWrite, whole_write};
 
-/// What to find out.
+/// A look at a caller: the facts to find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// All that the write writes that a thread is in.
+    /// All bytes that a thread's write(2) writes.
     WholeWrite {
         /// The thread.
         thread: u32,
@@ -26,33 +26,33 @@ pub enum Look {
     ProfilCall {
         /// The thread.
         thread: u32,
-        /// What it has handed over.
+        /// The call as the caller passed it.
         call: profil::Call,
     },
     /// The data of `PMC_CALL` for kvmprof, of a thread's call.
     PmcCall {
         /// The thread.
         thread: u32,
-        /// Whether its user may count other processes than its own, and for the kernel.
+        /// Whether its user may count for the kernel and for other processes than its own.
         is_superuser: bool,
-        /// What it has handed over.
+        /// The call as the caller passed it.
         call: pmc::Call,
     },
-    /// The numbers, as bytes, that processes or groups have in this process's pid namespace, of those in a thread's.
+    /// The ids, as bytes, in this process's pid namespace of processes or groups that have the ids `pids` in the thread's namespace.
     Pids {
         /// The thread.
         thread: u32,
-        /// What they are numbers of.
+        /// What the ids identify.
         kind: PidKind,
-        /// So many of them count.
+        /// The number of ids in `pids`.
         count: usize,
-        /// The numbers in the thread's namespace.
+        /// The ids in the thread's namespace; those beyond `count` are ignored.
         pids: [i32; pcs::MAX_LIST],
     },
 }
 
 impl Look {
-    /// Finds it out. It takes as long as the caller lets it.
+    /// Carries out the look. The caller controls how long this takes.
     pub fn carry_out(self) -> WholeWrite {
         match self {
             Self::WholeWrite { thread } => whole_write(thread),
@@ -77,7 +77,7 @@ impl Look {
         }
     }
 
-    /// What is found when there can't be another look now.
+    /// The result of a look that can't be carried out now.
     pub fn given_up(self) -> WholeWrite {
         match self {
             Self::WholeWrite { .. } => None,

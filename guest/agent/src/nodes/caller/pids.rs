@@ -1,5 +1,5 @@
-//! Process ids that a caller hands over: numbers of its own pid namespace, while kvmprof knows processes by those of pcsd's,
-//! the guest's first one.
+//! Translates the pids that a caller passes. They belong to the caller's own pid namespace, while kvmprof knows processes by their pids in
+//! that of pcsd, the guest's first one.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -9,22 +9,22 @@ use kvmprof_abi::errno::Errno;
 
 use super::identity::status_of;
 
-/// Asks for the namespace that this one was made in (ioctl_ns(2)).
+/// Opens the parent of a pid namespace (ioctl_ns(2)).
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
-/// Namespaces within each other, at most (`MAX_PID_NS_LEVEL`, `include/linux/pid_namespace.h`).
+/// Maximum depth of nested namespaces (`MAX_PID_NS_LEVEL`, `include/linux/pid_namespace.h`).
 const LEVELS_MAX: usize = 32;
 
-/// What the numbers are.
+/// What the numbers identify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidKind {
-    /// Ids of processes.
+    /// Processes.
     Process,
-    /// Ids of process groups.
+    /// Process groups.
     Group,
 }
 
 impl PidKind {
-    /// The line of `/proc/PID/status` that has them, one for each namespace that the process is in.
+    /// The line of `/proc/PID/status` with these ids, one for each namespace that the process is in.
     fn line(self) -> &'static str {
         match self {
             Self::Process => "NStgid:",
@@ -33,7 +33,7 @@ impl PidKind {
     }
 }
 
-/// A pid namespace, by the file that stands for it.
+/// A pid namespace, identified by the file that represents it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Namespace {
     device: u64,
@@ -49,17 +49,16 @@ impl Namespace {
         })
     }
 
-    /// That of `process`, which is a name in `/proc`.
+    /// The namespace of `process`, which is a name in `/proc`.
     fn of_process(process: &str) -> Option<Self> {
         Self::of(&File::open(format!("/proc/{process}/ns/pid")).ok()?)
     }
 }
 
-/// The numbers that processes, or groups, have in this process's pid namespace which have the numbers `pids` in that of
-/// the thread.
+/// The ids in this process's pid namespace of the processes or groups that have the ids `pids` in the thread's namespace.
 ///
 /// # Errors
-/// ESRCH: this process's namespace doesn't have the thread, or the thread's has nothing of such a number.
+/// ESRCH if the thread isn't in this process's namespace, or the thread's namespace has no process or group with such an id.
 pub(super) fn translated(thread: u32, kind: PidKind, pids: &[i32]) -> Result<Vec<i32>, Errno> {
     const NOT_FOUND: Errno = Errno(libc::ESRCH);
     if thread == 0 {
@@ -98,14 +97,14 @@ pub(super) fn translated(thread: u32, kind: PidKind, pids: &[i32]) -> Result<Vec
     found.ok_or(NOT_FOUND)
 }
 
-/// The numbers of a process, or its group, in each namespace that it is in: in this process's one first.
+/// The ids of a process, or of its group, in each namespace that it is in, beginning with this process's one.
 fn numbers(process: &str, kind: PidKind) -> Option<Vec<i32>> {
     let line = status_of(process, kind.line())?;
     let numbers = line.split_ascii_whitespace().take(LEVELS_MAX + 1);
     numbers.map(|number| number.parse().ok()).collect()
 }
 
-/// Whether the namespace so many levels above the process's own is `namespace`.
+/// Whether `namespace` is the namespace `levels` levels above the process's own.
 fn is_within(process: &str, levels: usize, namespace: Namespace) -> bool {
     let mut at = File::open(format!("/proc/{process}/ns/pid")).ok();
     for _ in 0..levels {
@@ -117,7 +116,7 @@ fn is_within(process: &str, levels: usize, namespace: Namespace) -> bool {
 fn parent(namespace: &File) -> Option<File> {
     // SAFETY: the request takes no argument, and the descriptor is open.
     let descriptor = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
-    // SAFETY: the kernel has just opened it for us, and nobody else has it.
+    // SAFETY: the kernel has just opened this descriptor, and nobody else has it.
     (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })
 }
 
@@ -147,7 +146,7 @@ mod tests {
     fn a_process_has_its_numbers() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert_eq!(numbers("self", PidKind::Process).unwrap()[0], own);
-        // SAFETY: it has no arguments.
+        // SAFETY: getpgrp has no arguments.
         let group = unsafe { libc::getpgrp() };
         assert_eq!(numbers("self", PidKind::Group).unwrap()[0], group);
         let namespace = Namespace::of_process("self").unwrap();

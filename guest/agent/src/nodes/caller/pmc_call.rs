@@ -1,20 +1,20 @@
-//! A call of pmc as kvmprof has to know it: with who calls, and about nobody that the caller mayn't count.
+//! Completes a call of pmc for kvmprof with the caller's process, and refuses processes that the caller may not count.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{Call, Function, KERNEL};
 
 use super::identity::{now, process_of};
 
-/// In a call: the process that makes it.
+/// The pid in a call that stands for the calling process.
 const CALLER: i32 = 0;
 
-/// The data of `PMC_CALL` for a call that the thread is in.
+/// The data of `PMC_CALL` for a call that the thread makes.
 ///
 /// # Errors
-/// EPERM for another process, or a function for the whole guest, of one who isn't the superuser; ESRCH when there is no such process, or the
-/// caller can't be found; EINVAL for what can't be a process.
+/// EPERM if a caller that isn't the superuser names another process, or calls a function for the whole guest; ESRCH if there is no such
+/// process, or the caller can't be found; EINVAL for a number that can't be a pid.
 pub(super) fn complete(thread: u32, is_superuser: bool, call: Call) -> Result<Vec<u8>, Errno> {
-    // Of who is found below, kvmprof is told by this time: a process that gets its number later isn't meant.
+    // The time is taken first: kvmprof ignores processes that get one of the pids below later.
     let time = now();
     let caller = process_of(thread).ok_or(Errno(libc::ESRCH))?;
     if call.function.is_privileged() && !is_superuser {
@@ -24,12 +24,12 @@ pub(super) fn complete(thread: u32, is_superuser: bool, call: Call) -> Result<Ve
         if pid == CALLER {
             return Ok(caller);
         }
-        // A thread stands for its process.
+        // A thread's id is accepted for its process.
         let thread = u32::try_from(pid).map_err(|_| Errno::EINVAL)?;
         match process_of(thread) {
             Some(process) if is_superuser || process == caller => Ok(process),
             None if is_superuser => Err(Errno(libc::ESRCH)),
-            // Whether there is one isn't told either.
+            // The error doesn't reveal whether the process exists.
             _ => Err(Errno::EPERM),
         }
     };
@@ -65,9 +65,9 @@ mod tests {
         std::process::id().cast_signed()
     }
 
-    /// Whom a call is about at last: process and parent.
+    /// The process and the parent in the completed call.
     fn about(is_superuser: bool, call: Call) -> Result<(i32, i32), Errno> {
-        // Another thread than the first one is of the same process.
+        // The caller is another thread than the first one of its process.
         let thread = std::thread::spawn(move || {
             let thread = rustix::thread::gettid().as_raw_pid();
             complete(thread.cast_unsigned(), is_superuser, call)

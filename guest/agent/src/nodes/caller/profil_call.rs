@@ -1,4 +1,4 @@
-//! A call of profil or pcsample as kvmprof has to know it: with who calls, and for AIX with the ranges.
+//! Completes a call of profil or pcsample for kvmprof with the caller's process, and for AIX with the ranges.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -12,26 +12,26 @@ use super::memory::{Part, memory};
 
 /// `AT_RANDOM` (getauxval(3)).
 const AT_RANDOM: u64 = 25;
-/// Bytes of an auxiliary vector, at most; the kernel's have some 20 entries of 16 bytes.
+/// Maximum number of bytes of an auxiliary vector; the kernel's have some 20 entries of 16 bytes.
 const AUXV_MAX: u64 = 4096;
-/// Bytes of a line of `/proc/PID/maps`, at most: a path has at most 4096, some written as four.
+/// Maximum number of bytes of a line of `/proc/PID/maps`: a path has at most 4096, some of which are written as four.
 const LINE_MAX: u64 = 20_000;
 const PAGE: usize = 4096;
-/// Below this a scale turns off.
+/// Smaller scales turn profiling off.
 const LOWEST_SCALE: u32 = 2;
 
-/// The data of `PROFIL_CALL` for a call that the thread is in.
+/// The data of `PROFIL_CALL` for a call that the thread makes.
 ///
 /// # Errors
-/// ESRCH when the caller can't be found, EPERM when its program can't be told from others, EINVAL for what only others may say, EFAULT when memory that AIX's functions name isn't
-/// there or can't be written.
+/// ESRCH if the caller can't be found, EPERM if its program can't be identified, EINVAL for fields that the caller may not set, EFAULT if
+/// memory that AIX's functions name isn't mapped or can't be written.
 pub(super) fn complete(thread: u32, call: Call) -> Result<Vec<u8>, Errno> {
     if call.flags & Call::KEEP != 0 || call.ranges != 0 {
         return Err(Errno::EINVAL);
     }
     let pid = process_of(thread).ok_or(Errno(libc::ESRCH))?;
-    // Without these bytes kvmprof would take a program that the process executes at once, a privileged one perhaps, for the one
-    // that has called. The process itself may have zeroed them, which stands for unknown.
+    // Without these bytes kvmprof would mistake a program that the process executes right after the call, perhaps a privileged one, for the
+    // caller. The process itself may have zeroed them; zeros stand for unknown.
     let program = program(thread).filter(|program| *program != [0; 16]);
     let mut call = Call {
         pid,
@@ -47,7 +47,7 @@ pub(super) fn complete(thread: u32, call: Call) -> Result<Vec<u8>, Errno> {
                 .iter()
                 .map(|range| (range.buffer, u64::try_from(range.size).unwrap_or(0)));
             check_writable(thread, buffers.collect())?;
-            // No more than 256.
+            // There are at most 256.
             call.ranges = u32::try_from(ranges.len()).map_err(|_| Errno::EINVAL)?;
             call.buffer = 0;
         }
@@ -63,7 +63,7 @@ pub(super) fn complete(thread: u32, call: Call) -> Result<Vec<u8>, Errno> {
     Ok(data)
 }
 
-/// The 16 bytes that the kernel has given the thread's program at its start.
+/// The 16 bytes that the kernel gave the thread's program at its start.
 fn program(thread: u32) -> Option<[u8; 16]> {
     let file = File::open(format!("/proc/{thread}/auxv")).ok()?;
     let mut vector = Vec::new();
@@ -94,7 +94,7 @@ fn read_ranges(thread: u32, address: u64) -> Result<Vec<Range>, Errno> {
     let mut bytes = Vec::new();
     let mut ranges = Vec::new();
     while bytes.len() < longest {
-        // What follows on the next page may not be there, nor belong to the array.
+        // The next page may not be mapped, or not belong to the array.
         let start = address.checked_add(bytes.len()).ok_or(Errno::EFAULT)?;
         let length = (PAGE - start % PAGE).min(longest - bytes.len());
         let part = Part {
@@ -116,7 +116,7 @@ fn read_ranges(thread: u32, address: u64) -> Result<Vec<Range>, Errno> {
     Err(Errno::EINVAL)
 }
 
-/// Refuses buffers, each an address and a length, that the thread's process can't write all of.
+/// Checks that the thread's process can write to all of the buffers, each an address and a length.
 fn check_writable(thread: u32, buffers: Vec<(u64, u64)>) -> Result<(), Errno> {
     let mut missing = Vec::new();
     for (address, length) in buffers {
@@ -128,7 +128,7 @@ fn check_writable(thread: u32, buffers: Vec<(u64, u64)>) -> Result<(), Errno> {
     if missing.is_empty() {
         return Ok(());
     }
-    // Who can't be looked at may be forbidden, or gone.
+    // The process may have ended, or access to it may be forbidden.
     let maps = File::open(format!("/proc/{thread}/maps")).map_err(|_| Errno::EFAULT)?;
     for_writable(BufReader::new(maps), |memory| {
         missing.retain(|buffer| buffer.start < memory.start || memory.end < buffer.end);
@@ -140,7 +140,7 @@ fn check_writable(thread: u32, buffers: Vec<(u64, u64)>) -> Result<(), Errno> {
     }
 }
 
-/// Calls `found` for each piece of writable memory without a hole, as `/proc/PID/maps` lists it (proc_pid_maps(5)).
+/// Calls `found` for each contiguous range of writable memory in `/proc/PID/maps` (proc_pid_maps(5)).
 fn for_writable(mut maps: impl BufRead, mut found: impl FnMut(&Span<u64>)) {
     let mut piece = 0..0;
     let mut line = Vec::new();
@@ -163,7 +163,7 @@ fn for_writable(mut maps: impl BufRead, mut found: impl FnMut(&Span<u64>)) {
     found(&piece);
 }
 
-/// The addresses of a line of `/proc/PID/maps`, if they can be written.
+/// The addresses in a line of `/proc/PID/maps`; `None` if they aren't writable.
 fn writable(line: &[u8]) -> Option<Span<u64>> {
     let text = String::from_utf8_lossy(line);
     let mut words = text.split_ascii_whitespace();
@@ -200,7 +200,7 @@ mod tests {
         std::ptr::from_ref(value).addr() as u64
     }
 
-    /// The process's own 16 bytes, by the C library.
+    /// This process's own 16 bytes, from the C library.
     fn own_program() -> [u8; 16] {
         // SAFETY: the kernel has put 16 bytes there, which stay as long as the process does.
         unsafe {
@@ -214,7 +214,7 @@ mod tests {
         let before = now();
         for function in [Function::Profil, Function::AixProfil, Function::Pcsample] {
             let asked = call(function, address(&counts), 128);
-            // Another thread than the first one is of the same process.
+            // The caller is another thread than the first one of its process.
             let thread = std::thread::spawn(move || {
                 let thread = rustix::thread::gettid().as_raw_pid();
                 complete(thread.cast_unsigned(), asked)
@@ -258,14 +258,14 @@ mod tests {
         assert_eq!(aix(8, 2), Some(Errno::EFAULT));
         assert_eq!(aix(address(&counts), 1 << 46), Some(Errno::EFAULT));
         assert_eq!(aix(address(&counts), u64::MAX), Some(Errno::EFAULT));
-        // Nothing will be written.
+        // These calls store nothing, so their buffer isn't checked.
         assert_eq!(aix(8, 0), None);
         let off = Call {
             scale: 0x7_0001,
             ..call(Function::AixProfil, 8, 128)
         };
         assert_eq!(complete(us(), off).err(), None);
-        // Solaris' functions have no such error.
+        // The functions of Solaris have no such error.
         assert_eq!(complete(us(), call(Function::Profil, 8, 128)).err(), None);
     }
 

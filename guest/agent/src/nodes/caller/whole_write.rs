@@ -1,11 +1,9 @@
-//! The whole of a write of which the kernel shows a piece at a time.
+//! The whole of a write(2) of which the kernel passes a piece at a time.
 //!
-//! A table of prf is one write(2), and its errors are those of the whole table. CUSE hands it over in
-//! pieces of at most 32 pages, and a call fails only by its first piece: once one is taken, an error is
-//! a short count to the program, without its errno. Tables of real kernels are larger than a piece, so
-//! a program would get a short count for each of ENOSPC, E2BIG, EBUSY and EINVAL, and a table that ends
-//! with a whole piece would be loaded late. Hence the caller's memory is read with the first piece.
-//! Reads need nothing like it.
+//! A table of prf is one write(2), and its errors are those of the whole table. CUSE passes it on in pieces of at most 32 pages, and only
+//! the first piece can make the call fail: once a piece has been taken, the program gets a short count instead of an errno. Tables of real
+//! kernels are larger than a piece, so a program would get a short count for each of ENOSPC, E2BIG, EBUSY and EINVAL, and a table that ends
+//! with a full piece would be loaded late. So the caller's memory is read with the first piece. Reads need nothing like it.
 
 use std::fs;
 use std::time::Duration;
@@ -15,26 +13,26 @@ use kvmprof_abi::wire::MAX_DATA;
 
 use super::memory::{Part, memory};
 
-/// All that a call writes; the errno that it has to fail with; or `None` when neither can be known.
+/// All bytes that a call writes, or the errno with which it has to fail; `None` if neither can be found out.
 pub type WholeWrite = Option<Result<Vec<u8>, Errno>>;
 
-/// How often a thread is looked at until it has gone to sleep in its call.
+/// Maximum number of looks at a thread that doesn't sleep in its call yet.
 const ATTEMPTS_MAX: u32 = 40;
-/// How long to wait before it is looked at again.
+/// Time between two of these looks.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(1);
 
-/// Pieces that one call can have (`UIO_MAXIOV`).
+/// Maximum number of buffers of one call (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 
-/// The numbers of write and pwrite64 (`arch/x86/entry/syscalls`), also those of 32-bit programs: as
-/// 64-bit numbers these are of calls that don't write, so none is mistaken.
+/// The numbers of write and pwrite64 (`arch/x86/entry/syscalls`) of 64-bit and of 32-bit programs. The 32-bit numbers are those of calls
+/// that don't write in 64-bit programs, so no call is mistaken for a write.
 const WRITE: [u64; 4] = [1, 18, 4, 181];
 /// The numbers of writev, pwritev and pwritev2 of 64-bit programs.
 const WRITEV: [u64; 3] = [20, 296, 328];
 /// Bytes of each of the two words of a `struct iovec`.
 const WORD: usize = 8;
 
-/// A write, with the registers that tell of its buffer.
+/// The buffer of a write, from its registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffer {
     Single(Part),
@@ -42,26 +40,25 @@ enum Buffer {
     Array(Part),
 }
 
-/// What the write that a thread is in writes.
+/// The bytes that the thread's current write(2) writes.
 ///
-/// It takes as long as the thread takes to go to sleep, and its memory to appear: for ever, if that is
-/// what it is made for.
+/// This waits until the thread sleeps and its memory can be read, which a hostile caller can delay for ever.
 pub fn whole_write(thread: u32) -> WholeWrite {
     let parts = parts(thread, buffer(thread)?)?;
     let lengths = parts.iter().map(|part| part.length);
     let total = lengths.fold(0, usize::saturating_add);
     if total > MAX_DATA {
-        // More than any table may have.
+        // More bytes than any table has.
         return Some(Err(Errno::ENOSPC));
     }
     match memory(thread, &parts, total) {
-        // It may not be looked into.
+        // The memory may not be read.
         Err(errno) if errno != Errno::EFAULT => None,
         known => Some(known),
     }
 }
 
-/// The buffer of the thread's call, as `/proc/THREAD/syscall` tells (proc_pid_syscall(5)).
+/// The buffer of the thread's system call, from `/proc/THREAD/syscall` (proc_pid_syscall(5)).
 fn buffer(thread: u32) -> Option<Buffer> {
     for _ in 0..ATTEMPTS_MAX {
         let text = fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
@@ -88,7 +85,7 @@ fn parse(text: &str) -> Option<Buffer> {
     }
 }
 
-/// Where the bytes of the thread's buffer are.
+/// The parts of the thread's buffer.
 fn parts(thread: u32, buffer: Buffer) -> Option<Vec<Part>> {
     let array = match buffer {
         Buffer::Single(part) => return Some(vec![part]),

@@ -1,5 +1,5 @@
-//! The nodes that every program of the guest may open: profil's and pmc's. What pcsd and kvmprof have little of, the wire's
-//! open files and requests, is dealt out here by turns, so that no user keeps another one, or the other nodes, from it.
+//! The nodes that every program of the guest may open, those of profil and pmc. Open files and requests on the wire are few; turns divide
+//! them, so that no user keeps other users, or the other nodes, from them.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use super::super::{Look, Node, WholeWrite};
 use super::{Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, Operation, Request};
 
-/// Open files of these nodes together. The wire has 256 for all nodes.
+/// Limits of the open files of these nodes together. The wire has 256 for all nodes.
 const FILES: Limits = Limits {
     total: 96,
     of_one_user: 24,
 };
-/// Calls under way, which includes the look at the caller. The wire has 256 unanswered requests for all nodes.
+/// Limits of the calls in progress, which includes looks at callers. The wire has 256 unanswered requests for all nodes.
 const CALLS: Limits = Limits {
     total: 32,
     of_one_user: 8,
@@ -27,25 +27,25 @@ const CALLS: Limits = Limits {
 /// The id of the superuser.
 const SUPERUSER: u32 = 0;
 
-/// An ioctl as kvmprof gets it, but for its data.
+/// An ioctl for kvmprof, without its data.
 #[derive(Clone, Copy, Debug)]
 struct Command {
     number: u32,
-    /// Bytes that it stores, at most.
+    /// Maximum number of bytes that the ioctl stores.
     limit: usize,
 }
 
-/// A call that has, or waits for, its turn.
+/// A call that has its turn, or waits for it.
 #[derive(Debug)]
 struct Waiting {
     call: Call,
     file: u64,
     command: Command,
-    /// What finds out its data; without, it has none.
+    /// The look that finds out its data; `None` if it has no data.
     look: Option<Look>,
 }
 
-/// A call whose caller is looked at.
+/// A call during the look at its caller.
 #[derive(Debug)]
 struct Looked {
     call: Call,
@@ -53,12 +53,12 @@ struct Looked {
     command: Command,
 }
 
-/// What is under way on these nodes.
+/// The state of these nodes.
 #[derive(Debug)]
 pub(super) struct Everybody {
     opens: Queue<Call>,
     calls: Queue<Waiting>,
-    /// By the number of the look. The turn is over when the look is, even if nobody waits for what it finds any more.
+    /// By the number of the look. The turn ends with the look, even if nobody waits for the result any more.
     looks: HashMap<u64, (Turn, Option<Looked>)>,
 }
 
@@ -72,7 +72,7 @@ impl Default for Everybody {
     }
 }
 
-/// The command for kvmprof, and the look that it needs, of an ioctl whose memory was fetched.
+/// The command for kvmprof, and the look that it needs, of an ioctl whose memory has been fetched.
 fn command_of(
     device: u16,
     command: u32,
@@ -96,7 +96,7 @@ fn command_of(
             };
             (pmc::Call::SIZE, Some(look))
         }
-        // It tells of all processes.
+        // This command returns data of all processes.
         (device::PMC, pmc::PMC_ACCOUNT) => return Err(Errno::EACCES),
         _ => return Err(Errno::EINVAL),
     };
@@ -110,7 +110,7 @@ impl Forwarder {
         self.nodes.get(node).is_some_and(Node::is_for_everybody)
     }
 
-    /// Acts on a request of such a node. What needs a turn gets it by [`give_turns`](Self::give_turns).
+    /// Acts on a request of a node for everybody. A request that needs a turn gets it in [`give_turns`](Self::give_turns).
     pub(super) fn request_of_everybody(
         &mut self,
         node: usize,
@@ -125,7 +125,7 @@ impl Forwarder {
             Operation::Poll { .. } => {
                 environment.answer(node, &protocol::polled(unique, readiness::ALWAYS));
             }
-            // There is nothing to read: what a process may know is in its own memory.
+            // There is nothing to read: the results are in the process's own memory.
             Operation::Read { .. } | Operation::Write { .. } => {
                 fail(call, Errno::EINVAL, environment);
             }
@@ -155,7 +155,7 @@ impl Forwarder {
         };
         let device = self.device(call.node);
         if compat && device == device::PROFIL {
-            // Its program counters and pointers are of another size.
+            // The program counters and pointers of a 32-bit program have another size.
             return fail(call, Errno(libc::EOPNOTSUPP), environment);
         }
         if let Step::Fetch { reads, stores } =
@@ -179,7 +179,7 @@ impl Forwarder {
         }
     }
 
-    /// Goes on with those whose turn it is.
+    /// Continues the calls whose turn it is.
     pub(super) fn give_turns(&mut self, environment: &mut impl Environment) {
         while let Some((turn, call)) = self.everybody.opens.next() {
             self.open(call, Some(turn), environment);
@@ -239,7 +239,7 @@ impl Forwarder {
         self.send(pending, &request, environment);
     }
 
-    /// Goes on with a call whose caller was looked at.
+    /// Continues a call whose caller was looked at.
     pub(super) fn call_seen(
         &mut self,
         number: u64,
@@ -256,8 +256,8 @@ impl Forwarder {
         }
     }
 
-    /// A caller has got a signal. What waits for a turn, or for a look, is taken back, because it may never come; kvmprof doesn't
-    /// make it wait.
+    /// Interrupts a call, whose caller has got a signal. A call that waits for a turn or a look fails at once, because the wait may never
+    /// end; kvmprof answers soon.
     fn interrupt_everybody(&mut self, call: Call, environment: &mut impl Environment) {
         let Everybody {
             opens,
@@ -274,7 +274,7 @@ impl Forwarder {
         }
     }
 
-    /// Answers those who wait here, because there is no kvmprof any more.
+    /// Answers those who wait here, because the connection to kvmprof has ended.
     pub(super) fn lose_everybody(&mut self, environment: &mut impl Environment) {
         for call in self.everybody.opens.take_if(|_| true) {
             fail(call, Errno::ENXIO, environment);

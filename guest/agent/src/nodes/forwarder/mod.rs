@@ -1,4 +1,4 @@
-//! Requests of the kernel in, requests to kvmprof out, and the answers back.
+//! Forwards the kernel's requests to kvmprof, and kvmprof's replies to the kernel.
 
 mod everybody;
 mod pid_commands;
@@ -19,16 +19,15 @@ use super::turns::Turn;
 use super::{Look, Node, WholeWrite, readiness};
 use crate::cuse::protocol::{self, Operation, Request};
 
-/// What the forwarder acts on.
+/// The connections with which the forwarder works.
 pub trait Environment {
-    /// Answers a request of the node with this number. False when nobody waits for it any more.
+    /// Answers a request of the node with this number. Returns false if nobody waits for the answer any more.
     fn answer(&mut self, node: usize, bytes: &[u8]) -> bool;
 
-    /// Sends a request to kvmprof under this tag.
+    /// Sends a request with this tag to kvmprof.
     fn send(&mut self, tag: u32, request: &WireRequest<'_>);
 
-    /// Has somebody look at a caller, and tell [`Forwarder::seen`] under this number what was found. The
-    /// forwarder doesn't wait for it.
+    /// Starts a look at a caller. Its result is passed to [`Forwarder::seen`] with this number later; the forwarder doesn't wait for it.
     fn look(&mut self, number: u64, look: Look);
 }
 
@@ -44,30 +43,30 @@ struct Call {
 enum Pending {
     Open {
         call: Call,
-        /// That of a file of a node for everybody.
+        /// The turn of a file of a node for everybody.
         turn: Option<Turn>,
     },
-    /// Nobody waits for it, but it has to be closed.
+    /// An open that nobody waits for any more. The handle has to be closed.
     AbandonedOpen,
     Read {
         call: Call,
         owner: Owner,
         size: usize,
-        /// Whether having nothing is as good as the end: there was something before.
+        /// Whether an earlier piece was read: then EAGAIN is answered as the end of the data.
         continued: bool,
     },
     Write {
         call: Call,
         owner: Owner,
-        /// Bytes of the piece that the kernel has shown.
+        /// Bytes of the piece that the kernel has passed.
         piece: usize,
-        /// Bytes of the whole call that follow this piece, and were written with it.
+        /// Bytes of the call that follow this piece, and were written with it.
         ahead: u64,
     },
     Ioctl {
         call: Call,
         limit: usize,
-        /// That of a call of a node for everybody; it ends with the reply.
+        /// The turn of a call of a node for everybody. It ends with the reply.
         _turn: Option<Turn>,
     },
     Poll {
@@ -77,18 +76,18 @@ enum Pending {
         notify: bool,
         events: u32,
     },
-    /// Somebody waits in poll.
+    /// A poll for those who wait for this file.
     Watch(u64),
     Release {
         call: Call,
-        /// That of a file of a node for everybody.
+        /// The turn of a file of a node for everybody.
         _turn: Option<Turn>,
     },
-    /// Nobody waits for it.
+    /// A request whose reply nobody waits for.
     Nothing,
 }
 
-/// A poll of kvmprof's that waits on behalf of those who wait for a file.
+/// A waiting poll request at kvmprof, for those who wait for a file.
 #[derive(Clone, Copy, Debug)]
 struct Watch {
     tag: u32,
@@ -99,39 +98,40 @@ struct Watch {
 #[derive(Debug)]
 struct OpenFile {
     node: usize,
-    /// As kvmprof calls it; `None` since the connection to the kvmprof that knew it has ended.
+    /// The handle at kvmprof; `None` after the connection on which the file was opened has ended.
     handle: Option<u32>,
     watch: Option<Watch>,
-    /// A poll that found it ready. An edge-triggered epoll waits on: it is to be told of what comes after the next read.
+    /// The last poll that found the file ready. An edge-triggered epoll continues to wait: it has to be woken up for new data after the
+    /// next read.
     next_edge: Option<PollInterest>,
-    /// That of a file of a node for everybody.
+    /// The turn of a file of a node for everybody.
     turn: Option<Turn>,
 }
 
-/// The events that a poll asks for, and the kernel's handle for waking it up.
+/// The events of a poll, and the kernel's handle for waking up the poller.
 #[derive(Clone, Copy, Debug)]
 struct PollInterest {
     events: u32,
     kernel_handle: u64,
 }
 
-/// A call whose caller has to be looked at.
+/// A call that waits for the look at its caller.
 #[derive(Debug)]
 struct Beginning {
     call: Call,
     operation: BegunOperation,
 }
 
-/// What it goes on with.
+/// How the call continues after the look.
 #[derive(Debug)]
 enum BegunOperation {
     /// A write of which only the first piece is known yet.
     Write { owner: Owner, piece: Vec<u8> },
-    /// A command about processes.
+    /// A command that names processes.
     PidCommand(PidCommand),
 }
 
-/// All nodes, their open files, and what is under way.
+/// All nodes, their open files, and the calls in progress.
 #[derive(Debug)]
 pub struct Forwarder {
     nodes: Vec<Node>,
@@ -141,7 +141,7 @@ pub struct Forwarder {
     /// The tags of requests that may have to wait.
     waiting: HashMap<Call, u32>,
     fragments: Fragments,
-    /// By the number of the look at its caller.
+    /// By the number of the look at the caller.
     beginnings: HashMap<u64, Beginning>,
     last_look: u64,
     everybody: Everybody,
@@ -150,7 +150,7 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// One for these nodes, not connected yet.
+    /// A forwarder for these nodes, which isn't connected yet.
     pub fn new(nodes: Vec<Node>) -> Self {
         Self {
             nodes,
@@ -167,12 +167,12 @@ impl Forwarder {
         }
     }
 
-    /// There is a kvmprof to talk to.
+    /// Notes that there is a connection to kvmprof.
     pub fn connect(&mut self) {
         self.connected = true;
     }
 
-    /// There is none any more: what is under way fails, and so do open files from now on.
+    /// Notes that the connection has ended: calls in progress fail, and so do calls on files that are open now.
     pub fn disconnect(&mut self, environment: &mut impl Environment) {
         self.connected = false;
         self.waiting.clear();
@@ -192,7 +192,7 @@ impl Forwarder {
         }
     }
 
-    /// Answers what will have no reply.
+    /// Answers a call that will have no reply.
     fn lose(&mut self, pending: Pending, environment: &mut impl Environment) {
         match pending {
             Pending::Open { call, .. } => fail(call, Errno::ENXIO, environment),
@@ -209,7 +209,7 @@ impl Forwarder {
         }
     }
 
-    /// The node's channel has ended, and all that was open on it with it.
+    /// Notes that the node's channel has ended, and with it all files that were open on it.
     pub fn node_ended(&mut self, node: usize, environment: &mut impl Environment) {
         let ended: Vec<u64> = self.files_of(node).collect();
         for file in ended {
@@ -234,7 +234,7 @@ impl Forwarder {
         files.filter_map(move |(number, file)| (file.node == node).then_some(*number))
     }
 
-    /// Goes on with a call whose caller was looked at.
+    /// Continues a call whose caller was looked at; `found` is the look's result.
     pub fn seen(&mut self, number: u64, found: WholeWrite, environment: &mut impl Environment) {
         match self.beginnings.remove(&number) {
             Some(Beginning { call, operation }) => match operation {
@@ -327,19 +327,19 @@ impl Forwarder {
         let request = WireRequest::Open {
             device: node.device,
             minor: node.minor,
-            // Whether to wait is said with every read: it can change while the file is open.
+            // Every read has its own flag, because the file's O_NONBLOCK can change while it is open.
             flags: 0,
         };
         self.send(Pending::Open { call, turn }, &request, environment);
     }
 
-    /// The handle of an open file.
+    /// The handle of an open file at kvmprof.
     fn handle(&self, file: u64) -> Result<u32, Errno> {
         let file = self.files.get(&file).ok_or(Errno::EBADF)?;
         file.handle.ok_or(Errno::EIO)
     }
 
-    /// The device of a node, as kvmprof numbers it.
+    /// kvmprof's number of a node's device.
     fn device(&self, node: usize) -> u16 {
         self.nodes.get(node).map_or(0, |node| node.device)
     }
@@ -348,7 +348,7 @@ impl Forwarder {
         self.device(node) == device::PRF
     }
 
-    /// Takes the turn that a file has.
+    /// Takes the turn of a file.
     fn turn_of(&mut self, file: u64) -> Option<Turn> {
         self.files.get_mut(&file)?.turn.take()
     }
@@ -406,12 +406,12 @@ impl Forwarder {
         }
     }
 
-    /// A caller has got a signal: takes its request back if it waits. It is answered in any case.
+    /// Interrupts a call, whose caller has got a signal: cancels its request if that waits. The call is answered in any case.
     fn interrupt(&mut self, call: Call, environment: &mut impl Environment) {
         if let Some(tag) = self.waiting.remove(&call) {
             self.send(Pending::Nothing, &WireRequest::Cancel { tag }, environment);
         }
-        // The look at its caller may take for ever.
+        // The look at its caller may never end.
         let mut begun = self
             .beginnings
             .extract_if(|_, beginning| beginning.call == call);
@@ -439,7 +439,7 @@ impl Forwarder {
 }
 
 impl Pending {
-    /// The request that waits for this.
+    /// The call that waits for this reply.
     fn call(&self) -> Option<Call> {
         match self {
             Self::Open { call, .. }

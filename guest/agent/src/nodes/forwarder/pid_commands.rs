@@ -1,4 +1,4 @@
-//! Commands of pcs that name processes. A program in a pid namespace of its own has other numbers for them than kvmprof.
+//! Commands of pcs that name processes. A program in a pid namespace of its own has other pids for them than kvmprof.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{self, PROF_GROUP, PROF_LIST};
@@ -7,10 +7,10 @@ use kvmprof_abi::wire::{Request as WireRequest, device};
 use super::super::{Look, PidKind, WholeWrite};
 use super::{Beginning, BegunOperation, Call, Environment, Forwarder, Pending, fail};
 
-/// Bytes of a number, and of the count before a list of them.
+/// Bytes of a pid, and of the count before a list of pids.
 const NUMBER: usize = 4;
 
-/// A command, with numbers that there can be.
+/// A command with valid pids.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PidCommand {
     file: u64,
@@ -21,7 +21,7 @@ pub(super) struct PidCommand {
 }
 
 impl PidCommand {
-    /// The command on this file with this argument; `None` if it names no processes, or is one that kvmprof refuses anyway.
+    /// The command on this file with this argument; `None` if it names no processes, or if kvmprof refuses it anyway.
     pub fn of(
         device: u16,
         (file, command): (u64, u32),
@@ -58,7 +58,7 @@ impl PidCommand {
 }
 
 impl Forwarder {
-    /// Has the thread looked at that has made the call: what its numbers are for kvmprof.
+    /// Starts a look at the thread that has made the call, to translate the pids into those that kvmprof knows.
     pub(super) fn begin_pid_command(
         &mut self,
         call: Call,
@@ -81,7 +81,7 @@ impl Forwarder {
         environment.look(self.last_look, look);
     }
 
-    /// Sends a command with the numbers that were found.
+    /// Sends a command with the translated pids.
     pub(super) fn send_pid_command(
         &mut self,
         call: Call,

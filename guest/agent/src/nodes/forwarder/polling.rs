@@ -1,4 +1,4 @@
-//! Readiness: asked for now, and told of later to those who wait.
+//! Readiness: answers polls, and wakes up those who wait.
 
 use kvmprof_abi::wire::{NONBLOCKING, Request as WireRequest};
 
@@ -42,7 +42,7 @@ impl Forwarder {
         self.send(pending, &request, environment);
     }
 
-    /// Has kvmprof tell when the file is ready, for those who wait.
+    /// Asks kvmprof to report when the file is ready, for those who wait.
     pub(super) fn watch(
         &mut self,
         number: u64,
@@ -84,7 +84,8 @@ impl Forwarder {
         }
     }
 
-    /// A poll found the file ready, and may wait on for it to become so again. Tables of prf always are.
+    /// Notes a poll that found the file ready. The poller may continue to wait until the file becomes ready again. Tables of prf are always
+    /// ready.
     pub(super) fn watch_after_read(&mut self, number: u64, interest: PollInterest) {
         let Some(node) = self.files.get(&number).map(|file| file.node) else {
             return;
@@ -95,7 +96,7 @@ impl Forwarder {
         }
     }
 
-    /// The file was read: whoever waits for it is to be told when there is more.
+    /// Notes that the file was read: those who wait for it are woken up when there is more.
     pub(super) fn watch_next(&mut self, number: u64, environment: &mut impl Environment) {
         let file = self.files.get_mut(&number);
         if let Some(interest) = file.and_then(|file| file.next_edge.take()) {
@@ -103,12 +104,12 @@ impl Forwarder {
         }
     }
 
-    /// A file is ready, or it can't be told any more.
+    /// Wakes up those who wait for a file, because it is ready, or because its readiness can't be reported any more.
     pub(super) fn wake_up(&mut self, tag: u32, number: u64, environment: &mut impl Environment) {
         let Some(file) = self.files.get_mut(&number) else {
             return;
         };
-        // One that was replaced says nothing.
+        // A watch that was replaced wakes up nobody.
         if let Some(watch) = file.watch.take_if(|watch| watch.tag == tag) {
             environment.answer(file.node, &protocol::wake_up(watch.kernel_handle));
         }

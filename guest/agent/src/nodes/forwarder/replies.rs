@@ -1,4 +1,4 @@
-//! What kvmprof's replies mean for those who wait.
+//! Answers the kernel's requests with kvmprof's replies.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Reply, ReplyFrame, Request as WireRequest};
@@ -9,10 +9,10 @@ use super::{Call, Environment, Forwarder, OpenFile, Pending, PollInterest, fail}
 use crate::cuse::protocol;
 
 impl Forwarder {
-    /// Acts on a reply of kvmprof's. False when nobody has asked for it: it breaks the protocol.
+    /// Acts on a reply of kvmprof. Returns false if no request was waiting for it, or it is of another kind: it violates the protocol.
     pub fn reply(&mut self, frame: &ReplyFrame<'_>, environment: &mut impl Environment) -> bool {
         let was_asked = self.act_on(frame, environment);
-        // A turn may have ended with it.
+        // The reply may have ended a turn.
         self.give_turns(environment);
         was_asked
     }
@@ -154,7 +154,7 @@ impl Forwarder {
         };
         self.files.insert(number, file);
         if !environment.answer(call.node, &protocol::opened(call.unique, number)) {
-            // The caller has gone, and will never release it.
+            // The caller has gone, and will never release the file.
             self.close(number, Pending::Nothing, environment);
         }
     }

@@ -1,4 +1,4 @@
-//! Reads and writes. The kernel shows long ones in pieces; those of prf are one to kvmprof.
+//! Reads and writes. The kernel splits long calls into pieces; a call to prf is one request to kvmprof.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{MAX_DATA, NONBLOCKING, Request as WireRequest};
@@ -8,12 +8,12 @@ use super::super::{Look, WholeWrite};
 use super::{Beginning, BegunOperation, Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
 
-/// A first piece of no more than this has all that its caller wants to read: the kernel splits a call
-/// after 32 pages, each of which may be used in part where the caller's memory is in several pieces.
+/// A first piece of at most this many bytes is the whole read: the kernel splits a call after 32 pages, each of which may be used in part
+/// if the caller's memory is in several pieces.
 const SINGLE_READ: usize = MAX_FRAGMENT / 2;
 
 impl Forwarder {
-    /// Writes the calls whose end couldn't be told from their pieces. Nobody waits for the outcome.
+    /// Writes staged calls whose last piece couldn't be recognised. Nobody waits for the result.
     pub(super) fn finish_staged(&mut self, file: u64, environment: &mut impl Environment) {
         for data in self.fragments.take_staged(file) {
             if let Ok(handle) = self.handle(file) {
@@ -23,7 +23,7 @@ impl Forwarder {
         }
     }
 
-    /// Reads the first piece of a call, of `size` bytes. Of prf's, what follows it may be asked for too.
+    /// Reads the first piece of a call, of `size` bytes. For prf, this reads the rest of the call too.
     pub(super) fn read(
         &mut self,
         call: Call,
@@ -64,7 +64,7 @@ impl Forwarder {
         self.waiting.insert(call, tag);
     }
 
-    /// Goes on with a read of which the kernel has had a piece.
+    /// Continues a read of which the kernel has had a piece.
     pub(super) fn continue_read(
         &mut self,
         call: Call,
@@ -76,12 +76,12 @@ impl Forwarder {
             let data = self.fragments.continue_read(owner, offset, size);
             environment.answer(call.node, &protocol::read(call.unique, &data));
         } else {
-            // It has something to return, so it doesn't wait for more.
+            // The call has something to return, so it doesn't wait for more.
             self.start_read(call, owner, (size, size, true, true), environment);
         }
     }
 
-    /// Starts a write. Of prf's, the whole call has to be known.
+    /// Starts a write. For prf, a look at the caller first finds out the whole call.
     pub(super) fn begin_write(
         &mut self,
         call: Call,
@@ -106,7 +106,7 @@ impl Forwarder {
         environment.look(self.last_look, Look::WholeWrite { thread });
     }
 
-    /// Writes `data`, of which the kernel has shown the first `piece` bytes.
+    /// Writes `data`, of which the kernel has passed the first `piece` bytes.
     fn write(
         &mut self,
         call: Call,
@@ -127,8 +127,7 @@ impl Forwarder {
         self.send(pending, &write_request(handle, data), environment);
     }
 
-    /// Writes all of a call that the kernel has shown the first piece of, so that its outcome is that
-    /// of the whole.
+    /// Writes the whole of a call of which the kernel has passed the first piece, so that the result is that of the whole call.
     pub(super) fn write_whole(
         &mut self,
         call: Call,
@@ -141,12 +140,12 @@ impl Forwarder {
                 self.write(call, owner, (&data, piece.len()), environment);
             }
             Some(Err(errno)) => fail(call, errno, environment),
-            // Somebody changes it just now, or this isn't the call, or it may not be known.
+            // The caller is changing its memory, or this isn't the call, or the memory may not be read.
             _ => self.stage(call, owner, (Vec::new(), &piece), environment),
         }
     }
 
-    /// Goes on with a write of which the kernel has shown a piece.
+    /// Continues a write of which the kernel has passed a piece.
     pub(super) fn continue_write(
         &mut self,
         call: Call,
@@ -163,7 +162,7 @@ impl Forwarder {
         }
     }
 
-    /// Adds a piece to what was staged; writes it if it is the last one.
+    /// Adds a piece to the staged ones; writes them if it is the last one.
     fn stage(
         &mut self,
         call: Call,

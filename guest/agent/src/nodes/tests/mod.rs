@@ -1,4 +1,4 @@
-//! The forwarder between a kernel and a kvmprof that the tests play.
+//! Tests of the forwarder, which play both the kernel and kvmprof.
 
 mod pids;
 mod pmc;
@@ -19,7 +19,7 @@ const PROFIL: usize = 2;
 const PMC: usize = 3;
 const THREAD: u32 = 77;
 
-/// What the forwarder did, and what it will find.
+/// What the forwarder did, and the answers that it will get.
 #[derive(Default)]
 struct TestEnvironment {
     answers: VecDeque<(usize, Vec<u8>)>,
@@ -57,7 +57,7 @@ struct Bench {
     forwarder: Forwarder,
     environment: TestEnvironment,
     last_unique: u64,
-    /// Who asks.
+    /// The user of the next requests.
     user: u32,
 }
 
@@ -73,7 +73,7 @@ impl Bench {
         }
     }
 
-    /// The kernel asks; the result is the request's name.
+    /// Makes a request of the kernel. Returns its id.
     fn ask(&mut self, node: usize, operation: Operation<'_>) -> u64 {
         self.last_unique += 2;
         let request = Request {
@@ -87,7 +87,7 @@ impl Bench {
         self.last_unique
     }
 
-    /// The next request to kvmprof: its tag, and what `look` makes of it.
+    /// The next request to kvmprof: its tag, and the result of `look` for it.
     fn sent<T>(&mut self, look: impl FnOnce(WireRequest<'_>) -> T) -> (u32, T) {
         let bytes = self
             .environment
@@ -131,7 +131,7 @@ impl Bench {
         );
     }
 
-    /// Opens a node; the result is the file. kvmprof's handle is 100 more than the node.
+    /// Opens a node. Returns the file. kvmprof's handle is 100 more than the node.
     fn open(&mut self, node: usize) -> u64 {
         let unique = self.ask(node, Operation::Open);
         let (tag, (device, minor)) = self.sent(|request| match request {
@@ -162,7 +162,7 @@ impl Bench {
         self.ask(PRF, operation)
     }
 
-    /// kvmprof gets a write of this, and takes it.
+    /// Expects that kvmprof gets a write of `expected`, and lets it succeed.
     fn takes_write(&mut self, expected: &[u8]) {
         let (tag, same) = self.sent(|request| match request {
             WireRequest::Write { data, .. } => data == expected,
@@ -173,7 +173,7 @@ impl Bench {
         assert!(self.reply(tag, Reply::Write { count }));
     }
 
-    /// The caller that is looked at is found to write this.
+    /// Ends a look at a caller with this result.
     fn seen(&mut self, whole: WholeWrite) {
         let (number, look) = self.environment.looks.pop_front().expect("a look");
         match look {
@@ -187,7 +187,7 @@ impl Bench {
         self.forwarder.seen(number, whole, &mut self.environment);
     }
 
-    /// The first piece of a write by a caller that is found to write `whole`.
+    /// Makes the first piece of a write; the look at its caller finds `whole`.
     fn write_of(&mut self, file: u64, piece: &[u8], whole: WholeWrite) -> u64 {
         let unique = self.write(file, 0, piece);
         self.nothing_more();
@@ -206,7 +206,7 @@ fn a_waiting_read_is_taken_back_by_a_signal() {
         other => panic!("{other:?}"),
     });
     assert_eq!(limit, (1000, 0));
-    // One for a request that was never made, then twice for this one.
+    // The first interrupts a request that was never made, the others the same request twice.
     for unique in [999, read, read] {
         bench.ask(PCS, Operation::Interrupt { unique });
     }
@@ -277,7 +277,7 @@ fn who_polls_is_woken_up_once_it_is_ready() {
     bench.answered(PCS, &protocol::polled(unique, 0));
     let (first_watch, kind) = bench.sent_kind();
     assert_eq!(kind, Kind::Poll);
-    // The same again needs nothing more; another event does.
+    // The same events need no further request; another event does.
     for (events, requests) in [(1, 0), (4, 2)] {
         bench.ask(PCS, poll(file, events));
         let (tag, _) = bench.sent_kind();
@@ -309,7 +309,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
         let (tag, _) = bench.sent_kind();
         assert!(bench.reply(tag, Reply::Poll { events: 1 }));
         bench.answered(PCS, &protocol::polled(unique, 0x41));
-        // Ready: nothing has to be told before it is read.
+        // The file is ready, so nothing has to be reported before it is read.
         bench.nothing_more();
         let read = bench.read(PCS, file, 0, 100);
         let (tag, _) = bench.sent_kind();
@@ -335,7 +335,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
     assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
     bench.environment.answers.clear();
     bench.nothing_more();
-    // A table of prf is always ready: that would go on for ever.
+    // A table of prf is always ready, so wake-ups would never end.
     let file = bench.open(PRF);
     bench.ask(PRF, poll(file, 1));
     let (tag, _) = bench.sent_kind();
@@ -387,7 +387,7 @@ fn everything_is_answered_when_the_connection_ends() {
     bench.answered(PCS, &protocol::failed(unique, Errno::ENXIO));
     bench.forwarder.connect();
     bench.open(PCS);
-    // What was open before stays lost.
+    // A file that was open before stays lost.
     let unique = bench.read(PCS, pcs, 0, 100);
     bench.answered(PCS, &protocol::failed(unique, Errno::EIO));
     let unique = bench.ask(PCS, poll(pcs, 1));
@@ -414,7 +414,7 @@ fn what_nobody_waits_for_is_closed() {
     let (open, _) = bench.sent_kind();
     bench.forwarder.node_ended(PCS, &mut bench.environment);
     assert_eq!(bench.sent_kind().1, Kind::Close);
-    // The new channel counts its requests from the start: old answers aren't for it.
+    // The new channel numbers its requests from the start, so it must not get answers to old ones.
     bench.refuse(read, Kind::Read, Errno::EBADF);
     assert!(bench.reply(open, Reply::Open { handle: 6 }));
     assert_eq!(bench.sent_kind().1, Kind::Close);

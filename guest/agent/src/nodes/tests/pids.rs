@@ -25,7 +25,7 @@ fn group(file: u64, argument: u64) -> Operation<'static> {
 }
 
 impl Bench {
-    /// kvmprof gets this command, with this argument and data, and takes it.
+    /// Expects that kvmprof gets this command, with this argument and data, and lets it succeed.
     fn takes_command(&mut self, unique: u64, expected: (u32, i64), expected_data: &[u8]) {
         let (tag, ()) = self.sent(|request| match request {
             WireRequest::Ioctl {

@@ -10,7 +10,7 @@ fn call() -> Call {
 }
 
 impl Bench {
-    /// A call with all its data, and room for it.
+    /// Makes a call with all its data, and room for the result.
     fn calls_pmc(&mut self, file: u64) -> u64 {
         let data = call().encode();
         let operation = ioctl(file, pmc::PMC_CALL, &data, Call::SIZE);
@@ -57,7 +57,7 @@ fn a_call_comes_back_with_its_value() {
     bench.nothing_more();
 }
 
-/// Who the superuser is, the kernel says with each request, not who has opened the file.
+/// The kernel passes the user with each request, which needn't be the one who opened the file.
 #[test]
 fn the_superuser_is_told_by_each_request() {
     let mut bench = Bench::new();
@@ -92,7 +92,7 @@ fn what_the_node_has_not_is_refused_without_kvmprof() {
     bench.nothing_more();
 }
 
-/// Structures of 32-bit programs are the same.
+/// The structures of 32-bit programs are the same.
 #[test]
 fn a_32_bit_program_may_call() {
     let mut bench = Bench::new();
@@ -111,7 +111,7 @@ fn a_32_bit_program_may_call() {
     bench.nothing_more();
 }
 
-/// The kernel numbers each node's requests for itself.
+/// Each node has its own request numbers.
 #[test]
 fn nodes_do_not_take_back_each_others_requests() {
     let mut bench = Bench::new();
@@ -135,7 +135,7 @@ fn nodes_do_not_take_back_each_others_requests() {
     bench.nothing_more();
 }
 
-/// The nodes share what there is.
+/// Both nodes share the limits.
 #[test]
 fn one_users_calls_of_both_nodes_leave_room_for_others() {
     let mut bench = Bench::new();

@@ -4,7 +4,7 @@ use kvmprof_abi::profil::{self, Call, Function};
 
 use super::*;
 
-/// Open files and calls that one user has at a time.
+/// Limits of one user's open files and calls.
 const FILES_OF_USER: u64 = 24;
 const CALLS_OF_USER: u64 = 8;
 
@@ -35,13 +35,13 @@ pub(super) fn ioctl(file: u64, command: u32, data: &[u8], out_size: usize) -> Op
 }
 
 impl Bench {
-    /// A call with all its data.
+    /// Makes a call with all its data.
     pub(super) fn calls(&mut self, file: u64) -> u64 {
         let data = call().encode();
         self.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &data, 0))
     }
 
-    /// kvmprof gets an ioctl with this data, and returns `value`.
+    /// Expects that kvmprof gets an ioctl with this data, and lets it return `value`.
     fn takes_ioctl(&mut self, command: u32, expected: &[u8], value: i64, data: &[u8]) {
         let tag = self.gets_ioctl(PROFIL, command, expected);
         assert!(self.reply(tag, Reply::Ioctl { value, data }));
@@ -157,13 +157,13 @@ fn a_call_whose_caller_cannot_be_looked_at_can_be_killed() {
     bench.seen(Some(Ok(b"late".to_vec())));
     bench.nothing_more();
 
-    // Those that wait for a turn can, too.
+    // Calls that wait for a turn can be interrupted, too.
     let calls: Vec<u64> = (0..=CALLS_OF_USER).map(|_| bench.calls(file)).collect();
     let last = *calls.last().unwrap();
     bench.ask(PROFIL, Operation::Interrupt { unique: last });
     bench.answered(PROFIL, &protocol::failed(last, Errno::EINTR));
     bench.nothing_more();
-    // kvmprof answers soon: what it has isn't taken back.
+    // kvmprof answers soon, so a request that it has isn't cancelled.
     bench.seen(Some(Ok(b"completed".to_vec())));
     bench.ask(PROFIL, Operation::Interrupt { unique: calls[0] });
     bench.takes_ioctl(profil::PROFIL_CALL, b"completed", 0, &[]);
@@ -178,7 +178,7 @@ fn one_users_calls_leave_room_for_others() {
     bench.user = 1000;
     let hostile: Vec<u64> = (0..2 * CALLS_OF_USER).map(|_| bench.calls(file)).collect();
     assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER);
-    // To be killed doesn't end the look, so neither the turn.
+    // A signal doesn't end the look, and so not the turn either.
     for unique in &hostile[..2] {
         bench.ask(PROFIL, Operation::Interrupt { unique: *unique });
         bench.answered(PROFIL, &protocol::failed(*unique, Errno::EINTR));
@@ -212,7 +212,7 @@ fn one_users_files_leave_room_for_others() {
     bench.open(PROFIL);
     bench.nothing_more();
 
-    // The place is free when kvmprof has closed it.
+    // The place is free once kvmprof has closed the file.
     let release = bench.ask(PROFIL, Operation::Release { file: files[0] });
     let (tag, kind) = bench.sent_kind();
     assert_eq!(kind, Kind::Close);
@@ -250,7 +250,7 @@ fn who_waits_is_answered_when_the_connection_ends() {
     bench.answered(PROFIL, &protocol::failed(open, Errno::ENXIO));
     bench.nothing_more();
 
-    // The node ends: nobody is there to be answered.
+    // After the node has ended, nobody waits for an answer.
     bench.forwarder.connect();
     let file = {
         let release = bench.ask(PROFIL, Operation::Release { file: files[0] });

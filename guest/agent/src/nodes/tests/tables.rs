@@ -1,4 +1,4 @@
-//! Tables that are larger than what the kernel hands over at a time.
+//! Tables that are larger than a piece of the kernel's.
 
 use super::*;
 use crate::cuse::protocol::LAST_FRAGMENT;
@@ -31,7 +31,7 @@ fn a_table_is_written_whole_with_its_first_fragment() {
         bench.answered(PRF, &protocol::written(next, end - begin));
     }
     bench.nothing_more();
-    // Nothing is left of that call.
+    // Nothing of that call is left.
     let stray = bench.write(file, table.len() as u64, &[1]);
     bench.answered(PRF, &protocol::failed(stray, Errno::EIO));
 }
@@ -71,7 +71,7 @@ fn a_table_of_unknown_length_is_staged() {
     let mut bench = Bench::new();
     let file = bench.open(PRF);
     let table = table();
-    // Its end is seen, because it is short.
+    // The last piece is recognised, because it is short.
     for (begin, end) in [(0, MAX_FRAGMENT), (MAX_FRAGMENT, 2 * MAX_FRAGMENT)] {
         let unique = bench.write(file, begin as u64, &table[begin..end]);
         if begin == 0 {
@@ -84,7 +84,7 @@ fn a_table_of_unknown_length_is_staged() {
     bench.takes_write(&table);
     bench.answered(PRF, &protocol::written(last, 40));
 
-    // Its end isn't seen: it is written before what comes next.
+    // The last piece isn't recognised: the table is written before the next operation.
     let whole = &table[..MAX_FRAGMENT];
     bench.write_of(file, whole, None);
     bench.environment.answers.clear();
@@ -107,7 +107,7 @@ fn staging_is_bounded_and_for_what_may_go_on() {
     bench.takes_write(&short);
     bench.answered(PRF, &protocol::written(unique, LAST_FRAGMENT));
 
-    // Memory that isn't what the kernel has shown is no call of this.
+    // Memory that differs from the piece that the kernel passed isn't that of this call.
     let fragment = vec![9; MAX_FRAGMENT];
     let other = vec![8; 2 * MAX_FRAGMENT];
     let mut offset = 0;
@@ -143,12 +143,12 @@ fn a_read_of_a_table_is_one_snapshot() {
     bench.answered(PRF, &protocol::read(first, &table[..MAX_FRAGMENT]));
     let next = bench.read(PRF, file, MAX_FRAGMENT as u64, MAX_FRAGMENT);
     bench.answered(PRF, &protocol::read(next, &data[MAX_FRAGMENT..]));
-    // It is over; nothing of another table is mixed into it.
+    // The call is over, and gets nothing of another table.
     let end = bench.read(PRF, file, 2 * MAX_FRAGMENT as u64, 8);
     bench.answered(PRF, &protocol::read(end, &[]));
     bench.nothing_more();
 
-    // A short one asks for no more than it is, and ends a call before it whose rest wasn't asked for.
+    // A short read requests no more than its size, and ends an earlier call whose rest wasn't read.
     bench.read(PRF, file, 0, MAX_FRAGMENT);
     let (tag, _) = bench.sent_kind();
     assert!(bench.reply(tag, Reply::Read { data }));

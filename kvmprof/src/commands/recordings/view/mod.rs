@@ -23,7 +23,7 @@ use crate::commands::browser;
 use response::Document;
 use server::Server;
 
-/// Where the Firefox Profiler is, which runs in the browser and loads what the rest of the address names.
+/// The address of the Firefox Profiler, which runs in the browser and loads the profile that the rest of the address names.
 const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
 
 /// Show a recording in the browser
@@ -90,7 +90,7 @@ impl Command for ViewArguments {
         let profile = source.profile();
         let symbols = SymbolServer::new(profile, texts);
         let _opened = self.show(server, "profile", &address, &interrupt, console)?;
-        // An interrupt is the last of the questions.
+        // An interrupt is sent as the last question.
         let thread = thread::Builder::new().name("end".into());
         let ended = thread.spawn(move || {
             interrupt.wait(None);
@@ -99,7 +99,7 @@ impl Command for ViewArguments {
         ended.context("Cannot start a thread")?;
         while let Ok(Some(question)) = questions.recv() {
             let answer = symbols.answer(profile, question.request, &question.body);
-            // Whoever has asked may have gone.
+            // The client may be gone.
             let _ = question.answer.send(answer);
         }
         Ok(ExitStatus::SUCCESS)
@@ -107,7 +107,8 @@ impl Command for ViewArguments {
 }
 
 impl ViewArguments {
-    /// Starts the server, and tells and opens the `address` of what it serves, by a page that has to be there while it is shown.
+    /// Starts the server, and prints and opens the `address` of its document. The returned page has to exist while it
+    /// is shown.
     fn show(
         &self,
         server: Server,
@@ -131,7 +132,7 @@ impl ViewArguments {
     }
 }
 
-/// Has the browser open a page that leads to this `address`.
+/// Opens a page that redirects to `address` in the browser.
 fn open(address: &str) -> anyhow::Result<NamedTempFile> {
     let page = browser::page_to(address).context("Cannot make a file for the browser")?;
     browser::open(&page.path().display().to_string())?;

@@ -1,4 +1,4 @@
-//! What a browser gets.
+//! The responses to a browser.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -6,22 +6,22 @@ use std::io::{self, Write};
 
 use kvmprof_tools::http::{BadRequest, Method, Request};
 
-/// The media type of profiles and of what symbol servers answer.
+/// The media type of profiles and of symbol servers' answers.
 const JSON: &str = "application/json";
 
-/// What is served, and to whom.
+/// The served document, and who may load it.
 #[derive(Debug)]
 pub struct Document {
     /// The last part of its path.
     pub file: &'static str,
     kind: &'static str,
-    /// The site whose pages may load it, too.
+    /// The site whose pages may also load it.
     pub site: Option<&'static str>,
     body: Vec<u8>,
 }
 
 impl Document {
-    /// A page, which only the browser itself loads.
+    /// A page that only the browser itself loads.
     pub fn page(body: Vec<u8>) -> Self {
         Self {
             file: "",
@@ -31,7 +31,7 @@ impl Document {
         }
     }
 
-    /// A profile in JSON, which pages of `site` load.
+    /// A profile in JSON, which pages of `site` may load.
     pub fn profile(body: Vec<u8>, site: &'static str) -> Self {
         Self {
             file: "profile.json",
@@ -42,7 +42,7 @@ impl Document {
     }
 }
 
-/// The header that lets pages of `site` have an answer.
+/// The header that lets pages of `site` read an answer.
 fn allowed(site: Option<&str>) -> String {
     site.map_or_else(String::new, |site| {
         format!("Access-Control-Allow-Origin: {site}\r\n")
@@ -58,7 +58,7 @@ pub struct Response<'a> {
 }
 
 impl<'a> Response<'a> {
-    /// The answer to a request for the `document`, whose path is `path`, on a server with one of these names.
+    /// The answer to a request for the `document` at `path`, on a server with one of these names.
     pub fn to(
         request: &Result<Request, BadRequest>,
         document: &'a Document,
@@ -69,7 +69,7 @@ impl<'a> Response<'a> {
             Ok(request) => request,
             Err(error) => return Self::refusal(error),
         };
-        // A site that has its own name stand for this host's loopback address gets nothing.
+        // A site that makes its own name resolve to this host's loopback address gets nothing.
         if !names.contains(&request.host) {
             return Self::error("403 Forbidden");
         }
@@ -87,7 +87,7 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// The answer to a request that can't be read.
+    /// The answer to an invalid request.
     pub fn refusal(error: &BadRequest) -> Self {
         Self::error(match error {
             BadRequest::Malformed => "400 Bad Request",
@@ -102,7 +102,7 @@ impl<'a> Response<'a> {
         Self::found(site, JSON, Cow::Owned(body))
     }
 
-    /// Tells a browser that pages of `site` may ask.
+    /// The answer that lets pages of `site` send requests.
     pub fn permission(site: Option<&str>) -> Self {
         let mut headers = allowed(site);
         if site.is_some() {
@@ -130,7 +130,7 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// An answer of a status alone.
+    /// An answer with only a status.
     pub fn error(status: &'static str) -> Self {
         Self {
             status,
@@ -139,10 +139,10 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// Sends it.
+    /// Sends the answer.
     ///
     /// # Errors
-    /// The browser has gone.
+    /// The browser is gone.
     pub fn write(&self, stream: &mut impl Write) -> io::Result<()> {
         write!(
             stream,

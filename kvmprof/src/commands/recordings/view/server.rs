@@ -17,22 +17,22 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::response::{Document, Response};
 
-/// Connections that are served at a time: more than a browser opens.
+/// Maximum number of connections at once: more than a browser opens.
 const CONNECTIONS_MAX: usize = 16;
-/// How long one may neither send nor take a byte.
+/// Maximum time of a connection without a sent or received byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a page asks a symbol server. Connections hand it over to whoever has the names, which are one thread's.
+/// A question of a page to a symbol server. Connections send it to the thread that has the names.
 pub struct Question {
-    /// What is asked.
+    /// The request.
     pub request: symbol_server::Request,
     /// The request's body.
     pub body: Vec<u8>,
-    /// Takes the answer.
+    /// Receives the answer.
     pub answer: SyncSender<Vec<u8>>,
 }
 
-/// Serves one document, and hands over questions of those who know its path.
+/// Serves one document, and passes on the questions of clients that know its path.
 pub struct Server {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -40,20 +40,20 @@ pub struct Server {
 
 struct Shared {
     document: Document,
-    /// The folder of all paths, which nobody can guess.
+    /// The folder of all paths, which can't be guessed.
     folder: String,
     questions: Option<Sender<Option<Question>>>,
-    /// The names that a browser may have for this server.
+    /// The names that a browser may use for this server.
     names: Vec<String>,
     connections: AtomicUsize,
 }
 
 impl Server {
-    /// A server at this TCP port of the loopback interface; 0 stands for any that is free. With `questions` it is a symbol server,
-    /// too, whose answers come from the channel's other end.
+    /// A server at this TCP port of the loopback interface; 0 for any free port. With `questions`, it is also a symbol
+    /// server, whose answers come from the channel's other end.
     ///
     /// # Errors
-    /// The port can't be had.
+    /// The port isn't available.
     pub fn bind(
         port: u16,
         document: Document,
@@ -87,10 +87,10 @@ impl Server {
         self.shared.address().trim_end_matches('/').to_owned()
     }
 
-    /// Serves from now on, in threads of its own. Where no connection can be accepted any more, `interrupt` is raised.
+    /// Serves from now on, in threads of its own. Raises `interrupt` if no connection can be accepted any more.
     ///
     /// # Errors
-    /// The host gives no thread.
+    /// The host can't create a thread.
     pub fn start(self, interrupt: &Interrupt) -> io::Result<()> {
         let stopper = interrupt.stopper();
         let thread = thread::Builder::new().name("server".into());
@@ -98,7 +98,7 @@ impl Server {
             for stream in self.listener.incoming() {
                 match stream {
                     Ok(stream) => serve(stream, &self.shared),
-                    // A browser that has changed its mind.
+                    // The browser has closed the connection.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) => {
                         log::error!("Cannot accept connections any more: {error}");
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// Answers a connection's request in a thread of its own. Where there are too many, the connection ends.
+/// Answers a connection's request in a thread of its own. Closes the connection if there are too many.
 fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     let connection = Connection::of(shared);
     if shared.connections.load(Ordering::Relaxed) > CONNECTIONS_MAX {
@@ -120,7 +120,7 @@ fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     }
     let thread = thread::Builder::new().name("connection".into());
     let spawned = thread.spawn(move || {
-        // A browser that has gone needs no answer.
+        // A browser that is gone needs no answer.
         let _ = answer(stream, &connection.0);
     });
     if let Err(error) = spawned {
@@ -149,7 +149,7 @@ impl Shared {
         format!("http://{host}{}", self.folder)
     }
 
-    /// The answer to `request` if it is for the symbol server. Only then its body is read.
+    /// The answer to `request` if it is for the symbol server. Reads the request's body only in this case.
     fn ask(&self, request: &mut Request, stream: &mut TcpStream) -> Option<Response<'static>> {
         let questions = self.questions.as_ref()?;
         let path = request.path.strip_prefix(&self.folder)?;
