@@ -41,17 +41,34 @@ static int send_back(uint8_t *frame, uint32_t length)
     return network_send(&net, frame, length);
 }
 
+/* The state of the link, and the generation of the configuration that it is in. */
+static uint32_t link_state(uint32_t *generation)
+{
+    uint32_t up;
+
+    do {
+        *generation = register_read(net.device.base, REGISTER_CONFIGURATION_GENERATION);
+        up = (uint32_t)network_is_up(&net);
+    } while (register_read(net.device.base, REGISTER_CONFIGURATION_GENERATION) != *generation);
+    return up;
+}
+
 static void follow_link(struct network_results *results)
 {
-    uint32_t up = (uint32_t)network_is_up(&net);
+    static uint32_t last_generation;
+    uint32_t generation;
+    uint32_t up = link_state(&generation);
+    /* On a busy host the link may have been down for less than the time between two looks. */
+    int was_down = up && results->up && generation != last_generation;
 
-    if (up == results->up)
+    last_generation = generation;
+    if (up == results->up && !was_down)
         return;
+    if (!up || was_down)
+        results->downs++;
     results->up = up;
     if (up)
         results->failure = announce(++results->ups);
-    else
-        results->downs++;
 }
 
 static void take_frames(struct network_results *results)
