@@ -210,6 +210,7 @@ impl Storage for HostFile {
         Some(self.path.clone())
     }
 
+    // SAFETY: no caller's condition is needed: `HostFile`'s own functions are safe for any range, also at the same time.
     unsafe fn pure_readv(&self, bytes: IoVectorMut<'_>, mut offset: u64) -> io::Result<()> {
         for mut slice in bytes.into_inner() {
             self.read_at(&mut slice, offset)?;
@@ -218,6 +219,7 @@ impl Storage for HostFile {
         Ok(())
     }
 
+    // SAFETY: no caller's condition is needed: `HostFile`'s own functions are safe for any range, also at the same time.
     unsafe fn pure_writev(&self, bytes: IoVector<'_>, mut offset: u64) -> io::Result<()> {
         for slice in bytes.into_inner() {
             self.write_at(&slice, offset)?;
@@ -226,10 +228,12 @@ impl Storage for HostFile {
         Ok(())
     }
 
+    // SAFETY: no caller's condition is needed: `HostFile`'s own functions are safe for any range, also at the same time.
     unsafe fn pure_write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
         self.zero(offset, length, true)
     }
 
+    // SAFETY: no caller's condition is needed: `HostFile`'s own functions are safe for any range, also at the same time.
     unsafe fn pure_write_allocated_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
         self.zero(offset, length, false)
     }
