@@ -21,7 +21,7 @@ use std::time::Duration;
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_introspection::testing::kernel::{HOT, offsets};
-use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY};
+use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY, TASKS};
 use kvmprof_tests::registers_in_long_mode;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -32,16 +32,30 @@ use super::vcpu_thread::{
 
 /// Set in the process that is the VMM.
 const IS_VMM: &str = "KVMPROF_TEST_VMM";
-/// What its lines for the test begin with.
-const MARK: &str = "vmm: ";
+/// What lines for the test begin with.
+const MARK: &str = "says: ";
+/// Bytes of the guest's tasks and of its CPUs' data, which another file can have.
+pub const REPLACED: u64 = IMAGE - TASKS;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
+
+/// What another process says to the test.
+pub type Answers = Box<dyn Iterator<Item = String>>;
+
+/// What `child` says, which is this program, started again.
+pub fn answers_of(child: &mut Child) -> Answers {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    Box::new(lines.map_while(Result::ok).filter_map(|line| {
+        let (_, answer) = line.split_once(MARK)?;
+        Some(answer.to_owned())
+    }))
+}
 
 /// The VMM, seen by a test. Dropped, it is killed.
 pub struct Vmm {
     child: Child,
     input: ChildStdin,
-    answers: Box<dyn Iterator<Item = String>>,
+    answers: Answers,
 }
 
 impl Vmm {
@@ -66,15 +80,10 @@ impl Vmm {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let answers = lines.map_while(Result::ok).filter_map(|line| {
-            let (_, answer) = line.split_once(MARK)?;
-            Some(answer.to_owned())
-        });
         let mut vmm = Self {
             input: child.stdin.take().unwrap(),
+            answers: answers_of(&mut child),
             child,
-            answers: Box::new(answers),
         };
         assert_eq!(vmm.answers.next().as_deref(), Some("ready"));
         vmm
@@ -102,6 +111,18 @@ impl Vmm {
             let status = fs::read_to_string(task.path().join("status"));
             status.is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
         })
+    }
+
+    /// How long its vCPU's thread has run, in ns.
+    pub fn vcpu_time(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let mut times = tasks.flatten().filter_map(|task| {
+            let name = fs::read_to_string(task.path().join("comm")).ok()?;
+            let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            let run: u64 = times.split(' ').next()?.parse().ok()?;
+            (name.trim_end() == "vcpu 0").then_some(run)
+        });
+        times.next().unwrap()
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -134,7 +155,8 @@ pub fn be_vmm() {
     }
 }
 
-fn say(word: &str) {
+/// Says this to the test.
+pub fn say(word: &str) {
     println!("\n{MARK}{word}");
 }
 
@@ -180,6 +202,16 @@ impl Memory {
         self.file.write_all_at(bytes, at).unwrap();
     }
 
+    /// Puts the start of another file in place of a part of the mapping.
+    fn replace(&self, at: u64, length: usize, other: &File) {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let (place, fd) = (self.address + at, other.as_raw_fd());
+        // SAFETY: nothing in this process refers to this mapping but by system calls.
+        let address = unsafe { libc::mmap(place as *mut _, length, both, flags, fd, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+    }
+
     fn protect(&self, protection: i32) {
         // SAFETY: nothing in this process refers to this mapping but by system calls.
         let result = unsafe { libc::mprotect(self.address as *mut _, self.length, protection) };
@@ -199,6 +231,7 @@ struct Host {
     orders: Sender<(Order, Sender<()>)>,
     thread: JoinHandle<()>,
     copies: Vec<File>,
+    opened: Option<File>,
     jiffies: Arc<Mutex<Option<u64>>>,
 }
 
@@ -218,6 +251,7 @@ impl Host {
             orders,
             thread,
             copies: Vec::new(),
+            opened: None,
             jiffies: Arc::new(Mutex::new(Some(1000))),
         };
         host.order(Order::Registers(Box::new(registers)));
@@ -266,6 +300,12 @@ impl Host {
                 // What keeps the time would make it longer again.
                 *self.jiffies.lock().unwrap() = None;
                 self.memory.file.set_len(number(1)).unwrap();
+            }
+            "open" => self.opened = Some(File::open(words[1]).unwrap()),
+            "map-opened" => {
+                let length = REPLACED.try_into().unwrap();
+                let opened = self.opened.as_ref().unwrap();
+                self.memory.replace(TASKS, length, opened);
             }
             "noise" => self.make_noise(number(1), number(2)),
             "cycle" => self.make_cycles(),
