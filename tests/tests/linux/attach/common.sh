@@ -36,3 +36,32 @@ attach_ended() {
     wait $attached
     echo $? >"$LAB_OUT/$what.attach.status"
 }
+
+# attach_both GUEST: attaches to it by both ways to capture at once, as traced and copied.
+attach_both() {
+    attach copied "$1" --capture kernel
+    copied=$attached
+    attach traced "$1"
+    traced=$attached
+}
+
+# by WAY COUNT: waits until traced or copied has COUNT samples more. Each counts its own.
+by() {
+    what=$1 socket=/run/$1.attached
+    gathered_before=$(count)
+    sampled "$2"
+}
+
+# both COUNT: waits until each of the two has COUNT samples more.
+both() {
+    by traced "$1"
+    by copied "$1"
+}
+
+# detach_both: ends the two.
+detach_both() {
+    what=traced attached=$traced socket=/run/traced.attached
+    detach
+    what=copied attached=$copied socket=/run/copied.attached
+    detach
+}

@@ -1,6 +1,7 @@
 //! Guests of other VMMs, attached to while they run: kvmprof's own in another process, and QEMU's. What they run is found in
 //! their memory alone. KASLR is on.
 
+mod nested;
 mod perf;
 mod programs;
 mod slots;

@@ -10,18 +10,6 @@ listed() { kvmprof list --json >"$LAB_OUT/$1.list.json"; }
 # bytes NAME: the number in it.
 bytes() { sed -n 's/.*"memory_bytes": *\([0-9]*\).*/\1/p' "$LAB_OUT/$1.list.json"; }
 
-# Both ways to capture at once; each counts its own samples.
-by() {
-    what=$1 socket=/run/$1.attached
-    gathered_before=$(count)
-    sampled "$2"
-}
-
-both() {
-    by traced "$1"
-    by copied "$1"
-}
-
 # What the guest has from the start is a file. For what is added there are huge pages.
 mkdir /run/ram
 mount -t tmpfs none /run/ram
@@ -33,10 +21,7 @@ says 'workload running'
 cat /run/qemu.qmp.out >"$LAB_OUT/qmp" &
 monitor qmp_capabilities
 listed before
-attach copied qemu --capture kernel
-copied=$attached
-attach traced qemu
-traced=$attached
+attach_both qemu
 both 100
 
 # A slot more.
@@ -70,9 +55,6 @@ until listed shrunk && [ "$(bytes shrunk)" = "$(bytes before)" ]; do
 done
 both 100
 
-what=traced attached=$traced socket=/run/traced.attached
-detach
-what=copied attached=$copied socket=/run/copied.attached
-detach
+detach_both
 tell over
 ended
