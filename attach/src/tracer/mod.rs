@@ -10,6 +10,8 @@ mod code;
 mod frame;
 mod memory;
 mod ptrace;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod vcpu;
 mod vmm_thread;

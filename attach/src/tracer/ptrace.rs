@@ -1,7 +1,7 @@
 //! The calls of ptrace(2) that are needed, for a thread that is stopped by the calling thread.
 
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::ptr;
 
 use libc::{c_int, c_uint, c_void, iovec, pid_t, user_regs_struct};
@@ -56,8 +56,16 @@ impl Traced {
     }
 
     /// Ends the tracing of a stopped thread.
-    pub fn detach(&self) -> io::Result<()> {
-        self.request(libc::PTRACE_DETACH, 0)
+    ///
+    /// # Errors
+    /// The thread isn't stopped, or has been killed.
+    pub fn detach(self) -> Result<(), Self> {
+        if self.request(libc::PTRACE_DETACH, 0).is_err() {
+            return Err(self);
+        }
+        // Dropping it would detach it once more.
+        mem::forget(self);
+        Ok(())
     }
 
     /// The thread's new wait status; `None` if it hasn't changed (waitpid(2)).
@@ -168,7 +176,7 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         // See the type.
-        let _ = self.detach();
+        let _ = self.request(libc::PTRACE_DETACH, 0);
     }
 }
 

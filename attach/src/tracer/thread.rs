@@ -91,7 +91,7 @@ fn stop(status: c_int) -> Stop {
     }
 }
 
-/// A stopped thread. It stands still until [`StoppedThread::resume`].
+/// A stopped thread. It stands still until it isn't traced any longer.
 #[derive(Debug)]
 pub struct StoppedThread<'a> {
     traced: &'a Traced,
@@ -225,16 +225,17 @@ impl<'a> StoppedThread<'a> {
         }
     }
 
-    /// Restores the thread's registers, and lets it continue.
-    pub fn resume(self) -> Result<(), TraceError> {
-        if self.frame.is_some() {
-            let set = self.traced.set_registers(&self.registers);
-            set.map_err(TraceError::Registers)?;
-            if is_to_be_restarted(&self.registers) {
-                self.pass_signals()?;
-            }
+    /// Restores the thread's registers, with which it continues once it isn't traced any longer.
+    pub fn restore(self) -> Result<(), TraceError> {
+        if self.frame.is_none() {
+            return Ok(());
         }
-        self.traced.detach().map_err(TraceError::Wait)
+        let set = self.traced.set_registers(&self.registers);
+        set.map_err(TraceError::Registers)?;
+        if is_to_be_restarted(&self.registers) {
+            self.pass_signals()?;
+        }
+        Ok(())
     }
 
     /// Makes the kernel check for signals, as it did when the thread was stopped: this is where it restarts interrupted system

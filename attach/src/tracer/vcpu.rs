@@ -139,6 +139,9 @@ unsafe impl Answer for kvm_sregs {}
 unsafe impl Answer for kvm_mp_state {}
 
 /// A vCPU whose thread is stopped for each look. All looks are made by the same thread.
+///
+/// A thread that looks at several vCPUs must look at none while another one [is slow](Self::is_slow): if their process executes another program,
+/// both processes could wait for each other for ever.
 #[derive(Debug)]
 pub struct TracedVcpu {
     thread: Arc<VmmThread>,
@@ -147,7 +150,7 @@ pub struct TracedVcpu {
     /// Whether the thread is traced with its present and later seccomp filters suspended. A process that may not suspend filters traces the
     /// thread only while it has no filter.
     suspends_filters: bool,
-    /// A thread that was interrupted and hasn't stopped yet.
+    /// A thread that was interrupted and hasn't stopped yet, or that was killed and whose end hasn't been waited for yet.
     slow: Option<Traced>,
 }
 
@@ -207,29 +210,44 @@ impl TracedVcpu {
             Look::Busy => return Ok(Look::Busy),
             Look::Gone => return Ok(Look::Gone),
         };
+        let seen = self.see(&traced, see);
+        match &seen {
+            Err(TraceError::Gone) => return Ok(Look::Gone),
+            Err(TraceError::Slow) => {
+                // The thread is in a signal handler, and the frame restores its registers. A thread that can't be interrupted is ending.
+                let _ = traced.interrupt();
+                self.slow = Some(traced);
+            }
+            _ => self.release(traced),
+        }
+        seen.map(Look::Seen)
+    }
+
+    /// Calls `see` with the vCPU, whose thread `traced` has stopped, and restores the thread's registers.
+    fn see<T>(
+        &self,
+        traced: &Traced,
+        see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
+    ) -> Result<T, TraceError> {
         let mut state = State {
-            thread: StoppedThread::new(&traced, self.thread.tid, self.code)?,
+            thread: StoppedThread::new(traced, self.thread.tid, self.code)?,
             descriptor: self.descriptor,
         };
         let seen = see(&mut state);
-        if matches!(seen, Err(TraceError::Gone)) {
-            return Ok(Look::Gone);
+        if !matches!(seen, Err(TraceError::Gone | TraceError::Slow)) {
+            state.thread.restore()?;
         }
-        if matches!(seen, Err(TraceError::Slow)) {
-            // The thread is in a signal handler, and the frame restores its registers.
-            traced.interrupt().map_err(TraceError::Wait)?;
-            self.slow = Some(traced);
-            return Err(TraceError::Slow);
-        }
-        match state.thread.resume() {
-            Ok(()) => seen.map(Look::Seen),
-            Err(error) => {
-                if matches!(error, TraceError::Slow) {
-                    self.slow = Some(traced);
-                }
-                Err(error)
-            }
-        }
+        seen
+    }
+
+    /// Ends the tracing of a thread that has stopped.
+    ///
+    /// If the thread has been killed since it stopped, it stays traced until its end has been waited for. A process that executes another program
+    /// waits for the ends of its other threads, and a thread with a tracer ends when the tracer has waited for it (`de_thread` in `fs/exec.c`).
+    /// Meanwhile, PTRACE_SEIZE waits for the execve(2) (`cred_guard_mutex`). So this thread must not seize another one before: neither
+    /// would ever end.
+    fn release(&mut self, traced: Traced) {
+        self.slow = traced.detach().err();
     }
 
     /// Whether a look has stopped waiting for the vCPU's thread, which will still stop.
@@ -246,17 +264,18 @@ impl TracedVcpu {
     /// would stand still until the next look.
     pub fn let_go(&mut self) {
         while let Some(traced) = self.slow.take() {
-            let proceeded = match has_stopped(&traced) {
+            // A thread that can't continue has been killed: it ends soon.
+            match has_stopped(&traced) {
+                Ok(Some(Stop::Signal(signal))) => drop(traced.proceed(signal)),
+                Ok(Some(Stop::SystemCall)) => drop(traced.proceed(0)),
+                Ok(Some(Stop::Interrupted | Stop::Suspended)) => return self.release(traced),
+                Ok(Some(Stop::Gone)) | Err(_) => return,
                 Ok(None) => {
                     self.slow = Some(traced);
                     return;
                 }
-                Ok(Some(Stop::Signal(signal))) => traced.proceed(signal),
-                Ok(Some(Stop::SystemCall)) => traced.proceed(0),
-                // The drop lets it go.
-                Ok(Some(Stop::Interrupted | Stop::Suspended | Stop::Gone)) | Err(_) => return,
-            };
-            self.slow = proceeded.is_ok().then_some(traced);
+            }
+            self.slow = Some(traced);
         }
     }
 
@@ -276,12 +295,16 @@ impl TracedVcpu {
                 long if long >= MAX_STOP => None,
                 _ => wait(&traced)?,
             };
+            // A thread that can't continue has been killed: it ends soon.
             match stop {
                 Some(Stop::Interrupted) => break,
                 // The end of the tracing leaves it suspended.
-                Some(Stop::Suspended) => return Ok(Look::Suspended),
-                Some(Stop::Signal(signal)) => traced.proceed(signal).map_err(TraceError::Wait)?,
-                Some(Stop::SystemCall) => traced.proceed(0).map_err(TraceError::Wait)?,
+                Some(Stop::Suspended) => {
+                    self.release(traced);
+                    return Ok(Look::Suspended);
+                }
+                Some(Stop::Signal(signal)) => drop(traced.proceed(signal)),
+                Some(Stop::SystemCall) => drop(traced.proceed(0)),
                 Some(Stop::Gone) => return Ok(Look::Gone),
                 None => {
                     self.slow = Some(traced);
@@ -291,11 +314,13 @@ impl TracedVcpu {
         }
         // The thread may have ended just before it was traced, and another one may have its id. That thread is not traced any longer.
         if !self.thread.is_there() {
+            self.release(traced);
             return Ok(Look::Gone);
         }
         if !self.suspends_filters && self.has_filter() {
             // From now on filters are suspended.
             self.suspends_filters = true;
+            self.release(traced);
             return Err(self.refused(io::Error::from_raw_os_error(libc::EPERM)));
         }
         Ok(Look::Seen(traced))
@@ -311,7 +336,8 @@ impl TracedVcpu {
             }
             match Traced::seize(self.thread.tid, self.options()) {
                 Ok(traced) => {
-                    traced.interrupt().map_err(TraceError::Wait)?;
+                    // A thread that can't be interrupted is ending.
+                    let _ = traced.interrupt();
                     return Ok(Look::Seen(traced));
                 }
                 Err(error) => match self.explain(error) {

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
+use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
 
 use super::vcpu::{AttachedCommon, REFRESH_NS};
@@ -21,17 +22,22 @@ const ROUNDS: u32 = 8;
 /// Minimum run time of a vCPU's thread since the last look, in ns, to count as having run. A shorter time is due to the look itself.
 const LEAST_RUN: u64 = 2_000_000;
 
-/// A vCPU's thread, and its run time at the last look, in ns.
+/// A vCPU that is watched.
 struct Watched {
     traced: TracedVcpu,
+    /// The check whether its registers are those of a nested guest.
+    nested: Option<NestedGuest>,
     schedstat: Option<File>,
+    /// The run time of its thread at the last look, in ns.
     run: u64,
 }
 
 impl Watched {
-    fn new(traced: TracedVcpu, pid: i32) -> Self {
+    fn new(traced: TracedVcpu, memory: &AttachedMemory) -> Self {
+        let pid = memory.machine().pid;
         let schedstat = format!("/proc/{pid}/task/{}/schedstat", traced.thread());
         Self {
+            nested: memory.nested_guest(traced.descriptor()),
             traced,
             schedstat: File::open(schedstat).ok(),
             run: 0,
@@ -48,9 +54,13 @@ impl Watched {
         self.run().saturating_sub(self.run) >= LEAST_RUN
     }
 
-    /// The vCPU's registers; `None` if it hasn't been started yet, or can't be stopped now.
+    /// The vCPU's registers; `None` if it hasn't been started yet, runs a nested guest, or can't be stopped now.
     fn registers(&mut self) -> Option<Registers> {
+        let nested = self.nested.as_ref();
         let looked = self.traced.look(|vcpu| {
+            if nested.is_some_and(NestedGuest::runs) {
+                return Ok(None);
+            }
             let has_started = has_started(vcpu.mp_state()?);
             let (regs, sregs) = vcpu.registers()?;
             Ok(has_started.then(|| select_registers(&regs, &sregs)))
@@ -83,8 +93,7 @@ impl<'a> RebootWatch<'a> {
         linux: &'a LinuxKnowledge,
         common: &'a AttachedCommon,
     ) -> Self {
-        let pid = common.memory.machine().pid;
-        let watched = |traced| Watched::new(traced, pid);
+        let watched = |traced| Watched::new(traced, &common.memory);
         Self {
             vcpus: vcpus.into_iter().map(watched).collect(),
             linux,
@@ -113,7 +122,7 @@ impl<'a> RebootWatch<'a> {
         let begin = Instant::now();
         loop {
             let left = pause.saturating_sub(begin.elapsed());
-            let is_slow = self.vcpus.iter().any(|vcpu| vcpu.traced.is_slow());
+            let is_slow = self.any_is_slow();
             thread::park_timeout(if is_slow { left.min(SLOW_PAUSE) } else { left });
             for vcpu in &mut self.vcpus {
                 vcpu.traced.let_go();
@@ -123,6 +132,10 @@ impl<'a> RebootWatch<'a> {
                 return;
             }
         }
+    }
+
+    fn any_is_slow(&self) -> bool {
+        self.vcpus.iter().any(|vcpu| vcpu.traced.is_slow())
     }
 
     /// Makes a round of looks. True once they show that the guest has rebooted.
@@ -165,6 +178,10 @@ impl<'a> RebootWatch<'a> {
     /// could be looked at.
     fn sees_kernel(&mut self, only_busy: bool) -> Option<bool> {
         let mut seen = None;
+        // While this thread waits for one vCPU, it must look at no other one: see TracedVcpu.
+        if self.any_is_slow() {
+            return None;
+        }
         for vcpu in &mut self.vcpus {
             if only_busy && !vcpu.has_run() {
                 continue;
@@ -174,6 +191,9 @@ impl<'a> RebootWatch<'a> {
                     return Some(true);
                 }
                 seen = Some(false);
+            }
+            if vcpu.traced.is_slow() {
+                break;
             }
         }
         seen

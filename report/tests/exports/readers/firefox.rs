@@ -2,32 +2,45 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use kvmprof_report::export::Format;
 use serde_json::Value;
 
 use super::{ROUNDS, exported, first, node, npm_readers, run};
 
+/// What the reader's background process is called.
+const NAME: &str = "kvmprof";
+
 /// A profile that the reader's background process has open.
 struct Session<'a> {
     home: &'a Path,
+    process: Child,
 }
 
 impl<'a> Session<'a> {
+    /// Starts the background process itself: the reader's command `load` gives it half a second to be there, which is too little on a busy host.
     fn open(home: &'a Path, file: &Path) -> Self {
-        let session = Self { home };
-        session.ask(&["load", &file.display().to_string()]);
+        let process = reader(home)
+            .arg("--daemon")
+            .arg(file)
+            .args(["--session", NAME])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut session = Self { home, process };
+        let mut answer = session.command(&["status"]).output().unwrap();
+        while !answer.status.success() {
+            let end = session.process.try_wait().unwrap();
+            assert!(end.is_none(), "{end:?}: {answer:?}");
+            answer = session.command(&["status"]).output().unwrap();
+        }
         session
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let program = "node_modules/@firefox-devtools/profiler-cli/dist/profiler-cli.js";
-        let mut command = node();
-        command
-            .arg(npm_readers().join(program))
-            .args(arguments)
-            .env("HOME", self.home);
+        let mut command = reader(self.home);
+        command.args(arguments).args(["--session", NAME]);
         command
     }
 
@@ -43,9 +56,18 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        // Also if the test fails.
-        let _ = self.command(&["stop", "--all"]).output();
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
+}
+
+/// The reader's program, which keeps its files in `home`.
+fn reader(home: &Path) -> Command {
+    let program = "node_modules/@firefox-devtools/profiler-cli/dist/profiler-cli.js";
+    let mut command = node();
+    command.arg(npm_readers().join(program)).env("HOME", home);
+    command
 }
 
 #[test]
