@@ -103,28 +103,42 @@ fn demo_prints_a_table_and_draws_a_flame_graph() {
         let last = ran.stdout.lines().last().unwrap();
         assert_eq!(last, "flame graph: kvmprof-demo.svg");
         let path = folder.path().join("kvmprof-demo.svg");
-        let svg = fs::read_to_string(&path).unwrap();
-        assert!(svg.starts_with("<?xml"));
-        // Processes, functions of both sides, idle time.
-        // And who called them, on each side and beyond its border.
-        for name in [
-            "weaver-101",
-            "weave",
-            "weave_cloth",
-            "stretch_with_interrupts_off",
-            "system_call_entry",
-            "store_wool",
-            "halt",
-        ] {
-            assert!(svg.contains(name), "{name}: {svg}");
+        let mut missing = names_missing_from(&path);
+        // Its own it may replace. In one second of a busy host the guest may hardly be idle.
+        for round in 0.. {
+            let before = fs::metadata(&path).unwrap().ino();
+            let ran = demo_in(folder.path(), &[]);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+            assert_ne!(fs::metadata(&path).unwrap().ino(), before);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+            let others = names_missing_from(&path);
+            missing.retain(|name| others.contains(name));
+            if missing.is_empty() {
+                break;
+            }
+            assert!(round < 10, "{missing:?}");
         }
-        // Its own it may replace.
-        let before = fs::metadata(&path).unwrap().ino();
-        let ran = demo_in(folder.path(), &[]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        assert_ne!(fs::metadata(&path).unwrap().ino(), before);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     });
+}
+
+/// What the flame graph at `path` lacks of processes, of functions of both sides and those who called them, on each side and beyond its border, and
+/// of idle time.
+fn names_missing_from(path: &Path) -> Vec<&'static str> {
+    let svg = fs::read_to_string(path).unwrap();
+    assert!(svg.starts_with("<?xml"));
+    let names = [
+        "weaver-101",
+        "weave",
+        "weave_cloth",
+        "stretch_with_interrupts_off",
+        "system_call_entry",
+        "store_wool",
+        "halt",
+    ];
+    names
+        .into_iter()
+        .filter(|name| !svg.contains(name))
+        .collect()
 }
 
 /// The flame graph takes no place that is somebody else's, and the table comes without it.
