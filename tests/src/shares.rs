@@ -1,5 +1,7 @@
 //! Shares of samples, and the tolerance for their distance from the truth.
 
+use kvmprof_demo_guest::{Mode, Row, rows};
+
 use crate::{CpuPressure, in_lab};
 
 /// Tolerance in addition to four standard errors: the clock's own exits and the guest's bookkeeping may shift shares by this much.
@@ -88,12 +90,15 @@ impl Sampled {
         ))
     }
 
-    /// Checks that the `observed` share of the samples is compatible with the share of the whole time, which is `expected`.
-    fn check_share(&self, observed: f64, expected: f64) -> Result<(), String> {
+    /// Checks that the `observed` share of the samples is compatible with the share of the whole time, which is `expected`. `is_idle` if it is the
+    /// share of the samples of halted vCPUs.
+    fn check_share(&self, observed: f64, expected: f64, is_idle: bool) -> Result<(), String> {
         // A busy host takes its processors away whatever the guest does, except for its wake-ups, so most of the missing ticks were like
         // the sampled ones. Without this bound, everything would agree with a busy host's samples.
         let unseen = self.unseen_share().min(UNSEEN);
-        let least = observed * (1.0 - unseen);
+        // A halted vCPU needs no processor, so that its ticks aren't missing, however busy the host is.
+        let others = if is_idle { self.unseen_share() } else { unseen };
+        let least = observed * (1.0 - others);
         let most = least + unseen;
         let allowed = 4.0 * standard_error(expected, self.samples) + MARGIN + self.blur;
         let comparison = format!(
@@ -110,6 +115,15 @@ impl Sampled {
             Err(comparison)
         }
     }
+
+    #[track_caller]
+    fn assert(&self, what: &str, (observed, expected): (f64, f64), is_idle: bool) {
+        print!("{what}: ");
+        let comparison = self.check_share(observed, expected, is_idle);
+        if let Err(reason) = self.check_unseen().and(comparison) {
+            panic!("{what}: {reason}");
+        }
+    }
 }
 
 /// Checks the `observed` share of the samples against the `expected` one: it must be within four standard errors and 1.5 points, whatever
@@ -119,12 +133,21 @@ impl Sampled {
 /// If it isn't; if more than a fifth of the ticks were stolen or lost, and threads of this host did not wait for its processors that much;
 /// and in any case if more than four fifths were.
 #[track_caller]
-pub fn assert_share(what: &str, (observed, expected): (f64, f64), sampled: Sampled) {
-    print!("{what}: ");
-    let comparison = sampled.check_share(observed, expected);
-    if let Err(reason) = sampled.check_unseen().and(comparison) {
-        panic!("{what}: {reason}");
-    }
+pub fn assert_share(what: &str, shares: (f64, f64), sampled: Sampled) {
+    sampled.assert(what, shares, false);
+}
+
+/// As [`assert_share`], for the share of idle time: the missing ticks were those of vCPUs that weren't halted.
+#[track_caller]
+pub fn assert_idle_share(what: &str, shares: (f64, f64), sampled: Sampled) {
+    sampled.assert(what, shares, true);
+}
+
+/// As [`assert_share`], for rows of the demo guest and their sums: `what` is the name of the row of idle time, or another name.
+#[track_caller]
+pub fn assert_row_share(what: &str, shares: (f64, f64), sampled: Sampled) {
+    let is_idle = |row: &Row| row.mode == Mode::Idle && row.name == what;
+    sampled.assert(what, shares, rows().iter().any(is_idle));
 }
 
 #[cfg(test)]
@@ -157,7 +180,21 @@ mod tests {
             (700, 0.5, false),
             (700, 0.2, true),
         ] {
-            let checked = sampled(unseen, 1.0).check_share(observed, 0.2);
+            let checked = sampled(unseen, 1.0).check_share(observed, 0.2, false);
+            assert_eq!(checked.is_ok(), agrees, "{unseen} {observed}: {checked:?}");
+        }
+    }
+
+    #[test]
+    fn no_missing_tick_was_idle() {
+        for (unseen, observed, agrees) in [
+            (0, 0.2 + 0.065, true),
+            (0, 0.2 + 0.067, false),
+            (500, 0.4, true),
+            (500, 0.4 + 0.17, true),
+            (500, 0.4 + 0.18, false),
+        ] {
+            let checked = sampled(unseen, 1.0).check_share(observed, 0.2, true);
             assert_eq!(checked.is_ok(), agrees, "{unseen} {observed}: {checked:?}");
         }
     }

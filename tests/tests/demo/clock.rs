@@ -5,8 +5,9 @@ use std::time::Instant;
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_tests::{
-    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_share, in_lab,
-    is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, threads, ticks_by_kind, until,
+    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_idle_share,
+    assert_row_share, in_lab, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, threads,
+    ticks_by_kind, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use serde_json::Value;
@@ -48,7 +49,7 @@ fn check_rows(result: &Value, pressure: &CpuPressure) {
         let part = |name: &str| row[name].as_f64().unwrap();
         assert!(part("expected") > 0.0 && part("observed") > 0.0, "{row}");
         let shares = (part("observed"), part("expected"));
-        assert_share(expected.name, shares, sampled);
+        assert_row_share(expected.name, shares, sampled);
     }
 }
 
@@ -126,7 +127,7 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
             "{what}"
         );
     } else {
-        assert_share(&what, (observed, expected), sampled);
+        assert_idle_share(&what, (observed, expected), sampled);
     }
     machine.stop();
 }
