@@ -56,10 +56,7 @@ pub use recordings::{
     ENOUGH_SAMPLES, HostFrame, check_demo_processes, demo_row, host_stacks, recorded,
     recorded_with_frames,
 };
-pub use shares::{
-    Sampled, assert_idle_share, assert_row_share, assert_share, sampling_rate, share,
-    standard_error,
-};
+pub use shares::{Sampled, assert_row_share, assert_share, sampling_rate, share, standard_error};
 pub use status::{read_status, status_of};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::{TERMINAL_TYPE, Terminal};

@@ -5,8 +5,8 @@ use std::time::Instant;
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_tests::{
-    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_idle_share,
-    assert_row_share, in_lab, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, threads,
+    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_row_share,
+    assert_share, in_lab, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, threads,
     ticks_by_kind, until,
 };
 use kvmprof_vmm::clock::ClockSource;
@@ -127,7 +127,7 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
             "{what}"
         );
     } else {
-        assert_idle_share(&what, (observed, expected), sampled);
+        assert_share(&what, (observed, expected), sampled);
     }
     machine.stop();
 }
