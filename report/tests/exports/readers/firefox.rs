@@ -1,8 +1,11 @@
 //! Reads the export with the Firefox Profiler's command line.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use kvmprof_report::export::Format;
 use serde_json::Value;
@@ -29,11 +32,18 @@ impl<'a> Session<'a> {
             .spawn()
             .unwrap();
         let mut session = Self { home, process };
-        let mut answer = session.command(&["status"]).output().unwrap();
-        while !answer.status.success() {
+        // Commands that come before it listens remove its socket.
+        let log = home.join(format!(".profiler-cli/{NAME}.log"));
+        let mut said = String::new();
+        while !said.contains("loaded successfully") {
             let end = session.process.try_wait().unwrap();
-            assert!(end.is_none(), "{end:?}: {answer:?}");
-            answer = session.command(&["status"]).output().unwrap();
+            assert!(
+                end.is_none() && !said.contains("[ERROR]"),
+                "{end:?}: {said}"
+            );
+            thread::sleep(Duration::from_millis(10));
+            // It isn't there at first.
+            said = fs::read_to_string(&log).unwrap_or_default();
         }
         session
     }
@@ -98,7 +108,7 @@ fn the_firefox_profiler_reads_its_format() {
     ] {
         assert!(names.contains(&name.map(str::to_owned)), "{names:?}");
     }
-    let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     let libraries = document["libs"].as_array().unwrap().iter();
     let mut libraries: Vec<&str> = libraries
         .map(|library| library["name"].as_str().unwrap())
