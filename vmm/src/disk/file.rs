@@ -238,6 +238,7 @@ impl Storage for HostFile {
         self.zero(offset, length, false)
     }
 
+    // SAFETY: no caller's condition is needed: `HostFile`'s own functions are safe for any range, also at the same time.
     unsafe fn pure_discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.punch(offset, length).map(|_| ())
     }
@@ -252,6 +253,7 @@ impl Storage for HostFile {
     }
 
     /// Does nothing, because there is no cache here.
+    // SAFETY: no caller's condition is needed: nothing is done.
     unsafe fn invalidate_cache(&self) -> io::Result<()> {
         Ok(())
     }
