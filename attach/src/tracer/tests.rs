@@ -35,12 +35,12 @@ fn the_process() {
 }
 
 /// The process, and its thread that spins.
-struct Traced {
+struct OtherProcess {
     child: Child,
     thread: i32,
 }
 
-impl Traced {
+impl OtherProcess {
     fn start() -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--nocapture", "--exact", "tracer::tests::the_process"])
@@ -83,7 +83,7 @@ impl Traced {
     }
 }
 
-impl Drop for Traced {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         // After a failure.
         let _ = self.child.kill();
@@ -95,10 +95,10 @@ impl Drop for Traced {
 #[test]
 fn a_process_may_execute_another_program_during_a_look() {
     for looks_again in [false, true] {
-        let mut traced = Traced::start();
-        let mut vcpu = traced.vcpu();
+        let mut process = OtherProcess::start();
+        let mut vcpu = process.vcpu();
         let looked = vcpu.look(|_| {
-            traced.execute();
+            process.execute();
             Ok(())
         });
         assert_eq!(looked.unwrap(), Look::Seen(()));
@@ -110,6 +110,6 @@ fn a_process_may_execute_another_program_during_a_look() {
             vcpu.let_go();
         }
         assert!(!vcpu.is_slow());
-        traced.finish();
+        process.finish();
     }
 }

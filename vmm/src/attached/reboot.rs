@@ -177,11 +177,11 @@ impl<'a> RebootWatch<'a> {
     /// Whether any vCPU runs the kernel. With `only_busy`, only vCPUs that have run since the last look count. `None` if no vCPU
     /// could be looked at.
     fn sees_kernel(&mut self, only_busy: bool) -> Option<bool> {
-        let mut seen = None;
         // While this thread waits for one vCPU, it must look at no other one: see TracedVcpu.
         if self.any_is_slow() {
             return None;
         }
+        let mut seen = None;
         for vcpu in &mut self.vcpus {
             if only_busy && !vcpu.has_run() {
                 continue;

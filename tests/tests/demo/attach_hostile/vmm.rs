@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -104,21 +104,25 @@ impl Vmm {
         writeln!(self.input, "{command}").unwrap();
     }
 
+    /// The folders in `/proc` of its threads.
+    fn tasks(&self) -> impl Iterator<Item = PathBuf> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        tasks.flatten().map(|task| task.path())
+    }
+
     /// Whether any of its threads is traced.
     pub fn is_traced(&self) -> bool {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-        tasks.flatten().any(|task| {
-            let status = fs::read_to_string(task.path().join("status"));
+        self.tasks().any(|task| {
+            let status = fs::read_to_string(task.join("status"));
             status.is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
         })
     }
 
     /// How long its vCPU's thread has run, in ns.
     pub fn vcpu_time(&self) -> u64 {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-        let mut times = tasks.flatten().filter_map(|task| {
-            let name = fs::read_to_string(task.path().join("comm")).ok()?;
-            let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let mut times = self.tasks().filter_map(|task| {
+            let name = fs::read_to_string(task.join("comm")).ok()?;
+            let times = fs::read_to_string(task.join("schedstat")).ok()?;
             let run: u64 = times.split(' ').next()?.parse().ok()?;
             (name.trim_end() == "vcpu 0").then_some(run)
         });
