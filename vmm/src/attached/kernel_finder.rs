@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::AttachedMemory;
 use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
+use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
 use crate::vcpu::select_registers;
@@ -47,7 +47,7 @@ impl KernelFinder {
         if !is_pending && !knowledge.is_unlocated() {
             return Ok(());
         }
-        let Some(registers) = self.registers() else {
+        let Some(registers) = self.registers(memory) else {
             return Ok(());
         };
         if is_pending {
@@ -111,11 +111,20 @@ impl KernelFinder {
         self.vcpus
     }
 
-    fn registers(&mut self) -> Option<Registers> {
+    /// The registers of the vCPU whose turn it is; `None` if it runs a nested guest, or can't be stopped now.
+    fn registers(&mut self, memory: &AttachedMemory) -> Option<Registers> {
         let turn = self.looks.checked_rem(self.vcpus.len())?;
         self.looks += 1;
-        match self.vcpus.get_mut(turn)?.look(|vcpu| vcpu.registers()) {
-            Ok(Look::Seen((regs, sregs))) => Some(select_registers(&regs, &sregs)),
+        let vcpu = self.vcpus.get_mut(turn)?;
+        let nested = memory.nested_guest(vcpu.descriptor());
+        let looked = vcpu.look(|vcpu| {
+            if nested.as_ref().is_some_and(NestedGuest::runs) {
+                return Ok(None);
+            }
+            vcpu.registers().map(Some)
+        });
+        match looked {
+            Ok(Look::Seen(seen)) => seen.map(|(regs, sregs)| select_registers(&regs, &sregs)),
             Ok(_) => None,
             Err(error) => {
                 log::debug!("The guest's kernel isn't looked for now: {error}");
