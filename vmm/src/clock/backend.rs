@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::halted::RunTimeAlarm;
+use super::host_tick::HostTick;
 use super::run_delay::RunDelay;
-use super::timer::ThreadTimer;
+use super::timer::{PosixTimer, ThreadTimer};
 use super::{Grid, Ticker};
 use crate::vcpu::signals;
 
@@ -63,7 +64,51 @@ impl Alarm {
 #[derive(Debug)]
 enum Driver {
     Timer(ThreadTimer),
-    Ticker { ticker: Arc<Ticker>, vcpu: u16 },
+    Ticker(Ticked),
+}
+
+/// A vCPU's share of the ticker.
+///
+/// Where the host's kernel ticks anyway, a timer of the thread's own costs less than a kick: it adds no interrupt. So it makes the ticks that
+/// coincide, and the ticker makes the others.
+#[derive(Debug)]
+struct Ticked {
+    ticker: Arc<Ticker>,
+    vcpu: u16,
+    // None if this user has too many timers: then the ticker makes all ticks.
+    timer: Option<PosixTimer>,
+    host: HostTick,
+}
+
+impl Ticked {
+    fn new(ticker: Arc<Ticker>, vcpu: u16) -> Self {
+        let timer = PosixTimer::new(signals::kick());
+        if let Err(error) = &timer {
+            log::debug!("The ticker makes all ticks of vCPU {vcpu}: {error}");
+        }
+        Self {
+            ticker,
+            vcpu,
+            timer: timer.ok(),
+            host: HostTick::of_this_host(),
+        }
+    }
+
+    fn start(&self, hz: u32, first: u64, grid: &Grid) {
+        let coincident = self.timer.as_ref().and_then(|timer| {
+            let distance = self.host.coincidence(grid.period())?;
+            timer.set(first.next_multiple_of(distance), distance);
+            Some(distance)
+        });
+        self.ticker.set(self.vcpu, hz, first, coincident);
+    }
+
+    fn stop(&self) {
+        if let Some(timer) = &self.timer {
+            timer.set(0, 0);
+        }
+        self.ticker.set(self.vcpu, 0, 0, None);
+    }
 }
 
 /// The backend on a real host: a POSIX timer or the [`Ticker`], a perf task-clock event, and
@@ -85,7 +130,7 @@ impl ThreadBackend {
     /// timer_create(2) fails: this user has too many timers or pending signals.
     pub fn for_this_thread(vcpu: u16, ticker: Option<Arc<Ticker>>) -> io::Result<Self> {
         let driver = match ticker {
-            Some(ticker) => Driver::Ticker { ticker, vcpu },
+            Some(ticker) => Driver::Ticker(Ticked::new(ticker, vcpu)),
             None => Driver::Timer(ThreadTimer::for_this_thread(signals::kick())?),
         };
         Ok(Self {
@@ -117,14 +162,14 @@ impl ClockBackend for ThreadBackend {
     fn start_timer(&mut self, hz: u32, first: u64, grid: &Grid) {
         match &self.driver {
             Driver::Timer(timer) => timer.arm(first, grid),
-            Driver::Ticker { ticker, vcpu } => ticker.set(*vcpu, hz, first),
+            Driver::Ticker(ticked) => ticked.start(hz, first, grid),
         }
     }
 
     fn stop_timer(&mut self) {
         match &self.driver {
             Driver::Timer(timer) => timer.disarm(),
-            Driver::Ticker { ticker, vcpu } => ticker.set(*vcpu, 0, 0),
+            Driver::Ticker(ticked) => ticked.stop(),
         }
     }
 
@@ -156,10 +201,10 @@ impl ClockBackend for ThreadBackend {
     }
 
     fn take_ticker_delay(&mut self) -> u64 {
-        let Driver::Ticker { ticker, .. } = &self.driver else {
+        let Driver::Ticker(ticked) = &self.driver else {
             return 0;
         };
-        let total = ticker.delay();
+        let total = ticked.ticker.delay().max(self.ticker_delay);
         let grown = total - self.ticker_delay;
         self.ticker_delay = total;
         grown
@@ -168,7 +213,7 @@ impl ClockBackend for ThreadBackend {
     fn kicked(&self) -> u64 {
         match &self.driver {
             Driver::Timer(_) => 0,
-            Driver::Ticker { ticker, vcpu } => ticker.kicked(*vcpu),
+            Driver::Ticker(ticked) => ticked.ticker.kicked(ticked.vcpu),
         }
     }
 }

@@ -11,6 +11,7 @@ mod elapsed_ticks;
 mod elsewhere;
 mod grid;
 mod halted;
+mod host_tick;
 mod jitter;
 mod punctual;
 mod run_delay;
@@ -48,7 +49,7 @@ pub enum ClockSource {
     /// A POSIX timer on each vCPU's own thread.
     #[default]
     Thread,
-    /// One thread that kicks all vCPUs: less guest time a sample, but time of another core.
+    /// One thread that kicks all vCPUs, but for ticks that coincide with the host's: less guest time a sample, but time of another core.
     Ticker,
     /// For the vCPUs of another program: a thread for each of them stops it by ptrace(2).
     Ptrace,

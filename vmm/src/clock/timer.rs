@@ -47,14 +47,19 @@ impl ThreadTimer {
     }
 }
 
+/// One timer on CLOCK_MONOTONIC that signals the thread that made it.
 #[derive(Debug)]
-struct PosixTimer {
+pub(super) struct PosixTimer {
     // The first timer of a process has id 0, a null pointer: the id says nothing about validity.
     id: libc::timer_t,
 }
 
 impl PosixTimer {
-    fn new(signal: i32) -> io::Result<Self> {
+    /// A timer that sends `signal` to the calling thread; it is disarmed at first.
+    ///
+    /// # Errors
+    /// What timer_create(2) says: too many timers or pending signals for this user.
+    pub(super) fn new(signal: i32) -> io::Result<Self> {
         // SAFETY: sigevent is plain data for which all zeroes is a valid value.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -70,7 +75,8 @@ impl PosixTimer {
         Ok(Self { id })
     }
 
-    fn set(&self, at: u64, interval: u64) {
+    /// Signals at time `at`, and each `interval` after it, both in ns; 0 for both disarms it.
+    pub(super) fn set(&self, at: u64, interval: u64) {
         let setting = libc::itimerspec {
             it_interval: timespec(interval),
             it_value: timespec(at),
