@@ -5,6 +5,9 @@ mod attached;
 mod clients;
 mod guests;
 #[expect(clippy::unwrap_used, reason = "it is part of a test")]
+#[path = "../../tests/demo/attach_hostile/memory.rs"]
+mod memory;
+#[expect(clippy::unwrap_used, reason = "it is part of a test")]
 #[path = "../../tests/demo/attach_hostile/vcpu_thread.rs"]
 mod vcpu_thread;
 #[expect(clippy::unwrap_used, dead_code, reason = "it is part of a test")]

@@ -1,6 +1,7 @@
 //! VMMs that lie, and do at the worst moment what a VMM may do: `kvmprof attach` reports nonsense about them at most.
 
 mod fuse;
+mod memory;
 mod threads;
 mod vcpu_thread;
 mod vmm;

@@ -6,7 +6,6 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stdin};
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
@@ -25,6 +24,7 @@ use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY, TAS
 use kvmprof_tests::registers_in_long_mode;
 use vm_memory::{Bytes, GuestAddress};
 
+use super::memory::Memory;
 use super::vcpu_thread::{
     ERRORS, NAPS, Order, RUNS, SIGNALS, WORK_BEGINS, WORKED, count_signal, duplicate, make_pipe,
     run, run_handed_over, take_naps,
@@ -174,59 +174,6 @@ fn image() -> Vec<u8> {
         .read_slice(&mut bytes, GuestAddress(0))
         .unwrap();
     bytes
-}
-
-/// Memory that the guest may get.
-struct Memory {
-    file: File,
-    address: u64,
-    length: usize,
-}
-
-impl Memory {
-    fn new(length: usize) -> Self {
-        // SAFETY: the name ends with a NUL; a new descriptor is this one's alone.
-        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"kvm-vm".as_ptr(), 0)) };
-        file.set_len(length as u64).unwrap();
-        let both = libc::PROT_READ | libc::PROT_WRITE;
-        let fd = file.as_raw_fd();
-        // SAFETY: a new mapping at a place that the kernel chooses.
-        let address =
-            unsafe { libc::mmap(std::ptr::null_mut(), length, both, libc::MAP_SHARED, fd, 0) };
-        assert_ne!(address, libc::MAP_FAILED);
-        Self {
-            file,
-            address: address as u64,
-            length,
-        }
-    }
-
-    /// By the file, which is there whatever became of the mapping.
-    fn write(&self, at: u64, bytes: &[u8]) {
-        self.file.write_all_at(bytes, at).unwrap();
-    }
-
-    /// Puts the start of another file in place of a part of the mapping.
-    fn replace(&self, at: u64, length: usize, other: &File) {
-        let both = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-        let (place, fd) = (self.address + at, other.as_raw_fd());
-        // SAFETY: nothing in this process refers to this mapping but by system calls.
-        let address = unsafe { libc::mmap(place as *mut _, length, both, flags, fd, 0) };
-        assert_ne!(address, libc::MAP_FAILED);
-    }
-
-    fn protect(&self, protection: i32) {
-        // SAFETY: nothing in this process refers to this mapping but by system calls.
-        let result = unsafe { libc::mprotect(self.address as *mut _, self.length, protection) };
-        assert_eq!(result, 0);
-    }
-
-    fn unmap(&self) {
-        // SAFETY: as above.
-        let result = unsafe { libc::munmap(self.address as *mut _, self.length) };
-        assert_eq!(result, 0);
-    }
 }
 
 struct Host {
