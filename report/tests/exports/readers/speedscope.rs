@@ -11,6 +11,11 @@ use crate::shared::browser::Browser;
 
 use super::{PERIOD, exported, first, node, npm_readers, run};
 
+/// The last heading of the table of functions.
+const HEADING: &str = "Symbol Name";
+/// How often a page is opened whose table has no rows yet.
+const OPENINGS: usize = 10;
+
 #[test]
 fn speedscope_takes_its_format() {
     let (_folder, file, expected) = exported(Format::Speedscope);
@@ -46,14 +51,24 @@ fn page(folder: &Path, document: &Value) -> Vec<String> {
     let load = format!("speedscope.loadFileFromBase64('exported.speedscope.json', btoa({text}))");
     fs::write(&script, load).unwrap();
     let index = npm_readers().join("node_modules/speedscope/dist/release/index.html");
-    let dom = Browser::new(folder).foreign_page(&format!(
+    let url = format!(
         "file://{}#view=sandwich&localProfilePath={}",
         index.display(),
         script.display()
-    ));
-    let texts = dom.split('<').filter_map(|part| part.split_once('>'));
-    let texts = texts.map(|(_, text)| text.trim().to_owned());
-    texts.filter(|text| !text.is_empty()).collect()
+    );
+    let browser = Browser::new(folder);
+    let mut texts = Vec::new();
+    // On a busy host the page may be printed before its table has rows.
+    for _ in 0..OPENINGS {
+        let dom = browser.foreign_page(&url);
+        let parts = dom.split('<').filter_map(|part| part.split_once('>'));
+        let parts = parts.map(|(_, text)| text.trim().to_owned());
+        texts = parts.filter(|text| !text.is_empty()).collect();
+        if (texts.iter().skip_while(|text| *text != HEADING).nth(1)).is_some() {
+            break;
+        }
+    }
+    texts
 }
 
 /// A time such as `1.20s (50%)`, in ticks.
@@ -79,7 +94,7 @@ fn speedscope_shows_its_format() {
         document["activeProfileIndex"] = vcpu.into();
         let texts = page(folder.path(), &document);
         assert!(texts.contains(&format!("({}/2)", vcpu + 1)), "{texts:?}");
-        let begin = texts.iter().position(|text| text == "Symbol Name");
+        let begin = texts.iter().position(|text| text == HEADING);
         let rows = &texts[begin.unwrap() + 1..];
         for row in rows.chunks_exact(3) {
             *own.entry(row[2].clone()).or_default() += ticks_of(&row[1]);
