@@ -76,14 +76,9 @@ impl Attached {
         });
     }
 
-    /// Waits for its end; its recording is whole. What it has said, and the samples. That a thread was slow to stop is a busy host's doing: such a tick
-    /// is lost, and the account has it.
+    /// Waits for its end; its recording is whole. What it has said, and the samples.
     fn wait(&mut self) -> (Ran, Vec<Sample>) {
-        let mut ran = self.guest.wait();
-        let lines = ran.stderr.split_inclusive('\n');
-        ran.stderr = lines
-            .filter(|line| !line.contains("The thread doesn't stop"))
-            .collect();
+        let ran = self.guest.wait().without_slow_looks();
         assert_eq!(ran.status, 0, "{ran:?}");
         assert!(!ran.stderr.contains("panicked"), "{ran:?}");
         let (samples, contents) = recorded(&self.folder.path().join("recording"));
