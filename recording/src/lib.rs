@@ -45,6 +45,7 @@ mod loss;
 #[cfg(test)]
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;
+mod period;
 mod room;
 mod sample;
 pub mod status;
@@ -55,6 +56,7 @@ pub use event::{EventError, EventKind, SamplingEvent};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
 pub use loss::{loss_warning, misleads};
+pub use period::least_common_multiple;
 pub use room::{Room, Share};
 pub use sample::{
     COMM_LENGTH, DEFAULT_STACK_FRAMES, HOST_FRAMES, IDLE_PID, IPL_MASKED, LockOwner, LockWait,

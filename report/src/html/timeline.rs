@@ -1,6 +1,7 @@
 //! The page's bins of time.
 
 use kvmprof_recording::file::RecordingInfo;
+use kvmprof_recording::least_common_multiple;
 
 use crate::profile::Selection;
 
@@ -71,8 +72,7 @@ impl Bins {
             if common.width == 0 {
                 common = *bins;
             } else {
-                let shared = greatest_common_divisor(common.width, bins.width);
-                common.width = (common.width / shared.max(1)).saturating_mul(bins.width);
+                common.width = least_common_multiple(common.width, bins.width);
                 common.length = common.length.max(bins.length);
             }
         }
@@ -94,13 +94,6 @@ impl Bins {
     pub fn length(&self) -> u64 {
         self.length
     }
-}
-
-fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other != 0 {
-        (one, other) = (other, one % other);
-    }
-    one
 }
 
 #[cfg(test)]

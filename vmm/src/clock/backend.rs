@@ -64,7 +64,7 @@ impl Alarm {
 #[derive(Debug)]
 enum Driver {
     Timer(ThreadTimer),
-    Ticker(Ticked),
+    Ticker(TickerShare),
 }
 
 /// A vCPU's share of the ticker.
@@ -72,7 +72,7 @@ enum Driver {
 /// Where the host's kernel ticks anyway, a timer of the thread's own costs less than a kick: it adds no interrupt. So it makes the ticks that
 /// coincide, and the ticker makes the others.
 #[derive(Debug)]
-struct Ticked {
+struct TickerShare {
     ticker: Arc<Ticker>,
     vcpu: u16,
     // None if this user has too many timers: then the ticker makes all ticks.
@@ -80,7 +80,7 @@ struct Ticked {
     host: HostTick,
 }
 
-impl Ticked {
+impl TickerShare {
     fn new(ticker: Arc<Ticker>, vcpu: u16) -> Self {
         let timer = PosixTimer::new(signals::kick());
         if let Err(error) = &timer {
@@ -130,7 +130,7 @@ impl ThreadBackend {
     /// timer_create(2) fails: this user has too many timers or pending signals.
     pub fn for_this_thread(vcpu: u16, ticker: Option<Arc<Ticker>>) -> io::Result<Self> {
         let driver = match ticker {
-            Some(ticker) => Driver::Ticker(Ticked::new(ticker, vcpu)),
+            Some(ticker) => Driver::Ticker(TickerShare::new(ticker, vcpu)),
             None => Driver::Timer(ThreadTimer::for_this_thread(signals::kick())?),
         };
         Ok(Self {

@@ -1,5 +1,7 @@
 //! The tick of the host's kernel.
 
+use kvmprof_recording::least_common_multiple;
+
 /// Maximum distance between two ticks of a clock that coincide with the host's, in ns. Further apart they save nothing.
 const MAXIMUM_DISTANCE: u64 = 1_000_000_000;
 
@@ -26,19 +28,11 @@ impl HostTick {
     /// The distance between those ticks of a clock that coincide with the host's, in ns, if the clock ticks at all multiples of `period` (ns).
     /// They are at multiples of this distance. `None` if they are too rare.
     pub fn coincidence(self, period: u64) -> Option<u64> {
-        let common = greatest_common_divisor(self.period, period);
-        let distance = self.period.checked_div(common)?.checked_mul(period)?;
+        let distance = least_common_multiple(self.period, period);
         (1..=MAXIMUM_DISTANCE)
             .contains(&distance)
             .then_some(distance)
     }
-}
-
-fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other != 0 {
-        (one, other) = (other, one % other);
-    }
-    one
 }
 
 #[cfg(test)]

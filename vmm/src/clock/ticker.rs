@@ -69,7 +69,8 @@ impl Ticked {
 }
 
 /// Drives the clocks of all vCPUs from a thread of its own, so that a tick costs the guest neither
-/// the timer's interrupt nor its set-up. Ticks that coincide with those of the host's kernel are left to the vCPUs' threads. The thread sleeps while no vCPU wants ticks.
+/// the timer's interrupt nor its set-up. Ticks that coincide with those of the host's kernel are left
+/// to the vCPUs' threads. The thread sleeps while no vCPU wants ticks.
 #[derive(Debug)]
 pub struct Ticker {
     shared: Arc<Shared>,
