@@ -237,6 +237,7 @@ fn machine_info(
         devices: None,
         counters: MachineCounters::default(),
         knowledge: Arc::clone(knowledge),
+        memory: None,
         host_stacks,
         halted_ticks: Some(HaltedTicks::AtWakeUp),
     }

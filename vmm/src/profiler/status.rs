@@ -14,7 +14,7 @@ use super::Profiler;
 use super::consumers::Consumer;
 use crate::clock::{HaltedTicks, TickSource};
 use crate::counters::MachineCounters;
-use crate::machine::MachineDevices;
+use crate::machine::{GuestMemory, MachineDevices};
 use crate::network::{NetworkMonitor, NetworkRecord};
 use crate::share::ShareMonitor;
 use crate::virtio::{BalloonControl, BalloonRecord, BlockRecord, ConsoleRecord, EntropyMonitor};
@@ -35,6 +35,8 @@ pub struct MachineInfo {
     pub counters: MachineCounters,
     /// The knowledge of the guest, which identifies its processes.
     pub knowledge: Arc<GuestKnowledge>,
+    /// Guest memory; `None` if another program runs the guest.
+    pub memory: Option<GuestMemory>,
     /// The host's functions, if samples have its stacks.
     pub host_stacks: Option<Arc<HostStacks>>,
     /// The way in which ticks of halted vCPUs are counted; `None` until the host has been checked.

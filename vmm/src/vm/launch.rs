@@ -227,6 +227,7 @@ fn machine_info(
         monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
+        memory: Some(machine.memory.clone()),
         host_stacks: None,
         halted_ticks: None,
     }
