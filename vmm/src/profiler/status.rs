@@ -61,6 +61,11 @@ pub struct DeviceMonitors {
 }
 
 impl Profiler {
+    /// Says how the ticks of halted vCPUs are counted on this host.
+    pub fn halted_ticks_are(&mut self, halted_ticks: HaltedTicks) {
+        self.info.halted_ticks = Some(halted_ticks);
+    }
+
     /// The whole status at this moment; `guest/abi/WIRE.md` describes its JSON form.
     pub fn status(&self) -> Status {
         Status {

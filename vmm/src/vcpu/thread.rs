@@ -97,6 +97,9 @@ pub struct VcpuCommon {
     pub profiled: Arc<ProfiledProcesses>,
     /// The gate, which holds the threads until the guest may start.
     pub gate: Arc<Gate>,
+    /// The second gate, which holds the threads of a recorded guest until its image has been read: on a host that has no other processor, the guest would keep
+    /// the reader from its work, and the first samples would have no process.
+    pub known: Arc<Gate>,
     /// The restarts of the guest.
     pub restart: Arc<Restart>,
     /// Whether all threads are to end. After this is set, each vCPU has to be kicked.
@@ -181,6 +184,7 @@ impl VcpuThread {
             None => kvmprof_sandbox::Thread::Vcpu,
         });
         common.gate.pass();
+        common.known.pass();
         shared.kicker.attach();
         // Requests may have been made before the kicker knew this thread.
         sampler.follow_requests(&mut fd, monotonic_ns());
