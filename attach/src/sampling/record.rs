@@ -48,14 +48,8 @@ const MAX_COPIES: usize = 3;
 pub const STACK_BYTES: usize = COPIES + COPY * MAX_COPIES;
 
 /// Numbers of general registers (`VCPU_REGS_*`).
-const RAX: usize = 0;
-const RDX: usize = 2;
 /// The number of the stack pointer.
 pub const RSP: usize = 4;
-const RBP: usize = 5;
-const RDI: usize = 7;
-const R10: usize = 10;
-const R13: usize = 13;
 
 /// A flag: the vCPU is the guest's.
 pub const OWN: i32 = 1;
@@ -142,18 +136,32 @@ impl<'a> Record<'a> {
         array_at(self.0, VALUES + index * VALUE)
     }
 
-    /// Sets the general registers that the unwinding of stacks needs. `None` for a record without stacks, and if the host's kernel
+    /// Sets the general registers. `None` for a record without stacks, and if the host's kernel
     /// didn't have the stack pointer in memory.
     pub fn fill_general(&self, registers: &mut Registers) -> Option<()> {
         (self.has(STACKS) && self.u64(AVAILABLE) & RSP_AVAILABLE != 0).then_some(())?;
         let general = |number: usize| u64_at(self.0, GENERAL + 8 * number);
-        registers.rax = general(RAX)?;
-        registers.rdx = general(RDX)?;
-        registers.rsp = general(RSP)?;
-        registers.rbp = general(RBP)?;
-        registers.rdi = general(RDI)?;
-        registers.r10 = general(R10)?;
-        registers.r13 = general(R13)?;
+        let places = [
+            &mut registers.rax,
+            &mut registers.rcx,
+            &mut registers.rdx,
+            &mut registers.rbx,
+            &mut registers.rsp,
+            &mut registers.rbp,
+            &mut registers.rsi,
+            &mut registers.rdi,
+            &mut registers.r8,
+            &mut registers.r9,
+            &mut registers.r10,
+            &mut registers.r11,
+            &mut registers.r12,
+            &mut registers.r13,
+            &mut registers.r14,
+            &mut registers.r15,
+        ];
+        for (number, place) in places.into_iter().enumerate() {
+            *place = general(number)?;
+        }
         Some(())
     }
 

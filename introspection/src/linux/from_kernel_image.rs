@@ -16,6 +16,7 @@ use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER, stacks};
 use crate::image::btf::Btf;
 use crate::image::kallsyms::{self, Anchor, Budget, Stretch};
 use crate::image::{self, KernelImage, Vmlinux};
+use crate::unwind::ReturnHooks;
 use crate::{IntrospectionError, PhysicalMemory, Registers, Symbols};
 
 /// The start of the kernel's banner (`init/version-timestamp.c`).
@@ -117,6 +118,7 @@ impl LinuxKnowledge {
             tasks: TaskLayout::find(&btf)?,
             orc: stacks::find(&image, &symbols, &release),
             initcalls: stacks::find_initcalls(&image, &symbols),
+            return_hooks: ReturnHooks::find(&symbols, &btf),
             processes: ProcessLayout::find(&btf),
             map_budget: MapBudget::default(),
             instances: InstanceLayout::find(&symbols, &btf),

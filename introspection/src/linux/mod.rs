@@ -30,7 +30,7 @@ use vm_memory::GuestAddress;
 use crate::PhysicalMemory;
 
 use crate::memory::AddressSpace;
-use crate::unwind::{Initcalls, MODULES, OrcTable};
+use crate::unwind::{Initcalls, MODULES, OrcTable, ReturnHooks};
 use crate::{Registers, Symbols};
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
@@ -76,6 +76,7 @@ pub struct LinuxKnowledge {
     orc: Option<OrcTable>,
     /// The table of initcalls, if it is known.
     initcalls: Option<Initcalls>,
+    return_hooks: ReturnHooks,
     /// The offsets for reading processes' mappings, if known.
     processes: Option<ProcessLayout>,
     /// Limits the maps of processes that are passed on.

@@ -81,7 +81,7 @@ impl LinuxKnowledge {
         let user = if registers.cpl == 3 {
             Some(UserRegisters::new(registers))
         } else {
-            let user = self.unwind_kernel(memory, registers, code.modules, copies, stack);
+            let user = self.unwind_kernel(memory, registers, &code, copies, stack);
             if !parts.kernel {
                 stack.forget_kernel();
             }
@@ -127,14 +127,20 @@ impl LinuxKnowledge {
         }
     }
 
-    /// The unwinder for the stacks of this kernel, which has this `slide` and these `modules`.
-    fn kernel_unwinder<'a>(&'a self, modules: &'a LoadedModules, slide: u64) -> KernelUnwinder<'a> {
+    /// The unwinder for the stack of `task` of this kernel, which has this `slide` and these `modules`.
+    fn kernel_unwinder<'a>(
+        &'a self,
+        modules: &'a LoadedModules,
+        slide: u64,
+        task: Option<u64>,
+    ) -> KernelUnwinder<'a> {
         KernelUnwinder {
             orc: self.orc.as_ref(),
             modules: Some(modules.code()),
             initcalls: self.initcalls.as_ref(),
             slide,
             image: self.image.clone(),
+            hooks: Some((&self.return_hooks, task)),
         }
     }
 
@@ -142,7 +148,7 @@ impl LinuxKnowledge {
         &self,
         memory: &M,
         registers: &Registers,
-        modules: &LoadedModules,
+        code: &KnownCode<'_>,
         copies: Option<&[StackCopy<'_>]>,
         stack: &mut Stack,
     ) -> Option<UserRegisters> {
@@ -150,8 +156,9 @@ impl LinuxKnowledge {
             stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
             return None;
         };
+        let modules = code.modules;
         let view = KernelView::new(self, placement, memory, registers);
-        let unwinder = self.kernel_unwinder(modules, placement.slide);
+        let unwinder = self.kernel_unwinder(modules, placement.slide, code.task);
         let mut stack_memory =
             PagedMemory::new(memory, |address| view.translate(address)).with_copies(copies);
         let walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
@@ -164,14 +171,14 @@ impl LinuxKnowledge {
         self.walk_through_modules(&view, modules, unwinder, walk, stack)
     }
 
-    /// Unwinds the kernel part of the stack of a task that isn't on a CPU, and whose stack pointer is `sp`. Reads the
+    /// Unwinds the kernel part of the stack of `task`, which isn't on a CPU and whose stack pointer is `sp`. Reads the
     /// stack through the page tables of a vCPU, in the kernel or in user mode, with `registers`. New tasks start at
     /// `forked`, a link-time address.
     pub(super) fn unwind_switched<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
-        sp: u64,
+        (task, sp): (u64, u64),
         forked: [Option<u64>; 2],
         modules: &LoadedModules,
         stack: &mut Stack,
@@ -180,7 +187,7 @@ impl LinuxKnowledge {
             return;
         };
         let forked = forked.map(|address| address.map(|address| view.linked(address)));
-        let unwinder = self.kernel_unwinder(modules, view.linked(0));
+        let unwinder = self.kernel_unwinder(modules, view.linked(0), Some(task));
         let mut stack_memory = PagedMemory::new(memory, |address| view.translate(address));
         let walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
             unwinder.walk_switched(sp, forked, &mut stack_memory, stack)

@@ -40,5 +40,5 @@ pub fn unwind_table(
     address: u64,
     (base, length): (u64, u64),
 ) -> Option<UnwindTable> {
-    UnwindTable::new(section, address, base, vec![(0, base, length)])
+    UnwindTable::new(section, address, 0, vec![(0, base, length)])
 }

@@ -139,6 +139,7 @@ impl DeepStacks {
             initcalls: None,
             slide: 0,
             image: TEXT..TEXT + CODE,
+            hooks: None,
         };
         unwinder.walk(&self.kernel, &mut memory, stack);
     }
@@ -175,7 +176,7 @@ fn unwinder() -> UserUnwinder {
         .collect();
     let section = USER_CODE + USER_FUNCTIONS * 0x100;
     let segments = vec![(0, USER_CODE, USER_FUNCTIONS * 0x100)];
-    let table = UnwindTable::new(&eh_frame(section, &functions), section, USER_CODE, segments);
+    let table = UnwindTable::new(&eh_frame(section, &functions), section, 0, segments);
     let table = table.unwrap().into();
     UserUnwinder::new([(USER_CODE, section, 0, table)])
 }

@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 use kvmprof_recording::{StackEnd, StackParts};
 
-use super::frame_pointer::{self, Caller, follows_call};
+use super::calls::{Candidates, follows_call};
+use super::frame_pointer;
 use super::stack_memory::{PagedMemory, StackMemory};
 use super::user::{MAX_READS, UnwindCache, UserUnwinder};
+use super::user_registers::{FrameRegisters, UserRegisters};
 use super::{Stack, UnwindTable};
 use crate::memory::AddressSpace;
 use crate::{PhysicalMemory, Registers};
@@ -82,11 +84,7 @@ impl ImageUnwinder {
             has_frames: false,
         };
         let start = Frame {
-            at: Caller {
-                ip: registers.rip,
-                sp: registers.rsp,
-                bp: registers.rbp,
-            },
+            at: UserRegisters::new(registers).at,
             is_exact: true,
             is_user,
         };
@@ -112,7 +110,7 @@ impl ImageUnwinder {
 /// One frame.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    at: Caller,
+    at: FrameRegisters,
     /// Whether the instruction at the program counter was about to be executed; otherwise the program counter is a
     /// return address.
     is_exact: bool,
@@ -186,7 +184,8 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
             None => match self.entered(frame) {
                 Some(interrupted) => return Ok(interrupted),
                 None => {
-                    frame_pointer::step(frame.at.sp, frame.at.bp, had_frames, &mut self.memory)?
+                    let (reads, memory) = (&mut self.reads, &mut self.memory);
+                    frame_pointer::step(&frame.at, frame.is_exact, had_frames, reads, memory)?
                 }
             },
         };
@@ -209,18 +208,17 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
     /// The code that the processor interrupted for `frame`, whose code has no unwind information, if the frame pointer
     /// leads there. An interrupt handler may begin as functions do, with `push %rbp; mov %rsp,%rbp`.
     fn entered(&mut self, frame: &Frame) -> Option<Frame> {
-        let found = frame_pointer::linkage(frame.at.sp, frame.at.bp, &mut self.memory)?;
-        let at = Caller {
-            ip: found.back,
-            sp: found.sp,
-            bp: found.caller,
-        };
+        let found = frame_pointer::linkage(frame.at.sp, frame.at.bp()?, &mut self.memory)?;
+        let (reads, memory) = (&mut self.reads, &mut self.memory);
+        let mut candidates = Candidates::new(frame.at.ip, found.back, reads, memory);
+        (candidates.belong_to_no_frame(frame.at.sp..frame.at.bp()?, memory)).then_some(())?;
+        let at = FrameRegisters::new(found.back, found.sp, Some(found.caller));
         self.interrupted(frame, at)
     }
 
     /// The code that the processor interrupted for `frame`, if it did so. `at` has the registers of the caller, if
     /// `frame` were called.
-    fn interrupted(&mut self, frame: &Frame, at: Caller) -> Option<Frame> {
+    fn interrupted(&mut self, frame: &Frame, at: FrameRegisters) -> Option<Frame> {
         // Interrupts don't enter user mode.
         if frame.is_user {
             return None;
@@ -245,7 +243,7 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
             && flags & (FLAGS_ONE | FLAGS_ZERO) == FLAGS_ONE;
         // The interrupted program counter usually doesn't follow a call, so that it can't be checked in that way.
         is_pushed.then_some(Frame {
-            at: Caller { sp, ..at },
+            at: FrameRegisters { sp, ..at },
             is_exact: true,
             is_user,
         })

@@ -10,7 +10,9 @@ use super::code_regions::{MODULES, ModuleCode};
 use super::initcalls::Initcalls;
 use super::orc::{Base, Kind, OrcEntry, OrcFormat};
 use super::retpoline;
+use super::return_hooks::ReturnHooks;
 use super::stack_memory::StackMemory;
+use super::user_registers::FrameRegisters;
 use super::{OrcTable, Stack, UserRegisters};
 use crate::Registers;
 
@@ -27,15 +29,40 @@ const USER_CS: u64 = 0x33;
 
 /// Offsets of registers in `struct pt_regs`, in bytes (`arch/x86/include/asm/ptrace.h`).
 mod saved {
+    use super::super::user_registers::number;
+
     pub const R13: u64 = 16;
     pub const BP: u64 = 32;
+    pub const R11: u64 = 48;
     pub const R10: u64 = 56;
     pub const AX: u64 = 80;
+    pub const CX: u64 = 88;
     pub const DX: u64 = 96;
     pub const DI: u64 = 112;
+    /// The number of the system call, -1 if there is none.
+    pub const ORIG_AX: u64 = 120;
+    /// The places of general registers other than the stack pointer, by their numbers in user code's tables.
+    pub const GENERAL: [(u16, u64); 15] = [
+        (number::R15, 0),
+        (number::R15 - 1, 8),
+        (number::R15 - 2, R13),
+        (number::R12, 24),
+        (number::RBP, BP),
+        (number::RBX, 40),
+        (number::R8 + 3, R11),
+        (number::R8 + 2, R10),
+        (number::R8 + 1, 64),
+        (number::R8, 72),
+        (number::RAX, AX),
+        (number::RCX, CX),
+        (number::RDX, DX),
+        (number::RSI, 104),
+        (number::RDI, DI),
+    ];
     /// The first of the registers that the processor itself saves.
     pub const IP: u64 = 128;
     pub const CS: u64 = 136;
+    pub const FLAGS: u64 = 144;
     pub const SP: u64 = 152;
     /// Bytes of the whole structure.
     pub const LENGTH: u64 = 168;
@@ -62,6 +89,8 @@ pub struct KernelUnwinder<'a> {
     pub slide: u64,
     /// The link-time addresses of its image.
     pub image: Range<u64>,
+    /// Where it keeps replaced return addresses, and the task whose stack is unwound, if it is known.
+    pub hooks: Option<(&'a ReturnHooks, Option<u64>)>,
 }
 
 /// One frame: the known registers there.
@@ -266,7 +295,7 @@ impl KernelUnwinder<'_> {
             Kind::ProcessorFrame => {
                 self.interrupted(sp.wrapping_sub(saved::IP), Some(frame), memory)
             }
-            _ => self.called(memory.word(sp.wrapping_sub(8))?, sp, bp?),
+            _ => self.called(memory.word(sp.wrapping_sub(8))?, sp, bp?, memory),
         }
     }
 
@@ -279,7 +308,8 @@ impl KernelUnwinder<'_> {
     ) -> Option<Step> {
         if frame.is_exact {
             if let Some(at) = retpoline::return_address_at(memory, frame.ip, frame.sp) {
-                return self.called(memory.word(at)?, at.wrapping_add(8), frame.bp);
+                let back = memory.word(at)?;
+                return self.called(back, at.wrapping_add(8), frame.bp, memory);
             }
             if memory.word(frame.sp).is_some_and(|back| self.is_code(back)) {
                 return None;
@@ -312,10 +342,22 @@ impl KernelUnwinder<'_> {
             ),
         };
         if cs & 3 == 3 {
+            let mut user = FrameRegisters::new(ip, sp, Some(bp));
+            let mut is_exact = true;
+            if live.is_none() {
+                for (register, offset) in saved::GENERAL {
+                    user.set(register, read(offset));
+                }
+                // SYSCALL saves the next instruction's address in RCX and the flags in R11 (SDM volume 2, SYSCALL). Both
+                // may still be there when an interrupt comes, but then there is no number of a system call.
+                let is_call = read(saved::ORIG_AX)?.cast_signed() >= 0
+                    && read(saved::CX)? == ip
+                    && read(saved::R11)? == read(saved::FLAGS)?;
+                is_exact = !is_call;
+            }
             return Some(Step::User(UserRegisters {
-                ip,
-                sp,
-                bp,
+                at: user,
+                is_exact,
                 is_64_bit: cs == USER_CS,
             }));
         }
@@ -328,8 +370,14 @@ impl KernelUnwinder<'_> {
         }))
     }
 
-    /// The caller that a function returns to at `ip`.
-    fn called(&self, ip: u64, sp: u64, bp: u64) -> Option<Step> {
+    /// The caller that a function returns to at `ip`, which is right below `sp`.
+    fn called(&self, ip: u64, sp: u64, bp: u64, memory: &mut impl StackMemory) -> Option<Step> {
+        let ip = match self.hooks {
+            Some((hooks, task)) => {
+                hooks.true_address((ip, sp.wrapping_sub(8)), self.slide, task, memory)?
+            }
+            None => ip,
+        };
         self.is_code(ip.wrapping_sub(1))
             .then_some(Step::Kernel(Frame {
                 ip,
@@ -361,7 +409,7 @@ impl KernelUnwinder<'_> {
         }
         let back = memory.word(frame.bp.wrapping_add(8))?;
         let caller = memory.word(frame.bp)?;
-        self.called(back, frame.bp.wrapping_add(16), caller)
+        self.called(back, frame.bp.wrapping_add(16), caller, memory)
     }
 
     /// The user registers after a system call's outermost frame. Entry code clears the frame pointer, and first pushes
@@ -376,7 +424,7 @@ impl KernelUnwinder<'_> {
             return None;
         }
         match self.interrupted(frame.sp, None, memory)? {
-            Step::User(user) if user.ip >> 63 == 0 => Some(Step::User(user)),
+            Step::User(user) if user.at.ip >> 63 == 0 => Some(Step::User(user)),
             _ => None,
         }
     }

@@ -5,25 +5,30 @@
 //! Every walk is bounded in frames and reads. Memory is untrusted: an invalid address ends the stack with the matching
 //! [`StackEnd`], and nothing is guessed.
 
+mod calls;
 mod code_regions;
 mod frame_pointer;
-mod frame_rules;
 mod image;
 mod initcalls;
 mod kernel;
 mod orc;
 mod retpoline;
+mod return_hooks;
+mod row_rules;
+#[cfg(test)]
+mod row_tests;
 mod stack_memory;
 #[cfg(test)]
 mod tests;
 mod unwind_table;
 mod user;
+mod user_registers;
 #[cfg(test)]
 mod user_tests;
 
 use kvmprof_recording::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, StackEnd, StackSummary};
 
-use super::Registers;
+use user::{MAX_READS, follows_system_call};
 
 pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
 pub(super) use image::ImageUnwinder;
@@ -31,10 +36,12 @@ pub(super) use initcalls::Initcalls;
 pub(super) use kernel::KernelUnwinder;
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;
+pub(super) use return_hooks::ReturnHooks;
 pub use stack_memory::StackCopy;
 pub(super) use stack_memory::{PagedMemory, StackMemory};
 pub use unwind_table::UnwindTable;
 pub use user::{UnwindCache, UserUnwinder};
+pub(super) use user_registers::UserRegisters;
 
 /// A call stack that is being unwound, of fixed size so that unwinding allocates nothing.
 #[derive(Debug)]
@@ -162,40 +169,21 @@ impl Stack {
         tables: Option<(&UserUnwinder, &mut UnwindCache)>,
         memory: &mut impl StackMemory,
     ) {
+        // The kernel executes the instruction before the program counter, if that is SYSCALL.
+        let is_exact = start.is_exact || !follows_system_call(memory, start.at.ip);
+        let start = &UserRegisters { is_exact, ..*start };
         self.summary.user_end = match tables {
             _ if !start.is_64_bit => {
-                self.push_user(start.ip);
+                self.push_user(start.at.ip);
                 StackEnd::Unsupported
             }
             Some((unwinder, cache)) => {
                 unwinder.walk(start, cache, memory, |address| self.push_user(address))
             }
-            None => frame_pointer::walk(start, memory, |address| self.push_user(address)),
+            None => {
+                let mut reads = MAX_READS;
+                frame_pointer::walk(start, &mut reads, memory, |address| self.push_user(address))
+            }
         };
-    }
-}
-
-/// The registers that a walk of a user stack starts with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UserRegisters {
-    /// The program counter.
-    pub ip: u64,
-    /// The stack pointer.
-    pub sp: u64,
-    /// The frame pointer, if the code has one.
-    pub bp: u64,
-    /// Whether the code is 64-bit code.
-    pub is_64_bit: bool,
-}
-
-impl UserRegisters {
-    /// The registers of a vCPU in user mode.
-    pub fn new(registers: &Registers) -> Self {
-        Self {
-            ip: registers.rip,
-            sp: registers.rsp,
-            bp: registers.rbp,
-            is_64_bit: registers.is_64_bit_code,
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! The kernel's unwind table describes only a part of a thunk, and gives the target as the caller at its end. So the
 //! thunk's instructions are recognized here.
 
-use super::frame_pointer::follows_call;
+use super::calls::follows_call;
 use super::stack_memory::StackMemory;
 
 /// Bytes of an address on the stack.

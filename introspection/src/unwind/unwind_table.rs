@@ -1,22 +1,23 @@
 //! The unwind information of a program or library: its `.eh_frame` (System V ABI for x86-64, section 6.4; Linux
 //! Standard Base, section 10.6.1).
 //!
-//! The section comes from the guest and is evaluated while a vCPU is stopped. So it is checked before, and the index
-//! has only entries that are evaluated in bounded time: entries of limited length, without jumps in expressions, and
-//! with sound rules ([`frame_rules`]).
+//! The section comes from the guest and is evaluated while a vCPU is stopped. So it is checked before: entries that
+//! are too long to be evaluated then are never evaluated. Stacks end there, since their functions aren't known to have
+//! frame pointers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde,
-    CommonInformationEntry, EhFrame, EhFrameOffset, Encoding, EndianSlice, LittleEndian, Operation,
+    CommonInformationEntry, EhFrame, EhFrameHdr, EhFrameOffset, EndianSlice, LittleEndian, Pointer,
     UnwindSection,
 };
-use object::read::elf::{ElfFile64, ProgramHeader};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Object, ObjectSection};
 
-use super::frame_rules;
+use super::row_rules::{Context, Evaluator, Found, KnownRows};
+use super::user_registers::FrameRegisters;
 
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Common<'a> = CommonInformationEntry<Bytes<'a>>;
@@ -29,29 +30,23 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 /// Maximum number of an entry's instructions, and of those among them that save the registers' state.
 const MAX_INSTRUCTIONS: usize = 4096;
 const MAX_REMEMBERED: usize = 16;
-/// Maximum number of loadable segments.
+/// Maximum number of loadable segments, and of program headers.
 const MAX_SEGMENTS: usize = 64;
-/// Encodings of pointers in the index: 4 bytes unsigned; 8 bytes; 4 bytes signed, relative to the index (`DW_EH_PE_*`,
-/// Linux Standard Base, section 10.5.1).
-const UDATA4: u8 = 0x03;
-const UDATA8: u8 = 0x04;
-const DATAREL_SDATA4: u8 = 0x3b;
-
+const MAX_HEADERS: usize = 256;
+/// Maximum distance of a return address from a program's first instruction.
+const START: u64 = 64;
 /// The unwind information of one file, by its own virtual addresses.
 #[derive(Clone, Debug)]
 pub struct UnwindTable {
-    pub(super) section: Arc<[u8]>,
+    section: Arc<[u8]>,
     /// The address of the section.
-    pub(super) address: u64,
-    /// The index, in the form of a `.eh_frame_hdr`, and its virtual address.
-    pub(super) index: Arc<[u8]>,
-    pub(super) index_address: u64,
-    /// The start and end of each function, sorted.
-    functions: Arc<[(u64, u64)]>,
+    address: u64,
+    /// Sorted by address.
+    functions: Arc<[Function]>,
     /// The file's executable segments: offset in the file, virtual address, length.
     segments: Vec<(u64, u64, u64)>,
-    /// The lowest virtual address of the file.
-    pub(super) base: u64,
+    /// The address of the program's first instruction; 0 if there is none.
+    entry: u64,
 }
 
 /// The place of a file's code: its first address, the first address after it, and its offset in the file.
@@ -78,20 +73,56 @@ fn loads(elf: &Elf<'_>) -> impl Iterator<Item = Load> {
         })
 }
 
-/// A function with a usable entry.
-struct Entry {
+/// A function with an entry.
+#[derive(Clone, Copy, Debug)]
+struct Function {
     begin: u64,
     end: u64,
-    /// The address of the function's entry.
-    address: u64,
+    /// The entry's offset in the section; `None` if it isn't evaluated.
+    entry: Option<u32>,
+}
+
+/// The headers of a file that the kernel loads, too: a file needn't have sections.
+fn eh_frame_by_headers<'a>(elf: &Elf<'a>) -> Option<(&'a [u8], u64)> {
+    let endian = object::LittleEndian;
+    let headers = elf.elf_program_headers().iter().take(MAX_HEADERS);
+    let found = headers
+        .filter(|header| header.p_type(endian) == object::elf::PT_GNU_EH_FRAME)
+        .find_map(|header| {
+            Some((
+                header.p_vaddr(endian),
+                header.data(endian, elf.data()).ok()?,
+            ))
+        });
+    let (index_address, index) = found?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(index_address);
+    let parsed = EhFrameHdr::new(index, LittleEndian).parse(&bases, 8).ok()?;
+    let Pointer::Direct(address) = parsed.eh_frame_ptr() else {
+        return None;
+    };
+    // The end isn't known. Entries end with one of length 0, and behind other ones there is no valid one.
+    let data = loaded_from(elf, address)?;
+    Some((data, address))
+}
+
+/// The bytes of the segment at `address`, from there on.
+fn loaded_from<'a>(elf: &Elf<'a>, address: u64) -> Option<&'a [u8]> {
+    let endian = object::LittleEndian;
+    (elf.elf_program_headers().iter().take(MAX_HEADERS))
+        .filter(|header| header.p_type(endian) == object::elf::PT_LOAD)
+        .find_map(|header| {
+            let offset = address.checked_sub(header.p_vaddr(endian))?;
+            let data = header.data(endian, elf.data()).ok()?;
+            data.get(usize::try_from(offset).ok()?..)
+        })
+        .filter(|data| !data.is_empty())
 }
 
 impl UnwindTable {
     /// Reads the ELF file with contents `file`. `None` if it has no usable unwind information.
     pub fn from_elf(file: &[u8]) -> Option<Self> {
         let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
-        let base = loads(&elf).map(|load| load.address).min()?;
-        Self::of_file(&elf, base)
+        Self::of_file(&elf)
     }
 
     /// Reads the ELF file with contents `file`, which runs at its own addresses. Also returns the places of its
@@ -101,8 +132,7 @@ impl UnwindTable {
         // A kernel in the upper half of all addresses has its first instructions in the lower half.
         let largest = loads(&elf).max_by_key(|load| load.length)?;
         let near = |load: &Load| load.address >> 32 == largest.address >> 32;
-        let base = loads(&elf).filter(near).map(|load| load.address).min()?;
-        let table = Self::of_file(&elf, base)?;
+        let table = Self::of_file(&elf)?;
         let code = loads(&elf).filter(|load| near(load) && load.is_executable);
         let code = code.map(|load| {
             let end = load.address.saturating_add(load.length);
@@ -111,46 +141,41 @@ impl UnwindTable {
         Some((table, code.collect()))
     }
 
-    fn of_file(elf: &Elf<'_>, base: u64) -> Option<Self> {
-        let section = elf.section_by_name(".eh_frame")?;
-        let (data, address) = (section.data().ok()?, section.address());
+    fn of_file(elf: &Elf<'_>) -> Option<Self> {
+        let section = elf
+            .section_by_name(".eh_frame")
+            .and_then(|section| Some((section.data().ok()?, section.address())))
+            .filter(|(data, _)| !data.is_empty());
+        let (data, address) = section.or_else(|| eh_frame_by_headers(elf))?;
         let segments = loads(elf)
             .filter(|load| load.is_executable)
             .map(|load| (load.offset, load.address, load.length))
             .collect();
-        Self::new(data, address, base & !0xfff, segments)
+        let entry = elf.elf_header().e_entry(object::LittleEndian);
+        Self::new(data, address, entry, segments)
     }
 
-    /// The table of section `data` at `address`. The file begins at `base` and has these executable segments: offset in
-    /// the file, virtual address, length.
+    /// The table of section `data` at `address`. The program's first instruction is at `entry`, or at 0 if there is
+    /// none, and the file has these executable segments: offset in the file, virtual address, length.
     pub(crate) fn new(
         data: &[u8],
         address: u64,
-        base: u64,
+        entry: u64,
         segments: Vec<(u64, u64, u64)>,
     ) -> Option<Self> {
-        if data.len() > MAX_SECTION {
-            return None;
-        }
-        let mut entries = entries(data, address);
-        // framehop uses 32-bit offsets from the file's start.
-        entries.retain(|entry| {
-            let length = entry.end.checked_sub(base);
-            entry.begin >= base && length.is_some_and(|length| u32::try_from(length).is_ok())
-        });
-        let index_address = address.checked_add(data.len() as u64)?;
-        let index = index(&entries, address, index_address)?;
+        let data = data.get(..MAX_SECTION).unwrap_or(data);
+        let (functions, length) = functions(data, address);
+        let data = data.get(..length)?;
+        functions
+            .iter()
+            .any(|function| function.entry.is_some())
+            .then_some(())?;
         Some(Self {
             section: data.into(),
             address,
-            index: index.into(),
-            index_address,
-            functions: entries
-                .iter()
-                .map(|entry| (entry.begin, entry.end))
-                .collect(),
+            functions: functions.into(),
             segments,
-            base,
+            entry,
         })
     }
 
@@ -161,7 +186,7 @@ impl UnwindTable {
 
     /// Its memory use, in bytes.
     pub fn bytes(&self) -> usize {
-        self.section.len() + self.index.len() + self.functions.len() * 16
+        self.section.len() + self.functions.len() * size_of::<Function>()
     }
 
     /// The distance of the file's run-time addresses from its own virtual addresses, wrapping, if its byte `offset` is
@@ -178,40 +203,96 @@ impl UnwindTable {
         })
     }
 
+    fn function(&self, address: u64) -> Option<&Function> {
+        let after = (self.functions).partition_point(|function| function.begin <= address);
+        let function = self.functions.get(after.checked_sub(1)?)?;
+        (address < function.end).then_some(function)
+    }
+
     /// Whether there is unwind information for the code at the file's virtual address `address`.
     pub fn covers(&self, address: u64) -> bool {
-        let after = self
-            .functions
-            .partition_point(|(begin, _)| *begin <= address);
-        after
-            .checked_sub(1)
-            .and_then(|index| self.functions.get(index))
-            .is_some_and(|(_, end)| address < *end)
+        self.function(address).is_some()
+    }
+
+    /// Whether `address` is that of a function's first instruction.
+    pub(super) fn begins_at(&self, address: u64) -> bool {
+        (self.function(address)).is_some_and(|function| function.begin == address)
+    }
+
+    /// The address of the program's first instruction, if `address`, which has no unwind information, is a return
+    /// address close behind it.
+    pub(super) fn start_before(&self, address: u64) -> Option<u64> {
+        let is_close = address
+            .checked_sub(self.entry)
+            .is_some_and(|distance| (1..=START).contains(&distance));
+        let is_between = |function: &&Function| (self.entry..address).contains(&function.begin);
+        let first = (self.functions).partition_point(|function| function.begin < self.entry);
+        let other = self.functions.get(first).filter(is_between);
+        (is_close && self.entry != 0 && other.is_none()).then_some(self.entry)
+    }
+
+    /// The caller of `frame` by the entry for the file's virtual address `address`. Notes the rules for the run-time
+    /// address `noted`. `None` if they can't be evaluated.
+    pub(super) fn caller(
+        &self,
+        address: u64,
+        noted: u64,
+        frame: &FrameRegisters,
+        (context, known): (&mut Context, &mut KnownRows),
+        read: impl FnMut(u64) -> Option<u64>,
+    ) -> Option<Found> {
+        let entry = self.function(address)?.entry?;
+        let (section, bases) = eh_frame(&self.section, self.address);
+        let offset = EhFrameOffset(usize::try_from(entry).ok()?);
+        let description = section
+            .fde_from_offset(&bases, offset, EhFrame::cie_from_offset)
+            .ok()?;
+        let row = description
+            .unwind_info_for_address(&section, &bases, context, address)
+            .ok()?;
+        known.note(noted, row);
+        let mut evaluator = Evaluator {
+            section: &section,
+            encoding: description.cie().encoding(),
+            frame,
+            read,
+        };
+        evaluator.row(row)
     }
 }
 
-/// The usable entries of a section, sorted by the addresses of their functions.
-fn entries(data: &[u8], address: u64) -> Vec<Entry> {
+/// The section `data`, which is loaded at `address`.
+fn eh_frame(data: &[u8], address: u64) -> (EhFrame<Bytes<'_>>, BaseAddresses) {
     let mut section = EhFrame::new(data, LittleEndian);
     section.set_address_size(8);
-    let bases = BaseAddresses::default().set_eh_frame(address);
-    let mut commons: BTreeMap<usize, Option<Common<'_>>> = BTreeMap::new();
+    (section, BaseAddresses::default().set_eh_frame(address))
+}
+
+/// The functions with entries in `data`, which begins with a section that is loaded at `address`, sorted. Also returns
+/// the section's length.
+fn functions(data: &[u8], address: u64) -> (Vec<Function>, usize) {
+    let (section, bases) = eh_frame(data, address);
+    let mut commons: BTreeMap<usize, Option<(Common<'_>, bool)>> = BTreeMap::new();
     let mut found = Vec::new();
+    let mut length = 0;
     let mut all = section.entries(&bases);
     // A damaged entry ends the section, because the next one can't be found.
     while let Ok(Some(entry)) = all.next() {
         let CieOrFde::Fde(partial) = entry else {
             continue;
         };
+        let mut is_limited = false;
         let common = |section: &EhFrame<_>, bases: &BaseAddresses, offset: EhFrameOffset| {
             let known = commons.entry(offset.0).or_insert_with(|| {
                 let common: Common<'_> = section.cie_from_offset(bases, offset).ok()?;
-                let instructions = common.instructions(section, bases);
-                is_within_limits(&common, instructions, section).then_some(common)
+                let is_limited = is_within_limits(common.instructions(section, bases));
+                Some((common, is_limited))
             });
-            known
+            let (common, limited) = known
                 .clone()
-                .ok_or(gimli::Error::NotCiePointer(offset.0 as u64))
+                .ok_or(gimli::Error::NotCiePointer(offset.0 as u64))?;
+            is_limited = limited;
+            Ok(common)
         };
         let Ok(description) = partial.parse(common) else {
             continue;
@@ -220,114 +301,39 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
         let Some(end) = begin.checked_add(description.len()) else {
             continue;
         };
-        let instructions = description.instructions(&section, &bases);
-        if begin < end && is_within_limits(description.cie(), instructions, &section) {
-            found.push(Entry {
+        let place = description.offset();
+        length = length.max(
+            place
+                .saturating_add(description.entry_len())
+                .saturating_add(12),
+        );
+        let is_limited = is_limited && is_within_limits(description.instructions(&section, &bases));
+        if begin < end {
+            found.push(Function {
                 begin,
                 end,
-                address: address.wrapping_add(description.offset() as u64),
+                entry: u32::try_from(place).ok().filter(|_| is_limited),
             });
         }
         if found.len() >= MAX_FUNCTIONS {
             break;
         }
     }
-    found.sort_by_key(|entry| entry.begin);
-    found.dedup_by_key(|entry| entry.begin);
-    found
+    found.sort_by_key(|function| function.begin);
+    found.dedup_by_key(|function| function.begin);
+    (found, length.min(data.len()))
 }
 
-/// The index of `entries`, located at `own`, of the section at `section`.
-fn index(entries: &[Entry], section: u64, own: u64) -> Option<Vec<u8>> {
-    let mut index = vec![1, UDATA8, UDATA4, DATAREL_SDATA4];
-    index.extend(section.to_le_bytes());
-    index.extend(u32::try_from(entries.len()).ok()?.to_le_bytes());
-    let mut relative = |address: u64| {
-        let distance = i32::try_from(address.wrapping_sub(own).cast_signed()).ok()?;
-        index.extend(distance.to_le_bytes());
-        Some(())
-    };
-    for entry in entries {
-        relative(entry.begin)?;
-        relative(entry.address)?;
-    }
-    (!entries.is_empty()).then_some(index)
-}
-
-/// Whether all `instructions`, of `common` or of an entry that refers to it, are within the limits.
-fn is_within_limits<'a>(
-    common: &Common<'a>,
-    mut instructions: CallFrameInstructionIter<'_, Bytes<'a>>,
-    section: &EhFrame<Bytes<'a>>,
-) -> bool {
-    let mut budget = Budget::new(common);
-    while let Ok(Some(instruction)) = instructions.next() {
-        if !budget.allows(&instruction, section) {
-            return false;
+/// Whether the number of `instructions` and of saved rows among them is within the limits.
+fn is_within_limits(mut instructions: CallFrameInstructionIter<'_, Bytes<'_>>) -> bool {
+    let mut remembered = 0;
+    for _ in 0..=MAX_INSTRUCTIONS {
+        match instructions.next() {
+            Ok(Some(CallFrameInstruction::RememberState)) => remembered += 1,
+            Ok(Some(_)) => {}
+            Ok(None) => return remembered <= MAX_REMEMBERED,
+            Err(_) => return false,
         }
     }
-    true
-}
-
-/// The remaining limits of an entry.
-struct Budget {
-    encoding: Encoding,
-    /// The factor of offsets.
-    factor: i64,
-    instructions: usize,
-    remembered: usize,
-}
-
-impl Budget {
-    fn new(common: &Common<'_>) -> Self {
-        Self {
-            encoding: common.encoding(),
-            factor: common.data_alignment_factor(),
-            instructions: MAX_INSTRUCTIONS,
-            remembered: MAX_REMEMBERED,
-        }
-    }
-
-    /// Whether `instruction` is also within the limits.
-    fn allows(
-        &mut self,
-        instruction: &CallFrameInstruction<usize>,
-        section: &EhFrame<Bytes<'_>>,
-    ) -> bool {
-        let expression = match instruction {
-            CallFrameInstruction::DefCfaExpression { expression }
-            | CallFrameInstruction::Expression { expression, .. }
-            | CallFrameInstruction::ValExpression { expression, .. } => Some(expression),
-            CallFrameInstruction::RememberState => {
-                let left = self.remembered.checked_sub(1);
-                self.remembered = left.unwrap_or(0);
-                if left.is_none() {
-                    return false;
-                }
-                None
-            }
-            _ => None,
-        };
-        let left = self.instructions.checked_sub(1);
-        self.instructions = left.unwrap_or(0);
-        left.is_some()
-            && expression.is_none_or(|expression| {
-                expression
-                    .get(section)
-                    .is_ok_and(|expression| self.has_no_jumps(expression))
-            })
-            && frame_rules::are_sound(instruction, self.factor, self.encoding, section)
-    }
-
-    fn has_no_jumps(&self, expression: gimli::Expression<Bytes<'_>>) -> bool {
-        let mut operations = expression.operations(self.encoding);
-        for _ in 0..MAX_INSTRUCTIONS {
-            match operations.next() {
-                Ok(Some(Operation::Bra { .. } | Operation::Skip { .. })) | Err(_) => return false,
-                Ok(Some(_)) => {}
-                Ok(None) => return true,
-            }
-        }
-        false
-    }
+    false
 }

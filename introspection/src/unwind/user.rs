@@ -1,41 +1,75 @@
 //! Unwinds user stacks by the unwind information of programs and libraries, and by frame pointers in code without it.
+//!
+//! Where there is unwind information, nothing else is used: a rule that can't be evaluated ends the stack. A stack is
+//! whole only if its end is proven: by a rule, by the code of a thread's, a context's or a program's start, or by a
+//! return address of 0 behind which there are no more return addresses.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use kvmprof_recording::StackEnd;
 
-use super::frame_pointer::{self, Caller, follows_call};
+use super::calls::{self, ENDBR64, code_from, follows_call};
+use super::frame_pointer;
+use super::row_rules::{Ended, RowCache};
 use super::stack_memory::{CopiedMemory, StackCopy, StackMemory};
+use super::user_registers::{FrameRegisters, number};
 use super::{UnwindTable, UserRegisters};
 
 /// Maximum number of words that are read for one stack.
-pub(super) const MAX_READS: u32 = 4096;
-/// Maximum number of signal handlers on one stack.
+pub(super) const MAX_READS: u32 = 16 << 10;
+/// Maximum number of signal handlers on one stack, and of functions on it that run on another stack.
 const MAX_SIGNALS: u32 = 8;
+const MAX_SWITCHES: u32 = 8;
 /// Stack pointers below this address are invalid, because the first page can't be mapped (`mmap_min_addr`).
 const LOWEST_STACK: u64 = 4096;
-/// An invalid frame pointer. The address 16 bytes above it isn't a stack, either.
-const NO_FRAME: u64 = LOWEST_STACK - 16;
 /// The end of the code to which a signal handler returns: the last 8 bytes of `mov $__NR_rt_sigreturn,%rax; syscall`,
 /// which has 9 bytes. Unwinders and debuggers recognize the code by these bytes.
 const SIGNAL_RETURN: [u8; 8] = [0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const SIGNAL_RETURN_LENGTH: u64 = 9;
+/// The instruction SYSCALL.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// The code behind the call of a thread's function in musl, which ends the thread: `mov %eax,%edi; xor %eax,%eax;
+/// mov $__NR_exit,%al; syscall` (`src/thread/x86_64/clone.s`).
+const THREAD_EXIT: [u8; 8] = [0x89, 0xc7, 0x31, 0xc0, 0xb0, 0x3c, 0x0f, 0x05];
+/// The first instruction of glibc's `__start_context`, to which a context's function returns: `mov %rbx,%rsp`. `pop
+/// %rdi` or `mov (%rsp),%rdi` follows (`sysdeps/unix/sysv/linux/x86_64/__start_context.S`). It isn't called.
+const CONTEXT_START: [u8; 3] = [0x48, 0x89, 0xdc];
+/// The instruction that programs begin with, XOR %ebp,%ebp, and the prefix for all of RBP. ENDBR64 may precede it.
+const CLEARS_BP: [u8; 2] = [0x31, 0xed];
+const WIDE: u8 = 0x48;
+
 /// Offsets of the registers that the kernel saves for a signal handler, in bytes from the handler's stack pointer
 /// (`struct ucontext`, `struct sigcontext`, `arch/x86/include/uapi/asm`).
 mod saved {
-    pub const BP: u64 = 120;
+    use super::super::user_registers::number;
+
     pub const SP: u64 = 160;
     pub const IP: u64 = 168;
+    /// R8 to R15 begin here.
+    pub const R8: u64 = 40;
+    /// Other registers.
+    pub const OTHERS: [(u16, u64); 7] = [
+        (number::RDI, 104),
+        (number::RSI, 112),
+        (number::RBP, 120),
+        (number::RBX, 128),
+        (number::RDX, 136),
+        (number::RAX, 144),
+        (number::RCX, 152),
+    ];
 }
+
+/// The number of the next unwinder, from 1.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Unwinds the stacks of one address space.
 pub struct UserUnwinder {
     /// Sorted by address.
     spans: Vec<Span>,
-    unwinder: UnwinderX86_64<Arc<[u8]>>,
+    /// Distinguishes it from all other ones.
+    number: u64,
 }
 
 /// An executable mapping of a file with unwind information.
@@ -59,7 +93,7 @@ impl fmt::Debug for UserUnwinder {
 /// A cache for unwinding the stacks of one address space. It belongs to one vCPU's thread.
 #[derive(Default)]
 pub struct UnwindCache {
-    cache: Option<Box<CacheX86_64>>,
+    cache: Option<Box<RowCache>>,
 }
 
 impl fmt::Debug for UnwindCache {
@@ -72,40 +106,32 @@ impl UserUnwinder {
     /// The unwinder of an address space with these mappings: for each the first address, the first address after it,
     /// the offset in the file, and the file's unwind information. Mappings don't overlap.
     pub fn new(mappings: impl IntoIterator<Item = (u64, u64, u64, Arc<UnwindTable>)>) -> Self {
-        let mut spans = Vec::new();
-        let mut unwinder = UnwinderX86_64::new();
-        for (begin, end, offset, table) in mappings {
-            let Some(bias) = table.bias(begin, offset) else {
-                continue;
-            };
-            let sections = ExplicitModuleSectionInfo {
-                base_svma: table.base,
-                eh_frame_svma: Some(range(table.address, &table.section)),
-                eh_frame: Some(Arc::clone(&table.section)),
-                eh_frame_hdr_svma: Some(range(table.index_address, &table.index)),
-                eh_frame_hdr: Some(Arc::clone(&table.index)),
-                ..ExplicitModuleSectionInfo::default()
-            };
-            let base = bias.wrapping_add(table.base);
-            unwinder.add_module(Module::new(String::new(), begin..end, base, sections));
-            spans.push(Span {
-                begin,
-                end,
-                bias,
-                table,
-            });
-        }
+        let mut spans: Vec<_> = mappings
+            .into_iter()
+            .filter_map(|(begin, end, offset, table)| {
+                Some(Span {
+                    begin,
+                    end,
+                    bias: table.bias(begin, offset)?,
+                    table,
+                })
+            })
+            .collect();
         spans.sort_by_key(|span| span.begin);
-        Self { spans, unwinder }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { spans, number }
+    }
+
+    /// The mapping that `address` is in.
+    fn span(&self, address: u64) -> Option<&Span> {
+        let after = self.spans.partition_point(|span| span.begin <= address);
+        let span = self.spans.get(after.checked_sub(1)?)?;
+        (address < span.end).then_some(span)
     }
 
     /// Whether there is unwind information for the code at `address`.
     pub(super) fn covers(&self, address: u64) -> bool {
-        let after = self.spans.partition_point(|span| span.begin <= address);
-        after
-            .checked_sub(1)
-            .and_then(|index| self.spans.get(index))
-            .filter(|span| address < span.end)
+        self.span(address)
             .is_some_and(|span| span.table.covers(address.wrapping_sub(span.bias)))
     }
 
@@ -122,9 +148,8 @@ impl UserUnwinder {
         push: impl FnMut(u64) -> bool,
     ) -> StackEnd {
         let start = UserRegisters {
-            ip,
-            sp,
-            bp,
+            at: FrameRegisters::new(ip, sp, Some(bp)),
+            is_exact: true,
             is_64_bit: true,
         };
         let mut memory = CopiedMemory {
@@ -146,56 +171,131 @@ impl UserUnwinder {
         memory: &mut impl StackMemory,
         mut push: impl FnMut(u64) -> bool,
     ) -> StackEnd {
-        if !push(start.ip) {
-            return StackEnd::Truncated;
-        }
-        let mut reads = MAX_READS;
-        let mut signals = 0;
-        let mut frame = Caller {
-            ip: start.ip,
-            sp: start.sp,
-            bp: start.bp,
+        let mut walk = Walk {
+            frame: start.at,
+            is_exact: start.is_exact,
+            is_signal: false,
+            has_frames: false,
+            signals: 0,
+            switches: 0,
+            reads: MAX_READS,
         };
-        // Whether the instruction at `frame.ip` was about to be executed; otherwise `frame.ip` is a return address.
-        let mut is_exact = true;
-        let mut is_signal = false;
-        // Whether the previous frame was found by its frame pointer.
-        let mut has_frames = false;
         loop {
-            let inside = frame.ip - u64::from(!is_exact);
-            let is_covered = self.covers(inside);
-            let caller = if is_signal {
-                interrupted(frame.sp, memory).ok_or(StackEnd::Broken)
-            } else if is_covered {
-                self.step(&frame, is_exact, cache, &mut reads, memory)
-            } else {
-                frame_pointer::step(frame.sp, frame.bp, has_frames, memory)
-            };
-            has_frames = !is_signal && !is_covered;
-            let caller = match caller {
-                Ok(caller) => caller,
-                Err(end) => return end,
-            };
-            // Code that a signal interrupted may use another stack, and may be at any instruction.
-            is_exact = is_signal;
-            is_signal = false;
-            if !is_exact && !follows_call(memory, caller.ip) {
-                is_exact = true;
-                is_signal = returns_from_signal(memory, caller.ip);
-                signals += 1;
-                if !is_signal || signals > MAX_SIGNALS {
-                    return StackEnd::Broken;
-                }
-            }
-            let goes_up = caller.sp > frame.sp || is_exact && !is_signal;
-            if !memory.may_use(caller.ip) || caller.ip == 0 || !goes_up {
-                return StackEnd::Broken;
-            }
-            if !push(caller.ip - u64::from(!is_exact)) {
+            if !push(walk.inside()) {
                 return StackEnd::Truncated;
             }
-            frame = caller;
+            if let Err(end) = self.advance(&mut walk, cache, memory) {
+                return match end {
+                    StackEnd::Broken if self.is_outermost(&walk, memory) => StackEnd::Complete,
+                    end => end,
+                };
+            }
         }
+    }
+
+    /// Goes on to the caller of the walk's frame. The walk is unchanged if there is none.
+    fn advance(
+        &self,
+        walk: &mut Walk,
+        cache: &mut UnwindCache,
+        memory: &mut impl StackMemory,
+    ) -> Result<(), StackEnd> {
+        let frame = walk.frame;
+        let is_covered = self.covers(walk.inside());
+        let reads = &mut walk.reads;
+        let caller = if walk.is_signal {
+            interrupted(frame.sp, memory).ok_or(StackEnd::Broken)?
+        } else if is_covered {
+            self.step(&frame, walk.is_exact, cache, reads, memory)?
+        } else {
+            let (is_exact, has_frames) = (walk.is_exact, walk.has_frames);
+            match frame_pointer::step(&frame, is_exact, has_frames, reads, memory) {
+                Err(StackEnd::Broken) => self
+                    .start_above(&frame, reads, memory)
+                    .ok_or(StackEnd::Broken)?,
+                other => other?,
+            }
+        };
+        // Code that a signal interrupted may use another stack, and may be at any instruction.
+        let is_exact = walk.is_signal;
+        let is_called = is_exact || follows_call(memory, caller.ip);
+        let is_signal = !is_called && returns_from_signal(memory, caller.ip);
+        let (signals, switches) = (
+            walk.signals + u32::from(is_signal),
+            walk.switches + u32::from(is_covered && caller.sp <= frame.sp),
+        );
+        let is_sound = (is_called || is_signal)
+            && signals <= MAX_SIGNALS
+            && switches <= MAX_SWITCHES
+            && (is_exact || is_covered || caller.sp > frame.sp)
+            && (caller.ip, caller.sp) != (frame.ip, frame.sp);
+        if caller.ip == 0 || !memory.may_use(caller.ip) || !is_sound {
+            return Err(match self.is_context_start(caller.ip, memory) {
+                true if !is_exact => StackEnd::Complete,
+                _ => StackEnd::Broken,
+            });
+        }
+        *walk = Walk {
+            frame: caller,
+            is_exact: is_exact || is_signal,
+            is_signal,
+            has_frames: !walk.is_signal && !is_covered,
+            signals,
+            switches,
+            reads: walk.reads,
+        };
+        Ok(())
+    }
+
+    /// Whether a walk that can't go on has come to the outermost function.
+    fn is_outermost(&self, walk: &Walk, memory: &mut impl StackMemory) -> bool {
+        !walk.is_exact && self.is_start(walk.frame.ip, memory)
+    }
+
+    /// The outermost function as the caller of `frame`, whose code has neither unwind information nor a frame pointer:
+    /// the next return address on the stack is there. musl is such code.
+    fn start_above(
+        &self,
+        frame: &FrameRegisters,
+        reads: &mut u32,
+        memory: &mut impl StackMemory,
+    ) -> Option<FrameRegisters> {
+        let places = frame.sp..frame.sp.saturating_add(frame_pointer::ABOVE);
+        let (back, sp) = calls::first_return_address(places, reads, memory)?;
+        let is_start = self.is_start(back, memory);
+        is_start.then(|| FrameRegisters::new(back, sp, None))
+    }
+
+    /// Whether the outermost function of a stack continues at `back`, by its code: that of a program's start, which
+    /// begins by clearing RBP, or that behind the call of a thread's function.
+    fn is_start(&self, back: u64, memory: &mut impl StackMemory) -> bool {
+        if code_from(memory, back) == Some(THREAD_EXIT) {
+            return true;
+        }
+        let inside = back.wrapping_sub(1);
+        let start = self.span(inside).and_then(|span| {
+            let start = span.table.start_before(back.wrapping_sub(span.bias))?;
+            code_from(memory, start.wrapping_add(span.bias))
+        });
+        let clears_bp = start.is_some_and(|code| {
+            let code = code.strip_prefix(&ENDBR64).unwrap_or(&code);
+            code.strip_prefix(&[WIDE])
+                .unwrap_or(code)
+                .starts_with(&CLEARS_BP)
+        });
+        clears_bp && !self.covers(inside)
+    }
+
+    /// Whether `address` is that of `__start_context`.
+    fn is_context_start(&self, address: u64, memory: &mut impl StackMemory) -> bool {
+        let begins = self
+            .span(address)
+            .is_some_and(|span| span.table.begins_at(address.wrapping_sub(span.bias)));
+        begins
+            && code_from(memory, address).is_some_and(|code| {
+                code.starts_with(&CONTEXT_START)
+                    && matches!(code[3..], [0x5f, ..] | [0x48, 0x8b, 0x3c, 0x24, _])
+            })
     }
 
     /// The caller of `frame` by unwind information. `is_exact` says whether the instruction at its program counter was
@@ -205,62 +305,78 @@ impl UserUnwinder {
     /// The kind of the stack's end, if the stack ends here.
     pub(super) fn step(
         &self,
-        frame: &Caller,
+        frame: &FrameRegisters,
         is_exact: bool,
         cache: &mut UnwindCache,
         reads: &mut u32,
         memory: &mut impl StackMemory,
-    ) -> Result<Caller, StackEnd> {
-        if frame.sp < LOWEST_STACK || !memory.may_use(frame.sp) {
-            return Err(StackEnd::Broken);
-        }
-        let address = if is_exact {
-            FrameAddress::from_instruction_pointer(frame.ip)
-        } else {
-            FrameAddress::from_return_address(frame.ip).ok_or(StackEnd::Broken)?
-        };
-        // Without a rule, framehop uses the frame pointer, and takes 0 as the end of the stack. It also subtracts 8
-        // from a frame's address without a check (0.16.0, `unwind_frame` in `src/x86_64/dwarf.rs`). With these minimums
-        // of both registers, and only rules that `UnwindTable` accepts, no frame's address is below 8.
-        let bp = frame.bp.max(NO_FRAME);
-        let mut registers = UnwindRegsX86_64::new(frame.ip, frame.sp, bp);
+    ) -> Result<FrameRegisters, StackEnd> {
         let mut read = |address| {
-            *reads = reads.checked_sub(1).ok_or(())?;
-            let word = memory.may_use(address).then(|| memory.word(address));
-            word.flatten().ok_or(())
+            *reads = reads.checked_sub(1)?;
+            memory.may_use(address).then(|| memory.word(address))?
         };
-        let cache = cache.cache.get_or_insert_default();
-        let back = self
-            .unwinder
-            .unwind_frame(address, &mut registers, cache, &mut read);
-        match back {
-            Ok(Some(ip)) => Ok(Caller {
-                ip,
-                sp: registers.sp(),
-                bp: match registers.bp() {
-                    NO_FRAME => frame.bp,
-                    bp => bp,
-                },
+        let inside = frame.ip.wrapping_sub(u64::from(!is_exact));
+        let cache = cache
+            .cache
+            .get_or_insert_with(|| Box::new(RowCache::new(self.number)));
+        cache.known.belong_to(self.number);
+        let found = match cache.known.row(inside) {
+            Some(row) => row.caller(frame, &mut read),
+            None => self.span(inside).and_then(|span| {
+                let own = inside.wrapping_sub(span.bias);
+                let cache = (&mut cache.context, &mut cache.known);
+                span.table.caller(own, inside, frame, cache, &mut read)
             }),
-            Ok(None) => Err(StackEnd::Complete),
-            Err(_) => Err(StackEnd::Broken),
+        };
+        match found {
+            Some(Err(Ended::Outermost)) => Err(StackEnd::Complete),
+            Some(Err(Ended::NoAddress(sp))) => Err(frame_pointer::end_at(sp, reads, memory)),
+            Some(Ok(caller)) if caller.sp >= LOWEST_STACK && memory.may_use(caller.sp) => {
+                Ok(caller)
+            }
+            _ => Err(StackEnd::Broken),
         }
     }
 }
 
-/// The addresses of `bytes`, which begin at `address`.
-fn range(address: u64, bytes: &[u8]) -> std::ops::Range<u64> {
-    address..address.saturating_add(bytes.len() as u64)
+/// The state of a walk.
+struct Walk {
+    frame: FrameRegisters,
+    /// Whether the instruction at `frame.ip` was about to be executed; otherwise `frame.ip` is a return address.
+    is_exact: bool,
+    /// Whether the frame is the code to which a signal handler returns.
+    is_signal: bool,
+    /// Whether the previous frame was found by its frame pointer.
+    has_frames: bool,
+    signals: u32,
+    /// The number of times that the stack went on at a lower address.
+    switches: u32,
+    /// The number of words that may still be read.
+    reads: u32,
+}
+
+impl Walk {
+    /// An address inside the frame's current instruction.
+    fn inside(&self) -> u64 {
+        self.frame.ip.wrapping_sub(u64::from(!self.is_exact))
+    }
+}
+
+/// Whether the instruction before `address` is SYSCALL.
+pub(super) fn follows_system_call(memory: &mut impl StackMemory, address: u64) -> bool {
+    let code = memory.code_before(address);
+    code.is_some_and(|code| code.ends_with(&SYSCALL))
 }
 
 /// The code that a signal interrupted. The handler has returned, and the stack pointer is `sp`.
-fn interrupted(sp: u64, memory: &mut impl StackMemory) -> Option<Caller> {
+fn interrupted(sp: u64, memory: &mut impl StackMemory) -> Option<FrameRegisters> {
     let mut word = |offset: u64| memory.word(sp.checked_add(offset)?);
-    Some(Caller {
-        ip: word(saved::IP)?,
-        sp: word(saved::SP)?,
-        bp: word(saved::BP)?,
-    })
+    let mut registers = FrameRegisters::new(word(saved::IP)?, word(saved::SP)?, None);
+    let numbered = (number::R8..=number::R15).zip((saved::R8..).step_by(8));
+    for (register, offset) in numbered.chain(saved::OTHERS) {
+        registers.set(register, word(offset));
+    }
+    Some(registers)
 }
 
 /// Whether `address` is the return address of a signal handler.

@@ -29,3 +29,4 @@ mod requests;
 mod stalls;
 mod switches;
 mod tasks;
+mod unwinding;

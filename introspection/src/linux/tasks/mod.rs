@@ -258,7 +258,7 @@ impl<M: PhysicalMemory> Moment<'_, M> {
         linux.unwind_switched(
             memory,
             self.registers,
-            sp,
+            (key.task, sp),
             layout.forked,
             self.modules,
             stack,

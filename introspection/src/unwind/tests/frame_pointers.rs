@@ -34,7 +34,7 @@ fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
         assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
         assert_eq!(user.is_some(), is_user, "{padding} {ip:#x}");
         if let Some(user) = user {
-            assert_eq!((user.ip, user.bp), (0x40_1234, 0x7fff_0040));
+            assert_eq!((user.at.ip, user.at.bp()), (0x40_1234, Some(0x7fff_0040)));
         }
     }
     // A kernel thread has zeroed registers there.

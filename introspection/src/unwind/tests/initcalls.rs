@@ -53,6 +53,7 @@ fn unwinder<'a>(orc: Option<&'a OrcTable>, initcalls: &'a Initcalls) -> KernelUn
         initcalls: Some(initcalls),
         slide: SLIDE,
         image: TEXT..TEXT + 0x20_0000,
+        hooks: None,
     }
 }
 

@@ -4,6 +4,7 @@ mod initcalls;
 mod modules;
 mod outermost;
 mod retpolines;
+mod return_hooks;
 
 use std::collections::HashMap;
 
@@ -12,6 +13,7 @@ use proptest::prelude::*;
 
 use super::orc::{Base, Kind, OrcFormat};
 use super::*;
+use crate::Registers;
 
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 const SLIDE: u64 = 0x1e00_0000;
@@ -117,12 +119,22 @@ fn walk(
     registers: &Registers,
     memory: &mut impl StackMemory,
 ) -> (Stack, Option<UserRegisters>) {
+    walk_hooked(orc, None, registers, memory)
+}
+
+fn walk_hooked(
+    orc: Option<&OrcTable>,
+    hooks: Option<(&ReturnHooks, Option<u64>)>,
+    registers: &Registers,
+    memory: &mut impl StackMemory,
+) -> (Stack, Option<UserRegisters>) {
     let unwinder = KernelUnwinder {
         orc,
         modules: None,
         initcalls: None,
         slide: SLIDE,
         image: TEXT..TEXT + 0x20_0000,
+        hooks,
     };
     let mut stack = Stack::default();
     let user = unwinder.walk(registers, memory, &mut stack);
@@ -154,13 +166,10 @@ fn check_system_call(orc: &OrcTable) {
         [at(LEAF) + 3, at(CALLER) + 8, at(FRAMED) + 4, at(ENTRY) + 6]
     );
     assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
-    let expected = UserRegisters {
-        ip: 0x40_1234,
-        sp: 0x7fff_0000,
-        bp: 0x7fff_0040,
-        is_64_bit: true,
-    };
-    assert_eq!(user, Some(expected));
+    let user = user.unwrap();
+    assert_eq!((user.at.ip, user.at.sp), (0x40_1234, 0x7fff_0000));
+    assert_eq!(user.at.bp(), Some(0x7fff_0040));
+    assert!(user.is_64_bit && user.is_exact);
 }
 
 #[test]
@@ -460,9 +469,10 @@ proptest! {
         let mut memory = Hostile { words: &words, reads: 0 };
         let registers = in_kernel(at(function), sp, bp);
         let (mut stack, user) = walk(orc.as_ref(), &registers, &mut memory);
-        let start = user.unwrap_or(UserRegisters { ip: function, sp: 0x7fff_0000, bp, is_64_bit: true });
+        let start = user.unwrap_or(UserRegisters::at(function, 0x7fff_0000, bp));
         stack.walk_user(&start, None, &mut memory);
         prop_assert!(stack.frames().len() <= DEFAULT_STACK_FRAMES);
-        prop_assert!(memory.reads <= 10 * DEFAULT_STACK_FRAMES);
+        let others = 10 * DEFAULT_STACK_FRAMES;
+        prop_assert!(memory.reads <= user::MAX_READS as usize + others);
     }
 }

@@ -45,6 +45,7 @@ fn module_code_has_tables_of_its_own() {
         initcalls: None,
         slide: SLIDE,
         image: TEXT..TEXT + 0x20_0000,
+        hooks: None,
     };
     let mut memory = Words::default();
     memory.set(STACK, &[MODULE + 0x21, 0, 0, at(THREAD_END) + 1]);

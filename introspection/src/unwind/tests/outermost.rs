@@ -18,12 +18,7 @@ fn code() -> Words {
 
 /// The number of frames from `bp` on, and the kind of the stack's end.
 fn ended(bp: u64, memory: &mut Words) -> (u16, StackEnd) {
-    let start = UserRegisters {
-        ip: 0x40_0123,
-        sp: FRAME - 0x20,
-        bp,
-        is_64_bit: true,
-    };
+    let start = UserRegisters::at(0x40_0123, FRAME - 0x20, bp);
     let mut stack = Stack::default();
     stack.walk_user(&start, None, memory);
     (stack.summary().user, stack.summary().user_end)

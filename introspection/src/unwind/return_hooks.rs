@@ -1,0 +1,152 @@
+//! Return addresses that the kernel has replaced. Return probes (`kernel/trace/rethook.c`) and the function graph tracer
+//! (`kernel/trace/fgraph.c`) let functions return to a trampoline, and keep the true address in a list of the task.
+//!
+//! The trampoline wasn't called, so the instruction before it belongs to another function.
+
+use super::stack_memory::StackMemory;
+use crate::Symbols;
+use crate::image::btf::Btf;
+
+/// Maximum number of functions of one task that wait for a return probe.
+const MAX_NODES: usize = 64;
+/// Words of a task's list that are searched for a traced function: a page (`SHADOW_STACK_SIZE`), or 50 entries of at
+/// most 10 words.
+const MAX_WORDS: u64 = 512;
+
+/// Where a kernel keeps true return addresses.
+#[derive(Debug, Default)]
+pub(crate) struct ReturnHooks {
+    /// The link-time addresses of the trampolines: those of return probes, then that of the function graph tracer.
+    pub(super) trampolines: [Option<u64>; 4],
+    pub(super) probes: Option<Probes>,
+    pub(super) graph: Option<Graph>,
+}
+
+/// Offsets of the list of return probes, in bytes.
+#[derive(Debug)]
+pub(super) struct Probes {
+    /// `task_struct.rethooks`.
+    pub first: u64,
+    /// The members of `struct rethook_node`.
+    pub next: u64,
+    pub address: u64,
+    pub place: u64,
+}
+
+/// Offsets of the function graph tracer's list, in bytes.
+#[derive(Debug)]
+pub(super) struct Graph {
+    /// `task_struct.ret_stack`.
+    pub list: u64,
+    /// The distance from `ftrace_ret_stack.retp`, the place of the return address, back to `ret`, the address.
+    pub distance: u64,
+}
+
+impl ReturnHooks {
+    /// Finds the trampolines and offsets.
+    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Self {
+        let offset = |structure, member| btf.offset_of(structure, member);
+        let probes = || {
+            Some(Probes {
+                first: offset("task_struct", "rethooks")?,
+                next: offset("rethook_node", "llist")?,
+                address: offset("rethook_node", "ret_addr")?,
+                place: offset("rethook_node", "frame")?,
+            })
+        };
+        let graph = || {
+            let (address, place) = (
+                offset("ftrace_ret_stack", "ret")?,
+                offset("ftrace_ret_stack", "retp")?,
+            );
+            Some(Graph {
+                list: offset("task_struct", "ret_stack")?,
+                distance: place.checked_sub(address)?,
+            })
+        };
+        Self {
+            // The second and third are the names in kernels before 5.18.
+            trampolines: symbols.addresses_of([
+                "arch_rethook_trampoline",
+                "__kretprobe_trampoline",
+                "kretprobe_trampoline",
+                "return_to_handler",
+            ]),
+            probes: probes(),
+            graph: graph(),
+        }
+    }
+
+    /// The address that a function of `task` returns to, if `back` is at `place` on its stack. `slide` is the kernel's.
+    /// `None` if the address isn't known.
+    pub fn true_address(
+        &self,
+        (mut back, place): (u64, u64),
+        slide: u64,
+        task: Option<u64>,
+        memory: &mut impl StackMemory,
+    ) -> Option<u64> {
+        // A function may have both kinds.
+        for _ in 0..=2 {
+            let linked = back.wrapping_sub(slide);
+            let Some(kind) = (self.trampolines.iter()).position(|known| *known == Some(linked))
+            else {
+                return Some(back);
+            };
+            let is_graph = kind + 1 == self.trampolines.len();
+            back = match is_graph {
+                true => self.graph.as_ref()?.find(task?, place, memory)?,
+                false => self.probes.as_ref()?.find(task?, place, back, memory)?,
+            };
+        }
+        None
+    }
+}
+
+impl Probes {
+    fn find(
+        &self,
+        task: u64,
+        place: u64,
+        trampoline: u64,
+        memory: &mut impl StackMemory,
+    ) -> Option<u64> {
+        let mut next = memory.word(task.wrapping_add(self.first))?;
+        for _ in 0..MAX_NODES {
+            if next == 0 {
+                return None;
+            }
+            let node = next.wrapping_sub(self.next);
+            let mut word = |offset| memory.word(node.wrapping_add(offset));
+            if word(self.place)? == place {
+                let back = word(self.address)?;
+                // Of several probes of one function, only the first one has seen the true address.
+                if back != trampoline {
+                    return Some(back);
+                }
+            }
+            next = memory.word(next)?;
+        }
+        None
+    }
+}
+
+impl Graph {
+    /// Old entries may have any values, and the list's form depends on the kernel. So all entries for `place` must have
+    /// the same address.
+    fn find(&self, task: u64, place: u64, memory: &mut impl StackMemory) -> Option<u64> {
+        let list = memory.word(task.wrapping_add(self.list))?;
+        let mut found = None;
+        for word in (0..MAX_WORDS).map(|index| list.wrapping_add(8 * index)) {
+            if list == 0 || memory.word(word)? != place {
+                continue;
+            }
+            let back = memory.word(word.wrapping_sub(self.distance))?;
+            if found.is_some_and(|found| found != back) {
+                return None;
+            }
+            found = Some(back);
+        }
+        found
+    }
+}

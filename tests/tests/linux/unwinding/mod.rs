@@ -1,0 +1,241 @@
+//! Stacks in a guest whose callers are hard to find: each is the right one, or is marked where it stops.
+
+use std::collections::BTreeMap;
+
+use kvmprof_recording::StackEnd;
+use kvmprof_report::profile::Symbols;
+use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, guest_program, once};
+use object::{Object, ObjectSymbol};
+
+const ODD: u64 = 0x1000_0000;
+const OWN: u64 = 0x2000_0000;
+const HEADLESS: u64 = 0x3000_0000;
+/// The functions that glibc's programs begin with, outermost last.
+const BEGIN: [&str; 4] = [
+    "main",
+    "__libc_start_call_main",
+    "__libc_start_main",
+    "_start",
+];
+
+/// A stack: the names of its frames, innermost first, and how each part ends.
+struct Seen {
+    comm: String,
+    kernel: Vec<String>,
+    user: Vec<String>,
+    ends: [StackEnd; 2],
+}
+
+fn programs() -> [(&'static str, Program); 3] {
+    let mut headless = guest_program("calls.c", HEADLESS, &["-O2", "-fomit-frame-pointer"]);
+    // The header's place, number and names of sections (System V ABI, chapter 4): 8, 2 and 2 bytes.
+    for range in [0x28..0x30, 0x3c..0x40] {
+        headless.file[range].fill(0);
+    }
+    [
+        ("odd", guest_program("odd_stacks.c", ODD, &["-O2"])),
+        (
+            "own",
+            guest_program("own_start.c", OWN, &["-O2", "-nostartfiles"]),
+        ),
+        ("headless", headless),
+    ]
+}
+
+fn run() -> Finished {
+    once("unwinding", || {
+        let programs = programs();
+        let programs = [0, 1, 2].map(|index| (programs[index].0, &programs[index].1));
+        Scenario::new()
+            .unpacked_kernel("vmlinuz", &debian("6.12"))
+            .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// The functions of the guest's programs, by address: the end, and the name. That of the program without section
+/// headers come from the same program with them.
+fn functions() -> BTreeMap<u64, (u64, String)> {
+    let [odd, own, _] = programs();
+    let complete = guest_program("calls.c", HEADLESS, &["-O2", "-fomit-frame-pointer"]);
+    let mut functions = BTreeMap::new();
+    for program in [odd.1, own.1, complete] {
+        let file = object::File::parse(&*program.file).unwrap();
+        for symbol in file.symbols().filter(|symbol| symbol.size() > 0) {
+            let end = symbol.address() + symbol.size();
+            let name = symbol.name().unwrap().to_owned();
+            // Of several names the first one in alphabetical order.
+            let known: &mut (u64, String) = functions
+                .entry(symbol.address())
+                .or_insert_with(|| (end, name.clone()));
+            if name < known.1 {
+                *known = (end, name);
+            }
+        }
+    }
+    functions
+}
+
+fn seen() -> Vec<Seen> {
+    let (contents, samples) = run().recording("guest.kvmprof");
+    let kernel = Symbols::parse(&contents.symbols);
+    let functions = functions();
+    let user = |address: &u64| {
+        let found = functions.range(..=*address).next_back();
+        found
+            .filter(|(_, (end, _))| address < end)
+            .map_or_else(|| format!("{address:#x}"), |(_, (_, name))| name.clone())
+    };
+    let name = |address: &u64| kernel.find(*address).unwrap_or("?").to_owned();
+    let seen = samples.into_iter().map(|(sample, frames)| {
+        let comm = sample.comm.split(|byte| *byte == 0).next().unwrap();
+        let (inner, outer) = frames.split_at(usize::from(sample.stack.kernel));
+        Seen {
+            comm: String::from_utf8_lossy(comm).into_owned(),
+            kernel: inner.iter().map(name).collect(),
+            user: outer.iter().map(user).collect(),
+            ends: [sample.stack.kernel_end, sample.stack.user_end],
+        }
+    });
+    seen.collect()
+}
+
+/// Checks the user parts of all stacks of `comm` whose innermost function is `callers[0]`. All frames must be the right
+/// ones, and the whole stack must be there or be marked. `percent` must be whole, if there is a rule for each step.
+fn check(seen: &[Seen], comm: &str, callers: &[&str], percent: usize) {
+    let of_function: Vec<_> = seen
+        .iter()
+        .filter(|seen| seen.comm == comm && seen.user.first().is_some_and(|it| it == callers[0]))
+        .collect();
+    let mut whole = 0;
+    for seen in &of_function {
+        let is_whole = seen.user == callers;
+        let message = format!("{comm} {:?} {:?}", seen.user, seen.ends);
+        match seen.ends[1] {
+            StackEnd::Complete => assert!(is_whole, "{message}"),
+            _ => assert!(callers.starts_with(&as_words(&seen.user)), "{message}"),
+        }
+        whole += usize::from(seen.ends[1] == StackEnd::Complete);
+    }
+    let all = of_function.len();
+    println!("{}: {whole} of {all} are whole", callers[0]);
+    assert!(all >= 10, "{}: {all} samples", callers[0]);
+    assert!(whole * 100 >= all * percent, "{}", callers[0]);
+}
+
+fn as_words(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+/// `callers` of a program with glibc's beginning.
+fn from_main<'a>(callers: &[&'a str]) -> Vec<&'a str> {
+    let mut all = callers.to_vec();
+    all.extend(BEGIN);
+    all
+}
+
+#[test]
+fn realigned_stacks_and_rules_by_registers_and_memory_lead_to_main() {
+    let seen = seen();
+    for callers in [
+        &["in_realigned", "realigned", "far_frame"][..],
+        &["spins_realigned"],
+        &["by_register", "with_rules"],
+        &["by_memory", "with_rules"],
+    ] {
+        check(&seen, "odd", &from_main(callers), 90);
+    }
+}
+
+#[test]
+fn code_without_tables_and_frame_pointers_hides_no_caller() {
+    let callers = ["loose_leaf", "loose_middle", "loose_outer", "framed"];
+    check(&seen(), "odd", &from_main(&callers), 0);
+}
+
+#[test]
+fn stacks_of_contexts_and_of_own_starts_are_whole() {
+    let seen = seen();
+    check(&seen, "odd", &["in_context", "context"], 90);
+    let own = ["own_leaf", "own_middle", "begin", "_start"];
+    check(&seen, "own", &own, 90);
+}
+
+#[test]
+fn a_program_without_section_headers_has_whole_stacks() {
+    let callers = from_main(&["inner", "middle", "outer"]);
+    check(&seen(), "headless", &callers, 90);
+}
+
+#[test]
+fn vfork_leads_to_its_caller() {
+    let seen = seen();
+    let in_vfork: Vec<_> = seen
+        .iter()
+        .filter(|seen| {
+            seen.comm == "odd" && seen.user.first().is_some_and(|it| it == "__libc_vfork")
+        })
+        .collect();
+    for seen in &in_vfork {
+        assert_eq!(
+            as_words(&seen.user[1..]),
+            from_main(&["spawns"]),
+            "{:?} {:?}",
+            seen.kernel,
+            seen.ends
+        );
+        assert_eq!(seen.ends[1], StackEnd::Complete);
+    }
+    println!("{} samples in vfork", in_vfork.len());
+    assert!(in_vfork.len() >= 10);
+}
+
+#[test]
+fn replaced_return_addresses_of_the_kernel_lead_to_the_true_caller() {
+    let finished = run();
+    let console = finished.console("guest");
+    let hooks = console.after("hooks: ");
+    assert!(hooks.contains("vfs_read"), "{hooks}");
+    let seen = seen();
+    let dd = || seen.iter().filter(|seen| seen.comm == "dd");
+    let expected: [(&str, &[&str]); 2] = [
+        ("vfs_read", &["ksys_read"]),
+        (
+            "ksys_read",
+            &["__x64_sys_read", "x64_sys_call", "do_syscall_64"],
+        ),
+    ];
+    for (function, callers) in expected {
+        let mut found = 0;
+        for seen in dd() {
+            let Some(place) = seen.kernel.iter().position(|name| name == function) else {
+                continue;
+            };
+            match seen.kernel.get(place + 1) {
+                Some(caller) => {
+                    assert!(callers.contains(&caller.as_str()), "{:?}", seen.kernel);
+                    found += 1;
+                }
+                None => assert_ne!(seen.ends[0], StackEnd::Complete, "{:?}", seen.kernel),
+            }
+        }
+        println!("{function}: {found} callers");
+        assert!(found >= 10, "{function}");
+    }
+    let invented = [
+        "arch_rethook_trampoline",
+        "return_to_handler",
+        "ftrace_stub_direct_tramp",
+    ];
+    for seen in dd() {
+        assert!(
+            !seen
+                .kernel
+                .iter()
+                .skip(1)
+                .any(|name| invented.contains(&name.as_str())),
+            "{:?}",
+            seen.kernel
+        );
+    }
+}
