@@ -163,6 +163,7 @@ impl<'g> Room<'g> {
         let mut tables = Tables::new(guest.memory.clone(), TABLES, guest.levels());
         tables.skip_to(PAGE_TABLES);
         tables.map(PAGES, PHYSICAL_PAGES, 2);
+        guest.share_page_tables();
         Self {
             guest,
             areas,

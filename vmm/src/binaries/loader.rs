@@ -37,6 +37,8 @@ struct Request {
     map: Arc<ProcessMap>,
     /// The file of each of the map's areas.
     files: Vec<Option<FileId>>,
+    /// How many files may still be read for it: tables of some may have to make room for those of others.
+    reads_left: usize,
 }
 
 enum Done {
@@ -81,7 +83,12 @@ impl BinaryLoader {
         let Some(queue) = &self.queue else {
             return;
         };
-        match queue.try_send(Request { map, files }) {
+        let reads_left = files.len();
+        match queue.try_send(Request {
+            map,
+            files,
+            reads_left,
+        }) {
             Ok(()) => self.pending += 1,
             Err(TrySendError::Full(_)) => {}
             // A panic of that thread has been reported already.
@@ -174,16 +181,19 @@ impl Thread {
             }
             // A process that executes the same files as others needn't wait for the others: many processes end before all files have been read.
             waiting.retain(|request| {
-                let is_known = self.first_unknown(request).is_none();
-                if is_known {
+                let is_done = request.reads_left == 0 || self.first_unknown(request).is_none();
+                if is_done {
                     self.finish(request);
                     done(Done::Map);
                 }
-                !is_known
+                !is_done
             });
-            let next = waiting.front();
-            if let Some((area, id)) = next.and_then(|request| self.first_unknown(request)) {
-                let area = area.clone();
+            let next = waiting.front_mut().and_then(|request| {
+                request.reads_left = request.reads_left.saturating_sub(1);
+                let (area, id) = self.first_unknown(request)?;
+                Some((area.clone(), id))
+            });
+            if let Some((area, id)) = next {
                 self.read(area, id, 0, &done);
             } else {
                 self.retry(&done);
@@ -218,7 +228,7 @@ impl Thread {
     }
 
     /// Makes the unwinder of a map whose files have been read.
-    fn finish(&mut self, Request { map, files }: &Request) {
+    fn finish(&mut self, Request { map, files, .. }: &Request) {
         let mappings = map.areas.iter().zip(files).filter_map(|(area, id)| {
             let table = self.tables.get((*id)?)?;
             Some((area.begin, area.end, area.offset, table))
@@ -230,6 +240,7 @@ impl Thread {
     fn read(&mut self, area: Area, id: FileId, tries: u32, done: &impl Fn(Done)) {
         // Maps don't wait for another try.
         self.tables.put(id, None);
+        self.failed.remove(&id);
         let block = self.block(&area, id);
         if let Some(block) = block {
             done(Done::File(id, block));

@@ -64,7 +64,7 @@ fn read<R: ReadCacheOps>(data: &ReadCache<R>, path: &Path) -> Result<Vec<Symbol>
             });
         }
         let is_end = CODE_ENDS.iter().any(|end| end.as_bytes() == name);
-        let name = if is_end { b"" } else { name };
+        let name: &[u8] = if is_end { &[] } else { name };
         let extent = Extent {
             address: symbol.address(),
             size: symbol.size(),

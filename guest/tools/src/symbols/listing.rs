@@ -70,7 +70,7 @@ pub fn parse_listing(bytes: &[u8], name: &str) -> Result<Vec<Symbol>, SymbolsErr
             line: index + 1,
         })?;
         if is_function(symbol.kind) || symbol.is_end() {
-            let name = if symbol.is_end() { b"" } else { symbol.name };
+            let name: &[u8] = if symbol.is_end() { &[] } else { symbol.name };
             symbols.push(Symbol {
                 address: symbol.address,
                 name: String::from_utf8_lossy(name).into_owned(),
