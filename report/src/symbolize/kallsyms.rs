@@ -6,10 +6,11 @@ use std::sync::{Arc, LazyLock};
 
 use kvmprof_abi::kallsyms::{KernelSymbol, is_variable};
 
+use super::former::{Change, Epoch, FormerCode, Then};
 use super::shared::Shared;
 
 /// Assumed length of the last function of the kernel or a module, in bytes: kallsyms has no lengths.
-const LAST: u64 = 64 << 10;
+pub(super) const LAST: u64 = 64 << 10;
 /// The module name of the kernel itself.
 pub const KERNEL: &str = "[kernel]";
 
@@ -20,6 +21,7 @@ pub struct Symbols {
     parts: Vec<Part>,
     /// Variables, and places in them.
     variables: HashMap<u64, Box<str>>,
+    former: FormerCode,
 }
 
 /// Functions that lie together, such as those of a module. Kernels have the same parts wherever KASLR has put them: they are in memory once.
@@ -31,18 +33,19 @@ struct Part {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Function {
+pub(super) struct Function {
     /// The functions, by their distances from the part's begin.
     offset: u64,
-    name: Box<str>,
+    /// Empty where no function is known, up to the next one.
+    pub name: Box<str>,
     /// The module's name, or [`KERNEL`].
-    module: Arc<str>,
+    pub module: Arc<str>,
     /// Whether it is the last function of its range of code, after which nothing is known.
-    is_last: bool,
+    pub is_last: bool,
 }
 
 /// A function with its begin.
-type Placed = (u64, Function);
+pub(super) type Placed = (u64, Function);
 
 /// The parts of all tables.
 static PARTS: LazyLock<Shared<Vec<Function>>> = LazyLock::new(Shared::new);
@@ -60,7 +63,7 @@ pub struct Found<'a> {
 
 impl Symbols {
     /// Reads the form of `/proc/kallsyms`: lines of address, type letter, name, and a module's name in brackets. An
-    /// empty line ends a range of code. Other lines are ignored, and what isn't a variable by its letter is a function.
+    /// empty line ends a range of code, and a line `ADDRESS ? [end]` a function that isn't followed by another one. Other lines are ignored, and what isn't a variable by its letter is a function.
     pub fn parse(text: &str) -> Self {
         let mut symbols = Self::default();
         symbols.add(text);
@@ -68,14 +71,29 @@ impl Symbols {
     }
 
     /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of
-    /// an earlier one.
+    /// an earlier one. A line `since SINCE UNCHANGED` says when the lines that follow it came to hold: at SINCE at the latest, and after
+    /// UNCHANGED, in ns of CLOCK_MONOTONIC. A line `gone BEGIN END` says that nothing is known between these addresses from then on.
     pub fn add(&mut self, text: &str) {
-        let mut added = placed(text, &mut self.variables);
-        if added.is_empty() {
-            return;
+        for section in sections(text) {
+            let change = section.lines().next().and_then(change);
+            for gone in section.lines().filter_map(gone) {
+                self.replace(&[gone], Vec::new(), change);
+            }
+            let added = placed(section, &mut self.variables);
+            if !added.is_empty() {
+                self.replace(&runs(&added), added, change);
+            }
         }
-        let runs = runs(&added);
-        added.sort_by_key(|(begin, _)| *begin);
+    }
+
+    /// Replaces the functions in `runs` by `added`.
+    fn replace(
+        &mut self,
+        runs: &[RangeInclusive<u64>],
+        mut added: Vec<Placed>,
+        change: Option<Change>,
+    ) {
+        added.sort_by_key(by_begin);
         let is_among_added = |part: &Part| {
             let end = part.end();
             let after = added.partition_point(|(begin, _)| *begin < part.begin);
@@ -88,13 +106,27 @@ impl Symbols {
         let (changed, mut parts): (Vec<Part>, Vec<Part>) = std::mem::take(&mut self.parts)
             .into_iter()
             .partition(is_among_added);
-        let kept = changed.iter().flat_map(Part::placed).filter(|(begin, _)| {
+        let placed = changed.iter().flat_map(Part::placed);
+        let (replaced, mut kept): (Vec<Placed>, Vec<Placed>) = placed.partition(|(begin, _)| {
             let after = runs.partition_point(|run| run.start() <= begin);
             let run = after.checked_sub(1).and_then(|index| runs.get(index));
-            !run.is_some_and(|run| run.contains(begin))
+            run.is_some_and(|run| run.contains(begin))
         });
-        let mut functions: Vec<Placed> = kept.chain(added).collect();
-        functions.sort_by_key(|(begin, _)| *begin);
+        if let Some(change) = change {
+            self.retire(runs, &replaced, &added, change);
+        }
+        if added.is_empty() {
+            // Nothing extends over a gap.
+            for run in runs {
+                let before = kept.partition_point(|(begin, _)| begin < run.start());
+                if let Some((_, last)) = before.checked_sub(1).and_then(|index| kept.get_mut(index))
+                {
+                    last.is_last = true;
+                }
+            }
+        }
+        let mut functions: Vec<Placed> = kept.into_iter().chain(added).collect();
+        functions.sort_by_key(by_begin);
         let others: Vec<u64> = parts.iter().map(|part| part.begin).collect();
         let is_between = |left: u64, right: u64| {
             let after = others.partition_point(|begin| *begin < left);
@@ -114,6 +146,40 @@ impl Symbols {
         self.parts = parts;
     }
 
+    /// Notes what was in `runs` before `change`, where it was something else.
+    fn retire(
+        &mut self,
+        runs: &[RangeInclusive<u64>],
+        replaced: &[Placed],
+        added: &[Placed],
+        change: Change,
+    ) {
+        let is_same = |(left, old): &Placed, (right, new): &Placed| {
+            left == right && old.name == new.name && old.module == new.module
+        };
+        for run in runs {
+            let (old, new) = (within(replaced, run), within(added, run));
+            let are_same =
+                old.len() == new.len() && old.iter().zip(new).all(|(old, new)| is_same(old, new));
+            if !old.is_empty() && !are_same {
+                self.former.add(run.clone(), old.to_vec(), change);
+            }
+        }
+    }
+
+    /// The epoch of `time`, in ns of CLOCK_MONOTONIC, for [`Self::locate_then`].
+    pub fn epoch(&self, time: u64) -> Epoch {
+        self.former.epoch(time)
+    }
+
+    /// The function that was at `address` in `epoch`. `None` also where it can't be told which one of two that was.
+    pub fn locate_then(&self, address: u64, epoch: Epoch) -> Option<Found<'_>> {
+        match self.former.at(address, epoch) {
+            Then::Same => self.locate(address),
+            Then::Other(found) => found,
+        }
+    }
+
     /// The name of the function at `address`.
     pub fn find(&self, address: u64) -> Option<&str> {
         self.locate(address).map(|found| found.name)
@@ -126,6 +192,9 @@ impl Symbols {
         let offset = address - part.begin;
         let next = (part.functions).partition_point(|function| function.offset <= offset);
         let function = part.functions.get(next.checked_sub(1)?)?;
+        if function.name.is_empty() {
+            return None;
+        }
         let offset = offset - function.offset;
         let next = part.functions.get(next);
         let next = next.or_else(|| self.parts.get(after)?.functions.first());
@@ -163,7 +232,7 @@ impl Symbols {
         let mut all = self.all().peekable();
         let mut wanted = Vec::new();
         while let Some((begin, function)) = all.next() {
-            if is_wanted(&function.name) {
+            if !function.name.is_empty() && is_wanted(&function.name) {
                 let next = all.peek();
                 let next =
                     next.filter(|(_, next)| !function.is_last && next.module == function.module);
@@ -184,7 +253,10 @@ impl Symbols {
 
     /// The number of functions.
     pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.functions.len()).sum()
+        let functions = self.parts.iter().flat_map(|part| &*part.functions);
+        functions
+            .filter(|function| !function.name.is_empty())
+            .count()
     }
 
     /// True if there are no functions.
@@ -219,6 +291,48 @@ impl Part {
     }
 }
 
+/// The parts of `text` from one change to the next.
+fn sections(text: &str) -> Vec<&str> {
+    let mut begins: Vec<usize> = text
+        .match_indices("\nsince ")
+        .map(|(at, _)| at + 1)
+        .collect();
+    begins.push(text.len());
+    let mut sections = Vec::with_capacity(begins.len());
+    let mut begin = 0;
+    for end in begins {
+        sections.extend(text.get(begin..end));
+        begin = end;
+    }
+    sections
+}
+
+/// The change that a line `since SINCE UNCHANGED` is about.
+fn change(line: &str) -> Option<Change> {
+    let (since, unchanged) = line.strip_prefix("since ")?.split_once(' ')?;
+    let since = since.parse().ok()?;
+    let unchanged = unchanged.parse::<u64>().ok()?.min(since);
+    Some(Change { since, unchanged })
+}
+
+/// The addresses that a line `gone BEGIN END` is about.
+fn gone(line: &str) -> Option<RangeInclusive<u64>> {
+    let (begin, end) = line.strip_prefix("gone ")?.split_once(' ')?;
+    let (begin, end) = (hexadecimal(begin)?, hexadecimal(end)?);
+    (begin < end).then(|| begin..=end - 1)
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// Those of `functions` that begin in `run`.
+fn within<'a>(functions: &'a [Placed], run: &RangeInclusive<u64>) -> &'a [Placed] {
+    let first = functions.partition_point(|(begin, _)| begin < run.start());
+    let end = functions.partition_point(|(begin, _)| begin <= run.end());
+    functions.get(first..end).unwrap_or_default()
+}
+
 /// The functions of `text`, range of code by range of code. Variables go into `variables`.
 fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
     let kernel: Arc<str> = KERNEL.into();
@@ -248,9 +362,14 @@ fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
                 name
             },
         );
+        let name = if symbol.is_end() {
+            Box::default()
+        } else {
+            String::from_utf8_lossy(symbol.name).into()
+        };
         let function = Function {
             offset: 0,
-            name: String::from_utf8_lossy(symbol.name).into(),
+            name,
             module,
             is_last: false,
         };
@@ -260,9 +379,14 @@ fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
     all
 }
 
+/// The order of functions. At one address the last one counts: one with a name, if there is one.
+fn by_begin((begin, function): &Placed) -> (u64, bool) {
+    (*begin, !function.name.is_empty())
+}
+
 /// Moves the functions of a range of code to `all`, by address.
 fn end_stretch(stretch: &mut Vec<Placed>, all: &mut Vec<Placed>) {
-    stretch.sort_by_key(|(begin, _)| *begin);
+    stretch.sort_by_key(by_begin);
     if let Some((_, last)) = stretch.last_mut() {
         last.is_last = true;
     }
@@ -314,6 +438,39 @@ mod tests {
     }
 
     #[test]
+    fn code_without_a_symbol_of_its_own_has_no_name() {
+        let symbols = Symbols::parse(
+            "1000 t weave\n1028 ? [end]\n1050 t turn\n1060 ? [end]\n\n\
+             3000 t a\t[m]\n3010 ? [end]\t[m]\n3020 t b\t[m]\n3030 ? [end]\t[m]\n\n",
+        );
+        assert_eq!(symbols.len(), 4);
+        let named = [0x1000, 0x1027, 0x1050, 0x105f, 0x300f, 0x302f];
+        let names = named.map(|address| symbols.find(address));
+        let expected = ["weave", "weave", "turn", "turn", "a", "b"];
+        assert_eq!(names, expected.map(Some));
+        for gap in [
+            0x1028, 0x104f, 0x1060, 0x1_0fff, 0x3010, 0x301f, 0x3030, 0x1_2fff,
+        ] {
+            assert_eq!(symbols.locate(gap), None, "{gap:#x}");
+        }
+        let wanted = symbols.wanted(|_| true);
+        let expected = [
+            (0x1000, 0x1028),
+            (0x1050, 0x1060),
+            (0x3000, 0x3010),
+            (0x3020, 0x3030),
+        ];
+        assert_eq!(wanted, expected);
+        // An end replaces a begin, as any later symbol does.
+        let mut symbols = Symbols::parse("1000 t old\n1020 t old2\n1040 ? [end]\n");
+        symbols.add("1000 ? [end]\n1010 t new\n1040 ? [end]\n");
+        assert_eq!(
+            [symbols.find(0x1000), symbols.find(0x1020)],
+            [None, Some("new")]
+        );
+    }
+
+    #[test]
     fn functions_know_their_module() {
         let symbols = Symbols::parse("1000 T a\n900000 t b\t[net]\n");
         let found = symbols.locate(0x90_0010).unwrap();
@@ -337,6 +494,108 @@ mod tests {
         assert_eq!(symbols.len(), 5);
         symbols.add("");
         assert_eq!(symbols.len(), 5);
+    }
+
+    #[test]
+    fn a_samples_time_tells_which_module_was_there() {
+        let a = "since 100 0\n1000 t a1\t[a]\n1800 t a2\t[a]\n2000 ? [end]\t[a]\n\n";
+        let b = "since 300 250\n1000 t b1\t[b]\n1900 ? [end]\t[b]\n\n";
+        let mut symbols = Symbols::parse("500 T kernel\n540 ? [end]\n");
+        symbols.add(a);
+        // While one module is known, it has all of the samples: its first ones come before its symbols.
+        assert_eq!(symbols.epoch(50), symbols.epoch(500));
+        symbols.add(&format!("since 200 180\ngone 1000 2000\n{b}"));
+        let at = |symbols: &Symbols, address, time| {
+            let found = symbols.locate_then(address, symbols.epoch(time));
+            found.map(|found| format!("{}+{:x} {}", found.name, found.offset, found.module))
+        };
+        let name = |address, time| at(&symbols, address, time);
+        for time in [0, 99, 180] {
+            assert_eq!(name(0x1004, time).as_deref(), Some("a1+4 [a]"), "{time}");
+            assert_eq!(name(0x1fff, time).as_deref(), Some("a2+7ff [a]"), "{time}");
+        }
+        // It was unloaded in between.
+        assert_eq!([name(0x1004, 181), name(0x1004, 199)], [None, None]);
+        for time in [200, 299, 300, u64::MAX] {
+            assert_eq!(name(0x1004, time).as_deref(), Some("b1+4 [b]"), "{time}");
+            assert_eq!(name(0x1fff, time), None, "{time}");
+            assert_eq!(name(0x504, time).as_deref(), Some("kernel+4 [kernel]"));
+        }
+        assert_eq!(symbols.find(0x1004), Some("b1"));
+        let ever = |address| {
+            symbols
+                .locate_then(address, Epoch::ANY)
+                .map(|found| found.name)
+        };
+        assert_eq!([ever(0x1004), ever(0x504)], [None, Some("kernel")]);
+        // The same functions again change nothing, and another module at once replaces them.
+        symbols.add(&b.replace("300 250", "400 390"));
+        symbols.add("since 600 500\n1000 t c\t[c]\n1900 ? [end]\t[c]\n\n");
+        let name = |time| at(&symbols, 0x1004, time);
+        assert_eq!(name(395).as_deref(), Some("b1+4 [b]"));
+        assert_eq!(
+            [
+                name(500).as_deref(),
+                name(501).as_deref(),
+                name(599).as_deref()
+            ],
+            [Some("b1+4 [b]"), None, None]
+        );
+        assert_eq!(name(600).as_deref(), Some("c+4 [c]"));
+        assert_eq!(name(100).as_deref(), Some("a1+4 [a]"));
+        // What has gone for good has its name until then.
+        symbols.add("since 800 700\ngone 1000 1900\n");
+        let name = |time| at(&symbols, 0x1004, time);
+        assert_eq!(
+            [
+                name(700).as_deref(),
+                name(800).as_deref(),
+                name(900).as_deref()
+            ],
+            [Some("c+4 [c]"), None, None]
+        );
+        assert_eq!(symbols.find(0x1004), None);
+        assert_eq!(symbols.find(0x504), Some("kernel"));
+    }
+
+    #[test]
+    fn a_guest_that_loads_modules_for_ever_fills_no_memory() {
+        let mut symbols = Symbols::default();
+        let (mut now, mut last) = (0, String::new());
+        for number in 0..5000 {
+            now += 10;
+            last = format!("m{number}");
+            symbols.add(&format!(
+                "since {now} {now}\n1000 t {last}\t[m]\n1010 ? [end]\t[m]\n\n"
+            ));
+        }
+        let name = |time| {
+            symbols
+                .locate_then(0x1004, symbols.epoch(time))
+                .map(|found| found.name)
+        };
+        assert_eq!(name(now), Some(&*last));
+        assert_eq!(name(15), Some("m0"));
+        // Beyond the limit, names are missing, and not wrong.
+        assert_eq!(name(now - 5), None);
+    }
+
+    #[test]
+    fn lines_of_times_are_none_of_an_earlier_readers() {
+        for line in ["since 200 100", "gone 1000 2000"] {
+            assert_eq!(KernelSymbol::parse(line.as_bytes()), None, "{line}");
+        }
+        for wrong in [
+            "since 1",
+            "since x 2",
+            "gone 2000 1000",
+            "gone 1000",
+            "gone 1000 y",
+        ] {
+            let mut symbols = Symbols::parse("1000 t a\n");
+            symbols.add(&format!("{wrong}\n"));
+            assert_eq!(symbols.find(0x1004), Some("a"), "{wrong}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use kvmprof_recording::Sample;
 
 use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
+use super::former::Epoch;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
 use super::tables::{AddressLocation, Tables, file_address, module_name};
@@ -48,11 +49,11 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// A kernel frame of process `pid`, which needs no mappings.
+    /// A kernel frame of process `pid`, which needs no mappings, at a time that isn't known.
     pub fn in_kernel(pid: i32, address: u64) -> Self {
         Self {
             pid,
-            mappings: MappingSet::default(),
+            mappings: MappingSet::default().with_kernel(Epoch::ANY),
             address,
             is_kernel: true,
         }
@@ -85,11 +86,11 @@ pub struct Resolved {
     pub file_address: u64,
 }
 
-/// Identifies a cached result: by kernel address (seen from user mode, or not), by an address in a file, or by an
+/// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an
 /// address in a process. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Kernel(bool, u64),
+    Kernel(bool, u64, Epoch),
     File(u32, u64),
     Process(i32, u64),
 }
@@ -150,7 +151,8 @@ impl Resolver {
             time,
             ..
         } = *sample;
-        self.tables.spaces.at(address_space, pid, time)
+        let mappings = self.tables.spaces.at(address_space, pid, time);
+        mappings.with_kernel(self.tables.kernel.epoch(time))
     }
 
     /// The names of the recording itself.
@@ -302,7 +304,8 @@ impl Resolver {
             Some(_) => asked.address,
             None => asked.address - offset.unwrap_or(0),
         };
-        let frames = self.once(Key::Kernel(asked.is_kernel, address), || {
+        let key = Key::Kernel(asked.is_kernel, address, asked.mappings.kernel());
+        let frames = self.once(key, || {
             let function = match symbol {
                 Some((name, _)) => visible(&demangle(name)).into(),
                 None => format!("{:#x}", asked.address).into(),

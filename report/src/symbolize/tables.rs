@@ -113,11 +113,11 @@ impl Tables {
         address: u64,
         is_kernel: bool,
     ) -> AddressLocation<'_> {
-        let found = |symbols: &'_ Symbols| symbols.locate(address).is_some();
-        if is_kernel || mappings == MappingSet::default() && found(&self.kernel) {
+        let is_image = || mappings.kernel_alone() == mappings;
+        if is_kernel || is_image() && self.kernel.locate(address).is_some() {
             return self
                 .kernel
-                .locate(address)
+                .locate_then(address, mappings.kernel())
                 .map_or(AddressLocation::Unknown, AddressLocation::Kernel);
         }
         let mapping = self.spaces.find(mappings, address);

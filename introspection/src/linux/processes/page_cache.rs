@@ -49,7 +49,9 @@ impl LinuxKnowledge {
         if !is_same() || length > MAX_FILE {
             return None;
         }
+        let pages = self.modules().kernel_registers(self.placement.get()?)?;
         let reader = Reader {
+            flags: self.view(memory, &pages)?,
             pages: match self.addresses.vmemmap_base {
                 Some(variable) => view.variable_u64(variable)?,
                 None => FIXED_PAGES,
@@ -75,6 +77,8 @@ struct Reader<'r, 'a, M> {
     layout: &'r PageCacheLayout,
     memory: &'a M,
     view: &'r KernelView<'a, M>,
+    /// A view of the kernel's virtual memory, where `struct page`s are.
+    flags: KernelView<'a, M>,
     /// The guest virtual address of the file's `struct address_space`.
     mapping: u64,
     /// The guest virtual address of page frame 0's `struct page`.
@@ -123,7 +127,7 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
     }
 
     /// The physical address of the page `distance` pages after the one with its `struct page` at `entry`. One entry may
-    /// stand for several pages (a folio).
+    /// stand for several pages (a folio), whose flags are those of the first one. `None` if they don't have the file's contents yet.
     fn frame(&self, entry: u64, distance: u64) -> Option<GuestAddress> {
         // Values stand for absent pages (`xa_is_value`).
         if entry & 3 != 0 || entry >> 63 == 0 {
@@ -131,6 +135,10 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
         }
         let offset = entry.checked_sub(self.pages)?;
         if !offset.is_multiple_of(self.layout.page) {
+            return None;
+        }
+        let flags = self.flags.u64(entry.wrapping_add(self.layout.flags))?;
+        if flags >> self.layout.uptodate & 1 == 0 {
             return None;
         }
         let number = (offset / self.layout.page).checked_add(distance)?;

@@ -368,6 +368,15 @@ fn reads_files_out_of_the_page_cache() {
     ] {
         assert_eq!(contents(head, length * PAGE, &mut room), None, "{head:#x}");
     }
+    // Pages that are still being read from the disk. The flags of a folio are those of its first page.
+    for index in [4, 65] {
+        room.set_uptodate(page(index), false);
+        assert_eq!(contents(whole, 66 * PAGE, &mut room), None, "{index}");
+        room.set_uptodate(page(index), true);
+    }
+    room.set_uptodate(page(5), false);
+    let read = contents(whole, 66 * PAGE, &mut room);
+    assert_eq!(read.unwrap(), expected(66));
     // A pointer outside guest memory, a node that points to itself, an invalid shift.
     let circle = room.node(6, &[]);
     room.put(circle - 2 + 0x28, circle);
