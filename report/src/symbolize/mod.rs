@@ -12,13 +12,16 @@ mod demangle;
 mod error;
 mod files;
 mod functions;
+mod host_copy;
 mod kallsyms;
 mod machine_code;
+mod notes;
 mod perf_map;
 mod resolver;
 mod shared;
 mod source_texts;
 mod spaces;
+mod split;
 mod tables;
 mod vmlinux;
 
