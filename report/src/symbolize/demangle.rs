@@ -76,7 +76,7 @@ fn thunk(name: &str) -> Option<(&'static str, &str)> {
 
 /// What comes after the call offset that `text` begins with.
 fn after_offset(text: &str) -> Option<&str> {
-    let number = |text: &'_ str| -> Option<usize> {
+    let number = |text: &str| -> Option<usize> {
         let (number, _) = text.split_once('_')?;
         let digits = number.strip_prefix('n').unwrap_or(number);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -144,7 +144,7 @@ fn is_misplaced(text: &str) -> bool {
         .iter()
         .any(|part| text.contains(part))
         // What is local to a constant member function is right.
-        || constant.any(|(at, _)| !text.get(..at).is_some_and(|text| text.ends_with(')')))
+        || constant.any(|(at, _)| text.get(..at).is_none_or(|text| !text.ends_with(')')))
 }
 
 /// `text` without the commas of empty packs and doubled qualifiers.

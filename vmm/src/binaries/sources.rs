@@ -111,9 +111,11 @@ impl BinarySources {
         let mut refused = self.refused.borrow_mut();
         if refused.len() < MAX_REFUSED && refused.insert(path.to_owned()) {
             let shown = self.sysroot.as_ref().map(|sysroot| sysroot.shown(path));
+            // Guests choose paths.
+            let shown = shown.unwrap_or_default().display().to_string();
             log::warn!(
-                "{:?} is not used: it is not proven to be the file that the guest executes",
-                shown.unwrap_or_default()
+                "{} is not used: it is not proven to be the file that the guest executes",
+                shown.escape_debug()
             );
         }
     }
