@@ -7,6 +7,7 @@ mod error;
 pub mod extents;
 mod file;
 mod frames;
+mod identity;
 mod plt;
 mod symbols;
 
@@ -17,6 +18,7 @@ use crate::file::{BinaryFunction, Segment};
 pub use error::BinaryError;
 use file::Elf;
 pub use file::hex;
+pub use identity::{Identity, Mismatch};
 use symbols::Collected;
 pub use symbols::{MAX_NAMES_BYTES, bounded_name};
 
@@ -27,6 +29,8 @@ pub struct ParsedBinary {
     pub build_id: String,
     /// Its executable segments.
     pub segments: Vec<Segment>,
+    /// The CRC-32 of its code, as [`Identity::code_crc32`].
+    pub code_crc32: Option<u32>,
     /// Its functions in the order of their addresses, one at each, as mangled as the file has them. Those of
     /// `.symtab`, or else `.dynsym` and `.gnu_debugdata`; stubs of its PLT, `name@plt`; where none of these is,
     /// functions without a name out of `.eh_frame`. Each has a length: what is between them belongs to no function that is known.
@@ -61,6 +65,7 @@ fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {
     collected.bound(&mut functions, &elf.code());
     ParsedBinary {
         build_id: elf.build_id(),
+        code_crc32: identity::code_crc32(elf.bytes, &segments),
         segments,
         functions,
         unnamed: collected.unnamed(),

@@ -72,6 +72,30 @@ fn a_stripped_one_has_begins_without_names() {
 }
 
 #[test]
+fn builds_without_a_build_id_are_told_apart_by_their_code() {
+    let folder = tempfile::tempdir().unwrap();
+    // With code and headers in one segment, as Go and older linkers have it.
+    for layout in ["-Wl,-z,separate-code", "-Wl,-z,noseparate-code"] {
+        let identity = |options: &[&str]| {
+            let options = [&["-Wl,--build-id=none", layout], options].concat();
+            let bytes = compile(folder.path(), &options);
+            let identity = Identity::of(&bytes).unwrap();
+            let parsed = parse(&bytes).unwrap();
+            assert_eq!(identity.code_crc32, parsed.code_crc32);
+            assert_eq!(identity.segments, parsed.segments);
+            identity
+        };
+        let whole = identity(&[]);
+        assert_eq!(whole.build_id, "");
+        assert_eq!(whole.check(&identity(&["-s"])), Ok(()), "{layout}");
+        let other = identity(&["-O0"]);
+        assert_eq!(whole.check(&other), Err(Mismatch::Code), "{layout}");
+    }
+    let bytes = compile(folder.path(), &[]);
+    assert_eq!(Identity::of(&bytes[..0x800]).unwrap().code_crc32, None);
+}
+
+#[test]
 fn a_file_without_section_headers_is_read_too() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = compile(folder.path(), &["-rdynamic", "-s", "-Wl,--hash-style=gnu"]);

@@ -54,6 +54,9 @@ pub struct BinaryInfo {
     pub build_id: String,
     /// Its executable segments.
     pub segments: Vec<Segment>,
+    /// The CRC-32 of its code ([`crate::elf::Identity::code_crc32`]), which tells builds without a build id apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code_crc32: Option<u32>,
     /// The source that it was read from: `initrd`, `page cache`, `disk`, `sysroot`, `guest memory`.
     pub source: String,
 }
@@ -200,6 +203,7 @@ mod tests {
                 address: 0x40_1000,
                 length: 0x2000,
             }],
+            code_crc32: Some(7),
             source: "initrd".to_owned(),
         };
         let function = |address, length, name: &str| BinaryFunction {

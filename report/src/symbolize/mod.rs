@@ -13,13 +13,16 @@ mod error;
 mod files;
 mod former;
 mod functions;
+mod host_copy;
 mod kallsyms;
 mod machine_code;
+mod notes;
 mod perf_map;
 mod resolver;
 mod shared;
 mod source_texts;
 mod spaces;
+mod split;
 mod tables;
 mod vmlinux;
 

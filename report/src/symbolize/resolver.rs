@@ -13,6 +13,7 @@ use super::files::LoadedFile;
 use super::former::Epoch;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
+use super::notes::Notes;
 use super::tables::{AddressLocation, Tables, file_address, module_name};
 use super::vmlinux::Vmlinux;
 use super::{MappingSet, SymbolError, USER, demangle, perf_map};
@@ -87,12 +88,12 @@ pub struct Resolved {
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an
-/// address in a process. Without debug information it is the function's address.
+/// address in a process, whose name is known, or not. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(bool, u64, Epoch),
     File(u32, u64),
-    Process(i32, u64),
+    Process(i32, u64, bool),
 }
 
 type FileKey = (Option<u32>, String);
@@ -106,7 +107,7 @@ pub struct Resolver {
     found: RefCell<HashMap<Key, Rc<[Frame]>>>,
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
     maps: RefCell<HashMap<i32, Rc<FunctionTable>>>,
-    notes: RefCell<Vec<String>>,
+    notes: Rc<Notes>,
     is_hurried: Cell<bool>,
 }
 
@@ -125,7 +126,12 @@ impl Resolver {
             resolver.sysroot = Some(Rc::new(sysroot));
         }
         if let Some(path) = &sources.vmlinux {
-            resolver.vmlinux = Some(Rc::new(Vmlinux::open(path, contents, &resolver.tables)?));
+            resolver.vmlinux = Some(Rc::new(Vmlinux::open(
+                path,
+                contents,
+                &resolver.tables,
+                &resolver.notes,
+            )?));
         }
         Ok(resolver)
     }
@@ -235,8 +241,10 @@ impl Resolver {
             AddressLocation::Unknown if asked.is_kernel || self.is_in_image(asked.address) => {
                 self.in_kernel(None, asked)
             }
-            AddressLocation::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
-            AddressLocation::Unknown => self.elsewhere(USER, asked),
+            AddressLocation::Mapping(mapping) => {
+                self.elsewhere(module_name(&mapping.file), Some(mapping), asked)
+            }
+            AddressLocation::Unknown => self.elsewhere(USER, None, asked),
         }
     }
 
@@ -245,10 +253,10 @@ impl Resolver {
     pub fn code(&self, asked: Asked, length: usize) -> Option<Vec<u8>> {
         match (self.tables).locate(asked.mappings, asked.address, asked.is_kernel) {
             AddressLocation::Mapping(mapping) => {
-                let sysroot = self.sysroot.as_deref()?;
+                let sysroot = self.sysroot.as_ref()?;
                 let file = self.file(mapping);
                 let address = file_address(mapping, &file.segments, asked.address);
-                let code = file.code(mapping, self.tables.file(mapping), sysroot)?;
+                let code = file.code(mapping, self.tables.file(mapping), sysroot, &self.notes)?;
                 code.read(address, length)
             }
             AddressLocation::Kernel(found) if &**found.module != KERNEL => None,
@@ -353,12 +361,15 @@ impl Resolver {
         }
     }
 
-    /// Resolves an address outside files: it may be code that the program generated.
-    fn elsewhere(&self, module: &str, asked: Asked) -> Resolved {
-        let map = self.map(asked.pid);
-        let function = map.find(asked.address);
+    /// Resolves an address outside files, in `mapping` if it is known: it may be code that the program generated.
+    fn elsewhere(&self, module: &str, mapping: Option<&Mapping>, asked: Asked) -> Resolved {
+        let map = mapping.map(|_| self.map(asked.pid));
+        let function = map.as_ref().and_then(|map| map.find(asked.address));
+        // The file goes by its name alone: another process with this pid may have written it, whose code was elsewhere.
+        let function =
+            function.filter(|(_, begin)| mapping.is_some_and(|mapping| mapping.begin <= *begin));
         let begin = function.map_or(asked.address, |(_, begin)| begin);
-        let frames = self.once(Key::Process(asked.pid, begin), || {
+        let frames = self.once(Key::Process(asked.pid, begin, function.is_some()), || {
             let name = match function {
                 Some((name, _)) => visible(&demangle(name)),
                 None => format!("{:#x}", asked.address),
@@ -416,9 +427,8 @@ impl Resolver {
         }
         let number = u32::try_from(self.files.borrow().len()).unwrap_or(u32::MAX);
         let recorded = self.tables.file(mapping);
-        let sysroot = self.sysroot.as_deref().filter(|_| !self.is_hurried.get());
-        let mut notes = self.notes.borrow_mut();
-        let loaded = LoadedFile::load(number, mapping, recorded, sysroot, &mut notes);
+        let sysroot = self.sysroot.as_ref().filter(|_| !self.is_hurried.get());
+        let loaded = LoadedFile::load(number, mapping, recorded, sysroot, &self.notes);
         let loaded = Rc::new(loaded);
         self.files.borrow_mut().insert(key, Rc::clone(&loaded));
         loaded
@@ -429,11 +439,20 @@ impl Resolver {
         let mut maps = self.maps.borrow_mut();
         let map = maps.entry(pid).or_insert_with(|| {
             let sysroot = self.sysroot.as_deref().filter(|_| pid > 0);
-            let text = sysroot.and_then(|sysroot| {
+            let functions = sysroot.and_then(|sysroot| {
                 let path = format!("/tmp/perf-{pid}.map");
-                sysroot.text(&path, MAX_MAP).ok()
+                let text = sysroot.text(&path, MAX_MAP).ok()?;
+                let (functions, is_whole) = perf_map::parse(&text);
+                if !is_whole || text.len() as u64 >= MAX_MAP {
+                    let path = sysroot.shown(&path);
+                    self.notes.add(format!(
+                        "{} has more functions than are read: the others are shown as addresses",
+                        visible(&path.display().to_string())
+                    ));
+                }
+                Some(functions)
             });
-            Rc::new(text.map_or_else(FunctionTable::default, |text| perf_map::parse(&text)))
+            Rc::new(functions.unwrap_or_default())
         });
         Rc::clone(map)
     }

@@ -43,6 +43,11 @@ impl RecordedFile {
             .get_or_init(|| FunctionTable::new(self.binary.functions()))
     }
 
+    /// Whether the recording has no functions of it.
+    pub fn has_no_functions(&self) -> bool {
+        self.binary.functions.is_empty()
+    }
+
     /// Its name, build id and segments.
     pub fn info(&self) -> &kvmprof_recording::file::BinaryInfo {
         &self.binary.info

@@ -272,6 +272,7 @@ impl Thread {
             file: area.name().to_owned(),
             build_id: parsed.build_id,
             segments: parsed.segments,
+            code_crc32: parsed.code_crc32,
             source: found.source.to_owned(),
         };
         Some(info.to_block(&parsed.functions)?.into())

@@ -9,7 +9,7 @@ use kvmprof_recording::file::{Block, Kind};
 use super::*;
 use kvmprof_introspection::testing::kernel::{Areas, HOT, TEXT};
 use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-use kvmprof_introspection::testing::processes::{PAGE, Room};
+use kvmprof_introspection::testing::processes::{PAGE, PAGES, Room};
 use kvmprof_introspection::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
 
 /// An archive of the form "newc" with one file.
@@ -137,12 +137,16 @@ fn files_are_found_in_one_place_or_another() {
     let (initrd, sysroot) = (folder.path().join("initrd"), folder.path().join("root"));
     fs::create_dir_all(sysroot.join("bin")).unwrap();
     let program = HOT.file();
+    // Of the same length.
     let mut other = program.clone();
-    other.push(0);
+    other[5000] ^= 1;
     let mut room = Room::new(&guest, Areas::Tree);
-    // In the guest's memory only its first page is there.
-    let page = room.pages(&[0]);
-    let inode = room.inode(5, program.len() as u64, page);
+    // In the guest's memory only one page of the program's code is there, and neither its headers nor its build id.
+    let pages = room.pages(&[0, 0]);
+    let head = room.node(0, &[(0, pages), (1, pages + 64)]);
+    let code = (pages - PAGES) / 64 * PAGE + PAGE;
+    guest.write(code, &program[4096..8192]);
+    let inode = room.inode(5, program.len() as u64, head);
     let file = MappedFile {
         path: "/bin/tool".to_owned(),
         identity: FileIdentity {
@@ -169,4 +173,11 @@ fn files_are_found_in_one_place_or_another() {
     assert_eq!((found(), still.as_deref()), (None, Some("initrd")));
     fs::write(sysroot.join("bin/tool"), &program).unwrap();
     assert_eq!(found().as_deref(), Some("sysroot"));
+    // With more symbols the file is longer.
+    let longer = [&program[..], b"symbols"].concat();
+    fs::write(sysroot.join("bin/tool"), longer).unwrap();
+    assert_eq!(found().as_deref(), Some("sysroot"));
+    // Another program has the page at that place, and nothing of this one's code is there any more.
+    guest.write(code, &[0; 4096]);
+    assert_eq!(found(), None);
 }

@@ -36,6 +36,56 @@ impl LinuxKnowledge {
         wanted: &FileIdentity,
         limit: u64,
     ) -> Option<Vec<u8>> {
+        let length = wanted.length.min(limit);
+        if length > MAX_FILE {
+            return None;
+        }
+        self.read_pages(memory, wanted, |reader| {
+            let mut contents = Vec::new();
+            for index in 0..length.div_ceil(PAGE) {
+                contents.extend(reader.contents(index)?);
+            }
+            contents.truncate(usize::try_from(length).ok()?);
+            Some(contents)
+        })
+    }
+
+    /// Compares `bytes`, which should be those of `wanted` from byte `begin` on, with the pages of it that are in guest memory. The
+    /// number of these pages; `None` if one of them differs, or the inode now belongs to another file.
+    pub fn compare_file<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        wanted: &FileIdentity,
+        begin: u64,
+        bytes: &[u8],
+    ) -> Option<u64> {
+        let mut left = bytes;
+        let mut at = begin;
+        self.read_pages(memory, wanted, |reader| {
+            let mut equal = 0;
+            while !left.is_empty() {
+                let from = usize::try_from(at % PAGE).ok()?;
+                let (part, rest) = left.split_at((PAGE_BYTES - from).min(left.len()));
+                if let Some(page) = reader.contents(at / PAGE) {
+                    if page.get(from..from + part.len())? != part {
+                        return None;
+                    }
+                    equal += 1;
+                }
+                at = at.checked_add(part.len() as u64)?;
+                left = rest;
+            }
+            Some(equal)
+        })
+    }
+
+    /// What `read` makes of the pages of `wanted`. `None` if the inode now belongs to another file.
+    fn read_pages<M: PhysicalMemory, T>(
+        &self,
+        memory: &M,
+        wanted: &FileIdentity,
+        read: impl FnOnce(&Reader<'_, '_, M>) -> Option<T>,
+    ) -> Option<T> {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref()?;
         // All of it is in the direct mapping, so no page tables are needed.
@@ -45,8 +95,7 @@ impl LinuxKnowledge {
         };
         let view = self.view(memory, &nowhere_else)?;
         let is_same = || files::identity(&view, layout, wanted.inode).as_ref() == Some(wanted);
-        let length = wanted.length.min(limit);
-        if !is_same() || length > MAX_FILE {
+        if !is_same() {
             return None;
         }
         let pages = self.modules().kernel_registers(self.placement.get()?)?;
@@ -61,14 +110,8 @@ impl LinuxKnowledge {
             memory,
             view: &view,
         };
-        let mut contents = Vec::new();
-        for index in 0..length.div_ceil(PAGE) {
-            let mut page = [0; PAGE_BYTES];
-            memory.read_physical(reader.page(index)?, &mut page)?;
-            contents.extend(page);
-        }
-        contents.truncate(usize::try_from(length).ok()?);
-        is_same().then_some(contents)
+        let result = read(&reader);
+        result.filter(|_| is_same())
     }
 }
 
@@ -86,6 +129,14 @@ struct Reader<'r, 'a, M> {
 }
 
 impl<M: PhysicalMemory> Reader<'_, '_, M> {
+    /// The file's page `index`, if it is in guest memory.
+    fn contents(&self, index: u64) -> Option<[u8; PAGE_BYTES]> {
+        let mut page = [0; PAGE_BYTES];
+        self.memory
+            .read_physical(self.page(index)?, &mut page)
+            .map(|()| page)
+    }
+
     /// The physical address of the file's page `index`.
     fn page(&self, index: u64) -> Option<GuestAddress> {
         let mut entry = self.view.u64(self.mapping.wrapping_add(self.layout.head))?;

@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args};
 
 use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
-use super::{CommandError, InputArguments};
+use super::{CommandError, InputArguments, most_rows};
 use kvmprof_report::diff::{changes, document, folded_changes, print};
 use kvmprof_report::graph::{Graph, account_of_changes};
 use kvmprof_report::html::{Counts, comparison_page};
@@ -60,14 +60,9 @@ pub struct DiffArguments {
         conflicts_with = "picture"
     )]
     sort: SortBy,
-    /// The most rows that the table has
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 20,
-        conflicts_with = "picture"
-    )]
-    top: usize,
+    /// The most rows that the table has [default: 20; all of a JSON document's]
+    #[arg(long, value_name = "N", conflicts_with = "picture")]
+    top: Option<usize>,
     /// Print a JSON document instead
     #[arg(long, conflicts_with = "picture")]
     json: bool,
@@ -198,13 +193,14 @@ impl DiffArguments {
         console: &mut Console<'_>,
     ) -> Result<(), CommandError> {
         let changes = changes(profiles[0], profiles[1], self.sort);
+        let top = most_rows(self.top, self.json);
         let out = &mut *console.output;
         let printed = if self.json {
-            let document = document(&changes, profiles, self.sort, self.top);
+            let document = document(&changes, profiles, self.sort, top);
             writeln!(out, "{document}")
         } else {
             let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
-            print(&changes, profiles, self.top, colours, out)
+            print(&changes, profiles, top, colours, out)
         };
         printed.map_err(CommandError::Output)
     }
