@@ -14,12 +14,12 @@ use super::former::Epoch;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
 use super::notes::Notes;
-use super::tables::{AddressLocation, Tables, file_address, module_name};
+use super::tables::{AddressLocation, Tables, file_address, module_name, segment_of};
 use super::vmlinux::Vmlinux;
 use super::{MappingSet, SymbolError, USER, demangle, perf_map};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
-use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings};
+use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings, Segment};
 
 /// Maximum number of bytes of a `perf-PID.map` that are read.
 const MAX_MAP: u64 = 256 << 20;
@@ -267,6 +267,13 @@ impl Resolver {
                 vmlinux.code.read(address, length)
             }
         }
+    }
+
+    /// The executable segment that [`Resolved::file_address`] of `address` in `mapping` is in; `None` if it is an offset in the file, because
+    /// the file's segments aren't known.
+    pub(crate) fn segment(&self, mapping: &Mapping, address: u64) -> Option<Segment> {
+        let byte = (address - mapping.begin).wrapping_add(mapping.offset);
+        segment_of(&self.file(mapping).segments, byte)
     }
 
     /// Whether [`Self::code`] may find anything.

@@ -134,12 +134,17 @@ impl Tables {
 /// offset in the file.
 pub fn file_address(mapping: &Mapping, segments: &[Segment], address: u64) -> u64 {
     let byte = (address - mapping.begin).wrapping_add(mapping.offset);
-    let mut segments = segments.iter();
-    let segment = segments.find(|segment| byte.wrapping_sub(segment.offset) < segment.length);
-    segment.map_or(byte, |segment| {
+    segment_of(segments, byte).map_or(byte, |segment| {
         byte.wrapping_sub(segment.offset)
             .wrapping_add(segment.address)
     })
+}
+
+/// The one of `segments` that has byte number `byte` of their file.
+pub(super) fn segment_of(segments: &[Segment], byte: u64) -> Option<Segment> {
+    let mut segments = segments.iter();
+    let found = segments.find(|segment| byte.wrapping_sub(segment.offset) < segment.length);
+    found.copied()
 }
 
 /// The short name of a file: the last part of its path. Names in brackets are unchanged.
