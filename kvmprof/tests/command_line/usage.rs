@@ -370,8 +370,9 @@ fn changes_have_a_document_and_a_page() {
         (&"copy_page".into(), &20.into())
     );
     assert_eq!(first["after"]["samples"], 80);
-    assert_eq!(first["significant"], true);
-    assert!(first["p"].as_f64().unwrap() < 1e-4);
+    // It runs once in each, for all of its ticks.
+    assert_eq!(first["significant"], false);
+    assert!(first["p"].as_f64().unwrap() > 0.05);
     assert_eq!(
         document["rows_left_out"],
         document["compared"].as_u64().unwrap() - 1

@@ -104,12 +104,12 @@ impl Command for DiffArguments {
         let mut profiles = Vec::new();
         for side in &sides {
             let mut own = Counts::default();
-            let input = if self.html.is_some() {
-                side.input.open_with(side.path, console, &mut own)
+            let mut profile = if self.output.is_some() {
+                side.input.open(side.path, console)?.profile
             } else {
-                side.input.open(side.path, console)
+                let input = side.input.open_with(side.path, console, &mut own);
+                input?.profile
             };
-            let mut profile = input?.profile;
             if profile.samples() == 0 {
                 return Err(CommandError::NoSamples(side.name.clone()).into());
             }
@@ -133,7 +133,7 @@ impl Command for DiffArguments {
             let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
             write_picture(output, &svg, console)?;
         } else {
-            self.print([&before, &after], console)?;
+            self.print([&before, &after], &counts, console)?;
         }
         Ok(ExitStatus::SUCCESS)
     }
@@ -190,9 +190,11 @@ impl DiffArguments {
     fn print(
         &self,
         profiles: [&Profile; 2],
+        counts: &[Counts],
         console: &mut Console<'_>,
     ) -> Result<(), CommandError> {
-        let changes = changes(profiles[0], profiles[1], self.sort);
+        let [before, after] = [0, 1].map(|side: usize| (profiles[side], counts.get(side)));
+        let changes = changes(before, after, self.sort);
         let top = most_rows(self.top, self.json);
         let out = &mut *console.output;
         let printed = if self.json {
