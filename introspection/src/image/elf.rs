@@ -114,10 +114,12 @@ impl<'a> Vmlinux<'a> {
                 kept.then(|| FileSymbol {
                     address: symbol.st_value(endian),
                     name,
-                    kind: match () {
-                        () if is_code(section) => SymbolKind::Function,
-                        () if section == object::elf::SHN_ABS => SymbolKind::Number,
-                        () => SymbolKind::Variable,
+                    kind: if is_code(section) {
+                        SymbolKind::Function
+                    } else if section == object::elf::SHN_ABS {
+                        SymbolKind::Number
+                    } else {
+                        SymbolKind::Variable
                     },
                     size: symbol.st_size(endian),
                 })
