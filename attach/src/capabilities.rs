@@ -40,6 +40,21 @@ pub fn missing(needed: &[Capability]) -> Vec<&'static str> {
     missing_of(effective(&status).unwrap_or_default(), needed)
 }
 
+/// Says that kvmprof lacks the capabilities `missing`, and what to do.
+pub fn lacks(missing: &[&str]) -> String {
+    words(missing, rustix::process::geteuid().is_root())
+}
+
+fn words(missing: &[&str], is_root: bool) -> String {
+    let names = missing.join(" and ");
+    let cure = if is_root {
+        "being root isn't enough here: run it outside of containers, or give it that"
+    } else {
+        "run it as root, or give it that"
+    };
+    format!("kvmprof lacks {names}; {cure}")
+}
+
 /// The effective capabilities in a process's status (proc_pid_status(5)).
 fn effective(status: &str) -> Option<u64> {
     let line = status
@@ -59,6 +74,16 @@ fn missing_of(effective: u64, needed: &[Capability]) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_is_not_told_to_be_root() {
+        let missing = ["CAP_BPF", "CAP_PERFMON"];
+        let (root, other) = (words(&missing, true), words(&missing, false));
+        for words in [&root, &other] {
+            assert!(words.contains("lacks CAP_BPF and CAP_PERFMON; "), "{words}");
+        }
+        assert!(other.contains("as root") && !root.contains("as root"));
+    }
 
     #[test]
     fn what_lacks_is_named() {

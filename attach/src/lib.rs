@@ -40,10 +40,13 @@ pub mod sampling;
 mod slots;
 pub mod tracer;
 
+pub use capabilities::lacks;
 pub use host_kernel::{HostKernel, HostKernelError};
 pub use host_stacks::{HostStacks, HostStacksError, NewHostFunctions};
 pub use kernel_memory::{KernelMemory, KernelMemoryError};
-pub use machines::{Found, Machine, Obstacle, Vcpu, find_machines, missing_to_look_into};
+pub use machines::{
+    Found, Machine, Obstacle, Vcpu, find_machines, missing_to_look_into, why_hidden,
+};
 pub use memory::{AttachError, AttachedMemory};
 pub use nested::NestedGuest;
 pub use slots::{Slot, Slots};

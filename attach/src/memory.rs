@@ -61,7 +61,7 @@ impl AttachedMemory {
                 io::ErrorKind::NotFound => AttachError::Ended(pid),
                 _ => AttachError::Obstacle {
                     pid,
-                    obstacle: Obstacle::Permission,
+                    obstacle: Obstacle::Permission(machines::why_hidden(Some(pid))),
                 },
             })?;
         // A process with the same start time now is the one that the file was opened for.

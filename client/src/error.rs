@@ -1,6 +1,7 @@
 //! The errors of connections to kvmprof.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use kvmprof_abi::errno::Errno;
@@ -15,11 +16,19 @@ pub enum ClientError {
         /// The path.
         path: PathBuf,
     },
-    /// There is a socket or another file, and no program listens on it.
+    /// There is a socket, and no program listens on it.
     #[error("Nobody listens on {}: the kvmprof that made it has ended", path.display())]
     NobodyListens {
         /// The path.
         path: PathBuf,
+    },
+    /// There is something else at the path.
+    #[error("{} is {kind} and no socket: give the path that kvmprof has as --socket", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
     },
     /// The file's mode or kvmprof forbids the connection.
     #[error("No permission for {}: only root and the user who runs kvmprof may connect", path.display())]
@@ -111,9 +120,23 @@ impl ClientError {
         let path = path.into();
         match source.kind() {
             io::ErrorKind::NotFound => Self::NoSocket { path },
-            io::ErrorKind::ConnectionRefused => Self::NobodyListens { path },
+            io::ErrorKind::ConnectionRefused => match other_kind(&path) {
+                Some(kind) => Self::NotASocket { path, kind },
+                None => Self::NobodyListens { path },
+            },
             io::ErrorKind::PermissionDenied => Self::Permission { path },
             _ => Self::Connect { path, source },
         }
+    }
+}
+
+/// What is at `path`, if that is no socket.
+fn other_kind(path: &Path) -> Option<&'static str> {
+    let found = path.metadata().ok()?.file_type();
+    match found {
+        _ if found.is_socket() => None,
+        _ if found.is_dir() => Some("a folder"),
+        _ if found.is_file() => Some("a file"),
+        _ => Some("a device or a pipe"),
     }
 }

@@ -173,7 +173,15 @@ fn prof_group_outputs_the_group() {
         (kind::MUSER, 1),
     ];
     assert_eq!(output_of_each(&mut client), expected);
-    for none in [0, -1, i64::from(i32::MIN), 1 << 32] {
+    // The processes of group 0 are those of an init without a session; none of these is.
+    let mut client = Client::open(1);
+    client.ioctl(PROF_GROUP, 0).unwrap();
+    assert!(
+        output_of_each(&mut client)
+            .iter()
+            .all(|(kind, _)| *kind != kind::USER)
+    );
+    for none in [-1, i64::from(i32::MIN), 1 << 32] {
         let refused = Client::open(1).ioctl(PROF_GROUP, none);
         assert_eq!(refused, Err(Errno::EINVAL), "{none}");
     }

@@ -119,8 +119,8 @@ impl Pair {
             }
             Step::Group(group) => {
                 let result = self.pcs.ioctl(PROF_GROUP, i64::from(*group), &[]);
-                assert_eq!(result.is_ok(), *group > 0, "{result:?}");
-                if *group > 0 {
+                assert_eq!(result.is_ok(), *group >= 0, "{result:?}");
+                if *group >= 0 {
                     self.model.group = Some(*group);
                     self.model.gathering = true;
                 }

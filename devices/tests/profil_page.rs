@@ -270,6 +270,18 @@ fn both_go_on_in_parent_and_child_after_fork() {
 }
 
 #[test]
+fn a_child_of_a_process_with_a_full_array_has_its_number() {
+    let (mut parent, mut memory) = (after(&pcsample(1)), Memory::default());
+    parent.tick(TEXT, &mut memory);
+    assert!(!parent.is_on() && parent.is_inherited());
+    let mut child = parent.fork();
+    child.tick(TEXT, &mut memory);
+    assert_eq!((child.status().ticks, child.status().lost), (0, 0));
+    assert_eq!(child.call(&pcsample(0), &[]), Ok(1));
+    assert!(!child.is_inherited());
+}
+
+#[test]
 fn an_aix_count_remains_at_its_maximum() {
     let (mut profile, mut memory) = (after(&aix(64, 2)), Memory::default());
     memory.set(BUFFER, &65534_u16.to_le_bytes());
@@ -349,6 +361,7 @@ fn aix_calls_that_change_nothing_are_ineffective() {
     profile.call(&aix(64, 0x4000), &[]).unwrap();
     profile.call(&long, &ranges(1)).unwrap();
     profile.call(&long, &[]).unwrap();
+    profile.call(&aix(0, 2), &[]).unwrap();
     profile.tick(TEXT + 8, &mut memory);
     assert_eq!((memory.count(0), profile.status().ticks), (2, 2));
     profile.call(&short_off, &[]).unwrap();

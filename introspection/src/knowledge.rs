@@ -8,7 +8,7 @@ use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
 use super::image::Vmlinux;
-use super::linux::{LinuxKnowledge, Modules};
+use super::linux::{LinuxKnowledge, ListedProcess, Modules};
 use super::noted::{self, PidAtError};
 use super::unwind::ImageUnwinder;
 use super::{IntrospectionError, Registers, Symbols, notes};
@@ -316,6 +316,16 @@ impl GuestKnowledge {
             return Some(false);
         }
         Some(self.linux()?.hears_power_button(memory))
+    }
+
+    /// All processes of a Linux guest, each behind the one that has forked it; none for other guests. `None` if they are unknown: until the
+    /// kernel's slide is known, and if there are more than 4096. Takes up to some ms for these. The guest may run meanwhile, and processes
+    /// that are started or end meanwhile may be missing.
+    pub fn list_processes<M: PhysicalMemory>(&self, memory: &M) -> Option<Vec<ListedProcess>> {
+        match self.guest.get()? {
+            Guest::Linux(linux) => linux.list_processes(memory),
+            Guest::Note(..) | Guest::Unknown(_) => Some(Vec::new()),
+        }
     }
 
     /// Forgets the kernel's slide and its modules, for a restart of the guest. Keeps what comes from the guest's image.

@@ -40,9 +40,9 @@ pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
 pub use linux::{
-    Area, Backing, FileIdentity, KernelPulse, KernelWatch, LinuxKnowledge, MappedFile, Modules,
-    NewFunctions, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, TaskReader, TaskScope,
-    UnwinderSlot,
+    Area, Backing, FileIdentity, KernelPulse, KernelWatch, LinuxKnowledge, ListedProcess,
+    MappedFile, Modules, NewFunctions, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin,
+    TaskReader, TaskScope, UnwinderSlot,
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};

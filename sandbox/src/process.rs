@@ -86,6 +86,16 @@ pub fn keep_file_rights() -> io::Result<()> {
     capabilities::keep_only(CapabilitySet::DAC_OVERRIDE)
 }
 
+/// Gives up all rights of a superuser but those to open perf events, and privileges of programs that it executes. Kernels of Debian and Ubuntu ask for
+/// CAP_SYS_ADMIN (kernel.perf_event_paranoid above 2).
+///
+/// # Errors
+/// The system refuses it.
+pub fn keep_event_rights() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    capabilities::keep_only(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
+}
+
 /// Becomes `user`, without any right of a superuser, and gives up privileges of programs that it executes: for a process that does a few
 /// things for that user.
 ///

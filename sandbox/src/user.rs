@@ -174,6 +174,11 @@ pub(crate) fn chosen() -> Option<&'static User> {
     CHOSEN.get()
 }
 
+/// Whether threads become another user, without any right of a superuser.
+pub fn is_chosen() -> bool {
+    chosen().is_some()
+}
+
 /// Runs `action` as the chosen user, if there is one: files that it makes belong to that user, and are made only where that user may make
 /// them. Afterwards this thread is root again.
 ///

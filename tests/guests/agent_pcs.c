@@ -62,9 +62,10 @@ static void integers(void)
 	fails("BUF_INCR beyond the limit", ioctl(fd, BUF_INCR, 1), EINVAL);
 	int hz = ioctl(fd, PCS_GETHZ, 0);
 	check("PCS_GETHZ returns its value", hz == 100, "%d", hz);
-	fails("PROF_GROUP 0", ioctl(fd, PROF_GROUP, 0), EINVAL);
 	fails("PROF_GROUP -1", ioctl(fd, PROF_GROUP, -1), EINVAL);
-	/* The programs of an init without a session are in group 0, which is none. */
+	/* The group of what an init without a session starts, as this one has none. */
+	check("PROF_GROUP of its own", ioctl(fd, PROF_GROUP, getpgrp()) == 0, "%d: errno %d", getpgrp(), errno);
+	check("PROF_GROUP 0", ioctl(fd, PROF_GROUP, 0) == 0, "errno %d", errno);
 	if (setpgid(0, 0) != 0)
 		stop("setpgid");
 	check("PROF_GROUP", ioctl(fd, PROF_GROUP, getpgrp()) == 0, "errno %d", errno);

@@ -75,6 +75,47 @@ static void a_killed_processs_counts_are_not_lost(void)
 	close_steps(&steps);
 }
 
+/* A child that calls before its first tick or exit has what it has inherited, and so has one whose parent calls before that. */
+static void what_is_inherited_is_there_at_once(void)
+{
+	struct steps steps;
+
+	returns("a counter that a child disables", begin(curlwp, READS), 0);
+	pid_t child = fork();
+	if (child == 0) {
+		EXPECT(1, pmc_disable_counter(curlwp, READS) == 0);
+		read_port(5);
+		EXPECT(2, value_of(curlwp, READS, 0) == 0);
+		EXPECT(3, pmc_counter_isrunning(curlwp, READS) == 0);
+		_exit(0);
+	}
+	int status = status_of(child);
+	check("a child disables what it has inherited", status == 0, "%#x", status);
+	child = fork();
+	if (child == 0) {
+		EXPECT(1, pmc_counter_isrunning(curlwp, READS) == 1);
+		EXPECT(2, configure(curlwp, WRITES) == 0);
+		read_port(4);
+		EXPECT(3, value_of(curlwp, READS, 0) == 4);
+		_exit(0);
+	}
+	status = status_of(child);
+	check("a child that configures another has both", status == 0, "%#x", status);
+	make_steps(&steps);
+	child = fork();
+	if (child == 0) {
+		wait_for_step(&steps);
+		read_port(3);
+		stepped(&steps, value_of(curlwp, READS, 0) == 3 ? 'y' : 'n');
+		_exit(0);
+	}
+	returns("its parent disables its own", pmc_disable_counter(curlwp, READS), 0);
+	has_value("the child's goes on", step(&steps), 'y');
+	kill(child, SIGKILL);
+	status_of(child);
+	close_steps(&steps);
+}
+
 /* In a program that was executed by one whose counter had counted 4. */
 static int executed(void)
 {
@@ -230,6 +271,7 @@ int main(int count, char **words)
 		return executed();
 	allow_port();
 	fork_inherits_enabled_counters_at_0();
+	what_is_inherited_is_there_at_once();
 	a_killed_processs_counts_are_not_lost();
 	counters_go_on_over_exec();
 	accumulate_adds_to_the_parent();

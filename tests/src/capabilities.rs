@@ -1,8 +1,12 @@
 //! Programs that run with few capabilities (capabilities(7)).
 
+use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+use crate::not_run::not_run;
+use crate::place::in_lab;
 
 /// The user `nobody`, and its group.
 pub const NOBODY: u32 = 65534;
@@ -50,6 +54,40 @@ pub fn as_root_with(command: &mut Command, capabilities: &'static [Capability]) 
     };
     // SAFETY: the closure only makes system calls, which may be made between fork and exec.
     unsafe { command.pre_exec(drop_others) };
+}
+
+/// The host's rule for perf events, and its highest value for which CAP_PERFMON is enough.
+const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+const ENOUGH: i32 = 2;
+
+/// Makes CAP_PERFMON enough for perf events in the lab, whose kernel is Debian's, for tests whose own process runs contained threads: unlike kvmprof, that process
+/// has no other one that opens events for them.
+///
+/// # Panics
+/// If the lab refuses it.
+pub fn make_perfmon_enough_in_lab() {
+    if in_lab() {
+        fs::write(PARANOID, ENOUGH.to_string()).unwrap();
+    }
+}
+
+/// Whether CAP_PERFMON is enough for perf events, as it is for kernels other than those of Debian and Ubuntu. In the lab, whose kernel is Debian's, it is from now
+/// on.
+///
+/// # Panics
+/// If the host doesn't tell.
+pub fn is_perfmon_enough() -> bool {
+    make_perfmon_enough_in_lab();
+    let paranoid: i32 = fs::read_to_string(PARANOID)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let is = paranoid <= ENOUGH;
+    if !is {
+        not_run("what CAP_PERFMON is enough for: this host asks for CAP_SYS_ADMIN");
+    }
+    is
 }
 
 /// Makes `command` run with a seccomp filter that allows everything.

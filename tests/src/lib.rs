@@ -33,7 +33,8 @@ mod wait;
 pub use accounts::{Accounts, ledger_of};
 pub use boot::Boot;
 pub use capabilities::{
-    Capability, NOBODY, as_nobody_with, as_root_with, with_seccomp_filter, without_system_call,
+    Capability, NOBODY, as_nobody_with, as_root_with, is_perfmon_enough, with_seccomp_filter,
+    without_system_call,
 };
 pub use disks::{DiskImage, disk_content, fill_qcow2, make_qcow2, make_raw};
 pub use guest::{Guest, python_client, write_kernel};

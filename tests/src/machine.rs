@@ -25,6 +25,7 @@ use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd};
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::capabilities::make_perfmon_enough_in_lab;
 use crate::status::status_of;
 use crate::{Boot, Pcs, until};
 
@@ -46,6 +47,7 @@ pub struct Clock {
 fn contain_threads() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        make_perfmon_enough_in_lab();
         let mode =
             std::env::var("KVMPROF_TESTS_SANDBOX").map_or(Mode::On, |mode| mode.parse().unwrap());
         kvmprof_sandbox::filters::prepare(mode, || {}).unwrap();

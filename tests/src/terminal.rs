@@ -3,11 +3,14 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::stdio::stdin;
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// Time between two checks whether the program still runs.
@@ -55,6 +58,25 @@ impl Terminal {
     /// If there are too many open files.
     pub fn stdio(&self) -> Stdio {
         Stdio::from(self.terminal.try_clone().unwrap())
+    }
+
+    /// Starts `command` on the terminal, in a session that it controls, so that its keys send signals.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn start(&self, command: &mut Command) -> Child {
+        command
+            .stdin(self.stdio())
+            .stdout(self.stdio())
+            .stderr(self.stdio());
+        // SAFETY: the closure only makes system calls, which may be made between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                setsid()?;
+                Ok(ioctl_tiocsctty(stdin())?)
+            });
+        }
+        command.spawn().unwrap()
     }
 
     /// Changes the size of the terminal.

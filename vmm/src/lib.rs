@@ -40,3 +40,5 @@ pub mod vcpu;
 pub mod virtio;
 pub mod vm;
 pub mod vsock;
+
+pub use perf_event::EventOpener;

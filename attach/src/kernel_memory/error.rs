@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::capabilities;
+
 /// Why the host kernel's memory can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelMemoryError {
@@ -10,9 +12,8 @@ pub enum KernelMemoryError {
     NoBpf,
     /// This process may not use eBPF.
     #[error(
-        "The host's kernel refuses eBPF: kvmprof lacks {}; run it as root, or give it CAP_BPF and CAP_PERFMON \
-         (CAP_SYS_ADMIN has both)",
-        .0.join(" and ")
+        "The host's kernel refuses eBPF: {} (CAP_SYS_ADMIN has both)",
+        capabilities::lacks(.0)
     )]
     MissingCapabilities(Vec<&'static str>),
     /// This process has the capabilities, but something else forbids eBPF.

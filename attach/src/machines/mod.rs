@@ -121,6 +121,19 @@ pub fn missing_to_look_into(pid: Option<i32>) -> Vec<&'static str> {
     capabilities::missing(&needed)
 }
 
+/// Why this process can't look into process `pid`, or into some process if `pid` is `None`, and what to do, in words.
+pub fn why_hidden(pid: Option<i32>) -> String {
+    let mut missing = missing_to_look_into(pid);
+    if missing.is_empty() {
+        // Descriptors can be readable where memory isn't.
+        missing = capabilities::missing(&[capabilities::PROCESS]);
+    }
+    if missing.is_empty() {
+        return "kvmprof has the capabilities, but a security module, or the user namespace of a container, keeps the process from it".to_owned();
+    }
+    capabilities::lacks(&missing)
+}
+
 fn is_forbidden(error: Option<io::Error>) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
@@ -226,7 +239,7 @@ impl Candidate {
 /// Why a guest can't be attached to, as far as its process and its vCPUs show.
 fn obstacle_of_process(machine: &Machine) -> Option<Obstacle> {
     if !processes::can_read_memory(machine.pid) {
-        Some(Obstacle::Permission)
+        Some(Obstacle::Permission(why_hidden(Some(machine.pid))))
     } else if machine.vcpus.is_empty() {
         Some(Obstacle::NoVcpu)
     } else if machine.vcpus.iter().all(|vcpu| vcpu.thread.is_none()) {

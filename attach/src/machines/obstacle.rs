@@ -12,10 +12,8 @@ pub enum Obstacle {
     #[error("{0}")]
     HostKernel(String),
     /// The VMM's memory may not be read.
-    #[error(
-        "no permission to read its VMM's memory: kvmprof needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or to be root"
-    )]
-    Permission,
+    #[error("no permission to read its VMM's memory: {0}")]
+    Permission(String),
     /// The VMM's main thread, through which its address space is found, has ended.
     #[error("its VMM's main thread has ended, or is just ending")]
     NoMainThread,

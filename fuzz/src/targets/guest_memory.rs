@@ -157,6 +157,7 @@ fn look(guest: &LinuxGuest, registers: &Registers) {
     }
     guest.knowledge.has_panicked(memory);
     guest.knowledge.hears_power_button(memory);
+    guest.knowledge.list_processes(memory);
     guest.knowledge.kallsyms();
 }
 

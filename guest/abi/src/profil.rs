@@ -208,11 +208,13 @@ pub enum State {
     Executed = 5,
     /// The process has ended.
     Ended = 6,
+    /// Other ticks are made than those by which it was turned on.
+    OtherTicks = 7,
 }
 
 impl State {
     /// All states, by their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Off,
         Self::On,
         Self::Full,
@@ -220,6 +222,7 @@ impl State {
         Self::Fault,
         Self::Executed,
         Self::Ended,
+        Self::OtherTicks,
     ];
 
     /// A description of the state.
@@ -232,6 +235,9 @@ impl State {
             Self::Fault => "off: an update would have caused a memory fault",
             Self::Executed => "off: the process has executed another program",
             Self::Ended => "off: the process has ended",
+            Self::OtherTicks => {
+                "off: the host counts an event, or by a clock whose rate 100 doesn't divide"
+            }
         }
     }
 }

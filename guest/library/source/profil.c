@@ -148,7 +148,7 @@ int kvmprof_aix_profil(void *buffer, unsigned int size, unsigned long offset, un
 	struct call call = call_of(function, buffer, function == AIX_RANGES ? 0 : size, offset, scale);
 	uintptr_t start = (uintptr_t)buffer;
 	size_t length = size;
-	int off = is_off(scale & 0xffff) || size == 0;
+	int off = is_off(scale & 0xffff);
 	long result;
 
 	if (function == AIX_RANGES)
@@ -156,6 +156,9 @@ int kvmprof_aix_profil(void *buffer, unsigned int size, unsigned long offset, un
 	result = carry_out(&call);
 	if (result < 0)
 		return (int)outcome(result);
+	/* Such a buffer turns nothing on. */
+	if (size == 0 && !off)
+		return 0;
 	if (function == AIX_RANGES) {
 		/* The agent has read the array, so it is mapped. */
 		memory_of(buffer, &start, &length);

@@ -257,6 +257,20 @@ impl Structures<'_, '_> {
         (bits % 8 == 0).then_some(offset + bits / 8)
     }
 
+    /// The place of `member`, a bit field of one bit, in bits from the structure's start. It has to be a direct member.
+    pub fn bit_of(&self, member: &str) -> Option<u64> {
+        let types = self.btf.types;
+        let with_fields = self.candidates.iter().filter(|found| found.kind_flag);
+        let mut entries = with_fields
+            .flat_map(|found| (0..found.count).map(move |index| found.tail + index * 12))
+            .take(MAX_MEMBERS);
+        entries.find_map(|entry| {
+            let place = u32_at(types, entry + 8)?;
+            let is_it = self.btf.is_named(index_at(types, entry)?, member) && place >> 24 == 1;
+            is_it.then_some(u64::from(place & 0x00ff_ffff))
+        })
+    }
+
     /// The size of the first structure, in bytes.
     pub fn size(&self) -> Option<u64> {
         u64::try_from(self.candidates.first()?.size_or_type).ok()
@@ -354,6 +368,9 @@ mod tests {
         let btf = Btf::parse(&section).unwrap();
         assert_eq!(btf.offset_of("task_struct", "pid"), Some(40));
         assert_eq!(btf.offset_of("task_struct", "flag"), None);
+        let task = btf.structures("task_struct");
+        assert_eq!((task.bit_of("flag"), task.bit_of("pid")), (Some(3), None));
+        assert_eq!(btf.structures("pcpu_hot").bit_of("current_task"), None);
         assert_eq!(btf.offset_of("task_struct", "odd"), None);
         assert_eq!(btf.offset_of("task_struct", "pi"), None);
         assert_eq!(btf.offset_of("pcpu_hot", "preempt_count"), Some(24));

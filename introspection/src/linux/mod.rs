@@ -37,13 +37,14 @@ use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, MapBudget, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
 use tasks::TaskListLayout;
+use view::KernelView;
 
 pub use cpu::Cpu;
 pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{Modules, NewFunctions};
 pub use processes::{
-    Area, Backing, FileIdentity, MappedFile, ProcessFate, ProcessInstance, ProcessMap,
-    ProcessOrigin, UnwinderSlot,
+    Area, Backing, FileIdentity, ListedProcess, MappedFile, ProcessFate, ProcessInstance,
+    ProcessMap, ProcessOrigin, UnwinderSlot,
 };
 pub use stacks::StackSource;
 pub use tasks::{TaskReader, TaskScope};
@@ -216,6 +217,17 @@ impl LinuxKnowledge {
     ) -> Option<Option<ProcessInstance>> {
         let view = self.view(memory, registers)?;
         self.instances.as_ref()?.find_process(&view, pid)
+    }
+
+    /// All processes; `None` if they are unknown. The guest may run meanwhile.
+    pub(crate) fn list_processes<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+    ) -> Option<Vec<ListedProcess>> {
+        let placement = self.placement.get()?;
+        let registers = self.modules.kernel_registers(placement)?;
+        let view = KernelView::new(self, placement, memory, &registers);
+        self.instances.as_ref()?.all(&view)
     }
 
     /// Whether `address` is in the range of modules and outside the kernel's image, which may reach into that range.

@@ -2,6 +2,7 @@
 
 use super::btf::Builder;
 use super::kallsyms::{Layout, kallsyms};
+use crate::image::btf::KIND_STRUCT;
 
 /// The images' link-time address, the same as that of real kernels.
 pub const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -279,10 +280,13 @@ impl Kernel {
         super::processes::describe(&mut builder, self.areas);
         let signal = [
             ("live", 1, bits(task::LIVE)),
+            ("flags", 1, bits(task::SIGNAL_FLAGS)),
+            // Bit 1 of 4 bytes, the width of which is in the upper byte.
+            ("is_child_subreaper", 1, 1 << 24 | (bits(task::REAPERS) + 1)),
             ("thread_head", 1, bits(task::THREAD_HEAD)),
             ("pids", 1, bits(0x20)),
         ];
-        builder.structure("signal_struct", &signal);
+        builder.composite(KIND_STRUCT, true, "signal_struct", &signal);
         builder.structure("mutex", &[("owner", 1, bits(lock::MUTEX_OWNER))]);
         builder.structure("rw_semaphore", &[("owner", 1, bits(lock::RWSEM_OWNER))]);
         builder.structure("pid", &[("numbers", 1, bits(0x18))]);

@@ -40,6 +40,10 @@ pub const CPU: u64 = 0x10;
 pub const THREAD_HEAD: u64 = 0x10;
 /// `signal_struct.live`, 4 bytes.
 pub const LIVE: u64 = 8;
+/// `signal_struct.flags`, 4 bytes.
+pub const SIGNAL_FLAGS: u64 = 0x38;
+/// The 4 bytes with `signal_struct.is_child_subreaper`.
+pub const REAPERS: u64 = 0x3c;
 /// `signal_struct.pids[PIDTYPE_PGID]`, a pointer.
 pub const GROUP: u64 = 0x20 + 16;
 /// `pid.numbers[0].nr`.

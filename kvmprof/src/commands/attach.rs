@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use kvmprof_abi::prf::MAX_ADDRESSES;
-use kvmprof_attach::{Found, HostKernel, Machine, find_machines, missing_to_look_into};
+use kvmprof_attach::{Found, HostKernel, Machine, find_machines, lacks, missing_to_look_into};
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackParts};
 use kvmprof_report::text::visible;
@@ -188,10 +188,9 @@ fn choose(found: Found, guest: &str) -> anyhow::Result<Machine> {
                 );
             }
             bail!(
-                "Guest {} may be one of a process that kvmprof may not look into: kvmprof lacks {}; run it as root, or give \
-                 it that",
+                "Guest {} may be one of a process that kvmprof may not look into: {}",
                 visible(guest),
-                missing.join(" and ")
+                lacks(&missing)
             )
         }
     }

@@ -20,7 +20,7 @@ use kvmprof_recording::DEFAULT_STACK_FRAMES;
 use kvmprof_sandbox::user::User;
 use kvmprof_tools::command_line::{ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
-use kvmprof_vmm::console::{self, RawTerminal};
+use kvmprof_vmm::console::{self, Interrupt, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryBacking, MemoryOptions};
 use kvmprof_vmm::network::{NetworkConfig, PeerAddress};
@@ -251,12 +251,12 @@ impl GuestOptions {
         self.cpus
     }
 
-    /// Runs the guest in the sandbox until it ends. No thread may have been started yet. The status says how the guest
-    /// has ended.
+    /// Runs the guest in the sandbox until it ends. No thread may have been started yet. On a terminal, `interrupt` says whom Ctrl-C is for. The status
+    /// says how the guest has ended.
     ///
     /// # Errors
     /// The guest can't be started, or can't continue.
-    pub fn run(&self, mut config: VmConfig) -> anyhow::Result<ExitStatus> {
+    pub fn run(&self, mut config: VmConfig, interrupt: Interrupt) -> anyhow::Result<ExitStatus> {
         let user = self.user.as_ref();
         let said = config.said.iter().map(|said| said.as_raw_fd());
         let kept: Vec<RawFd> = said.collect();
@@ -279,7 +279,7 @@ impl GuestOptions {
         thread_panics::end_program();
         let vm = Vm::start(config).map_err(start_error)?;
         let terminal = if self.console.has_input() {
-            RawTerminal::enter().context("Cannot set up the terminal")?
+            RawTerminal::enter(interrupt).context("Cannot set up the terminal")?
         } else {
             None
         };

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_attach::{Found, HostKernel, Machine, Obstacle, find_machines};
+use kvmprof_attach::{Found, HostKernel, Machine, Obstacle, find_machines, why_hidden};
 use kvmprof_report::text::visible;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 use kvmprof_tools::table::{Align, write_table};
@@ -75,8 +75,9 @@ fn write(found: &Found, output: &mut dyn Write) -> io::Result<()> {
     if found.hidden > 0 {
         writeln!(
             output,
-            "\nProcesses that may not be looked into: {}. They may have guests, too: run kvmprof list as root.",
-            found.hidden
+            "\nProcesses that may not be looked into: {}. They may have guests, too; {}.",
+            found.hidden,
+            why_hidden(None)
         )?;
     }
     Ok(())
@@ -187,15 +188,12 @@ mod tests {
             text[1],
             "100  qemu-system-x86_64  db\u{fffd}[2J    512M  yes         2  0:101 1:-"
         );
-        assert_eq!(
-            text[4..],
-            [
-                "",
-                "Cannot attach to 200, 300: its memory is encrypted (SEV or TDX)",
-                "",
-                "Processes that may not be looked into: 2. They may have guests, too: run kvmprof list as root."
-            ]
+        let hidden = format!(
+            "Processes that may not be looked into: 2. They may have guests, too; {}.",
+            why_hidden(None)
         );
+        let encrypted = "Cannot attach to 200, 300: its memory is encrypted (SEV or TDX)";
+        assert_eq!(text[4..], ["", encrypted, "", &hidden]);
         let document = document(&found);
         let guests = document["guests"].as_array().unwrap();
         assert_eq!(guests[0]["vcpus"][0]["thread"], 101);

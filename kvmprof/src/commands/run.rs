@@ -16,7 +16,7 @@ use kvmprof_client::named_socket;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
-use kvmprof_vmm::console::ESCAPE_HELP;
+use kvmprof_vmm::console::{ESCAPE_HELP, Interrupt};
 use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 
@@ -83,7 +83,7 @@ impl Command for RunArguments {
         if let Some(name) = &self.name {
             config.socket = Some(named_socket(name)?);
         }
-        let status = self.guest.run(config)?;
+        let status = self.guest.run(config, Interrupt::ForGuest)?;
         // An error of the guest takes precedence.
         whole_recording(&failure)?;
         Ok(status)

@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
+use kvmprof_vmm::EventOpener;
 use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::console::restore_terminal;
 use kvmprof_vmm::network::{NetworkConfig, TapOpener};
@@ -62,6 +63,8 @@ pub struct Helpers {
     pub sockets: Option<Arc<SocketConnector>>,
     /// Opens taps again after they were removed.
     pub taps: Option<Arc<TapOpener>>,
+    /// Opens perf events for threads that may not.
+    _events: Option<Arc<EventOpener>>,
 }
 
 impl SandboxOptions {
@@ -91,6 +94,10 @@ impl SandboxOptions {
         }
         if is_on || user.is_some() {
             // Before this process gives up rights that they need.
+            helpers = Helpers {
+                _events: event_opener(user.is_some())?.map(Arc::new),
+                ..helpers
+            };
             helpers.taps = opener(networks)?.map(Arc::new);
             let devices = AllowedSockets::of_devices(shares, networks);
             helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
@@ -136,6 +143,12 @@ fn without(part: &str, result: io::Result<()>) {
 
 // A process holds the connections to those that were forked before it. They see their end only after that process ends,
 // so the last one ends first.
+
+fn event_opener(is_another_user: bool) -> anyhow::Result<Option<EventOpener>> {
+    // SAFETY: the command has started no thread yet.
+    let opener = unsafe { EventOpener::fork(is_another_user) };
+    opener.context("Cannot start the process that opens perf events")
+}
 
 fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
     // SAFETY: the command has started no thread yet.

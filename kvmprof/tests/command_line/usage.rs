@@ -95,7 +95,7 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
             "--offset <ADDRESS>",
         ),
         (
-            &["profil", "--pid", "7", "--offset", "0", "--bufsiz", "8M"],
+            &["profil", "--pid", "7", "--offset", "0x0", "--bufsiz", "8M"],
             "at most 4M",
         ),
         (
@@ -106,7 +106,7 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
                 "--function",
                 "f",
                 "--offset",
-                "0",
+                "0x0",
                 "--bufsiz",
                 "8",
             ],
@@ -118,7 +118,16 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
         ),
         (&["profil", "--pid", "7", "-o", "-"], "gprof reads files"),
         (&["pcsample", "--pid", "7"], "--nsamples <K>"),
-        (&["pcsample", "--pid", "7", "-n", "0"], "1..=524288"),
+        (&["profil", "--pid", "7", "--offset", "600000"], "with 0x"),
+        (
+            &["pcsample", "--pid", "7", "-n", "0"],
+            "a number from 1 to 524288",
+        ),
+        (
+            &["pcsample", "--pid", "7", "--nsamples", "-1"],
+            "a number from 1 to 524288",
+        ),
+        (&["pmc", "list", "--jsno"], "see kvmprof pmc list --help"),
         (&["sing"], "'sing'"),
     ] {
         run(words).assert_refused(USAGE, &["kvmprof: ", expected, "--help"]);

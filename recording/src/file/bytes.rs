@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 /// Bytes that are read at a time.
@@ -28,7 +28,7 @@ impl Bytes {
     /// # Errors
     /// It can't be opened, or it is no regular file and can't be read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        let mut file = File::open(path).map_err(|error| of_socket(path).unwrap_or(error))?;
         let about = file.metadata()?;
         if about.is_file() {
             let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
@@ -86,6 +86,13 @@ impl From<Vec<u8>> for Bytes {
     }
 }
 
+/// The error of opening the socket at `path`; `None` if it is no socket. The system says that there is no such device.
+fn of_socket(path: &Path) -> Option<io::Error> {
+    let is_socket = path.metadata().ok()?.file_type().is_socket();
+    is_socket
+        .then(|| io::Error::other("it is a socket, whose guest kvmprof record --socket records"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +106,18 @@ mod tests {
             }
             all.append(&mut step);
         }
+    }
+
+    #[test]
+    fn a_socket_and_a_folder_are_called_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = |path| Bytes::open(path).unwrap_err();
+        assert!(error(&path).to_string().starts_with("it is a socket"));
+        assert_eq!(error(folder.path()).kind(), io::ErrorKind::IsADirectory);
+        let missing = folder.path().join("missing");
+        assert_eq!(error(&missing).kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

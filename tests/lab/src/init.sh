@@ -37,7 +37,6 @@ if [ ! -e /dev/kvm ]; then
     poweroff -f
 fi
 chmod 666 /dev/kvm
-echo -1 >/proc/sys/kernel/perf_event_paranoid
 echo 0 >/proc/sys/kernel/kptr_restrict
 ulimit -c 0
 ulimit -n 65536

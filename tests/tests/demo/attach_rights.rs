@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_client::Connection;
 use kvmprof_tests::Capability::{Bpf, DacOverride, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
 use kvmprof_tests::{
-    Boot, Capability, NOBODY, Ran, as_nobody_with, as_root_with, is_kernel_clock_for_demo, kvmprof,
-    on_kvm, recorded, run, run_command, until, with_seccomp_filter,
+    Boot, Capability, NOBODY, Ran, as_nobody_with, as_root_with, is_kernel_clock_for_demo,
+    is_perfmon_enough, kvmprof, on_kvm, recorded, run, run_command, until, with_seccomp_filter,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -151,6 +151,9 @@ impl Drop for Running {
 #[test]
 fn three_capabilities_are_enough_for_guests_of_the_same_user() {
     on_kvm(|| {
+        if !is_perfmon_enough() {
+            return;
+        }
         let place = Place::new();
         // /dev/kvm is root's on some hosts.
         let vmm = place.run(place.program(&[DacOverride]));
@@ -174,6 +177,9 @@ fn three_capabilities_are_enough_for_guests_of_the_same_user() {
 #[test]
 fn a_fourth_one_is_needed_for_guests_of_other_users() {
     on_kvm(|| {
+        if !is_perfmon_enough() {
+            return;
+        }
         let place = Place::new();
         let vmm = place.run(Command::new(kvmprof()));
         for capture in CAPTURES {
@@ -199,7 +205,7 @@ fn a_fourth_one_is_needed_for_guests_of_other_users() {
 #[test]
 fn two_capabilities_are_enough_for_a_guest_of_ones_own() {
     on_kvm(|| {
-        if !is_kernel_clock_for_demo() {
+        if !is_kernel_clock_for_demo() || !is_perfmon_enough() {
             return;
         }
         let place = Place::new();
@@ -235,6 +241,9 @@ fn two_capabilities_are_enough_for_a_guest_of_ones_own() {
 #[test]
 fn a_seccomp_filter_takes_one_more() {
     on_kvm(|| {
+        if !is_perfmon_enough() {
+            return;
+        }
         let place = Place::new();
         let mut vmm = Command::new(kvmprof());
         with_seccomp_filter(&mut vmm);

@@ -215,7 +215,8 @@ fn a_halted_guest_sleeps_through_its_ticks() {
     });
 }
 
-fn check_sleep(clock: &str) {
+/// Returns how the ticks of halted vCPUs are counted.
+pub fn check_sleep(clock: &str) -> String {
     const READ: u64 = 63 * 100;
     let options = ["--clock", clock, "--hz", "2000"];
     let guest = Guest::start(Boot::Test("workload=halt"), options);
@@ -245,6 +246,7 @@ fn check_sleep(clock: &str) {
         kvmprof_tests::not_run("the number of wake-ups: this host refuses perf_event_open");
     }
     guest.stop();
+    halted_ticks
 }
 
 /// Without a consumer no clock runs: nothing is counted, and nobody wakes up.

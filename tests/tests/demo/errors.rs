@@ -1,7 +1,9 @@
 //! Wrong uses, tried as a new user would: each is one clear line, and an exit status that isn't 0.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
@@ -190,6 +192,25 @@ fn getpc_without_a_guest_or_a_place_to_write() {
     drop(std::os::unix::net::UnixListener::bind(missing).unwrap());
     let ran = run(["getpc", "--socket", missing, "--all", "1"]);
     ran.assert_refused(FAILURE, &["Nobody listens on"]);
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (path, what) in [
+        (folder.path(), "is a folder and no socket"),
+        (file.as_path(), "is a file and no socket"),
+        (
+            Path::new("/dev/null"),
+            "is a device or a pipe and no socket",
+        ),
+    ] {
+        for command in ["status", "record"] {
+            let ran = run([
+                OsStr::new(command),
+                OsStr::new("--socket"),
+                path.as_os_str(),
+            ]);
+            ran.assert_refused(FAILURE, &[what, "--socket"]);
+        }
+    }
     let ran = run(["getpc", "--socket", missing, "--pids", "1,2,3,4,5,6", "1"]);
     ran.assert_refused(USAGE, &["6 pids given: the device takes at most 5"]);
     let ran = run(["getpc", "--socket", missing, "--hz", "100000", "1"]);

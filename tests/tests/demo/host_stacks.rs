@@ -5,8 +5,8 @@ use std::process::Command;
 use kvmprof_recording::Sample;
 use kvmprof_tests::Capability::{self, Bpf, Perfmon};
 use kvmprof_tests::{
-    Boot, Guest, HostFrame, as_root_with, host_stacks, is_kernel_clock_for_demo, kvmprof, on_kvm,
-    recorded_with_frames, run_command, until,
+    Boot, Guest, HostFrame, as_root_with, host_stacks, is_kernel_clock_for_demo, is_perfmon_enough,
+    kvmprof, on_kvm, recorded_with_frames, run_command, until,
 };
 
 /// How many stacks of the host are wanted.
@@ -105,7 +105,7 @@ fn a_guest_of_another_program_has_the_stacks_of_that_below_its_own() {
 #[test]
 fn what_the_hosts_stacks_need_is_named() {
     on_kvm(|| {
-        if !is_kernel_clock_for_demo() {
+        if !is_kernel_clock_for_demo() || !is_perfmon_enough() {
             return;
         }
         let demo = |options: &[&str], kept: Option<&'static [Capability]>| {

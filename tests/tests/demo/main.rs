@@ -33,6 +33,7 @@ mod memory;
 mod network;
 mod pcs_data;
 mod pcs_page;
+mod perf_events;
 mod pmc;
 mod pmc_processes;
 mod ports;

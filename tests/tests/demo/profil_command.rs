@@ -447,7 +447,7 @@ fn wrong_uses_are_told() {
         let older = file("older");
         fs::write(&older, "older").unwrap();
         let nobody = "Process 999 did not run in user mode in this time";
-        let nowhere = ["--offset", "0", "--bufsiz", "2", "--output", &older];
+        let nowhere = ["--offset", "0x0", "--bufsiz", "2", "--output", &older];
         let words = [&["--pid", "999", "--seconds", "0.5"], &nowhere[..]].concat();
         command(&guest, "profil", &words).assert_refused(1, &[nobody, "kvmprof top"]);
         assert_eq!(fs::read_to_string(&older).unwrap(), "older");

@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 
 use kvmprof_recording::file::Contents;
 use kvmprof_tests::{
-    Boot, Ran, is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run, until, write_kernel,
+    Boot, Ran, Terminal, is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run, until,
+    write_kernel,
 };
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
@@ -87,6 +88,28 @@ fn a_guest_is_started_recorded_and_shown() {
         let page = fs::read_to_string(place.path("page.html")).unwrap();
         assert!(page.starts_with("<!DOCTYPE html>") && page.contains("turn_wheel"));
         view(&place, &page);
+    });
+}
+
+/// On a terminal, where all other keys are the guest's.
+#[test]
+fn the_interrupt_key_ends_the_recording() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Demo);
+        let mut terminal = Terminal::open(100, 24);
+        let options: [&str; 0] = [];
+        let mut child = terminal.start(&mut place.command(options));
+        let output = place.path("out.kvmprof");
+        until("something is recorded", || {
+            terminal.catch_up();
+            (output.exists() && terminal.is_raw()).then_some(())
+        });
+        // Neither of the first two keys stops or ends a program.
+        terminal.press("\x1a\x1c\x03");
+        terminal.until_shown("out.kvmprof: ", &mut child);
+        assert!(child.wait().unwrap().success());
+        assert!(!terminal.is_raw());
+        whole(&output);
     });
 }
 

@@ -268,6 +268,12 @@ fn another_user_has_no_rights_of_root() {
             );
             ran.assert_refused(FAILURE, &["served by user 65534", "--allow-owner"]);
             until_sampled(&place.file("socket"));
+            // Root opens the clock of a halted vCPU for the user.
+            let mut command = Command::new(kvmprof());
+            command.args(["status", "--allow-owner", "65534", "--socket"]);
+            let ran = run_command(command.arg(place.file("socket")));
+            let halted = "ticks of halted vCPUs: all at the next wake-up";
+            assert!(ran.stdout.contains(halted), "{ran:?}");
             end(child);
             assert!(!place.file("socket").exists());
             assert_eq!(owner(&place.file("recording")).0, NOBODY);

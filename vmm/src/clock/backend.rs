@@ -8,6 +8,7 @@ use super::host_tick::HostTick;
 use super::run_delay::RunDelay;
 use super::timer::{PosixTimer, ThreadTimer};
 use super::{Grid, Ticker};
+use crate::perf_event;
 use crate::vcpu::signals;
 
 /// The timers and the scheduler statistics of one vCPU's thread.
@@ -149,7 +150,8 @@ impl ThreadBackend {
                 Ok(alarm) => Alarm::Made(alarm),
                 Err(error) => {
                     log::warn!(
-                        "No perf task clock on this host ({error}): halted vCPUs wake up for each tick"
+                        "No perf task clock on this host ({}): halted vCPUs wake up for each tick",
+                        perf_event::why_not(&error)
                     );
                     Alarm::Refused
                 }

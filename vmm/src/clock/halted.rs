@@ -8,10 +8,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::perf_event::{self, Attributes};
+use crate::perf_event::{self, Event};
 use crate::vcpu::signals;
 
-const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 const PERF_EVENT_IOC_REFRESH: libc::Ioctl = 0x2402;
 const PERF_EVENT_IOC_RESET: libc::Ioctl = 0x2403;
@@ -56,11 +55,7 @@ impl RunTimeAlarm {
     /// # Errors
     /// perf_event_open(2) fails: with EACCES or EPERM if the host forbids it.
     pub fn for_this_thread(signal: i32) -> io::Result<Self> {
-        let mut attributes = Attributes::new(perf_event::SOFTWARE, PERF_COUNT_SW_TASK_CLOCK);
-        attributes.sample_period = 1_000_000;
-        attributes.flags = perf_event::DISABLED;
-        attributes.wakeup_events = 1;
-        let event = attributes.open(0)?;
+        let event = Event::TaskClock.open(1_000_000, 0)?;
         perf_event::signal_this_thread(&event, signal)?;
         Ok(Self { event })
     }

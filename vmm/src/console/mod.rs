@@ -27,7 +27,7 @@ pub use input::ConsoleInput;
 pub use output::ConsoleOutput;
 pub use room::InputTarget;
 pub use serial::SerialConsole;
-pub use terminal::{RawTerminal, restore_terminal};
+pub use terminal::{Interrupt, RawTerminal, restore_terminal};
 pub use text_watch::TextWatch;
 pub use window::WindowWatch;
 

@@ -16,23 +16,33 @@ use rustix::termios::{
     tcsetattr,
 };
 
+/// Turns a terminal's special key off (`_POSIX_VDISABLE`).
+const NO_KEY: u8 = 0;
 /// The terminal's settings before the first change.
 static SAVED: OnceLock<Termios> = OnceLock::new();
 /// Whether the terminal is in raw mode.
 static RAW: AtomicBool = AtomicBool::new(false);
+
+/// Whom the key Ctrl-C of a raw terminal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupt {
+    /// The guest.
+    ForGuest,
+    /// The terminal's programs, which get SIGINT as usual.
+    ForPrograms,
+}
 
 /// Keeps standard input's terminal in raw mode while it lives.
 #[derive(Debug)]
 pub struct RawTerminal(());
 
 impl RawTerminal {
-    /// Puts the terminal into raw mode: no echo, no line editing, no signals from keys (Ctrl-C
-    /// goes to the guest). Output isn't changed. None if standard input isn't a terminal, or if the
-    /// terminal belongs to another job.
+    /// Puts the terminal into raw mode: no echo, no line editing, no signals from keys, except that of Ctrl-C if `interrupt` says so.
+    /// Output isn't changed. None if standard input isn't a terminal, or if the terminal belongs to another job.
     ///
     /// # Errors
     /// If the terminal's settings can't be read or changed.
-    pub fn enter() -> io::Result<Option<Self>> {
+    pub fn enter(interrupt: Interrupt) -> io::Result<Option<Self>> {
         if !io::stdin().is_terminal() || !in_foreground() {
             return Ok(None);
         }
@@ -61,6 +71,12 @@ impl RawTerminal {
         );
         raw.special_codes[SpecialCodeIndex::VMIN] = 1;
         raw.special_codes[SpecialCodeIndex::VTIME] = 0;
+        if interrupt == Interrupt::ForPrograms {
+            raw.local_modes.insert(LocalModes::ISIG);
+            for other in [SpecialCodeIndex::VQUIT, SpecialCodeIndex::VSUSP] {
+                raw.special_codes[other] = NO_KEY;
+            }
+        }
         RAW.store(true, Ordering::SeqCst);
         set(&raw)?;
         Ok(Some(Self(())))

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use crate::lock::lock;
-use crate::perf_event::{self, Answer, Attributes, HardwareEvent, Refusal};
+use crate::perf_event::{self, Answer, Event, HardwareEvent, Refusal};
 
 /// A counter of one vCPU. It counts while the vCPU's thread runs the guest.
 #[derive(Debug)]
@@ -18,9 +18,7 @@ impl HardwareCounter {
     /// # Errors
     /// perf_event_open(2) fails: with ENOENT if there is no such counter, with EACCES if the host forbids it.
     pub fn open(event: HardwareEvent) -> io::Result<Self> {
-        let mut attributes = Attributes::new(perf_event::HARDWARE, event as u64);
-        attributes.flags = perf_event::EXCLUDE_HOST;
-        attributes.open(0).map(Self)
+        Event::Hardware(event).open(0, 0).map(Self)
     }
 
     /// The count; `None` if the kernel refuses it.

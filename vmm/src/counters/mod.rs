@@ -20,7 +20,7 @@ use hardware::HardwareProbes;
 use sources::VcpuSources;
 
 pub use processes::{CountedProcess, KnownProcess, ProcessCounts};
-pub use vcpu_counting::VcpuCounting;
+pub use vcpu_counting::{VcpuCounting, process_key};
 
 /// The description of an event in the document.
 fn event(kind: EventKind) -> Event {

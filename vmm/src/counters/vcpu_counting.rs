@@ -125,14 +125,14 @@ impl VcpuCounting {
             .instance(vcpu.memory, vcpu.registers, pid)
             .unwrap_or(ProcessInstance::from_pid(pid));
         let counted = Counted {
-            process: key(&instance),
+            process: process_key(&instance),
             parent: None,
             comm,
             counts,
         };
         let parent = || {
             let parent = vcpu.introspector.parent(vcpu.memory, vcpu.registers)?;
-            Some(key(&parent))
+            Some(process_key(&parent))
         };
         let one = CountedProcess { instance, counted };
         self.counts.add(self.vcpu, one, parent)
@@ -187,7 +187,8 @@ impl VcpuCounting {
     }
 }
 
-fn key(instance: &ProcessInstance) -> ProcessKey {
+/// The key of a process.
+pub fn process_key(instance: &ProcessInstance) -> ProcessKey {
     ProcessKey {
         pid: instance.pid,
         started: instance.started,

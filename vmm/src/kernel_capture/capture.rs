@@ -11,14 +11,8 @@ use kvmprof_recording::StackParts;
 
 use super::error::KernelCaptureError;
 use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES, has_room};
-use crate::perf_event::{Attributes, DISABLED, SOFTWARE};
+use crate::perf_event::Event;
 
-/// Numbers of events, and values of their attributes (`include/uapi/linux/perf_event.h`).
-const CPU_CLOCK: u64 = 0;
-const BPF_OUTPUT: u64 = 10;
-const SAMPLE_IP: u64 = 1;
-const SAMPLE_RAW: u64 = 1 << 10;
-const WATERMARK: u64 = 1 << 14;
 const IOC_ENABLE: libc::Ioctl = 0x2400;
 const IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 
@@ -133,20 +127,11 @@ fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
 }
 
 fn open_output(tid: i32) -> io::Result<File> {
-    let mut attributes = Attributes::new(SOFTWARE, BPF_OUTPUT);
-    attributes.sample_period = 1;
-    attributes.sample_type = SAMPLE_IP | SAMPLE_RAW;
-    attributes.flags = WATERMARK;
-    // No reader is to be woken up.
-    attributes.wakeup_events = u32::MAX;
-    attributes.open(tid)
+    Event::BpfOutput.open(1, tid)
 }
 
 fn start_clock(tid: i32, period: u64, program: &SamplingProgram) -> io::Result<File> {
-    let mut attributes = Attributes::new(SOFTWARE, CPU_CLOCK);
-    attributes.sample_period = period;
-    attributes.flags = DISABLED;
-    let clock = attributes.open(tid)?;
+    let clock = Event::CpuClock.open(period, tid)?;
     let program = program.as_fd().as_raw_fd();
     for (request, argument) in [(IOC_SET_BPF, program), (IOC_ENABLE, 0)] {
         // SAFETY: both requests take a number, on a descriptor of ours.

@@ -15,9 +15,10 @@ use std::time::Instant;
 
 use kvmprof_abi::recorder::MAX_PERIOD;
 use kvmprof_recording::{EventKind, SamplingEvent};
+use kvmprof_sandbox::user;
 
 use crate::clock::RunTimeAlarm;
-use crate::perf_event::{self, Answer, Attributes, HardwareEvent, Refusal};
+use crate::perf_event::{self, Answer, Event, HardwareEvent, Refusal};
 use crate::vcpu::signals;
 
 /// Where tracefs is (Linux `Documentation/trace/ftrace.rst`): the second one is its place in debugfs.
@@ -126,34 +127,34 @@ enum Meter {
 impl Meter {
     /// Or why not.
     fn open(counted: Counted, period: u64) -> Result<Self, String> {
-        let count = |attributes| {
-            let event = open_counting(attributes, period);
+        let count = |event| {
+            let event = open_counting(event, period);
             event.map(|event| Self::Count { event, taken: 0 })
         };
         let meter = match counted {
             Counted::RunTime => RunTimeAlarm::for_this_thread(signals::overflow())
                 .map(|alarm| Self::RunTime { alarm, rest: 0 }),
-            Counted::Tracepoint(name) => count(Attributes::new(
-                perf_event::TRACEPOINT,
-                tracepoint_id(name)?,
-            )),
-            Counted::Hardware(event) => {
-                let mut attributes = Attributes::new(perf_event::HARDWARE, event as u64);
-                attributes.flags = perf_event::EXCLUDE_HOST;
-                count(attributes)
-            }
+            Counted::Tracepoint(name) => count(Event::Tracepoint(tracepoint_id(name)?)),
+            Counted::Hardware(event) => count(Event::Hardware(event)),
         };
         meter.map_err(|error| perf_event::why_not(&error))
     }
 }
 
-/// An event of the calling thread with these attributes, that signals it after each `period`.
-fn open_counting(mut attributes: Attributes, period: u64) -> io::Result<File> {
-    attributes.sample_period = period;
-    attributes.wakeup_events = 1;
-    let event = attributes.open(0)?;
+/// `event` of the calling thread, which signals it after each `period`.
+fn open_counting(event: Event, period: u64) -> io::Result<File> {
+    let event = event.open(period, 0)?;
     perf_event::signal_this_thread(&event, signals::overflow())?;
     Ok(event)
+}
+
+/// Whether perf knows a tracepoint that kvmprof counts by this number.
+pub(crate) fn is_counted_tracepoint(number: u64) -> bool {
+    let mut counted = EventKind::ALL.into_iter().filter_map(Counted::of);
+    counted.any(|counted| match counted {
+        Counted::Tracepoint(name) => tracepoint_id(name) == Ok(number),
+        Counted::RunTime | Counted::Hardware(_) => false,
+    })
 }
 
 /// The number by which perf knows KVM's tracepoint `name`; or why there is none.
@@ -174,8 +175,13 @@ fn tracepoint_id(name: &str) -> Result<u64, String> {
                 }
             }
             Err(error) => {
+                let cure = if user::is_chosen() {
+                    "leave --user out"
+                } else {
+                    "run it as root"
+                };
                 let words = format!(
-                    "the host doesn't let kvmprof read {}: {error}; run it as root",
+                    "the host doesn't let kvmprof read {}: {error}; {cure}",
                     folder.display()
                 );
                 failure.get_or_insert(words);

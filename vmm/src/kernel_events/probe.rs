@@ -9,7 +9,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use crate::lock::lock;
 use crate::machine::{GuestMemory, open_kvm, register_memory};
-use crate::perf_event::{self, Attributes};
+use crate::perf_event::{self, Event};
 
 /// In real mode: mov 0x2000, %al; out %al, $0x80; hlt. The first two make KVM bring in a page each, the third one leaves.
 const CODE: [u8; 6] = [0xa0, 0x00, 0x20, 0xe6, 0x80, 0xf4];
@@ -31,7 +31,7 @@ pub fn passes(name: &'static str, id: u64) -> Result<bool, String> {
         return Ok(*passes);
     }
     // It counts for this thread, without a signal.
-    let event = Attributes::new(perf_event::TRACEPOINT, id).open(0);
+    let event = Event::Tracepoint(id).open(0, 0);
     let event = event.map_err(|error| perf_event::why_not(&error))?;
     if is_contained() {
         return Err(format!(

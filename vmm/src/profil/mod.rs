@@ -6,6 +6,9 @@
 //! Buffers that the device keeps are filled elsewhere. The end of their processes is detected here ([`Watch`]).
 
 mod call;
+mod inheritance;
+#[cfg(test)]
+mod inheritance_tests;
 mod process_memory;
 mod vcpu_stores;
 mod watched;
@@ -41,12 +44,19 @@ struct ProfiledProcess {
 #[derive(Debug)]
 struct Account {
     profile: Profile,
-    /// The process, once a tick has found it running.
+    /// The process, once a call or a tick has found it.
     instance: Option<ProcessInstance>,
-    /// The times at which the profile was turned on and off, in ns of the guest's CLOCK_MONOTONIC. Processes that were forked in between
-    /// are profiled too.
+    /// Whether the process executes the program of the profile: a tick has compared the bytes that identify it.
+    is_checked: bool,
+    /// The time of the last call that has changed the profile, in ns of the guest's CLOCK_MONOTONIC. Processes that are forked from then on,
+    /// while the profile is on, are profiled too. All ones: no other process is.
     on_from: u64,
-    on_until: u64,
+    /// Whether the process may have inherited a profile.
+    is_heir: bool,
+    /// Whether other processes of its family may have other profiles, or none: those that it forked before, or that have made calls.
+    has_others: bool,
+    /// Number of times that the process wasn't in the guest's list.
+    missed: u32,
     ended: Option<Instant>,
 }
 
@@ -57,14 +67,27 @@ impl ProfiledProcess {
 }
 
 impl Account {
-    /// Ends the profile, because the process has ended or has executed another program.
-    fn end(&mut self, state: State) {
-        self.profile.stop(state);
-        self.ended.get_or_insert_with(Instant::now);
+    /// The account of a process without a profile until now. Processes that are forked after `on_from` inherit the profile.
+    fn new(instance: Option<ProcessInstance>, on_from: u64) -> Self {
+        Self {
+            profile: Profile::default(),
+            instance,
+            is_checked: false,
+            on_from,
+            is_heir: false,
+            has_others: false,
+            missed: 0,
+            ended: None,
+        }
     }
 
-    fn was_on_at(&self, time: u64) -> bool {
-        (self.on_from..self.on_until).contains(&time)
+    /// Ends the profile, because the process has ended or has executed another program. What is off isn't inherited any more.
+    fn end(&mut self, state: State) {
+        if !self.profile.is_on() && self.ended.is_none() {
+            self.on_from = u64::MAX;
+        }
+        self.profile.stop(state);
+        self.ended.get_or_insert_with(Instant::now);
     }
 }
 
@@ -152,10 +175,10 @@ impl ProfiledProcesses {
         }
     }
 
-    /// Turns all profiles off.
+    /// Turns all profiles off, because other ticks are made than those by which they were turned on.
     pub fn stop(&self) {
         for process in self.current().iter() {
-            process.account().profile.stop(State::Off);
+            process.account().profile.stop(State::OtherTicks);
         }
     }
 
@@ -212,7 +235,7 @@ mod tests {
             time: 1,
             program: [0; 16],
         };
-        processes.call(&call, &[]).unwrap();
+        processes.call(&call, &[], Some(&[])).unwrap();
     }
 
     /// The result of the last check isn't used after a change.
@@ -235,13 +258,7 @@ mod tests {
         }
         assert!(!processes.any_is_on());
         // A vCPU's thread has found a forked process.
-        let mut account = Account {
-            profile: Profile::default(),
-            instance: None,
-            on_from: 0,
-            on_until: 1,
-            ended: None,
-        };
+        let mut account = Account::new(None, 0);
         pcsample(&processes, 3, 10);
         std::mem::swap(
             &mut account.profile,
@@ -249,11 +266,11 @@ mod tests {
         );
         assert!(!processes.any_is_on());
         processes
-            .add(ProfiledProcess {
+            .add(Arc::new(ProfiledProcess {
                 pid: 4,
                 program: [0; 16],
                 account: Mutex::new(account),
-            })
+            }))
             .unwrap();
         assert!(processes.any_is_on());
     }

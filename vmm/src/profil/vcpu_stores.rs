@@ -1,15 +1,15 @@
 //! Stores that a vCPU's thread makes at its ticks.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use kvmprof_abi::profil::{RATE_HZ, State};
 use kvmprof_devices::profiling::Phase;
-use kvmprof_introspection::{ProcessFate, ProcessInstance, ProcessOrigin};
+use kvmprof_introspection::{ProcessFate, ProcessInstance};
 use kvmprof_recording::{Mode, Sample};
 
 use super::process_memory::StoppedProcess;
-use super::{Account, ProfiledProcess, ProfiledProcesses, WatchedProcess};
+use super::{ProfiledProcess, ProfiledProcesses, WatchedProcess};
 use crate::vcpu::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 
 /// Maximum number of watched processes that are checked at a request to a vCPU, because each may take a search.
@@ -27,6 +27,14 @@ pub struct VcpuStores {
     /// The process of the last tick in user mode, and its profile if it has one.
     last: Option<(ProcessInstance, Option<Arc<ProfiledProcess>>)>,
     ticks: u64,
+}
+
+/// The profile of the process of a tick.
+enum Found {
+    /// The profile; `None` if the process isn't profiled.
+    Known(Option<Arc<ProfiledProcess>>),
+    /// What the process is can't be read at the moment.
+    Unknown,
 }
 
 impl VcpuStores {
@@ -79,7 +87,14 @@ impl VcpuStores {
         }
         let process = match &self.last {
             Some((last, process)) if *last == instance => process.clone(),
-            _ => self.find(&instance, vcpu),
+            _ => match self.find(&instance, vcpu) {
+                Found::Known(process) => process,
+                // It may be readable at the next tick.
+                Found::Unknown => {
+                    self.last = None;
+                    return;
+                }
+            },
         };
         if let Some(process) = &process {
             let mut memory = StoppedProcess {
@@ -125,11 +140,7 @@ impl VcpuStores {
     }
 
     /// The profile of the process that the vCPU runs.
-    fn find(
-        &self,
-        instance: &ProcessInstance,
-        vcpu: StoppedVcpu<'_>,
-    ) -> Option<Arc<ProfiledProcess>> {
+    fn find(&self, instance: &ProcessInstance, vcpu: StoppedVcpu<'_>) -> Found {
         let origin = vcpu.introspector.origin(vcpu.memory, vcpu.registers);
         let newest = self.list.iter().rev();
         for process in newest.filter(|process| process.pid == instance.pid) {
@@ -139,9 +150,10 @@ impl VcpuStores {
             }
             let known = account.instance;
             let is_known = known.is_none_or(|known| known.is_same(instance));
-            if is_known && known.is_none() && origin.is_none() && process.program != [0; 16] {
+            let is_checked = account.is_checked || process.program == [0; 16];
+            if is_known && !is_checked && origin.is_none() {
                 // The process's program can't be determined now. It may be another one.
-                return None;
+                return Found::Unknown;
             }
             let has_executed = known.is_some_and(|known| known.programs != instance.programs)
                 || origin.is_some_and(|origin| !process.has_program(&origin.program));
@@ -151,50 +163,16 @@ impl VcpuStores {
                 account.end(State::Executed);
             } else {
                 account.instance = Some(*instance);
-                return Some(Arc::clone(process));
+                account.is_checked = true;
+                return Found::Known(Some(Arc::clone(process)));
             }
         }
-        self.find_forked(instance, &origin?)
-    }
-
-    /// Adds the profile of a process that a profiled process has forked, and that hasn't run before. The profiled process has to be its
-    /// parent: other processes with the same program may have other rights.
-    fn find_forked(
-        &self,
-        instance: &ProcessInstance,
-        origin: &ProcessOrigin,
-    ) -> Option<Arc<ProfiledProcess>> {
-        let ProcessOrigin { program, parent } = origin;
-        if *program == [0; 16] {
-            return None;
+        match origin {
+            Some(origin) => {
+                Found::Known((self.processes).find_forked(&self.list, instance, &origin))
+            }
+            None => Found::Unknown,
         }
-        let has_forked = |process: &&Arc<ProfiledProcess>| {
-            let account = process.account();
-            let is_parent = match &account.instance {
-                Some(known) => known.is_same(parent),
-                // No tick has found the profiled process running. A process that was started before the profile is that process.
-                None => parent.started <= account.on_from,
-            };
-            process.pid == parent.pid
-                && process.program == *program
-                && is_parent
-                && account.was_on_at(instance.started)
-        };
-        let relative = self.list.iter().find(has_forked)?;
-        let account = relative.account();
-        let forked = ProfiledProcess {
-            pid: instance.pid,
-            program: *program,
-            account: Mutex::new(Account {
-                profile: account.profile.fork(),
-                instance: Some(*instance),
-                on_from: instance.started,
-                on_until: u64::MAX,
-                ended: None,
-            }),
-        };
-        drop(account);
-        self.processes.add(forked).ok()
     }
 
     /// Checks whether one of the processes still lives, in turn.

@@ -14,7 +14,7 @@ use super::Profiler;
 use super::consumers::Consumer;
 use crate::clock::{HaltedTicks, TickSource};
 use crate::counters::MachineCounters;
-use crate::machine::MachineDevices;
+use crate::machine::{GuestMemory, MachineDevices};
 use crate::network::{NetworkMonitor, NetworkRecord};
 use crate::share::ShareMonitor;
 use crate::virtio::{BalloonControl, BalloonRecord, BlockRecord, ConsoleRecord, EntropyMonitor};
@@ -35,6 +35,8 @@ pub struct MachineInfo {
     pub counters: MachineCounters,
     /// The knowledge of the guest, which identifies its processes.
     pub knowledge: Arc<GuestKnowledge>,
+    /// Guest memory; `None` if another program runs the guest.
+    pub memory: Option<GuestMemory>,
     /// The host's functions, if samples have its stacks.
     pub host_stacks: Option<Arc<HostStacks>>,
     /// The way in which ticks of halted vCPUs are counted; `None` until the host has been checked.
@@ -59,6 +61,11 @@ pub struct DeviceMonitors {
 }
 
 impl Profiler {
+    /// Says how the ticks of halted vCPUs are counted on this host.
+    pub fn halted_ticks_are(&mut self, halted_ticks: HaltedTicks) {
+        self.info.halted_ticks = Some(halted_ticks);
+    }
+
     /// The whole status at this moment; `guest/abi/WIRE.md` describes its JSON form.
     pub fn status(&self) -> Status {
         Status {
@@ -134,6 +141,7 @@ impl Profiler {
                 .map_or_else(String::new, |ticks| ticks.name().to_owned()),
             ledger: self.clock_ledger(),
             vcpus: self.clocks.ledgers().collect(),
+            unread_processes: self.clocks.unread_processes(),
         }
     }
 }

@@ -52,6 +52,7 @@ pub fn profiler_without_threads(
         ends.push(VcpuEnd { shared, ticks });
     }
     let knowledge = Arc::new(GuestKnowledge::unknown());
+    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap();
     let info = MachineInfo {
         kernel: "none".to_owned(),
         memory_bytes: MEMORY as u64,
@@ -59,6 +60,7 @@ pub fn profiler_without_threads(
         monitors: DeviceMonitors::default(),
         counters: MachineCounters::default(),
         knowledge: Arc::clone(&knowledge),
+        memory: Some(memory.clone()),
         host_stacks: None,
         halted_ticks: None,
     };
@@ -70,7 +72,6 @@ pub fn profiler_without_threads(
         jitter: false,
         registers: RegisterSource::RunPage,
     };
-    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap();
     let profiler = Profiler::new(
         links,
         plan,

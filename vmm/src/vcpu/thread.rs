@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub struct VcpuShared {
     pub tasks: TaskRequest,
     /// The number of returns of KVM_RUN, by cause.
     pub exits: ExitTotals,
+    /// The number of samples of the host's kernel whose process it couldn't read.
+    pub unread_processes: AtomicU64,
     in_exit: AtomicBool,
 }
 
@@ -95,6 +97,9 @@ pub struct VcpuCommon {
     pub profiled: Arc<ProfiledProcesses>,
     /// The gate, which holds the threads until the guest may start.
     pub gate: Arc<Gate>,
+    /// The second gate, which holds the threads of a recorded guest until its image has been read: on a host that has no other processor, the guest would keep
+    /// the reader from its work, and the first samples would have no process.
+    pub known: Arc<Gate>,
     /// The restarts of the guest.
     pub restart: Arc<Restart>,
     /// Whether all threads are to end. After this is set, each vCPU has to be kicked.
@@ -179,6 +184,7 @@ impl VcpuThread {
             None => kvmprof_sandbox::Thread::Vcpu,
         });
         common.gate.pass();
+        common.known.pass();
         shared.kicker.attach();
         // Requests may have been made before the kicker knew this thread.
         sampler.follow_requests(&mut fd, monotonic_ns());

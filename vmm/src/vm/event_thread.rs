@@ -48,15 +48,11 @@ impl EventThread {
     /// # Errors
     /// The thread can't continue.
     pub fn serve(
-        mut self,
+        self,
         vcpus: VcpuThreads,
         rings: Vec<Profiled>,
     ) -> Result<Option<Ending>, VmError> {
         take_signals_here().map_err(VmError::host("to take signals"))?;
-        // The first such event on a host takes milliseconds, and the guest's start shouldn't wait for it. While there is one, others
-        // are cheap.
-        let (halted_ticks, _first_event) = HaltedTicks::of_this_host();
-        self.info.halted_ticks = Some(halted_ticks);
         let profiler = Rc::new(RefCell::new(Profiler::new(
             rings,
             self.plan,
@@ -97,13 +93,17 @@ impl EventThread {
             subscribers.push(Box::new(limit.map_err(VmError::host("a timer"))?));
         }
         let services = Services {
-            profiler,
+            profiler: Rc::clone(&profiler),
             socket,
             ports,
             hvc: self.hvc,
         };
         let events = EventLoop::new(services, self.doorbell, self.termination, subscribers)?;
         kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Events);
+        // The first such event on a host takes milliseconds, and the guest's start shouldn't wait for it. While there is one, others
+        // are cheap. This thread now has no more rights than those of the vCPUs.
+        let (halted_ticks, _first_event) = HaltedTicks::of_this_host();
+        profiler.borrow_mut().halted_ticks_are(halted_ticks);
         events.run(vcpus)
     }
 }

@@ -227,6 +227,7 @@ fn machine_info(
         monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
+        memory: Some(machine.memory.clone()),
         host_stacks: None,
         halted_ticks: None,
     }
@@ -283,6 +284,10 @@ fn start_vcpus(
     if !held {
         gate.open();
     }
+    let known = Gate::default();
+    if !(held && knowledge.is_pending()) {
+        known.open();
+    }
     let image = Arc::clone(&machine.image);
     let fds = std::mem::take(&mut machine.vcpus);
     let states = std::mem::take(&mut machine.vcpu_states);
@@ -319,6 +324,7 @@ fn start_vcpus(
         registers: plan.registers,
         profiled: Arc::clone(&on_vcpus.profiled),
         gate: Arc::new(gate),
+        known: Arc::new(known),
         restart: Arc::new(restart),
         stopping,
     };

@@ -109,6 +109,7 @@ impl VcpuThreads {
         let sender = self.sender.clone();
         let memory = self.common.memory.clone();
         let stopping = Arc::clone(&self.common.stopping);
+        let known = Arc::clone(&self.common.known);
         std::thread::Builder::new()
             .name("introspection".into())
             .spawn(move || {
@@ -117,6 +118,7 @@ impl VcpuThreads {
                     Ok(found) => {
                         drop(image);
                         knowledge.complete(found);
+                        known.open();
                         knowledge.serve_modules(&memory, &stopping);
                     }
                     Err(error) => {
@@ -140,6 +142,7 @@ impl GuestThreads for VcpuThreads {
     fn stop(&mut self) {
         self.common.stopping.store(true, Ordering::SeqCst);
         self.common.gate.open();
+        self.common.known.open();
         self.common.restart.wake();
         self.common.devices.serial().close_output();
         if let Some(modules) = self.common.knowledge.modules() {

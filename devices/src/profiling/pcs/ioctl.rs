@@ -116,7 +116,8 @@ impl Session {
             PROF_ALL => selection.add_all(),
             PROF_GROUP => {
                 let group = i32::try_from(argument).map_err(|_| Errno::EINVAL)?;
-                if group <= 0 {
+                // Group 0 is that of an init without a session, and of what it starts.
+                if group < 0 {
                     return Err(Errno::EINVAL);
                 }
                 selection.set_group(group);

@@ -131,18 +131,28 @@ impl Pmc {
 
     /// Adds `counted` to its process. True if that process has counters.
     pub fn count(&mut self, counted: &Counted) -> bool {
-        let key = counted.process;
-        if !self.processes.iter().any(|process| process.is(key)) {
-            self.forget_predecessors(key);
-            self.inherit(counted);
-        }
-        let mut newest = self.processes.iter_mut().rev();
-        let Some(process) = newest.find(|process| process.is(key)) else {
+        let Some(process) = self.met(counted.process, counted.parent) else {
             return false;
         };
-        process.meet(key, counted.parent);
         process.count(&counted.counts);
         true
+    }
+
+    /// Notes that process `key` lives, and has this parent. If it is met for the first time, it gets the counters that it has inherited. True
+    /// if it has counters.
+    pub fn meet(&mut self, key: ProcessKey, parent: Option<ProcessKey>) -> bool {
+        self.met(key, parent).is_some()
+    }
+
+    fn met(&mut self, key: ProcessKey, parent: Option<ProcessKey>) -> Option<&mut Process> {
+        if !self.processes.iter().any(|process| process.is(key)) {
+            self.forget_predecessors(key);
+            self.inherit(key, parent);
+        }
+        let mut newest = self.processes.iter_mut().rev();
+        let process = newest.find(|process| process.is(key))?;
+        process.meet(key, parent);
+        Some(process)
     }
 
     /// Notes that process `pid` has ended, which was started at `started`. `None` stands for a process that has never been seen. The process
@@ -359,12 +369,12 @@ impl Pmc {
     }
 
     /// Gives a process that is seen for the first time the counters that it has inherited, if a process with counters has forked it.
-    fn inherit(&mut self, counted: &Counted) {
-        let Some(parent) = counted.parent else { return };
+    fn inherit(&mut self, key: ProcessKey, parent: Option<ProcessKey>) {
+        let Some(parent) = parent else { return };
         let mut processes = self.processes.iter();
         let forked = processes
             .find(|process| process.is(parent))
-            .and_then(|process| process.fork(counted.process));
+            .and_then(|process| process.fork(key));
         if let Some(forked) = forked {
             // Without room for it, the process isn't counted.
             let _ = self.add(forked);

@@ -49,6 +49,22 @@ impl KeptProfile {
         })
     }
 
+    /// Carries out another `call` for the process, with a zeroed buffer. Returns the function's result; `None` if the call has no effect, and
+    /// the function returns 0. The clock runs at `hz` ticks a second.
+    ///
+    /// # Errors
+    /// EINVAL if the function's page refuses the call, or if the device can't keep the buffer. Nothing has changed then.
+    pub fn call(&mut self, call: &Call, hz: u32) -> Result<Option<i64>, Errno> {
+        let size = Self::size(call)?;
+        if !self.profile.is_changed_by(call, &[])? {
+            return Ok(None);
+        }
+        let returned = self.profile.call(call, &[])?;
+        self.buffer = KeptBuffer::new(size);
+        self.set_hz(hz);
+        Ok(Some(returned))
+    }
+
     /// The process.
     pub fn pid(&self) -> i32 {
         self.pid

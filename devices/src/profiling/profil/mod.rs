@@ -79,10 +79,10 @@ impl Profile {
     /// # Errors
     /// EINVAL if the function's page refuses the call. Nothing has changed then.
     pub fn call(&mut self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
-        let target = target(call, ranges)?;
-        if !self.has_effect(call.function, target.is_some()) {
+        if !self.is_changed_by(call, ranges)? {
             return Ok(0);
         }
+        let target = target(call, ranges)?;
         let returned = self.samples().unwrap_or_default();
         self.stop(State::Off);
         let state = if target.is_some() {
@@ -104,15 +104,22 @@ impl Profile {
         })
     }
 
-    /// Whether a call has an effect. On AIX, it has none if it turns on what is on, or turns off what is off or was turned on by another function.
-    fn has_effect(&self, function: Function, turns_on: bool) -> bool {
-        match function {
+    /// Whether `call`, with its `ranges`, has an effect. On AIX, it has none if it turns on what is on, or turns off what is off or was turned on
+    /// by another function, or would turn on a buffer of 0 bytes.
+    ///
+    /// # Errors
+    /// EINVAL if the function's page refuses the call.
+    pub fn is_changed_by(&self, call: &Call, ranges: &[Range]) -> Result<bool, Errno> {
+        let turns_on = turns_on(call, ranges)?;
+        let function = call.function;
+        Ok(match function {
             Function::Profil | Function::Pcsample => true,
             Function::AixProfil | Function::AixRanges if turns_on => !self.is_on(),
+            Function::AixProfil if !Histogram::is_off(call.scale & 0xffff) => false,
             Function::AixProfil | Function::AixRanges => {
                 self.is_on() && self.function == Some(function)
             }
-        }
+        })
     }
 
     /// The number of samples that the last call of pcsample has stored; `None` if another function was called last.
@@ -144,16 +151,26 @@ impl Profile {
         self.status
     }
 
-    /// The profile of a process that this process has just forked. If this profile is on, the new one is on, too, with an account of its own.
+    /// Whether a process that is forked now inherits the profile: it is on, or its array is full.
+    pub fn is_inherited(&self) -> bool {
+        matches!(self.status.state, State::On | State::Full)
+    }
+
+    /// The profile of a process that this process has forked while the profile was inherited, with an account of its own. It is on,
+    /// unless its array is full.
     #[must_use]
     pub fn fork(&self) -> Self {
+        let state = match self.status.state {
+            State::Full => State::Full,
+            _ => State::On,
+        };
         Self {
             function: self.function,
             target: self.target.clone(),
             every_tick: self.every_tick,
             waiting: VecDeque::new(),
             status: Status {
-                state: State::On,
+                state,
                 ..Status::default()
             },
         }

@@ -89,14 +89,18 @@ pub fn usage_error(
 /// A reference to the help, to append to an error about arguments.
 pub(super) fn help_hint(command: &Command, arguments: &[OsString]) -> String {
     let program = program_name(arguments, command.get_name());
-    let named = arguments
-        .get(1)
-        .and_then(|word| word.to_str())
-        .filter(|word| command.find_subcommand(word).is_some());
-    match named {
-        Some(name) if program == command.get_name() => format!("; see {program} {name} --help"),
-        _ => format!("; see {program} --help"),
+    let mut hint = format!("; see {program}");
+    if program == command.get_name() {
+        let mut command = command;
+        for word in arguments.iter().skip(1) {
+            let Some(part) = word.to_str().and_then(|word| command.find_subcommand(word)) else {
+                break;
+            };
+            hint = format!("{hint} {}", part.get_name());
+            command = part;
+        }
     }
+    hint + " --help"
 }
 
 #[cfg(test)]
@@ -203,6 +207,23 @@ mod tests {
             ),
         ] {
             assert_eq!(refused(arguments).as_deref(), Some(line), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn the_help_is_that_of_the_innermost_command() {
+        let part = Command::new("list").arg(clap::Arg::new("json").long("json"));
+        let pmc = Command::new("pmc").subcommand(part);
+        let command = Command::new("kvmprof").subcommand(pmc);
+        for (arguments, hint) in [
+            (
+                &["kvmprof", "pmc", "list", "--jso"][..],
+                "; see kvmprof pmc list --help",
+            ),
+            (&["kvmprof", "pmc", "lost"], "; see kvmprof pmc --help"),
+            (&["kvmprof", "list"], "; see kvmprof --help"),
+        ] {
+            assert_eq!(help_hint(&command, &strings(arguments)), hint);
         }
     }
 

@@ -49,14 +49,25 @@ fn pages(command: &Command) -> Vec<(String, Command)> {
             pages.extend(tool_command(command, name).map(|tool| (name.to_owned(), tool)));
             continue;
         }
-        let title = page_of(program, name);
-        let part = part
-            .clone()
-            .name(title.clone())
-            .bin_name(format!("{program} {name}"));
-        pages.push((title, part.version(version.clone())));
+        add_pages(&mut pages, (program, program), part, &version);
     }
     pages
+}
+
+/// Adds the page of `part` of a command with this title and these words, and those of its own parts.
+fn add_pages(
+    pages: &mut Vec<(String, Command)>,
+    (title, words): (&str, &str),
+    part: &Command,
+    version: &str,
+) {
+    let name = part.get_name();
+    let (title, words) = (page_of(title, name), format!("{words} {name}"));
+    let page = part.clone().name(title.clone()).bin_name(words.clone());
+    pages.push((title.clone(), page.version(version.to_owned())));
+    for part in part.get_subcommands() {
+        add_pages(pages, (&title, &words), part, version);
+    }
 }
 
 fn render(program: &str, page: Command, title: &str, output: &mut Vec<u8>) -> io::Result<()> {
@@ -149,10 +160,13 @@ mod tests {
     fn each_command_has_a_page() {
         let command = Command::new("kvmprof").version("1.2.3").about("A profiler");
         let command = Setup::augment_subcommands(Tool::augment_subcommands(command));
+        let part = Command::new("list").about("Lists them");
+        let command = command.subcommand(Command::new("pmc").subcommand(part));
         let folder = tempfile::tempdir().unwrap();
         let pages = folder.path().join("man1");
         write_pages(&command, &pages).unwrap();
-        for name in Tool::NAMES.into_iter().chain(["kvmprof", "kvmprof-man"]) {
+        let own = ["kvmprof", "kvmprof-man", "kvmprof-pmc", "kvmprof-pmc-list"];
+        for name in Tool::NAMES.into_iter().chain(own) {
             let page = fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
             let title = format!(".TH {} 1", name.to_uppercase());
             assert!(page.contains(&title), "{name}: {page}");
@@ -162,6 +176,10 @@ mod tests {
         for part in [r"\fBprfld\fR(1)", r"\fBkvmprof\-man\fR(1)"] {
             assert!(page.contains(part), "{part}: {page}");
         }
+        let page = fs::read_to_string(pages.join("kvmprof-pmc.1")).unwrap();
+        assert!(page.contains(r"\fBkvmprof\-pmc\-list\fR(1)"), "{page}");
+        let page = fs::read_to_string(pages.join("kvmprof-pmc-list.1")).unwrap();
+        assert!(page.contains(r"\fBkvmprof pmc list\fR"), "{page}");
         let page = fs::read_to_string(pages.join("prfld.1")).unwrap();
         for word in [
             "ENOSPC",

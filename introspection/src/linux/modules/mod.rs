@@ -158,7 +158,9 @@ impl Modules {
         let (Some(layout), Some(placement)) = (&self.layout, linux.placement.get()) else {
             return;
         };
-        let registers = self.kernel_registers(layout, placement);
+        let Some(registers) = self.kernel_registers(placement) else {
+            return;
+        };
         let view = KernelView::new(linux, placement, memory, &registers);
         let before = self.loaded();
         if self.retired().are_full(&before) {
@@ -198,7 +200,7 @@ impl Modules {
         name: &str,
     ) -> Option<bool> {
         let (layout, placement) = (self.layout.as_ref()?, linux.placement.get()?);
-        let registers = self.kernel_registers(layout, placement);
+        let registers = self.kernel_registers(placement)?;
         let view = KernelView::new(linux, placement, memory, &registers);
         let head = layout.head.wrapping_add(placement.slide);
         let mut link = view.u64(head);
@@ -240,16 +242,17 @@ impl Modules {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers that select the kernel's own page tables, which map all modules.
-    fn kernel_registers(&self, layout: &ModuleLayout, placement: Placement) -> Registers {
+    /// Registers that select the kernel's own page tables, which map all modules. `None` for a kernel without modules.
+    pub(crate) fn kernel_registers(&self, placement: Placement) -> Option<Registers> {
+        let page_tables = self.layout.as_ref()?.page_tables;
         let five_levels = self.five_levels.load(Ordering::Relaxed);
-        Registers {
+        Some(Registers {
             cr0: CR0_PG,
-            cr3: placement.physical(layout.page_tables).0,
+            cr3: placement.physical(page_tables).0,
             cr4: if five_levels { CR4_LA57 } else { 0 },
             efer: EFER_LMA,
             ..Registers::default()
-        }
+        })
     }
 }
 

@@ -14,6 +14,10 @@ const AT_RANDOM: u64 = 25;
 const MAX_VECTOR: usize = 64 * 8;
 /// Maximum number of processes that a search visits.
 const MAX_PROCESSES: usize = 4096;
+/// Maximum number of times that the list of processes is read, because it can change while it is read.
+const MAX_TRIES: usize = 3;
+/// `SIGNAL_UNKILLABLE` (`include/linux/sched/signal.h`): the first process of a pid namespace.
+const SIGNAL_UNKILLABLE: u32 = 0x40;
 
 /// A process of a guest. Another process may have its pid later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +66,30 @@ pub struct ProcessOrigin {
     pub program: [u8; 16],
     /// Its parent, which is alive: the kernel gives a process whose parent has ended another one.
     pub parent: ProcessInstance,
+    /// Whether the parent may be another one than the process that has forked it: the kernel gives the processes of a
+    /// parent that has ended to such a process.
+    pub may_be_adopted: bool,
+    /// Whether it has its parent's memory, as after vfork(2), and not a copy.
+    pub shares_memory: bool,
+}
+
+/// A process in the kernel's list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListedProcess {
+    /// The process.
+    pub process: ProcessInstance,
+    /// Its parent, which is alive.
+    pub parent: ProcessInstance,
+    /// As in [`ProcessOrigin`].
+    pub may_be_adopted: bool,
+    /// As in [`ProcessOrigin`].
+    pub shares_memory: bool,
 }
 
 /// Offsets in bytes, each from the start of its structure.
 #[derive(Debug)]
 pub struct InstanceLayout {
-    /// `task_struct.start_time`, `self_exec_id`, `exit_state`, `real_parent`, `tgid`, `group_leader`, `signal` and `tasks`.
+    /// `task_struct.start_time`, `self_exec_id`, `exit_state`, `real_parent`, `tgid`, `group_leader`, `signal`, `tasks` and `mm`.
     started: u64,
     programs: u64,
     exit_state: u64,
@@ -76,8 +98,12 @@ pub struct InstanceLayout {
     leader: u64,
     signal: u64,
     next: u64,
+    memory: u64,
     /// `signal_struct.live`.
     live: u64,
+    /// `signal_struct.flags`, and the bit `is_child_subreaper`, from the structure's start.
+    flags: Option<u64>,
+    subreaper: Option<u64>,
     /// `mm_struct.saved_auxv`.
     vector: u64,
     /// The link-time address of `init_task`.
@@ -89,6 +115,7 @@ impl InstanceLayout {
     pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Option<Self> {
         let [first] = symbols.addresses_of(["init_task"]);
         let task = btf.structures("task_struct");
+        let signals = btf.structures("signal_struct");
         Some(Self {
             started: task.offset_of("start_time")?,
             programs: task.offset_of("self_exec_id")?,
@@ -98,7 +125,10 @@ impl InstanceLayout {
             leader: task.offset_of("group_leader")?,
             signal: task.offset_of("signal")?,
             next: task.offset_of("tasks")?,
-            live: btf.offset_of("signal_struct", "live")?,
+            memory: task.offset_of("mm")?,
+            live: signals.offset_of("live")?,
+            flags: signals.offset_of("flags"),
+            subreaper: signals.bit_of("is_child_subreaper"),
             vector: btf.offset_of("mm_struct", "saved_auxv")?,
             first: first?,
         })
@@ -142,7 +172,22 @@ impl InstanceLayout {
         Some(ProcessOrigin {
             program,
             parent: self.parent(view, task)?,
+            may_be_adopted: self.may_be_adopted(view, task),
+            shares_memory: self.shares_memory(view, task)?,
         })
+    }
+
+    /// Whether the process of the task at `task` has its parent's memory.
+    fn shares_memory<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> Option<bool> {
+        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
+        let memory = |task: u64| view.u64(task.wrapping_add(self.memory));
+        let own = memory(task)?;
+        // A kernel thread has none, nor has a process that has ended.
+        Some(own != 0 && own == memory(parent)?)
     }
 
     /// The parent of the process of the task at `task`.
@@ -153,6 +198,57 @@ impl InstanceLayout {
     ) -> Option<ProcessInstance> {
         let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
         self.instance(view, parent)
+    }
+
+    /// Whether the parent of the process of the task at `task` may have adopted it. True if that is unknown.
+    fn may_be_adopted<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> bool {
+        self.parent_adopts(view, task).unwrap_or(true)
+    }
+
+    fn parent_adopts<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> Option<bool> {
+        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
+        let signal = kernel_pointer(view.u64(parent.wrapping_add(self.signal))?)?;
+        let flags = view.i32(signal.wrapping_add(self.flags?))?;
+        let bit = self.subreaper?;
+        let mut byte = [0];
+        view.read(signal.wrapping_add(bit / 8), &mut byte)?;
+        let is_reaper = byte[0] >> (bit % 8) & 1 != 0;
+        Some(is_reaper || flags.cast_unsigned() & SIGNAL_UNKILLABLE != 0)
+    }
+
+    /// All processes that haven't ended, each behind the one that has forked it. `None` if there are more than 4096, or
+    /// the list is unreadable. The guest may run meanwhile: processes that are started or end may be missing.
+    pub fn all<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<Vec<ListedProcess>> {
+        (0..MAX_TRIES).find_map(|_| self.list(view))
+    }
+
+    fn list<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<Vec<ListedProcess>> {
+        let first = view.linked(self.first);
+        let mut task = first;
+        let mut all = Vec::new();
+        for _ in 0..=MAX_PROCESSES {
+            let next = kernel_pointer(view.u64(task.wrapping_add(self.next))?)?;
+            task = next.wrapping_sub(self.next);
+            if task == first {
+                return Some(all);
+            }
+            let process = self.instance(view, task)?;
+            // One that has ended stays in the list until its parent has taken its status.
+            if self.has_thread(view, process.leader) == Some(false) {
+                continue;
+            }
+            all.push(ListedProcess {
+                process,
+                parent: self.parent(view, task)?,
+                may_be_adopted: self.may_be_adopted(view, task),
+                shares_memory: self.shares_memory(view, task)?,
+            });
+        }
+        None
     }
 
     /// The state of `instance` now. `None` if that is unknown.
@@ -166,8 +262,8 @@ impl InstanceLayout {
         if !now.is_same(instance) {
             // The structure was freed, and reused for another task. If another thread than the main one has executed a
             // program, the process now has that thread's structure.
-            match self.find_process(view, instance.pid) {
-                Some(Some(found)) if found.is_same(instance) => now = found,
+            match self.find_process(view, instance.pid)? {
+                Some(found) if found.is_same(instance) => now = found,
                 _ => return Some(ProcessFate::Ended),
             }
         }

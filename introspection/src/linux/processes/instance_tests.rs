@@ -114,6 +114,9 @@ fn a_process_lives_until_its_last_thread_has_ended() {
     put(&guest, 1, task::EXIT_STATE, 0);
     put(&guest, 1, task::START_TIME, 9);
     assert_eq!(fate(&guest), Some(Ended));
+    // A search that doesn't come to the list's end proves no end: too many processes are in it.
+    put(&guest, 2, task::TASKS, address_of(2) + task::TASKS);
+    assert_eq!(fate(&guest), None);
 }
 
 #[test]
@@ -159,6 +162,53 @@ fn processes_are_found_in_the_kernels_list() {
     );
     put(&guest, 1, task::TASKS, 0x1000);
     assert_eq!(find(43), None);
+}
+
+#[test]
+fn all_processes_are_listed_with_their_parents() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = guest(kernel);
+        list_of_two(&guest);
+        let list = || guest.knowledge.list_processes(&guest.memory);
+        assert_eq!(list(), None, "the kernel's place is unknown");
+        let first = instance(&guest).unwrap();
+        assert_eq!(list(), None, "a process has no parent");
+        put(&guest, 2, task::PARENT, address_of(2));
+        let all = list().unwrap();
+        let pids: Vec<_> = all
+            .iter()
+            .map(|one| (one.process.pid, one.parent.pid))
+            .collect();
+        assert_eq!(pids, [(42, 42), (41, 42)]);
+        assert_eq!(all[1].process, first);
+        assert!(!all[1].may_be_adopted && !all[1].shares_memory);
+        // Without memory, both are kernel threads.
+        for (own, parents, shares) in [(0x8000, 0x8000, true), (0x8000, 0, false), (0, 0, false)] {
+            put(&guest, 1, task::MM, own);
+            put(&guest, 2, task::MM, parents);
+            assert_eq!(list().unwrap()[1].shares_memory, shares);
+        }
+        // The first process of a pid namespace, and one that has asked for it, adopt processes.
+        let signals = TASKS + 2 * 0x1000 + 0x400;
+        for (member, value, adopts) in [
+            (task::SIGNAL_FLAGS, 0x40_u32, true),
+            (task::SIGNAL_FLAGS, 0x80, false),
+            (task::REAPERS, 2, true),
+            (task::REAPERS, 5, false),
+        ] {
+            guest.write(signals + member, &value.to_le_bytes());
+            assert_eq!(
+                list().unwrap()[1].may_be_adopted,
+                adopts,
+                "{member} {value}"
+            );
+        }
+        put(&guest, 1, task::EXIT_STATE, 0x20);
+        assert_eq!(list().unwrap().len(), 1, "one has ended");
+        // An endless list, as of too many processes.
+        put(&guest, 1, task::TASKS, address_of(2) + task::TASKS);
+        assert_eq!(list(), None);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use kvmprof_abi::profil::{MAX_KEPT, RATE_HZ};
+use kvmprof_abi::profil::{MAX_KEPT, RATE_HZ, WORD_SIZE};
 use kvmprof_recording::SamplingEvent;
 use kvmprof_tools::command_line::{SocketArgs, value};
 
@@ -20,7 +20,7 @@ pub struct ProcessArguments {
     #[arg(long, short, value_name = "PID", value_parser = process_id, allow_negative_numbers = true)]
     pub pid: i32,
     /// How long to collect, in seconds; if not given, until Ctrl-C, or the guest or the process's program ends
-    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    #[arg(long, value_name = "N", value_parser = value::seconds, allow_negative_numbers = true)]
     pub seconds: Option<Duration>,
     /// Take every tick of the clock instead of 100 a second on each vCPU
     #[arg(long)]
@@ -29,7 +29,12 @@ pub struct ProcessArguments {
     #[arg(long)]
     pub json: bool,
     /// The most rows that the table has
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        allow_negative_numbers = true
+    )]
     pub top: usize,
     /// A folder with the guest's files, for the functions of programs that the guest has no symbols of
     #[arg(long, value_name = "DIR")]
@@ -56,9 +61,20 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// The first address of a region.
+/// The first address of a region. Other tools print addresses without 0x, so that digits alone would be a wrong address.
 pub fn address(text: &str) -> Result<u64, String> {
-    number(text).ok_or_else(|| "an address is needed, such as 0x401000".to_owned())
+    let is_marked = text.starts_with("0x") || text.starts_with("0X");
+    let address = number(text).filter(|_| is_marked);
+    address
+        .ok_or_else(|| "an address is needed, in hexadecimal with 0x, such as 0x401000".to_owned())
+}
+
+/// The number of program counters that an array has room for.
+pub fn samples(text: &str) -> Result<u64, String> {
+    let most = MAX_KEPT / WORD_SIZE;
+    let samples = text.parse().ok();
+    let samples = samples.filter(|samples| (1..=most).contains(samples));
+    samples.ok_or_else(|| format!("a number from 1 to {most} is needed"))
 }
 
 /// A scale with which ticks are stored.
@@ -89,14 +105,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_scales_are_hexadecimal_or_decimal() {
+    fn addresses_are_hexadecimal_and_scales_may_be_decimal() {
         assert_eq!(address("0x401000"), Ok(0x40_1000));
-        assert_eq!(address("4198400"), Ok(0x40_1000));
+        assert_eq!(address("0X40100A"), Ok(0x40_100a));
         assert_eq!(scale("0xFFFF"), Ok(0xffff));
         assert_eq!(scale("16384"), Ok(0x4000));
         for wrong in [
             "",
             "401000h",
+            "600000",
             "0x",
             "0x+1",
             "-1",
@@ -107,6 +124,17 @@ mod tests {
         }
         for wrong in ["0", "1", "0x10000", "1/8", "-2"] {
             assert!(scale(wrong).unwrap_err().contains("from 2"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_array_has_room_for_so_many_program_counters() {
+        assert_eq!(samples("524288"), Ok(524_288));
+        for wrong in ["-1", "0", "524289", "many"] {
+            assert!(
+                samples(wrong).unwrap_err().contains("from 1 to 524288"),
+                "{wrong}"
+            );
         }
     }
 

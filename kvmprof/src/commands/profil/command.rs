@@ -39,14 +39,14 @@ pub struct ProfilArguments {
     #[command(flatten)]
     process: ProcessArguments,
     /// The region's first address, in hexadecimal with 0x
-    #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "bufsiz", conflicts_with_all = ["function", "module"])]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, allow_negative_numbers = true, requires = "bufsiz", conflicts_with_all = ["function", "module"])]
     offset: Option<u64>,
     /// Bytes of the histogram, 2 for each count: with the scale they tell where the region ends
-    #[arg(long, value_name = "BYTES", value_parser = buffer_size, requires = "offset")]
+    #[arg(long, value_name = "BYTES", value_parser = buffer_size, allow_negative_numbers = true, requires = "offset")]
     bufsiz: Option<u64>,
     /// How much smaller the histogram is than the code, as a 16-bit fraction: 0xffff stands for 2 bytes of code in each
     /// count, 0x4000 for 8, 0x2000 for 16 [default: 0x4000, or less for code that is too long for that]
-    #[arg(long, value_name = "SCALE", value_parser = scale)]
+    #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
     scale: Option<u32>,
     /// The region is this function, by its name in the source or in the symbol table
     #[arg(long, value_name = "NAME")]
@@ -58,7 +58,7 @@ pub struct ProfilArguments {
     /// ends it
     #[arg(long)]
     aix: bool,
-    /// A row for each count that isn't 0, by address, instead of each function
+    /// A row for each count that isn't 0, by address, instead of each function; all of them, so that --top can't be given
     #[arg(long, conflicts_with = "top")]
     counts: bool,
     /// Write the histogram to this file, too, for gprof -p. The scale has to be 0x8000, 0x4000 or another half of that,

@@ -82,7 +82,7 @@ fn word(ending: Ending) -> &'static str {
         Ending::Stopped(State::Full) => "full",
         Ending::Stopped(State::Saturated) => "saturated",
         Ending::Stopped(State::Fault) => "fault",
-        Ending::Stopped(State::Off | State::On) => "off",
+        Ending::Stopped(State::Off | State::On | State::OtherTicks) => "off",
     }
 }
 

@@ -5,11 +5,11 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_abi::profil::{Function, MAX_KEPT, WORD_SIZE};
+use kvmprof_abi::profil::Function;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 use kvmprof_tools::text::visible_json;
 
-use super::arguments::ProcessArguments;
+use super::arguments::{ProcessArguments, samples};
 use super::device::{ProcessProfile, Profile};
 use super::document::Collected;
 use super::histogram::Hit;
@@ -32,7 +32,7 @@ pub struct PcsampleArguments {
     #[command(flatten)]
     process: ProcessArguments,
     /// How many program counters to collect, at most
-    #[arg(long, short, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=MAX_KEPT / WORD_SIZE))]
+    #[arg(long, short, value_name = "K", value_parser = samples, allow_negative_numbers = true)]
     nsamples: u64,
     /// Print the program counters, one on each line, in the order in which they were stored
     #[arg(long, conflicts_with = "json")]

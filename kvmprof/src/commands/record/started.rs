@@ -9,6 +9,7 @@ use anyhow::Context;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::ExitStatus;
+use kvmprof_vmm::console::Interrupt;
 use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -82,7 +83,8 @@ impl Started<'_> {
         let before = version(self.output);
         match separate().context("Cannot start a process for the guest")? {
             Side::Child => {
-                let status = self.guest.run(config)?;
+                // Its own console isn't what the user came for.
+                let status = self.guest.run(config, Interrupt::ForPrograms)?;
                 // An error of the guest takes precedence.
                 whole_recording(&failure)?;
                 Ok(Outcome::GuestProcess(status))

@@ -29,5 +29,6 @@ echo 'gmon begin'
 gzip -c gmon.out | base64
 echo 'gmon end'
 profil_life
+profil_inherit
 dmesg | grep 'pcsd:'
 poweroff -f

@@ -65,6 +65,7 @@ fn run(series: &str) -> Finished {
             "profil_aix",
             "profil_hostile",
             "profil_life",
+            "profil_inherit",
         ];
         let programs = names.map(|name| (name, program(&format!("{name}.c"))));
         let profiled = profiled_program();
@@ -150,6 +151,7 @@ fn the_pages_sentences_hold(run: &Finished) {
         "profil_aix",
         "profil_hostile",
         "profil_life",
+        "profil_inherit",
     ] {
         assert!(
             console.after(&format!("{name}: ")).ends_with(", 0 failed"),

@@ -1,5 +1,7 @@
 //! A profile whose buffer is kept for a client, and which ends with the profiled program.
 
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::Call;
 use kvmprof_devices::profiling::profil::KeptProfile;
 use kvmprof_recording::Ticks;
 
@@ -58,9 +60,19 @@ impl Kept {
         }
     }
 
-    /// The watch of the process, for another profile of it.
-    pub(super) fn into_watch(self) -> Watch {
-        self.watch
+    /// Carries out another call for the process, at a clock of `hz` ticks a second, after the ticks that have `passed`. Returns the function's
+    /// result.
+    ///
+    /// # Errors
+    /// As of [`KeptProfile::call`].
+    pub(super) fn call(&mut self, call: &Call, hz: u32, passed: PassedTicks) -> Result<i64, Errno> {
+        let Some(returned) = self.profile.call(call, hz)? else {
+            return Ok(0);
+        };
+        // An end that was detected before stays one.
+        self.is_over = false;
+        self.passed = passed;
+        Ok(returned)
     }
 
     /// Takes ticks of the clock, except those of programs that the process has executed later. `before` ticks have passed on
@@ -104,7 +116,7 @@ impl Kept {
 mod tests {
     use std::sync::Arc;
 
-    use kvmprof_abi::profil::{Call, Function, State};
+    use kvmprof_abi::profil::{Function, State};
     use kvmprof_introspection::ProcessInstance;
     use kvmprof_recording::{Mode, Sample};
 
@@ -183,6 +195,37 @@ mod tests {
         kept.follow();
         kept.follow();
         assert_eq!(kept.profile.status().state, State::Ended);
+    }
+
+    #[test]
+    fn another_call_returns_what_the_call_before_has_stored() {
+        let mut kept = kept(10, Call::EVERY_TICK);
+        let again = |kept: &mut Kept, call: Call| kept.call(&call, 1000, PassedTicks::default());
+        kept.feed(&tick(10), 0);
+        kept.feed(&tick(20), 1);
+        let refused = Call {
+            size: u64::MAX,
+            ..call(5, Call::EVERY_TICK)
+        };
+        assert_eq!(again(&mut kept, refused), Err(Errno::EINVAL));
+        assert_eq!(again(&mut kept, call(5, Call::EVERY_TICK)), Ok(2));
+        assert_eq!(kept.profile.status().stored, 0);
+        kept.feed(&tick(30), 0);
+        assert_eq!(again(&mut kept, call(0, 0)), Ok(1));
+        assert_eq!(again(&mut kept, call(0, 0)), Ok(0));
+        // On AIX, a buffer that is on stays, with its counts.
+        let aix = Call {
+            function: Function::AixProfil,
+            size: 64,
+            scale: 2,
+            ..call(0, Call::EVERY_TICK)
+        };
+        for _ in 0..2 {
+            assert_eq!(again(&mut kept, aix), Ok(0));
+            kept.feed(&tick(40), 0);
+        }
+        assert_eq!(kept.profile.status().stored, 2);
+        assert_eq!(kept.profile.stored()[..2], [2, 0]);
     }
 
     /// With a clock at 1000 Hz, every tenth tick of a vCPU counts, whichever process it is of.

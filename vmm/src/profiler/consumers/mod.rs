@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+use kvmprof_introspection::ListedProcess;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, Room, Ticks};
@@ -184,6 +185,23 @@ impl Context<'_> {
     pub fn ticks(&self) -> Option<TickSource> {
         self.source
             .or_else(|| TickSource::clock(self.clocks.plan().hz))
+    }
+
+    /// The guest's processes now, each behind the one that has forked it: none in guests whose processes can't be told from others with
+    /// their pids, `None` if they are unknown.
+    pub fn list_processes(&self) -> Option<Vec<ListedProcess>> {
+        let memory = self.machine.memory.as_ref()?;
+        self.machine.knowledge.list_processes(memory)
+    }
+
+    /// Which ticks are to be collected before a request that asks for the guest's processes: if the kernel hasn't been located yet, each
+    /// vCPU tries to locate it.
+    pub fn ticks_before_list(&self) -> TicksBefore {
+        if self.machine.knowledge.is_unlocated() {
+            TicksBefore::AllAndEnds
+        } else {
+            TicksBefore::All
+        }
     }
 
     /// Whether the guest's tasks can be looked at: kvmprof has to run the guest, which has to be Linux.

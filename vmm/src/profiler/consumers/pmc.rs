@@ -24,7 +24,7 @@ use super::{
     TicksBefore, check_event,
 };
 use crate::clock::TickSource;
-use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
+use crate::counters::{KnownProcess, MachineCounters, ProcessCounts, process_key};
 
 /// Maximum number of clients that count for all processes: the account of each may take most of a megabyte, and its document as much.
 const MAX_ACCOUNTS: usize = 32;
@@ -125,6 +125,27 @@ impl PmcConsumer {
         self.counts.want(self.wanted);
     }
 
+    /// Gives processes that `call` is about, and those that they have forked, the counters that they have inherited until now: no tick or
+    /// exit may have found them yet, and the call may change what is inherited.
+    fn settle(&mut self, call: &Call, context: &Context<'_>) {
+        let processes = self.pmc.processes().map(|(pid, _)| pid);
+        let mut pids: BTreeSet<i32> = processes.collect();
+        let is_known = only_asks(call.function) && pids.contains(&call.pid);
+        if pids.is_empty() || call.pid < 1 || is_known {
+            return;
+        }
+        // A parent comes before those that it has forked.
+        for one in context.list_processes().unwrap_or_default() {
+            let (process, parent) = (process_key(&one.process), process_key(&one.parent));
+            let is_meant = pids.contains(&process.pid) || pids.contains(&parent.pid);
+            if is_meant && self.pmc.meet(process, Some(parent)) {
+                pids.insert(process.pid);
+                self.instances.insert(process, one.process);
+            }
+        }
+        self.follow();
+    }
+
     fn call(&mut self, data: &[u8], context: &Context<'_>) -> Result<IoctlReply, Errno> {
         if data.len() < Call::SIZE {
             return Err(Errno::EFAULT);
@@ -133,6 +154,7 @@ impl PmcConsumer {
         if context.has_ended {
             return Err(Errno::ENXIO);
         }
+        self.settle(&call, context);
         // The first counter takes the present source of ticks, or the clock.
         if self.processes_wanted == 0 {
             self.guests_source = context.ticks();
@@ -384,7 +406,7 @@ impl Device for PmcConsumer {
         &self,
         handle: Handle,
         request: &Request<'_>,
-        _context: &Context<'_>,
+        context: &Context<'_>,
     ) -> Result<Preparation, Errno> {
         let ticks = match *request {
             Request::Open { minor } if minor != 0 => return Err(Errno::ENXIO),
@@ -398,7 +420,7 @@ impl Device for PmcConsumer {
                 data,
                 ..
             } if asks_for_children(data) => TicksBefore::AllAndEnds,
-            Request::Ioctl { .. } => TicksBefore::All,
+            Request::Ioctl { .. } => context.ticks_before_list(),
         };
         Ok(Preparation::ticks(ticks))
     }

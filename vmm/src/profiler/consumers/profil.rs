@@ -84,28 +84,23 @@ impl ProfilConsumer {
             self.source = source;
         }
         if call.flags & Call::KEEP == 0 {
-            let value = self.processes.call(&call, &ranges)?;
+            let all = context.list_processes();
+            let value = self.processes.call(&call, &ranges, all.as_deref())?;
             self.replace(handle, Open::Process(call.pid));
             return Ok(value);
         }
         self.check_memory(handle, context.client, &call)?;
         let hz = ticks_a_second(self.source, RATE_HZ);
+        if let Some(kept) = self.kept.get_mut(&(call.pid, handle)) {
+            return kept.call(&call, hz, self.passed.clone());
+        }
         let vcpus = context.clocks.ledgers().len();
         let profile = KeptProfile::new(&call, vcpus, hz)?;
-        let watch = self.watch(handle, call.pid)?;
+        let watch = Watch::begin(&self.processes, call.pid)?;
         self.replace(handle, Open::Kept(call.pid));
         let kept = Kept::new(context.client, profile, watch, self.passed.clone());
         self.kept.insert((call.pid, handle), kept);
         Ok(0)
-    }
-
-    /// Watches process `pid`. An existing watch of `handle` is used again, so that no end is missed between two calls. A call that fails
-    /// changes nothing.
-    fn watch(&mut self, handle: Handle, pid: i32) -> Result<Watch, Errno> {
-        match self.kept.remove(&(pid, handle)) {
-            Some(kept) => Ok(kept.into_watch()),
-            None => Watch::begin(&self.processes, pid),
-        }
     }
 
     /// Sets the object of `handle`, and drops the buffer that was kept for it.
@@ -216,7 +211,7 @@ impl Consumer for ProfilConsumer {
             }
         } else {
             let kept = self.kept.values_mut();
-            kept.for_each(|kept| kept.profile.stop(State::Off));
+            kept.for_each(|kept| kept.profile.stop(State::OtherTicks));
             self.processes.stop();
         }
     }
@@ -262,6 +257,10 @@ impl Device for ProfilConsumer {
         context: &Context<'_>,
     ) -> Result<Preparation, Errno> {
         let ticks = match *request {
+            Request::Ioctl {
+                command: PROFIL_CALL,
+                ..
+            } => context.ticks_before_list(),
             Request::Open { minor } if minor != 0 || context.has_ended => {
                 return Err(Errno::ENXIO);
             }

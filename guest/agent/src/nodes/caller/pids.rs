@@ -69,6 +69,10 @@ pub(super) fn translated(thread: u32, kind: PidKind, pids: &[i32]) -> Result<Vec
     if Some(namespace) == Namespace::of_process("self") {
         return Ok(pids.to_vec());
     }
+    // Any group outside of the thread's namespace is 0 there.
+    if pids.contains(&0) {
+        return Err(NOT_FOUND);
+    }
     let level = numbers(&caller, PidKind::Process)
         .and_then(|numbers| numbers.len().checked_sub(1))
         .ok_or(NOT_FOUND)?;

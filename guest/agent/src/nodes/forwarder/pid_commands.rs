@@ -47,7 +47,11 @@ impl PidCommand {
             _ => return None,
         };
         let named = pids.get(..count)?;
-        (count > 0 && named.iter().all(|pid| *pid > 0)).then_some(Self {
+        let least = match kind {
+            PidKind::Process => 1,
+            PidKind::Group => 0,
+        };
+        (count > 0 && named.iter().all(|pid| *pid >= least)).then_some(Self {
             file,
             command,
             kind,

@@ -1,17 +1,31 @@
 //! Events of the host's kernel that are counted for one thread (perf_event_open(2)).
 
+mod opener;
+mod refusal;
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
 
+pub use opener::EventOpener;
+pub use refusal::why_not;
+
 /// Types of events: `PERF_TYPE_HARDWARE`, `PERF_TYPE_SOFTWARE` and `PERF_TYPE_TRACEPOINT` (`include/uapi/linux/perf_event.h`).
-pub const HARDWARE: u32 = 0;
-pub const SOFTWARE: u32 = 1;
-pub const TRACEPOINT: u32 = 2;
+const HARDWARE: u32 = 0;
+const SOFTWARE: u32 = 1;
+const TRACEPOINT: u32 = 2;
+/// Events of the type `SOFTWARE`.
+const CPU_CLOCK: u64 = 0;
+const TASK_CLOCK: u64 = 1;
+const BPF_OUTPUT: u64 = 10;
+/// The contents of a record (`PERF_SAMPLE_*`).
+const SAMPLE_IP: u64 = 1;
+const SAMPLE_RAW: u64 = 1 << 10;
 /// Bits of [`Attributes::flags`].
-pub const DISABLED: u64 = 1;
-pub const EXCLUDE_HOST: u64 = 1 << 19;
+const DISABLED: u64 = 1;
+const WATERMARK: u64 = 1 << 14;
+const EXCLUDE_HOST: u64 = 1 << 19;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
@@ -54,51 +68,91 @@ impl HardwareEvent {
     }
 }
 
+/// An event that kvmprof counts for a thread. There are no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The processor time of the thread, in ns. It is off at first.
+    TaskClock,
+    /// A clock that runs while the thread runs, in ns, for an eBPF program. It is off at first.
+    CpuClock,
+    /// The records that an eBPF program writes. It wakes up no reader.
+    BpfOutput,
+    /// How often the thread passes the tracepoint with this number.
+    Tracepoint(u64),
+    /// What the processor counts while the thread runs a guest.
+    Hardware(HardwareEvent),
+}
+
 /// The first published form of `struct perf_event_attr` (`include/uapi/linux/perf_event.h`, PERF_ATTR_SIZE_VER0). No event here needs the
 /// later fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Attributes {
-    /// The type: [`HARDWARE`], [`SOFTWARE`] or [`TRACEPOINT`].
-    pub kind: u32,
+struct Attributes {
+    /// The type.
+    kind: u32,
     size: u32,
     /// The number of the event among those of its type.
-    pub config: u64,
+    config: u64,
     /// The count after which the event overflows; 0 for never.
-    pub sample_period: u64,
-    /// The contents of an overflow's record (`PERF_SAMPLE_*`).
-    pub sample_type: u64,
+    sample_period: u64,
+    /// The contents of an overflow's record.
+    sample_type: u64,
     read_format: u64,
-    /// A set of [`DISABLED`] and [`EXCLUDE_HOST`], among others.
-    pub flags: u64,
+    flags: u64,
     /// Number of overflows after which the reader is woken up.
-    pub wakeup_events: u32,
+    wakeup_events: u32,
     breakpoint_type: u32,
     breakpoint_address: u64,
 }
 
-impl Attributes {
-    /// The attributes of an event that counts from the start, and never overflows.
-    pub fn new(kind: u32, config: u64) -> Self {
-        Self {
+impl Event {
+    fn attributes(self, period: u64) -> Attributes {
+        let (kind, config, flags) = match self {
+            Self::TaskClock => (SOFTWARE, TASK_CLOCK, DISABLED),
+            Self::CpuClock => (SOFTWARE, CPU_CLOCK, DISABLED),
+            Self::BpfOutput => (SOFTWARE, BPF_OUTPUT, WATERMARK),
+            Self::Tracepoint(number) => (TRACEPOINT, number, 0),
+            Self::Hardware(event) => (HARDWARE, event as u64, EXCLUDE_HOST),
+        };
+        let (sample_type, wakeup_events) = match self {
+            Self::BpfOutput => (SAMPLE_IP | SAMPLE_RAW, u32::MAX),
+            _ => (0, 1),
+        };
+        Attributes {
             kind,
-            size: u32::try_from(size_of::<Self>()).unwrap_or_default(),
+            size: u32::try_from(size_of::<Attributes>()).unwrap_or_default(),
             config,
-            ..Self::default()
+            sample_period: period,
+            sample_type,
+            flags,
+            wakeup_events,
+            ..Attributes::default()
         }
     }
 
-    /// Opens the event for thread `tid`, on any processor; 0 is the calling thread.
+    /// Opens the event for thread `tid`, on any processor; 0 is the calling thread. It overflows after each `period`; never if that is 0. What this thread
+    /// may not do any more, the process of [`EventOpener`] does for it.
     ///
     /// # Errors
     /// As of perf_event_open(2): EACCES or EPERM if the host forbids the event, ENOENT if the host doesn't have it.
-    pub fn open(&self, tid: libc::pid_t) -> io::Result<File> {
+    pub fn open(self, period: u64, tid: libc::pid_t) -> io::Result<File> {
+        match self.open_here(period, tid) {
+            Err(error) if refusal::is_one(&error) => {
+                opener::open(self, period, tid).unwrap_or(Err(error))
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens the event by the rights of this thread alone.
+    fn open_here(self, period: u64, tid: libc::pid_t) -> io::Result<File> {
+        let attributes = self.attributes(period);
         // SAFETY: the attributes are valid for the size they state; the first -1 means any processor, the second one no
         // group.
         let descriptor = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
-                std::ptr::from_ref(self),
+                &raw const attributes,
                 tid,
                 -1,
                 -1,
@@ -215,18 +269,4 @@ impl Answer {
 fn is_missing(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     matches!(number, Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV))
-}
-
-/// The reason why the host didn't open an event, and what to do, in words.
-pub fn why_not(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        _ if is_missing(error) => {
-            "the host's processor has no such counter, or doesn't show it".to_owned()
-        }
-        Some(libc::EACCES | libc::EPERM) => format!(
-            "the host refuses perf_event_open: {error}; run kvmprof with CAP_PERFMON, or set the host's sysctl \
-             kernel.perf_event_paranoid to 1"
-        ),
-        _ => format!("the host refuses perf_event_open: {error}"),
-    }
 }

@@ -1,0 +1,72 @@
+//! Perf events on a stock Debian host, whose kernel gives them to CAP_SYS_ADMIN alone. No thread that runs a guest keeps that.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use kvmprof_tests::Capability::{Bpf, Perfmon};
+use kvmprof_tests::{Boot, Guest, as_root_with, kvmprof, on_kvm_of_lab, recorded, run_command};
+
+use crate::clock::check_sleep;
+
+fn assert_is_stock() {
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+    assert_eq!(paranoid, "3\n", "this isn't a stock Debian");
+}
+
+/// Guests that write a warning fail their tests.
+#[test]
+fn a_halted_guest_of_root_sleeps() {
+    on_kvm_of_lab(|| {
+        assert_is_stock();
+        let halted_ticks = check_sleep("thread");
+        assert_eq!(halted_ticks, "all at the next wake-up");
+    });
+}
+
+#[test]
+fn root_has_the_events_of_kvm_and_is_refused_no_counter() {
+    on_kvm_of_lab(|| {
+        assert_is_stock();
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let listed = guest.command("pmc", &["list"]);
+        assert_eq!(listed.status, 0, "{listed:?}");
+        assert!(!listed.stdout.contains("refuses"), "{}", listed.stdout);
+        let path = guest.folder().join("recording");
+        let output = path.to_str().unwrap();
+        for event in ["kvm-exits:10", "guest-time:1ms"] {
+            let options = ["--event", event, "--seconds", "2", "--output", output];
+            let ran = guest.command("record", &options);
+            assert_eq!(ran.status, 0, "{event}: {ran:?}");
+            let (samples, contents) = recorded(&path);
+            assert_eq!(contents.info.event, Some(event.parse().unwrap()));
+            assert!(!samples.is_empty(), "{event}: {:?}", contents.account);
+        }
+        guest.stop();
+    });
+}
+
+/// The message doesn't send anybody for the capability that is there.
+#[test]
+fn who_has_only_the_capability_of_other_kernels_is_told_which_one_it_takes() {
+    on_kvm_of_lab(|| {
+        assert_is_stock();
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = folder.path().join("kernel");
+        fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
+        let mut command = std::process::Command::new(kvmprof());
+        as_root_with(&mut command, &[Perfmon, Bpf]);
+        command
+            .args(["run", "--memory", "64M", "--console", "none", "--event"])
+            .args(["kvm-exits:10", "--kernel"])
+            .arg(&kernel)
+            .args([
+                OsStr::new("--record"),
+                folder.path().join("out").as_os_str(),
+            ]);
+        let words = [
+            "kernel.perf_event_paranoid is 3",
+            "it takes CAP_SYS_ADMIN: give kvmprof that",
+        ];
+        run_command(&mut command).assert_refused(1, &words);
+    });
+}
