@@ -120,6 +120,7 @@ pub fn without_frame(
         _ => return None,
     };
     let at = frame.sp.checked_add(8 * words)?;
+    memory.may_use(at).then_some(())?;
     let back = memory.word(at)?;
     if !memory.may_use(back) || !follows_call(memory, back) {
         return None;
@@ -232,7 +233,8 @@ impl Search<'_> {
             if !self.may_read(1) {
                 return true;
             }
-            let Some(word) = memory.word(place) else {
+            let word = memory.may_use(place).then(|| memory.word(place));
+            let Some(word) = word.flatten() else {
                 return false;
             };
             // Pointers into the stack, and numbers.

@@ -127,6 +127,8 @@ pub fn linkage(sp: u64, bp: u64, memory: &mut impl StackMemory) -> Option<Linkag
 /// True if `back` is after the first instruction of Go's `runtime.goexit`, a NOP before a call: all goroutines return
 /// there (`runtime/asm_amd64.s`).
 fn is_go_exit(memory: &mut impl StackMemory, back: u64) -> bool {
-    let code = calls::code_from(memory, back.wrapping_sub(1));
-    code.is_some_and(|code| code[..2] == [0x90, 0xe8])
+    let code = back
+        .checked_add(4)
+        .and_then(|after| memory.code_before(after));
+    code.is_some_and(|code| code[3..5] == [0x90, 0xe8])
 }

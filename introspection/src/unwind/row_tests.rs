@@ -221,21 +221,25 @@ fn the_code_of_a_threads_and_a_contexts_start_is_an_end() {
 }
 
 #[test]
-fn a_programs_start_without_rules_is_an_end_if_it_has_cleared_rbp() {
+fn a_programs_start_without_rules_is_an_end_if_it_clears_rbp() {
     let segments = vec![(0, BASE, LENGTH)];
     let table = super::UnwindTable::new(&program(), SECTION, UNKNOWN, segments).unwrap();
     let mapped = [(BIAS + BASE, BIAS + BASE + LENGTH, 0, table.into())];
     let unwinder = super::UserUnwinder::new(mapped);
-    for (bp, code, end) in [
-        (0, &[0x31, 0xed][..], StackEnd::Complete),
-        (0, &[0x48, 0x31, 0xed], StackEnd::Complete),
-        (0, &[0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xed], StackEnd::Complete),
-        (0, &[0x90, 0x90], StackEnd::Broken),
+    let plain: &[u8] = &[0x31, 0xed];
+    let wide: &[u8] = &[0x48, 0x31, 0xed];
+    let marked: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xed];
+    let other: &[u8] = &[0x90, 0x90];
+    for (code, end) in [
+        (plain, StackEnd::Complete),
+        (wide, StackEnd::Complete),
+        (marked, StackEnd::Complete),
+        (other, StackEnd::Broken),
     ] {
         let mut memory = Memory::default();
         memory.call(STACK, UNKNOWN);
         memory.code(BIAS + UNKNOWN, code);
-        let stack = walk(&unwinder, &mut memory, BIAS + LEAF, bp);
+        let stack = walk(&unwinder, &mut memory, BIAS + LEAF, 0);
         assert_eq!(frames(&stack), (vec![LEAF, UNKNOWN], end), "{code:x?}");
         // From a function without rules it is the next return address.
         memory.call(STACK + 0x20, UNKNOWN);
@@ -248,10 +252,10 @@ fn a_programs_start_without_rules_is_an_end_if_it_has_cleared_rbp() {
             StackEnd::Complete => (vec![UNKNOWN; 2], end),
             _ => (vec![UNKNOWN], end),
         };
-        assert_eq!(frames(&walk(&unwinder, &mut memory, ip, bp)), expected);
+        assert_eq!(frames(&walk(&unwinder, &mut memory, ip, 0)), expected);
         memory.call(STACK + 8, LEAF);
         let cut = (vec![UNKNOWN], StackEnd::Broken);
-        assert_eq!(frames(&walk(&unwinder, &mut memory, ip, bp)), cut);
+        assert_eq!(frames(&walk(&unwinder, &mut memory, ip, 0)), cut);
     }
 }
 

@@ -110,9 +110,9 @@ impl StackMemory for Memory {
             true => call,
             false => [0x90; 8],
         };
-        for (place, byte) in (address - 8..address).zip(&mut bytes) {
+        for (place, byte) in (address.checked_sub(8)?..address).zip(&mut bytes) {
             for (start, code) in &self.code {
-                let offset = place.checked_sub(*start).map(|offset| offset as usize);
+                let offset = usize::try_from(place.wrapping_sub(*start)).ok();
                 if let Some(known) = offset.and_then(|offset| code.get(offset)) {
                     *byte = *known;
                 }

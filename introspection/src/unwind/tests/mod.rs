@@ -361,12 +361,7 @@ fn user() -> (UserRegisters, Words) {
         0x40_3008,
         &[code([0x90, 0x90, 0x90, 0x90, 0xff, 0x54, 0x24, 0x10])],
     );
-    let start = UserRegisters {
-        ip: 0x40_0123,
-        sp: frames,
-        bp: frames + 0x20,
-        is_64_bit: true,
-    };
+    let start = UserRegisters::at(0x40_0123, frames, frames + 0x20);
     (start, memory)
 }
 
@@ -389,11 +384,7 @@ fn stacks_are_as_deep_as_was_asked_for() {
         let back = if number < 299 { frame + 16 } else { 0 };
         memory.set(frame, &[back, 0x40_1010]);
     }
-    let start = UserRegisters {
-        sp: FRAMES - 16,
-        bp: FRAMES,
-        ..start
-    };
+    let start = UserRegisters::at(start.at.ip, FRAMES - 16, FRAMES);
     let mut walk = |limit| {
         let mut stack = Stack::with_limit(limit);
         stack.walk_user(&start, None, &mut memory);
@@ -413,8 +404,9 @@ fn user_stacks_that_make_no_sense_are_marked() {
         (stack.summary().user, stack.summary().user_end)
     };
     let (start, mut memory) = user();
-    for bp in [start.sp - 8, start.bp + 4, start.sp + (9 << 20), 1 << 63] {
-        let start = UserRegisters { bp, ..start };
+    let (ip, sp) = (start.at.ip, start.at.sp);
+    for bp in [sp - 8, sp + 0x24, sp + (9 << 20), 1 << 63] {
+        let start = UserRegisters::at(ip, sp, bp);
         assert_eq!(ended(start, &mut memory), (1, StackEnd::Broken), "{bp:#x}");
     }
     let narrow = UserRegisters {
@@ -426,7 +418,7 @@ fn user_stacks_that_make_no_sense_are_marked() {
     memory.set(0x40_2008, &[0]);
     assert_eq!(ended(start, &mut memory), (2, StackEnd::Broken));
     // A frame that is its own caller.
-    memory.set(start.bp, &[start.bp]);
+    memory.set(sp + 0x20, &[sp + 0x20]);
     assert_eq!(ended(start, &mut memory), (2, StackEnd::Broken));
 }
 
