@@ -1,17 +1,24 @@
 //! Names of a guest whose image lacks a symbol, or has one with an unusual name.
 
+use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use kvmprof_demo_guest::symbol;
-use kvmprof_tests::{Boot, Guest, on_kvm, recorded_with_frames, run, until, write_kernel};
+use kvmprof_tests::{Boot, Guest, on_kvm, recorded_with_frames, run, until};
 
-/// Records the demo guest, whose image objcopy(1) has changed with `options`. Returns the names of the code of the function `weave`, by
-/// the recording.
-fn names_of_weave(folder: &Path, options: &[&str]) -> Vec<String> {
-    let image = write_kernel(Boot::Demo, folder);
-    let status = Command::new("objcopy").args(options).arg(&image).status();
-    assert!(status.unwrap().success());
+/// Another name for the function `weave`, as long in bytes.
+const RENAMED: &str = "w\u{f6}ve";
+
+/// Where `part` is in `bytes`.
+fn position(bytes: &[u8], part: &[u8]) -> usize {
+    let mut windows = bytes.windows(part.len());
+    windows.position(|window| window == part).unwrap()
+}
+
+/// Records the demo guest, with the image `elf`. Returns the names of the code of the function `weave`, by the recording.
+fn names_of_weave(folder: &Path, elf: &[u8]) -> Vec<String> {
+    let image = folder.join("image");
+    fs::write(&image, elf).unwrap();
     let path = folder.join("recording");
     let record = ["--hz", "1000", "--record", path.to_str().unwrap()];
     let mut guest = Guest::start_kernel(Boot::Demo, &image, record);
@@ -37,7 +44,7 @@ fn names_of_weave(folder: &Path, options: &[&str]) -> Vec<String> {
         let innermost = stack.rsplit(';').next().unwrap();
         let hexadecimal = innermost.strip_prefix("0x");
         let address = hexadecimal.and_then(|text| u64::from_str_radix(text, 16).ok());
-        let is_named = ["weave", "gr\u{f6}\u{df}e"].contains(&innermost);
+        let is_named = ["weave", RENAMED].contains(&innermost);
         if is_named || address.is_some_and(is_in_weave) {
             names.push(innermost.to_owned());
             counted += count.parse::<u64>().unwrap();
@@ -51,24 +58,27 @@ fn names_of_weave(folder: &Path, options: &[&str]) -> Vec<String> {
 #[test]
 fn code_whose_symbol_was_removed_is_named_after_no_other_function() {
     on_kvm(|| {
+        let mut elf = Boot::Demo.image().elf().to_vec();
+        let weave = symbol("weave").unwrap();
+        // An Elf64_Sym has its section's number before its value and its size. 0 is none.
+        let value = [weave.address.to_le_bytes(), weave.size.to_le_bytes()].concat();
+        let at = position(&elf, &value);
+        elf[at - 2..at].fill(0);
         let folder = tempfile::tempdir().unwrap();
-        let names = names_of_weave(folder.path(), &["--strip-symbol=weave"]);
-        assert!(
-            names.iter().all(|name| name.starts_with("0x6000")),
-            "{names:?}"
-        );
+        let names = names_of_weave(folder.path(), &elf);
+        let are_numbers = names.iter().all(|name| name.starts_with("0x6000"));
+        assert!(are_numbers, "{names:?}");
     });
 }
 
 #[test]
 fn a_name_may_have_letters_of_any_language() {
     on_kvm(|| {
+        let mut elf = Boot::Demo.image().elf().to_vec();
+        let at = position(&elf, b"\0weave\0");
+        elf[at + 1..at + 6].copy_from_slice(RENAMED.as_bytes());
         let folder = tempfile::tempdir().unwrap();
-        let options = ["--redefine-sym", "weave=gr\u{f6}\u{df}e"];
-        let names = names_of_weave(folder.path(), &options);
-        assert!(
-            names.iter().all(|name| name == "gr\u{f6}\u{df}e"),
-            "{names:?}"
-        );
+        let names = names_of_weave(folder.path(), &elf);
+        assert!(names.iter().all(|name| name == RENAMED), "{names:?}");
     });
 }

@@ -255,6 +255,9 @@ impl Modules {
             since,
             unchanged: self.unchanged.load(Ordering::Relaxed).min(since),
         });
+        // That is the first time at which the new list was found.
+        self.unchanged
+            .fetch_max(since.unwrap_or(0), Ordering::Relaxed);
         let gone = change.and_then(|change| Entry::gone(before.gone_from(&loaded), change));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let new = new.iter().map(|module| Entry::new(module, change));
