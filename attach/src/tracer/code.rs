@@ -1,4 +1,4 @@
-//! Instructions of a process's own code, which its threads execute to do system calls for the tracer.
+//! The instructions of a process's own code with which its threads enter system calls for the tracer.
 
 use std::fs;
 use std::io::{self, Read};
@@ -10,8 +10,6 @@ use memchr::memmem;
 
 use super::memory;
 
-/// `syscall; ret`: the end of each function of a C library that can't fail, such as getpid(2).
-const SYSTEM_CALL: &[u8] = b"\x0f\x05\xc3";
 /// `mov $15, %rax; syscall`: rt_sigreturn(2). The C library makes signal handlers return to these instructions.
 const SIGNAL_RETURN: &[u8] = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05";
 /// Maximum number of bytes of a process's code that are searched.
@@ -43,11 +41,9 @@ pub enum CodeError {
     },
 }
 
-/// The addresses of the instructions in a process.
+/// The address of the instructions in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadCode {
-    /// A `syscall` that a `ret` follows.
-    pub(super) system_call: u64,
     /// The instructions that do rt_sigreturn(2).
     pub(super) signal_return: u64,
 }
@@ -64,7 +60,6 @@ impl ThreadCode {
             .and_then(|file| file.take(MAX_MAPS).read_to_end(&mut maps))
             .map_err(unreadable)?;
         let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable)?;
-        let (mut system_call, mut signal_return) = (None, None);
         let mut left = MAX_CODE;
         for range in executable(&maps) {
             let length = range.end - range.start;
@@ -77,34 +72,26 @@ impl ThreadCode {
             if memory.read_exact_at(&mut code, range.start).is_err() {
                 continue;
             }
-            let find = |instructions| {
-                let offset = memmem::find(&code, instructions)?;
-                range.start.checked_add(offset as u64)
-            };
-            system_call = system_call.or_else(|| find(SYSTEM_CALL));
-            signal_return = signal_return.or_else(|| find(SIGNAL_RETURN));
-            if let (Some(system_call), Some(signal_return)) = (system_call, signal_return) {
-                return Ok(Self {
-                    system_call,
-                    signal_return,
-                });
+            let offset = memmem::find(&code, SIGNAL_RETURN);
+            if let Some(signal_return) =
+                offset.and_then(|offset| range.start.checked_add(offset as u64))
+            {
+                return Ok(Self { signal_return });
             }
         }
         Err(CodeError::Missing { pid })
     }
 
-    /// Whether the program that thread `tid` executes has the instructions at these addresses. This takes about 2 us.
+    /// The address behind their `syscall`.
+    pub(super) fn behind(&self) -> u64 {
+        self.signal_return.wrapping_add(SIGNAL_RETURN.len() as u64)
+    }
+
+    /// Whether the program that thread `tid` executes has the instructions at this address. This takes about 2 us.
     pub(super) fn is_there(&self, tid: pid_t) -> bool {
-        let mut system_call = [0; SYSTEM_CALL.len()];
         let mut signal_return = [0; SIGNAL_RETURN.len()];
-        let read = memory::read(
-            tid,
-            [
-                (self.system_call, &mut system_call),
-                (self.signal_return, &mut signal_return),
-            ],
-        );
-        read.is_ok() && system_call == *SYSTEM_CALL && signal_return == *SIGNAL_RETURN
+        let read = memory::read(tid, [(self.signal_return, &mut signal_return)]);
+        read.is_ok() && signal_return == *SIGNAL_RETURN
     }
 }
 
@@ -135,25 +122,10 @@ mod tests {
             .read_exact_at(&mut bytes, code.signal_return)
             .unwrap();
         assert_eq!(bytes, SIGNAL_RETURN);
-        memory.read_exact_at(&mut bytes, code.system_call).unwrap();
-        assert_eq!(bytes[..3], *SYSTEM_CALL);
         assert!(code.is_there(pid));
-        for other in [
-            ThreadCode {
-                system_call: code.system_call + 1,
-                ..code
-            },
-            ThreadCode {
-                signal_return: code.signal_return + 1,
-                ..code
-            },
-            // Nothing is mapped there.
-            ThreadCode {
-                signal_return: 8,
-                ..code
-            },
-        ] {
-            assert!(!other.is_there(pid));
+        // Nothing is mapped at 8.
+        for signal_return in [code.signal_return + 1, 8] {
+            assert!(!ThreadCode { signal_return }.is_there(pid));
         }
     }
 

@@ -1,8 +1,8 @@
 //! A return frame, which restores a thread's registers if this process can't restore them.
 //!
 //! It is the frame of a signal handler (`struct rt_sigframe`, `arch/x86/include/asm/sigframe.h`), written below the thread's
-//! stack. The thread is sent to `syscall; ret` with its stack pointer at the frame's start. It does the system call, returns to the
-//! code that does rt_sigreturn(2), and then has all its registers back.
+//! stack. The thread is sent to the code that does rt_sigreturn(2), with its stack pointer where a handler leaves it, and then has all its
+//! registers and signals back.
 
 use std::sync::LazyLock;
 
@@ -37,7 +37,7 @@ const TILES: u32 = 18;
 /// A frame, and the room beside it for the results of system calls.
 #[derive(Debug)]
 pub struct ReturnFrame {
-    /// The address that `bytes` are written to, which is the stack pointer for the system calls.
+    /// The address that `bytes` are written to. They begin with a return address, which a handler takes off the stack.
     pub address: u64,
     /// The frame.
     pub bytes: Vec<u8>,

@@ -12,6 +12,27 @@ const NT_X86_XSTATE: usize = 0x202;
 const NT_PRFPREG: usize = 2;
 /// Maximum size of the extended registers, in bytes: more than those of any processor need.
 const MAX_EXTENDED: usize = 64 << 10;
+/// `PTRACE_SYSCALL_INFO_ENTRY` and `PTRACE_SYSCALL_INFO_EXIT` (`include/uapi/linux/ptrace.h`).
+const ENTRY: u8 = 1;
+const EXIT: u8 = 2;
+
+/// A stop of a thread at a system call (`struct ptrace_syscall_info`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SystemCall {
+    /// The thread's instruction pointer and stack pointer.
+    pub instruction: u64,
+    pub stack: u64,
+    pub side: Side,
+}
+
+/// On which side of the system call the thread stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It enters the call of this number, which hasn't been done yet, and which no filter has seen.
+    Entry(u64),
+    /// It returns from the call with this result.
+    Exit(i64),
+}
 
 /// A thread that this thread traces.
 ///
@@ -22,22 +43,35 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Begins to trace thread `tid`, which continues to run.
+    /// Begins to trace thread `tid`, which continues to run. Its stops at system calls differ from signals.
     ///
     /// # Errors
     /// PTRACE_SEIZE fails: with EPERM, or with ESRCH if there is no such thread.
-    pub fn seize(tid: pid_t, options: c_uint) -> io::Result<Self> {
+    pub fn seize(tid: pid_t) -> io::Result<Self> {
         // SAFETY: PTRACE_SEIZE takes no address, and its options as a number.
         let result = unsafe {
             libc::ptrace(
                 libc::PTRACE_SEIZE,
                 tid,
                 ptr::null_mut::<c_void>(),
-                options as usize as *mut c_void,
+                libc::PTRACE_O_TRACESYSGOOD as usize as *mut c_void,
             )
         };
         check(result)?;
         Ok(Self { tid })
+    }
+
+    /// Whether a stopped thread's seccomp filters don't see its system calls.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN, or if this thread has a filter; EINVAL if the kernel can't suspend filters.
+    pub fn suspend_filters(&self, suspended: bool) -> io::Result<()> {
+        let suspended = match suspended {
+            true => libc::PTRACE_O_SUSPEND_SECCOMP,
+            false => 0,
+        };
+        let options = libc::PTRACE_O_TRACESYSGOOD | suspended;
+        self.request(libc::PTRACE_SETOPTIONS, options.unsigned_abs())
     }
 
     /// Interrupts the thread, which stops soon after.
@@ -157,6 +191,89 @@ impl Traced {
         };
         check(result)?;
         Ok(set)
+    }
+
+    /// Sets the signals that a stopped thread has blocked. SIGKILL and SIGSTOP can't be blocked.
+    pub fn set_blocked_signals(&self, mut set: u64) -> io::Result<()> {
+        // SAFETY: PTRACE_SETSIGMASK reads the 8 bytes of a kernel's signal set.
+        let result = unsafe {
+            libc::ptrace(
+                libc::PTRACE_SETSIGMASK,
+                self.tid,
+                size_of::<u64>() as *mut c_void,
+                (&raw mut set).cast::<c_void>(),
+            )
+        };
+        check(result)
+    }
+
+    /// Whether the signal that a stopped thread is about to get was sent by a process, and not made by the kernel for what the thread did.
+    pub fn is_signal_sent(&self) -> io::Result<bool> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        // SAFETY: PTRACE_GETSIGINFO writes a siginfo_t to its last argument.
+        let result = unsafe {
+            libc::ptrace(
+                libc::PTRACE_GETSIGINFO,
+                self.tid,
+                ptr::null_mut::<c_void>(),
+                info.as_mut_ptr().cast::<c_void>(),
+            )
+        };
+        check(result)?;
+        // SAFETY: it was written. Codes of processes are 0 or negative (sigaction(2)).
+        Ok(unsafe { info.assume_init() }.si_code <= 0)
+    }
+
+    /// At which system call a thread has stopped; `None` if it has stopped elsewhere.
+    pub fn system_call(&self) -> io::Result<Option<SystemCall>> {
+        let mut info = MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
+        // SAFETY: PTRACE_GET_SYSCALL_INFO writes a ptrace_syscall_info of at most this size to its last argument.
+        let result = unsafe {
+            libc::ptrace(
+                libc::PTRACE_GET_SYSCALL_INFO,
+                self.tid,
+                size_of::<libc::ptrace_syscall_info>() as *mut c_void,
+                info.as_mut_ptr().cast::<c_void>(),
+            )
+        };
+        check(result)?;
+        // SAFETY: it consists of numbers, which were zeroed or written.
+        let info = unsafe { info.assume_init() };
+        // SAFETY: all parts of the union consist of numbers, which were zeroed or written.
+        let side = unsafe {
+            match info.op {
+                ENTRY => Side::Entry(info.u.entry.nr),
+                EXIT => Side::Exit(info.u.exit.sval),
+                _ => return Ok(None),
+            }
+        };
+        Ok(Some(SystemCall {
+            instruction: info.instruction_pointer,
+            stack: info.stack_pointer,
+            side,
+        }))
+    }
+
+    /// The address of a stopped thread's `struct rseq` (rseq(2)); `None` if it has none.
+    pub fn rseq(&self) -> io::Result<Option<u64>> {
+        let mut found = MaybeUninit::<libc::ptrace_rseq_configuration>::zeroed();
+        // SAFETY: PTRACE_GET_RSEQ_CONFIGURATION writes a ptrace_rseq_configuration of at most this size to its last argument.
+        let result = unsafe {
+            libc::ptrace(
+                libc::PTRACE_GET_RSEQ_CONFIGURATION,
+                self.tid,
+                size_of::<libc::ptrace_rseq_configuration>() as *mut c_void,
+                found.as_mut_ptr().cast::<c_void>(),
+            )
+        };
+        match check(result) {
+            // A kernel without restartable sequences doesn't know the request.
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => return Ok(None),
+            other => other?,
+        }
+        // SAFETY: it consists of numbers, which were zeroed or written.
+        let address = unsafe { found.assume_init() }.rseq_abi_pointer;
+        Ok((address != 0).then_some(address))
     }
 
     fn request(&self, request: c_uint, data: c_uint) -> io::Result<()> {

@@ -1,5 +1,8 @@
 //! A thread of another process that is killed while it is stopped. The process is this test program, started again.
 
+mod filtered;
+mod sequence;
+
 use std::env;
 use std::fs;
 use std::hint::spin_loop;
@@ -9,52 +12,102 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 
+use kvmprof_introspection::bytes::u64_at;
+
 use super::*;
 
 /// Set in the process that is traced.
 const IS_TRACED: &str = "KVMPROF_TEST_TRACED";
-/// What its line with the thread's id begins with.
+/// What its line with the thread's id, and the address of what the thread tells, begins with.
 const MARK: &str = "thread ";
+
+/// The process has no vCPU: KVM isn't asked, but the system calls are done.
+const NO_DESCRIPTOR: i32 = i32::MAX;
+
+/// Whether this is the process that a test has started to run the test function `name`; `None` in the tests themselves. This is what it is to do.
+fn is_started() -> Option<String> {
+    env::var(IS_TRACED).ok()
+}
+
+/// Tells which thread is to be traced, and the address of what it tells.
+fn tell(thread: i32, told: u64) {
+    println!("\n{MARK}{thread} {told}");
+}
+
+fn own_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
 
 /// The process: one of its threads spins, and another one executes another program once it is told to.
 #[test]
 fn the_process() {
-    if env::var_os(IS_TRACED).is_none() {
+    if is_started().is_none() {
         return;
     }
     let (sender, received) = channel();
     thread::spawn(move || {
-        sender.send(rustix::thread::gettid()).unwrap();
+        sender.send(own_thread()).unwrap();
         loop {
             spin_loop();
         }
     });
-    println!("\n{MARK}{}", received.recv().unwrap());
+    tell(received.recv().unwrap(), 0);
     stdin().read_line(&mut String::new()).unwrap();
     panic!("{}", Command::new("cat").exec());
 }
 
-/// The process, and its thread that spins.
+/// This test program, started again, and its thread that is traced.
 struct OtherProcess {
     child: Child,
     thread: i32,
+    /// The address of what the thread tells.
+    told: u64,
 }
 
 impl OtherProcess {
     fn start() -> Self {
+        Self::begin("the_process", "1")
+    }
+
+    /// The process that runs the test function `name`, which is to do `what`.
+    fn begin(name: &str, what: &str) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--nocapture", "--exact", "tracer::tests::the_process"])
-            .env(IS_TRACED, "1")
+            .args(["--nocapture", "--exact"])
+            .arg(format!("tracer::tests::{name}"))
+            .env(IS_TRACED, what)
+            // The C library's own registration would prevent the test's.
+            .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let thread = lines.find_map(|line| line.unwrap().strip_prefix(MARK)?.parse().ok());
+        let told = lines.find_map(|line| {
+            let line = line.unwrap();
+            let (thread, told) = line.strip_prefix(MARK)?.split_once(' ')?;
+            Some((thread.parse().ok()?, told.parse().ok()?))
+        });
+        let (thread, told) = told.unwrap();
         Self {
             child,
-            thread: thread.unwrap(),
+            thread,
+            told,
         }
+    }
+
+    /// What the thread tells now.
+    fn told<const NUMBERS: usize>(&self) -> [u64; NUMBERS] {
+        let mut bytes = vec![0; NUMBERS * 8];
+        memory::read(self.thread, [(self.told, &mut bytes)]).unwrap();
+        std::array::from_fn(|index| u64_at(&bytes, 8 * index).unwrap())
+    }
+
+    /// The value of the line `name` of the thread's status.
+    fn status(&self, name: &str) -> String {
+        let path = format!("/proc/{}/task/{}/status", self.pid(), self.thread);
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().trim().to_owned()
     }
 
     fn pid(&self) -> i32 {
@@ -63,8 +116,7 @@ impl OtherProcess {
 
     fn vcpu(&self) -> TracedVcpu {
         let code = ThreadCode::find(self.pid()).unwrap();
-        // No look here asks for the registers of a vCPU.
-        TracedVcpu::new(self.pid(), self.thread, -1, code)
+        TracedVcpu::new(self.pid(), self.thread, NO_DESCRIPTOR, code)
     }
 
     /// Makes the process execute the other program, and waits until this has killed the thread.

@@ -10,7 +10,8 @@ use super::TraceError;
 use super::code::ThreadCode;
 use super::frame::ReturnFrame;
 use super::memory;
-use super::ptrace::Traced;
+use super::moved::Moved;
+use super::ptrace::{Side, SystemCall, Traced};
 
 /// How long this thread looks without a pause at a thread that hasn't stopped yet, and the pause between later looks.
 const SPIN: Duration = Duration::from_micros(50);
@@ -19,12 +20,25 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread may take to stop. A thread that waits for a disk, or is frozen, takes longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
 /// Maximum time until a thread stops for the wanted reason, such as the end of one system call. This includes all stops before: one for
-/// each signal that the thread gets meanwhile, and two for each system call of the signals' handlers.
+/// each signal that the thread gets meanwhile.
 pub const MAX_STOP: Duration = Duration::from_millis(500);
 /// CS in 64-bit code: of Linux, and of Linux on Xen without hardware virtualization (`FLAT_USER_CS64`).
 const CODE_64_BIT: [u64; 2] = [0x33, 0xe033];
 /// Bytes that system calls may write for their caller.
 pub const ROOM: u64 = 1024;
+/// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which aren't blocked: the kernel would take the handler of a blocked one away from the process
+/// if the thread caused it.
+const SYNCHRONOUS: u64 = signal_bit(libc::SIGILL)
+    | signal_bit(libc::SIGTRAP)
+    | signal_bit(libc::SIGBUS)
+    | signal_bit(libc::SIGFPE)
+    | signal_bit(libc::SIGSEGV)
+    | signal_bit(libc::SIGSYS);
+/// Offset of `rseq_cs` in `struct rseq`, and of `start_ip` and `post_commit_offset` in the `struct rseq_cs` that it points to
+/// (`include/uapi/linux/rseq.h`).
+const RSEQ_SEQUENCE: u64 = 8;
+const SEQUENCE_START: u64 = 8;
+const SEQUENCE_LENGTH: u64 = 16;
 
 /// `PTRACE_EVENT_STOP << 16` and the bit of PTRACE_O_TRACESYSGOOD (ptrace(2)).
 const EVENT_STOP: c_int = 128;
@@ -32,6 +46,11 @@ const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
 /// The result, inside the kernel, of a system call that is to be restarted (`include/linux/errno.h`).
 const ERESTARTSYS: i64 = 512;
 const ERESTART_RESTARTBLOCK: i64 = 516;
+
+/// A signal in a set of signals.
+const fn signal_bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
 
 /// Why a traced thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,19 +117,27 @@ pub struct StoppedThread<'a> {
     tid: pid_t,
     code: ThreadCode,
     registers: user_regs_struct,
-    /// The frame that restores its registers without this process, once the thread has been sent to a system call.
-    frame: Option<ReturnFrame>,
+    suspends_filters: bool,
+    /// Set once the thread has been moved to do system calls.
+    moved: Option<Moved>,
 }
 
 impl<'a> StoppedThread<'a> {
-    /// Thread `tid`, which `traced` has just seen stop. Its process had this `code`.
-    pub fn new(traced: &'a Traced, tid: pid_t, code: ThreadCode) -> Result<Self, TraceError> {
+    /// Thread `tid`, which `traced` has just seen stop. Its process had this `code`. With `suspends_filters`, seccomp filters don't see the system
+    /// calls; otherwise the thread must have none.
+    pub fn new(
+        traced: &'a Traced,
+        tid: pid_t,
+        code: ThreadCode,
+        suspends_filters: bool,
+    ) -> Result<Self, TraceError> {
         Ok(Self {
             traced,
             tid,
             code,
             registers: traced.registers().map_err(TraceError::Registers)?,
-            frame: None,
+            suspends_filters,
+            moved: None,
         })
     }
 
@@ -121,6 +148,10 @@ impl<'a> StoppedThread<'a> {
 
     /// Makes the thread do ioctl(2) with `command` on its `descriptor`. The call fills `answer`, which has up to [`ROOM`] bytes.
     ///
+    /// The thread enters rt_sigreturn(2), and at the entry that call becomes the ioctl(2). Only from there to its end are filters suspended, so that
+    /// nothing else that the process has the thread execute meanwhile gets around them. The thread returns to where it enters
+    /// rt_sigreturn(2) again: this restores all that it had, if this process is killed.
+    ///
     /// # Errors
     /// The thread couldn't be made to do it, or the kernel's answer is an error.
     pub fn ioctl(
@@ -129,32 +160,73 @@ impl<'a> StoppedThread<'a> {
         command: u64,
         answer: &mut [u8],
     ) -> Result<(), TraceError> {
-        let (stack, room) = self.lay_frame()?;
+        let (stack, room) = self.move_away()?;
+        let behind = self.code.behind();
+        let entry = SystemCall {
+            instruction: behind,
+            stack,
+            side: Side::Entry(libc::SYS_rt_sigreturn.unsigned_abs()),
+        };
+        if self.next_system_call()? != Some(entry) {
+            return Err(self.abandon());
+        }
         let call = user_regs_struct {
-            rip: self.code.system_call,
+            rip: self.code.signal_return,
             rsp: stack,
-            rax: libc::SYS_ioctl.unsigned_abs(),
-            // The kernel must not restart a system call here.
-            orig_rax: u64::MAX,
+            // As the kernel has it at each entry.
+            rax: i64::from(-libc::ENOSYS).cast_unsigned(),
+            orig_rax: libc::SYS_ioctl.unsigned_abs(),
             rdi: u64::from(descriptor.unsigned_abs()),
             rsi: command,
             rdx: room,
             ..self.registers
         };
-        let result = self.call(&call)?;
+        let result = self.do_call(&call)?;
         if result < 0 {
             return Err(TraceError::Kvm(error_of(result)));
         }
         memory::read(self.tid, [(room, answer)]).map_err(TraceError::Stack)
     }
 
-    /// Writes the frame below its stack, once; returns the stack pointer for system calls, and the room for their answers.
-    fn lay_frame(&mut self) -> Result<(u64, u64), TraceError> {
-        if let Some(frame) = &self.frame {
-            return Ok((frame.address, frame.room));
+    /// Makes the system call whose entry the thread stands at the one of `call`, and returns its result. If the call takes too long, the
+    /// thread is left running.
+    fn do_call(&mut self, call: &user_regs_struct) -> Result<i64, TraceError> {
+        // If this process is killed from here on, filters see the call of these registers, but for that rt_sigreturn(2).
+        let begun = self.suspend_filters(true);
+        if let Err(error) = begun.and_then(|()| self.traced.set_registers(call)) {
+            self.abandon();
+            return Err(TraceError::Registers(error));
+        }
+        let next = self.next_system_call()?;
+        (self.suspend_filters(false)).map_err(TraceError::Registers)?;
+        match next {
+            Some(SystemCall {
+                instruction,
+                stack,
+                side: Side::Exit(result),
+            }) if (instruction, stack) == (call.rip, call.rsp) => Ok(result),
+            _ => Err(self.abandon()),
+        }
+    }
+
+    fn suspend_filters(&self, suspended: bool) -> io::Result<()> {
+        match self.suspends_filters {
+            true => self.traced.suspend_filters(suspended),
+            false => Ok(()),
+        }
+    }
+
+    /// Moves the thread to where it enters rt_sigreturn(2), once, and blocks its signals; returns the stack pointer there, and the room for the
+    /// answers of system calls.
+    fn move_away(&mut self) -> Result<(u64, u64), TraceError> {
+        if let Some(moved) = &self.moved {
+            return Ok((moved.stack, moved.room));
         }
         if !CODE_64_BIT.contains(&self.registers.cs) {
             return Err(TraceError::Not64Bit);
+        }
+        if self.is_in_sequence()? {
+            return Err(TraceError::Restartable);
         }
         // The program that a thread executes can't be another one by then, as long as it stands still.
         if !self.code.is_there(self.tid) {
@@ -162,49 +234,85 @@ impl<'a> StoppedThread<'a> {
         }
         let extended = self.traced.extended_registers();
         let blocked = self.traced.blocked_signals();
+        let blocked = blocked.map_err(TraceError::Registers)?;
         let frame = ReturnFrame::new(
             &resumed(&self.registers),
             extended.map_err(TraceError::Registers)?,
-            blocked.map_err(TraceError::Registers)?,
+            blocked,
             self.code.signal_return,
             ROOM,
         );
         let frame = frame.ok_or(TraceError::Unknown)?;
         memory::write(self.tid, frame.address, &frame.bytes).map_err(TraceError::Stack)?;
-        let places = (frame.address, frame.room);
-        self.frame = Some(frame);
-        Ok(places)
+        // As if a handler had returned.
+        let stack = frame.address + size_of::<u64>() as u64;
+        let moved = user_regs_struct {
+            rip: self.code.signal_return,
+            rsp: stack,
+            // The kernel must not restart a system call here.
+            orig_rax: u64::MAX,
+            ..self.registers
+        };
+        self.moved = Some(Moved {
+            registers: self.registers,
+            blocked,
+            has_filters_suspended: self.suspends_filters,
+            stack,
+            room: frame.room,
+        });
+        // In this order: if this process is killed in between, the frame restores the signals.
+        (self.traced.set_registers(&moved))
+            .and_then(|()| self.traced.set_blocked_signals(blocked | !SYNCHRONOUS))
+            .map_err(TraceError::Registers)?;
+        Ok((stack, frame.room))
     }
 
-    /// Makes the thread do the system call of `call`, and returns the call's result. If the call takes too long, the thread is left running.
-    fn call(&self, call: &user_regs_struct) -> Result<i64, TraceError> {
-        self.traced
-            .set_registers(call)
-            .map_err(TraceError::Registers)?;
-        let behind = call.rip + 2;
-        let mut is_inside = false;
-        self.follow(Traced::proceed_to_system_call, |stop| {
-            if stop == Stop::SystemCall {
-                let registers = self.traced.registers().map_err(TraceError::Registers)?;
-                // Handlers of signals do system calls of their own.
-                let is_ours = registers.rip == behind && registers.rsp == call.rsp;
-                if is_ours && is_inside {
-                    return Ok(Some(registers.rax.cast_signed()));
-                }
-                is_inside = is_ours;
+    /// Whether the thread executes a restartable sequence (rseq(2)). The kernel ends such a sequence when the thread continues, as long as
+    /// the thread stands in it: it must not be moved.
+    fn is_in_sequence(&self) -> Result<bool, TraceError> {
+        let Some(rseq) = self.traced.rseq().map_err(TraceError::Registers)? else {
+            return Ok(false);
+        };
+        let sequence = read_u64(self.tid, rseq.wrapping_add(RSEQ_SEQUENCE))?;
+        if sequence == 0 {
+            return Ok(false);
+        }
+        // A thread that has left a sequence may still have its address.
+        let start = read_u64(self.tid, sequence.wrapping_add(SEQUENCE_START))?;
+        let length = read_u64(self.tid, sequence.wrapping_add(SEQUENCE_LENGTH))?;
+        Ok(self.registers.rip.wrapping_sub(start) < length)
+    }
+
+    /// Lets the thread go on to its next entry to a system call, or return from one.
+    fn next_system_call(&self) -> Result<Option<SystemCall>, TraceError> {
+        self.follow(Traced::proceed_to_system_call, 0, |stop| match stop {
+            Stop::SystemCall => {
+                let call = self.traced.system_call();
+                call.map(Some).map_err(TraceError::Registers)
             }
-            Ok(None)
+            Stop::Signal(signal) if signal != libc::SIGSTOP => Err(TraceError::Signal(signal)),
+            _ => Ok(None),
         })
     }
 
-    /// Lets the thread continue by `proceed` from stop to stop, with its signals, until `see` returns a value for a stop.
+    /// Gives only its signals back to a thread that isn't where it was sent to: its process has it execute something else, which it goes on with.
+    fn abandon(&mut self) -> TraceError {
+        if let Some(moved) = self.moved.take() {
+            // If this fails, the thread has been killed.
+            let _ = self.suspend_filters(false);
+            let _ = self.traced.set_blocked_signals(moved.blocked);
+        }
+        TraceError::OtherProgram
+    }
+
+    /// Lets the thread continue by `proceed` from stop to stop, with `signal` and then its other signals, until `see` returns a value for a stop.
     fn follow<T>(
         &self,
         proceed: impl Fn(&Traced, c_int) -> io::Result<()>,
+        mut signal: c_int,
         mut see: impl FnMut(Stop) -> Result<Option<T>, TraceError>,
     ) -> Result<T, TraceError> {
         let begin = Instant::now();
-        let mut signal = 0;
         loop {
             proceed(self.traced, signal).map_err(TraceError::Wait)?;
             // The thread runs: the next look finds it running or at its next stop.
@@ -225,28 +333,47 @@ impl<'a> StoppedThread<'a> {
         }
     }
 
-    /// Restores the thread's registers, with which it continues once it isn't traced any longer.
-    pub fn restore(self) -> Result<(), TraceError> {
-        if self.frame.is_none() {
+    /// What the thread, which is left running, had before it was moved, if it was.
+    pub fn into_moved(self) -> Option<Moved> {
+        self.moved
+    }
+
+    /// Restores the thread's registers and signals, with which it continues once it isn't traced any longer. `signal` is the one that the thread
+    /// stands at; 0 if there is none.
+    pub fn restore(&mut self, signal: c_int) -> Result<(), TraceError> {
+        let Some(moved) = self.moved.take() else {
             return Ok(());
-        }
-        let set = self.traced.set_registers(&self.registers);
-        set.map_err(TraceError::Registers)?;
-        if is_to_be_restarted(&self.registers) {
-            self.pass_signals()?;
+        };
+        // One that the kernel has made isn't due to what the thread itself did.
+        let is_sent = signal != 0
+            && self
+                .traced
+                .is_signal_sent()
+                .map_err(TraceError::Registers)?;
+        let put_back = moved.put_back(self.traced);
+        put_back.map_err(TraceError::Registers)?;
+        if signal != 0 || is_to_be_restarted(&self.registers) {
+            self.pass_signals(if is_sent { signal } else { 0 })?;
         }
         Ok(())
     }
 
     /// Makes the kernel check for signals, as it did when the thread was stopped: this is where it restarts interrupted system
-    /// calls.
-    fn pass_signals(&self) -> Result<(), TraceError> {
+    /// calls. The thread gets `signal`, if that isn't 0.
+    fn pass_signals(&self, signal: c_int) -> Result<(), TraceError> {
         self.traced.interrupt().map_err(TraceError::Wait)?;
-        self.follow(Traced::proceed, |stop| {
+        self.follow(Traced::proceed, signal, |stop| {
             let is_it = matches!(stop, Stop::Interrupted | Stop::Suspended);
             Ok(is_it.then_some(()))
         })
     }
+}
+
+/// The number of 64 bits at `address` in the memory of thread `tid`.
+fn read_u64(tid: pid_t, address: u64) -> Result<u64, TraceError> {
+    let mut bytes = [0; 8];
+    memory::read(tid, [(address, &mut bytes)]).map_err(TraceError::Sequence)?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Whether the kernel is to restart the system call that the thread was stopped in.

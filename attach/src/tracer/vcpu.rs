@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
-use libc::{c_uint, pid_t};
+use libc::pid_t;
 
 use super::code::ThreadCode;
+use super::moved::{Moved, SlowThread};
 use super::ptrace::Traced;
 use super::thread::{MAX_STOP, Stop, StoppedThread, has_stopped, wait};
 use super::vmm_thread::VmmThread;
@@ -28,16 +29,41 @@ const MAX_ATTEMPTS: u32 = 5;
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// ptrace(2) is refused.
-    #[error(
-        "Thread {tid} can't be traced ({source}): that takes CAP_SYS_PTRACE, and CAP_SYS_ADMIN where the thread has a \
-         seccomp filter"
-    )]
+    #[error("Thread {tid} can't be traced ({source}): that takes CAP_SYS_PTRACE")]
     Refused {
         /// The thread.
         tid: pid_t,
         /// The system's answer.
         source: io::Error,
     },
+    /// The thread has a seccomp filter, which can't be suspended.
+    #[error(
+        "Thread {tid} can't be traced, since its seccomp filter can't be suspended ({source}): that takes CAP_SYS_ADMIN, \
+         and a host kernel with CONFIG_CHECKPOINT_RESTORE"
+    )]
+    Filtered {
+        /// The thread.
+        tid: pid_t,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The thread has a shadow stack, with which no return frame can be made for it.
+    #[error(
+        "Thread {tid} can't be traced, since it has a shadow stack (shstk in x86_Thread_features of /proc/PID/status)"
+    )]
+    ShadowStack {
+        /// The thread.
+        tid: pid_t,
+    },
+    /// The thread executes a restartable sequence.
+    #[error("The thread is in a restartable sequence (rseq(2)), in which it can't be moved")]
+    Restartable,
+    /// What tells whether the thread executes a restartable sequence can't be read.
+    #[error("Whether the thread is in a restartable sequence (rseq(2)) can't be read: {0}")]
+    Sequence(io::Error),
+    /// The thread has got a signal that can't be put off.
+    #[error("The thread has got signal {0} while it was looked at")]
+    Signal(i32),
     /// The thread has ended.
     #[error("The thread has ended")]
     Gone,
@@ -85,7 +111,7 @@ pub enum Look<T> {
 /// A stopped vCPU.
 #[derive(Debug)]
 pub struct State<'a> {
-    thread: StoppedThread<'a>,
+    pub(super) thread: StoppedThread<'a>,
     descriptor: i32,
 }
 
@@ -147,11 +173,12 @@ pub struct TracedVcpu {
     thread: Arc<VmmThread>,
     descriptor: i32,
     code: ThreadCode,
-    /// Whether the thread is traced with its present and later seccomp filters suspended. A process that may not suspend filters traces the
-    /// thread only while it has no filter.
+    /// Whether this process is known to be able to suspend seccomp filters. Otherwise the thread is looked at only while it has no filter.
     suspends_filters: bool,
+    /// Whether the thread is known to have no shadow stack. One can come only by an execve(2).
+    has_no_shadow_stack: bool,
     /// A thread that was interrupted and hasn't stopped yet, or that was killed and whose end hasn't been waited for yet.
-    slow: Option<Traced>,
+    slow: Option<SlowThread>,
 }
 
 impl TracedVcpu {
@@ -164,7 +191,8 @@ impl TracedVcpu {
             thread: Arc::new(VmmThread::new(pid, tid)),
             descriptor,
             code,
-            suspends_filters: true,
+            suspends_filters: false,
+            has_no_shadow_stack: false,
             slow: None,
         }
     }
@@ -177,6 +205,7 @@ impl TracedVcpu {
             descriptor: self.descriptor,
             code: self.code,
             suspends_filters: self.suspends_filters,
+            has_no_shadow_stack: self.has_no_shadow_stack,
             slow: None,
         }
     }
@@ -210,34 +239,70 @@ impl TracedVcpu {
             Look::Busy => return Ok(Look::Busy),
             Look::Gone => return Ok(Look::Gone),
         };
-        let seen = self.see(&traced, see);
+        let (seen, moved) = self.see(&traced, see);
         match &seen {
             Err(TraceError::Gone) => return Ok(Look::Gone),
             Err(TraceError::Slow) => {
-                // The thread is in a signal handler, and the frame restores its registers. A thread that can't be interrupted is ending.
+                // A thread that can't be interrupted is ending.
                 let _ = traced.interrupt();
-                self.slow = Some(traced);
+                self.slow = Some(SlowThread { traced, moved });
             }
             _ => self.release(traced),
         }
         seen.map(Look::Seen)
     }
 
-    /// Calls `see` with the vCPU, whose thread `traced` has stopped, and restores the thread's registers.
+    /// Calls `see` with the vCPU, whose thread `traced` has stopped, and restores the thread's registers and signals. If the thread is
+    /// slow, this also returns what it had before it was moved.
     fn see<T>(
-        &self,
+        &mut self,
         traced: &Traced,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
-    ) -> Result<T, TraceError> {
-        let mut state = State {
-            thread: StoppedThread::new(traced, self.thread.tid, self.code)?,
-            descriptor: self.descriptor,
+    ) -> (Result<T, TraceError>, Option<Moved>) {
+        let stopped = self.check(traced).and_then(|suspends_filters| {
+            StoppedThread::new(traced, self.thread.tid, self.code, suspends_filters)
+        });
+        let mut state = match stopped {
+            Ok(thread) => State {
+                thread,
+                descriptor: self.descriptor,
+            },
+            Err(error) => return (Err(error), None),
         };
-        let seen = see(&mut state);
-        if !matches!(seen, Err(TraceError::Gone | TraceError::Slow)) {
-            state.thread.restore()?;
+        let mut seen = see(&mut state);
+        let signal = match &seen {
+            Err(TraceError::Signal(signal)) => Some(*signal),
+            Err(TraceError::Gone | TraceError::Slow) => None,
+            _ => Some(0),
+        };
+        if let Some(Err(error)) = signal.map(|signal| state.thread.restore(signal)) {
+            seen = Err(error);
         }
-        seen
+        (seen, state.thread.into_moved())
+    }
+
+    /// Checks what the stopped thread must not have to be moved. True if its filters are to be suspended.
+    fn check(&mut self, traced: &Traced) -> Result<bool, TraceError> {
+        let tid = self.thread.tid;
+        let status = || thread_status(self.thread.pid, tid).map_err(TraceError::Wait);
+        if !self.has_no_shadow_stack {
+            if has_shadow_stack(&status()?) {
+                return Err(TraceError::ShadowStack { tid });
+            }
+            self.has_no_shadow_stack = true;
+        }
+        if self.suspends_filters {
+            return Ok(true);
+        }
+        let suspended = traced.suspend_filters(true);
+        match suspended.and_then(|()| traced.suspend_filters(false)) {
+            Ok(()) => self.suspends_filters = true,
+            Err(source) if has_filter(&status()?) => {
+                return Err(TraceError::Filtered { tid, source });
+            }
+            Err(_) => {}
+        }
+        Ok(self.suspends_filters)
     }
 
     /// Ends the tracing of a thread that has stopped.
@@ -247,7 +312,11 @@ impl TracedVcpu {
     /// Meanwhile, PTRACE_SEIZE waits for the execve(2) (`cred_guard_mutex`). So this thread must not seize another one before: neither
     /// would ever end.
     fn release(&mut self, traced: Traced) {
-        self.slow = traced.detach().err();
+        let killed = traced.detach().err();
+        self.slow = killed.map(|traced| SlowThread {
+            traced,
+            moved: None,
+        });
     }
 
     /// Whether a look has stopped waiting for the vCPU's thread, which will still stop.
@@ -263,29 +332,35 @@ impl TracedVcpu {
     /// Lets a slow thread go, if it has stopped by now. Call it every few milliseconds while the thread [is slow](Self::is_slow): otherwise it
     /// would stand still until the next look.
     pub fn let_go(&mut self) {
-        while let Some(traced) = self.slow.take() {
-            // A thread that can't continue has been killed: it ends soon.
-            match has_stopped(&traced) {
-                Ok(Some(Stop::Signal(signal))) => drop(traced.proceed(signal)),
-                Ok(Some(Stop::SystemCall)) => drop(traced.proceed(0)),
-                Ok(Some(Stop::Interrupted | Stop::Suspended)) => return self.release(traced),
+        while let Some(mut slow) = self.slow.take() {
+            match has_stopped(&slow.traced) {
                 Ok(Some(Stop::Gone)) | Err(_) => return,
+                Ok(Some(stop)) => match slow.pass(stop) {
+                    Ok(true) => return self.release(slow.traced),
+                    // A thread that can't continue has been killed: it ends soon.
+                    Ok(false) | Err(_) => {}
+                },
                 Ok(None) => {
-                    self.slow = Some(traced);
+                    self.slow = Some(slow);
                     return;
                 }
             }
-            self.slow = Some(traced);
+            self.slow = Some(slow);
         }
     }
 
     /// Stops the thread.
     fn stop(&mut self) -> Result<Look<Traced>, TraceError> {
-        let traced = match self.slow.take() {
-            Some(traced) => traced,
+        let mut slow = match self.slow.take() {
+            Some(slow) => slow,
             None => match self.interrupt()? {
-                Look::Seen(traced) => traced,
-                other => return Ok(other),
+                Look::Seen(traced) => SlowThread {
+                    traced,
+                    moved: None,
+                },
+                Look::Suspended => return Ok(Look::Suspended),
+                Look::Busy => return Ok(Look::Busy),
+                Look::Gone => return Ok(Look::Gone),
             },
         };
         let begin = Instant::now();
@@ -293,48 +368,43 @@ impl TracedVcpu {
             let stop = match begin.elapsed() {
                 // The thread runs: it has continued from its last stop.
                 long if long >= MAX_STOP => None,
-                _ => wait(&traced)?,
+                _ => wait(&slow.traced)?,
             };
-            // A thread that can't continue has been killed: it ends soon.
-            match stop {
-                Some(Stop::Interrupted) => break,
-                // The end of the tracing leaves it suspended.
-                Some(Stop::Suspended) => {
-                    self.release(traced);
-                    return Ok(Look::Suspended);
-                }
-                Some(Stop::Signal(signal)) => drop(traced.proceed(signal)),
-                Some(Stop::SystemCall) => drop(traced.proceed(0)),
-                Some(Stop::Gone) => return Ok(Look::Gone),
-                None => {
-                    self.slow = Some(traced);
-                    return Err(TraceError::Slow);
-                }
+            let Some(stop) = stop else {
+                self.slow = Some(slow);
+                return Err(TraceError::Slow);
+            };
+            if stop == Stop::Gone {
+                return Ok(Look::Gone);
             }
+            // A thread that can't continue has been killed: it ends soon.
+            let Ok(true) = slow.pass(stop) else {
+                continue;
+            };
+            let traced = slow.traced;
+            // The thread may have ended just before it was traced, and another one may have its id. That thread is not traced any longer.
+            if !self.thread.is_there() {
+                self.release(traced);
+                return Ok(Look::Gone);
+            }
+            // The end of the tracing leaves it suspended.
+            if stop == Stop::Suspended {
+                self.release(traced);
+                return Ok(Look::Suspended);
+            }
+            return Ok(Look::Seen(traced));
         }
-        // The thread may have ended just before it was traced, and another one may have its id. That thread is not traced any longer.
-        if !self.thread.is_there() {
-            self.release(traced);
-            return Ok(Look::Gone);
-        }
-        if !self.suspends_filters && self.has_filter() {
-            // From now on filters are suspended.
-            self.suspends_filters = true;
-            self.release(traced);
-            return Err(self.refused(io::Error::from_raw_os_error(libc::EPERM)));
-        }
-        Ok(Look::Seen(traced))
     }
 
     /// Begins to trace the thread, which stops soon.
-    fn interrupt(&mut self) -> Result<Look<Traced>, TraceError> {
+    fn interrupt(&self) -> Result<Look<Traced>, TraceError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             if !self.thread.is_there() {
                 return Ok(Look::Gone);
             }
-            match Traced::seize(self.thread.tid, self.options()) {
+            match Traced::seize(self.thread.tid) {
                 Ok(traced) => {
                     // A thread that can't be interrupted is ending.
                     let _ = traced.interrupt();
@@ -343,10 +413,6 @@ impl TracedVcpu {
                 Err(error) => match self.explain(error) {
                     // Another tracer may have let it go just before its reason was looked for.
                     Err(_) if attempts < MAX_ATTEMPTS => {}
-                    // Filters can't be suspended without CAP_SYS_ADMIN, or by this kernel.
-                    Err(_) if self.suspends_filters && !self.has_filter() => {
-                        self.suspends_filters = false;
-                    }
                     explained => return explained,
                 },
             }
@@ -364,27 +430,22 @@ impl TracedVcpu {
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
             return Ok(Look::Busy);
         }
-        Err(self.refused(source))
-    }
-
-    fn refused(&self, source: io::Error) -> TraceError {
         let tid = self.thread.tid;
-        TraceError::Refused { tid, source }
+        Err(TraceError::Refused { tid, source })
     }
+}
 
-    fn options(&self) -> c_uint {
-        let suspended = match self.suspends_filters {
-            true => libc::PTRACE_O_SUSPEND_SECCOMP,
-            false => 0,
-        };
-        (libc::PTRACE_O_TRACESYSGOOD | suspended).unsigned_abs()
-    }
+/// Whether a thread with this status has a seccomp filter, or may have one.
+fn has_filter(status: &str) -> bool {
+    field(status, "Seccomp:").is_none_or(|mode| mode != "0")
+}
 
-    /// Whether the thread has a seccomp filter.
-    fn has_filter(&self) -> bool {
-        let status = thread_status(self.thread.pid, self.thread.tid).unwrap_or_default();
-        field(&status, "Seccomp:").is_some_and(|mode| mode != "0")
-    }
+/// Whether a thread with this status has a shadow stack (`arch/x86/kernel/cpu/proc.c`). Kernels that can give it one tell so.
+fn has_shadow_stack(status: &str) -> bool {
+    let features = field(status, "x86_Thread_features:").unwrap_or_default();
+    features
+        .split_whitespace()
+        .any(|feature| feature == "shstk")
 }
 
 fn thread_status(pid: pid_t, tid: pid_t) -> io::Result<String> {
@@ -396,4 +457,33 @@ fn thread_status(pid: pid_t, tid: pid_t) -> io::Result<String> {
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let value = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(value.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of a kernel with shadow stacks, of one thread with one and of one without.
+    #[test]
+    fn a_shadow_stack_and_a_filter_are_seen_in_the_status() {
+        let status = |seccomp, features| {
+            format!(
+                "Name:\tvcpu\nNoNewPrivs:\t1\nSeccomp:\t{seccomp}\nSeccomp_filters:\t0\n\
+                 x86_Thread_features:\t{features}\nx86_Thread_features_locked:\tshstk wrss \n"
+            )
+        };
+        for features in ["shstk ", "wrss shstk "] {
+            assert!(has_shadow_stack(&status(0, features)), "{features}");
+        }
+        for features in ["", "wrss "] {
+            assert!(!has_shadow_stack(&status(0, features)), "{features}");
+        }
+        // An older kernel.
+        assert!(!has_shadow_stack("Seccomp:\t0\n"));
+        assert!(
+            has_filter(&status(1, "")) && has_filter(&status(2, "")) && !has_filter(&status(0, ""))
+        );
+        // A thread that is gone, or a kernel that doesn't tell.
+        assert!(has_filter(""));
+    }
 }

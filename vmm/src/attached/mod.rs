@@ -274,13 +274,14 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        return match first.look(|vcpu| vcpu.registers()) {
-            Ok(Look::Gone) => Err(AttachError::Ended(pid).into()),
-            Ok(_) => Ok(()),
-            // The host may be busy.
-            Err(TraceError::Slow) if tries < MAX_TRIES => continue,
-            Err(source) => Err(AttachedError::Trace { pid, source }),
-        };
+        match first.look(|vcpu| vcpu.registers()) {
+            Ok(Look::Gone) => return Err(AttachError::Ended(pid).into()),
+            Ok(_) => return Ok(()),
+            // The host may be busy, or the thread at a moment at which it can't be moved.
+            Err(TraceError::Slow | TraceError::Restartable | TraceError::Signal(_))
+                if tries < MAX_TRIES => {}
+            Err(source) => return Err(AttachedError::Trace { pid, source }),
+        }
     }
 }
 

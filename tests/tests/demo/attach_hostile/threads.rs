@@ -23,16 +23,35 @@ fn a_vmm_whose_main_thread_is_a_vcpu_executes_another_program() {
     });
 }
 
-/// A handler of a signal that comes while the thread does what kvmprof has it do can take for ever: that isn't waited for.
+/// A signal that comes while the thread does what kvmprof has it do waits until the thread has its own registers back: no handler ever runs with others.
 #[test]
-fn a_signals_handler_may_not_come_back() {
+fn a_signals_handler_sees_nothing_of_a_look() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let (mut vmm, attached) = sampled(capture);
+            vmm.tell("pry");
+            attached.until_ticks(1000);
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+            // Each signal has come, and no handler has seen anything.
+            vmm.tell("pried");
+            assert!(vmm.is_running() && !vmm.is_traced());
+        }
+    });
+}
+
+/// KVM tells nothing of a vCPU that another thread runs: kvmprof stops waiting for it. When KVM answers at last, the thread goes on as if nothing
+/// had happened.
+#[test]
+fn another_thread_may_run_the_vcpu() {
     on_kvm(|| {
         let (mut vmm, attached) = sampled("ptrace");
-        vmm.tell("nap");
-        // From inside of the handler.
-        attached.until_sampled(200);
-        let (ran, samples) = attached.stop();
-        assert_eq!(ran.stderr, "");
+        vmm.tell("main-thread");
+        // Longer than kvmprof waits.
+        vmm.tell("kick-main 300");
+        vmm.tell("work 5");
+        let (_, samples) = attached.stop();
         check_samples(&samples);
         assert!(vmm.is_running() && !vmm.is_traced());
     });

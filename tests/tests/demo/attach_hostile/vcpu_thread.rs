@@ -16,6 +16,7 @@ use kvm_ioctls::VcpuFd;
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: libc::Ioctl = 0xae80;
 const KVM_GET_REGS: i64 = 0x8090_ae81;
+const KVM_GET_SREGS: i64 = 0x8138_ae83;
 /// `REG_RSI` (`sys/ucontext.h`).
 const RSI: usize = 9;
 
@@ -89,21 +90,16 @@ fn work(rounds: u64) {
     writer.join().unwrap();
 }
 
-/// Naps that were taken.
-pub static NAPS: AtomicU64 = AtomicU64::new(0);
+/// How often a handler has run in the place of what only kvmprof has the thread do.
+pub static SEEN: AtomicU64 = AtomicU64::new(0);
 
-pub extern "C" fn take_naps(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+pub extern "C" fn pry(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler of this kind the interrupted registers.
     let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    if registers[RSI] != KVM_GET_REGS {
-        return;
+    if [KVM_GET_REGS, KVM_GET_SREGS].contains(&registers[RSI]) {
+        SEEN.fetch_add(1, Ordering::SeqCst);
     }
-    loop {
-        NAPS.fetch_add(1, Ordering::SeqCst);
-        // By libc, as above.
-        // SAFETY: it waits for nothing else, and nothing is written.
-        unsafe { libc::poll(std::ptr::null_mut(), 0, 100) };
-    }
+    count_signal(signal);
 }
 
 /// The vCPU that the main thread runs, and how often that has returned.

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -26,8 +26,8 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::memory::Memory;
 use super::vcpu_thread::{
-    ERRORS, NAPS, Order, RUNS, SIGNALS, WORK_BEGINS, WORKED, count_signal, duplicate, make_pipe,
-    run, run_handed_over, take_naps,
+    ERRORS, Order, RUNS, SEEN, SIGNALS, WORK_BEGINS, WORKED, count_signal, duplicate, make_pipe,
+    pry, run, run_handed_over,
 };
 
 /// Set in the process that is the VMM.
@@ -38,6 +38,9 @@ const MARK: &str = "says: ";
 pub const REPLACED: u64 = IMAGE - TASKS;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
+
+/// Whether signals are to come again and again.
+static PRIES: AtomicBool = AtomicBool::new(false);
 
 /// What another process says to the test.
 pub type Answers = Box<dyn Iterator<Item = String>>;
@@ -176,6 +179,18 @@ fn image() -> Vec<u8> {
     bytes
 }
 
+/// Ends KVM_RUN in the main thread for a moment, again and again.
+fn kick_main(pause: Duration) {
+    let main = std::process::id();
+    thread::spawn(move || {
+        loop {
+            // SAFETY: a process's main thread has its number; the signal has a handler.
+            unsafe { libc::syscall(libc::SYS_tgkill, main, main, libc::SIGUSR1) };
+            thread::sleep(pause);
+        }
+    });
+}
+
 struct Host {
     vm: Option<VmFd>,
     memory: Memory,
@@ -264,7 +279,13 @@ impl Host {
             "copy" => self.copy(number(1)),
             "block" => self.order(Order::Block(make_pipe(words[1]))),
             "unblock" => drop(File::create(words[1]).unwrap()),
-            "nap" => self.nap(),
+            "kick-main" => kick_main(Duration::from_millis(number(1))),
+            "pry" => self.pry(),
+            "pried" => {
+                PRIES.store(false, Ordering::SeqCst);
+                assert_eq!(SEEN.load(Ordering::SeqCst), 0);
+                assert!(SIGNALS.load(Ordering::SeqCst) > 100);
+            }
             "other-cpu" => self.become_other_cpu(),
             "work" => self.work(number(1)),
             "filter" => self.order(Order::Filter),
@@ -311,22 +332,25 @@ impl Host {
         assert_eq!(SIGNALS.load(Ordering::SeqCst), rounds);
     }
 
-    /// Sends the vCPU's thread a signal again and again, until one comes while it asks KVM for registers, which only kvmprof has it do. Its
-    /// handler takes naps from then on.
-    fn nap(&self) {
+    /// Sends the vCPU's thread a signal again and again, whose handler looks for registers of what only kvmprof has the thread do.
+    fn pry(&self) {
         // SAFETY: 0 is a value of this structure, whose fields are set; the handler only calls what handlers may call.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
-            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = take_naps;
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = pry;
             action.sa_sigaction = handler as libc::sighandler_t;
             action.sa_flags = libc::SA_SIGINFO;
             libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
         }
-        while NAPS.load(Ordering::SeqCst) == 0 {
-            // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
-            unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR2) };
-            thread::sleep(Duration::from_micros(200));
-        }
+        PRIES.store(true, Ordering::SeqCst);
+        let thread = self.thread.as_pthread_t();
+        thread::spawn(move || {
+            while PRIES.load(Ordering::SeqCst) {
+                // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
     }
 
     /// The guest's kernel takes the vCPU for its second CPU from now on.

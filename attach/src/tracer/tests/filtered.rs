@@ -1,0 +1,258 @@
+//! A thread with a seccomp filter, whose handlers of signals try to get around it.
+
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::*;
+
+/// Tries to get around the filter, tries that did, rounds of the thread, signals of which each one counts, and the one after them.
+static TOLD: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+const TRIES: usize = 0;
+const ESCAPES: usize = 1;
+const ROUNDS: usize = 2;
+const COUNTED: usize = 3;
+const ENDED: usize = 4;
+/// The system calls that the filter forbids its thread.
+const FORBIDDEN: [i64; 2] = [libc::SYS_socket, libc::SYS_openat];
+/// A signal that the thread has blocked.
+const BLOCKED: i32 = libc::SIGUSR2;
+/// Each of so many signals must come.
+const QUEUED: u64 = 2000;
+
+fn add(index: usize) {
+    TOLD[index].fetch_add(1, Ordering::SeqCst);
+}
+
+extern "C" fn try_to_get_out(_: i32) {
+    // SAFETY: the name ends with a NUL; nothing else is read.
+    let results = unsafe {
+        [
+            libc::syscall(FORBIDDEN[0], libc::AF_INET, libc::SOCK_STREAM, 0),
+            libc::syscall(FORBIDDEN[1], libc::AT_FDCWD, c"/".as_ptr(), libc::O_RDONLY),
+        ]
+    };
+    add(TRIES);
+    for descriptor in results.into_iter().filter(|result| *result >= 0) {
+        add(ESCAPES);
+        // SAFETY: the descriptor is this function's.
+        unsafe { libc::syscall(libc::SYS_close, descriptor) };
+    }
+}
+
+extern "C" fn count(signal: i32) {
+    add(if signal == counted() { COUNTED } else { ENDED });
+}
+
+/// The signal that is counted. The one after it tells that there are no more: the kernel delivers it last.
+fn counted() -> i32 {
+    libc::SIGRTMIN() + 1
+}
+
+/// Forbids the calling thread to do [`FORBIDDEN`] and ioctl(2), which have these actions as results.
+fn contain(forbidden: u32, ioctl: u32) {
+    let instruction = |code: u32, jt, jf, k| libc::sock_filter {
+        code: u16::try_from(code).unwrap(),
+        jt,
+        jf,
+        k,
+    };
+    let is = |number, jt, jf| {
+        let number = u32::try_from(number).unwrap();
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, number)
+    };
+    let result = |value| instruction(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+    let mut filter = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        is(FORBIDDEN[0], 3, 0),
+        is(FORBIDDEN[1], 2, 0),
+        is(libc::SYS_ioctl, 2, 0),
+        result(libc::SECCOMP_RET_ALLOW),
+        result(forbidden),
+        result(ioctl),
+    ];
+    let program = libc::sock_fprog {
+        len: 7,
+        filter: filter.as_mut_ptr(),
+    };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program's instructions are alive, and are as many as it says.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0),
+        ]
+    };
+    assert_eq!(results, [0, 0]);
+}
+
+/// The process: one thread is contained, and another one sends it signals.
+#[test]
+fn the_process() {
+    let Some(what) = is_started() else {
+        return;
+    };
+    let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs();
+    let (forbidden, ioctl) = match what.as_str() {
+        "deadly" => (libc::SECCOMP_RET_KILL_PROCESS, refusal),
+        "watchful" => (refusal, libc::SECCOMP_RET_KILL_PROCESS),
+        _ => (refusal, refusal),
+    };
+    handle(libc::SIGUSR1, try_to_get_out);
+    handle(counted(), count);
+    handle(counted() + 1, count);
+    let (sender, received) = channel();
+    thread::spawn(move || {
+        // SAFETY: the set is made before it is used.
+        unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, BLOCKED);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        }
+        contain(forbidden, ioctl);
+        sender.send(own_thread()).unwrap();
+        loop {
+            add(ROUNDS);
+        }
+    });
+    let thread = received.recv().unwrap();
+    tell(thread, TOLD.as_ptr() as u64);
+    match what.as_str() {
+        "counting" => {
+            for _ in 0..QUEUED {
+                queue(thread, counted());
+            }
+            queue(thread, counted() + 1);
+            stdin().read_line(&mut String::new()).unwrap();
+        }
+        "quiet" => drop(stdin().read_line(&mut String::new())),
+        _ => loop {
+            let tries = TOLD[TRIES].load(Ordering::SeqCst);
+            send(thread, libc::SIGUSR1);
+            // The thread does something else, too.
+            let spins = 2000 + tries % 7 * 300;
+            (0..spins).for_each(|_| spin_loop());
+        },
+    }
+}
+
+fn handle(signal: i32, handler: extern "C" fn(i32)) {
+    // SAFETY: the handlers only do what handlers may do.
+    unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+}
+
+fn send(thread: i32, signal: i32) -> i64 {
+    let pid = std::process::id();
+    // SAFETY: it only sends a signal.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, signal) }
+}
+
+/// Sends a signal of which each one counts.
+fn queue(thread: i32, signal: i32) {
+    while send(thread, signal) != 0 {
+        // Too many are queued.
+        thread::yield_now();
+    }
+    thread::sleep(Duration::from_micros(50));
+}
+
+/// Looks at the vCPU so often, until its system calls have been done this often. False if filters can't be suspended by this user.
+fn look(vcpu: &mut TracedVcpu, times: u32) -> bool {
+    let mut done = 0;
+    while done < times {
+        match vcpu.look(|vcpu| vcpu.registers().map(drop)) {
+            Err(TraceError::Kvm(error)) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EBADF), "the filter saw it");
+                done += 1;
+            }
+            Err(TraceError::Filtered { .. }) if !rustix::process::geteuid().is_root() => {
+                return false;
+            }
+            // The host is busy.
+            Err(TraceError::Slow) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    true
+}
+
+/// Without a tracer, the process is killed when a handler tries it.
+#[test]
+fn a_filter_kills_a_process_that_tries_to_get_around_it() {
+    let mut process = OtherProcess::begin("filtered::the_process", "deadly");
+    let status = process.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}");
+}
+
+/// A filter that would kill the process for it doesn't see what the tracer has the thread do, and the thread's handlers never run without it.
+#[test]
+fn handlers_do_not_get_around_a_filter_during_looks() {
+    let mut process = OtherProcess::begin("filtered::the_process", "watchful");
+    let mut vcpu = process.vcpu();
+    let blocked = process.status("SigBlk:");
+    let [tries_before, ..] = process.told::<5>();
+    if !look(&mut vcpu, 1000) {
+        return;
+    }
+    let told = process.told::<5>();
+    assert_eq!(told[ESCAPES], 0, "of {} tries", told[TRIES]);
+    assert!(told[TRIES] > tries_before + 100, "{told:?}");
+    // A handler may run just now, which blocks its own signal.
+    let own = 1 << (libc::SIGUSR1 - 1);
+    let set = |hex: &str| u64::from_str_radix(hex, 16).unwrap() & !own;
+    assert_eq!(set(&process.status("SigBlk:")), set(&blocked));
+    assert!(process.child.try_wait().unwrap().is_none());
+}
+
+/// Signals that come while a thread does what the tracer has it do come afterwards, each one.
+#[test]
+fn no_signal_is_lost_during_looks() {
+    let process = OtherProcess::begin("filtered::the_process", "counting");
+    let mut vcpu = process.vcpu();
+    loop {
+        if !look(&mut vcpu, 10) {
+            return;
+        }
+        let told = process.told::<5>();
+        if told[ENDED] == 1 {
+            assert_eq!(told[COUNTED], QUEUED);
+            break;
+        }
+    }
+}
+
+/// The tracer, which is killed: looks at the thread whose process and number it gets, again and again.
+#[test]
+fn the_tracer() {
+    let Some(what) = is_started() else {
+        return;
+    };
+    let (pid, thread) = what.split_once(' ').unwrap();
+    let [pid, thread] = [pid, thread].map(|number| number.parse::<i32>().unwrap());
+    let mut vcpu = TracedVcpu::new(pid, thread, NO_DESCRIPTOR, ThreadCode::find(pid).unwrap());
+    tell(own_thread(), 0);
+    while look(&mut vcpu, 1) {}
+}
+
+/// A thread has its signals back, and goes on, at whatever moment the tracer is killed.
+#[test]
+fn a_killed_tracer_leaves_no_signal_blocked() {
+    let mut process = OtherProcess::begin("filtered::the_process", "quiet");
+    let expected = format!("{:016x}", 1_u64 << (BLOCKED - 1));
+    assert_eq!(process.status("SigBlk:"), expected);
+    let what = format!("{} {}", process.pid(), process.thread);
+    for round in 0..100 {
+        let mut tracer = OtherProcess::begin("filtered::the_tracer", &what);
+        // At another moment each time.
+        thread::sleep(Duration::from_micros(1000 + 37 * round));
+        tracer.child.kill().unwrap();
+        tracer.child.wait().unwrap();
+        assert_eq!(process.status("TracerPid:"), "0");
+        let before = process.told::<5>()[ROUNDS];
+        while process.told::<5>()[ROUNDS] == before {
+            assert!(process.child.try_wait().unwrap().is_none(), "{round}");
+        }
+        assert_eq!(process.status("SigBlk:"), expected, "{round}");
+    }
+}
