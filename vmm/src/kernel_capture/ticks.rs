@@ -16,6 +16,9 @@ pub struct KernelTicks {
     account: RunTimeAccount,
     /// The samples of the host's kernel; `None` if it refuses them, so that ticks are lost.
     capture: Option<Capture>,
+    /// The numbers of samples that were sent, and that were lost, since the other ticks were last accounted for.
+    sampled: u64,
+    lost: u64,
     /// The host's frames at the tick whose sample is the next entry of the ring.
     host_frames: Vec<u64>,
 }
@@ -27,6 +30,8 @@ impl KernelTicks {
             account: RunTimeAccount::new(grid.period(), now, times),
             grid,
             capture,
+            sampled: 0,
+            lost: 0,
             host_frames: Vec::new(),
         }
     }
@@ -57,12 +62,12 @@ impl KernelTicks {
         view: &mut VcpuView<M>,
         sender: &mut TickSender,
     ) -> Result<(), E> {
-        let (mut sampled, mut lost) = (0, 0);
+        let (sampled, lost) = (&mut self.sampled, &mut self.lost);
         let host_frames = &mut self.host_frames;
         if let Some(capture) = &mut self.capture {
             capture.drain(|entry| match entry {
                 Entry::Lost(count) => {
-                    lost += count;
+                    *lost += count;
                     host_frames.clear();
                 }
                 Entry::Host(record) => {
@@ -73,9 +78,9 @@ impl KernelTicks {
                 }
                 Entry::Sample(interrupted, record) => {
                     match reader.sample(view, interrupted, &record, host_frames, sender) {
-                        None => lost += 1,
+                        None => *lost += 1,
                         sample => {
-                            sampled += 1;
+                            *sampled += 1;
                             view.send(sender, ElapsedTicks::default(), sample);
                         }
                     }
@@ -86,6 +91,7 @@ impl KernelTicks {
         let times = times()?;
         let now = monotonic_ns();
         let passed = self.grid.take(now);
+        let [sampled, lost] = [&mut self.sampled, &mut self.lost].map(std::mem::take);
         let elapsed = self.account.explain(now, times, passed, sampled, lost);
         let ticks = Ticks {
             vcpu: view.vcpu,
@@ -96,5 +102,54 @@ impl KernelTicks {
         };
         sender.send(&ticks, &[]);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    use kvmprof_introspection::{GuestKnowledge, Registers};
+    use kvmprof_recording::DEFAULT_STACK_FRAMES;
+    use vm_memory::{GuestAddress, GuestMemoryMmap};
+
+    use super::*;
+    use crate::clock::ClockSetting;
+    use crate::vcpu::{Doorbell, tick_ring};
+
+    /// The samples have been sent, so that they must explain ticks of the grid, whenever the thread's times can be read.
+    #[test]
+    fn samples_count_once_if_the_threads_times_cannot_be_read() {
+        let reader = Reader {
+            places: None,
+            registers: Registers::default(),
+            long_mask: 1,
+            setting: ClockSetting::default(),
+            is_in_doubt: false,
+            host: None,
+        };
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        let knowledge = Arc::new(GuestKnowledge::unknown());
+        let mut view = VcpuView::new(3, memory, knowledge, DEFAULT_STACK_FRAMES);
+        let (mut sender, receiver) = tick_ring(3, Arc::new(Doorbell::new().unwrap()));
+        let now = monotonic_ns();
+        let mut ticks = KernelTicks::new(
+            Grid::new(now, 10_000, None),
+            now,
+            ThreadTimes::default(),
+            None,
+        );
+        // More than there can be ticks until the end of the test.
+        ticks.sampled = 1 << 40;
+        let mut take = |times| ticks.take(&reader, || times, &mut view, &mut sender);
+        assert_eq!(take(Err(())), Err(()));
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!(take(Ok(ThreadTimes::default())), Ok(()));
+        assert_eq!(
+            format!("{:?}", receiver.present()),
+            "Present { ticks: 0, maps: 0 }"
+        );
     }
 }

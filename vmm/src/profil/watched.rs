@@ -107,12 +107,10 @@ impl WatchedProcess {
             Some(Some(instance)) => {
                 found.instance.get_or_insert(instance);
             }
-            Some(None) => {
-                found.missed += 1;
-                if found.missed >= SEARCHES && found.instance.is_none() {
-                    self.end_at(&mut found, State::Ended, time);
-                }
+            Some(None) if found.miss(before.missed) => {
+                self.end_at(&mut found, State::Ended, time);
             }
+            Some(None) => {}
             None => {}
         }
     }
@@ -127,6 +125,16 @@ impl WatchedProcess {
 }
 
 impl Found {
+    /// Notes that a search that began after `missed` others hasn't found the process. True if there have been enough of them.
+    ///
+    /// Searches of several vCPUs at the same time count as one: the same change of the guest's list can hide the process from all of them.
+    fn miss(&mut self, missed: u32) -> bool {
+        if self.missed == missed {
+            self.missed += 1;
+        }
+        self.missed >= SEARCHES && self.instance.is_none()
+    }
+
     /// Notes an end. If two vCPUs detect an end, the time of the earlier tick is right.
     fn end_at(&mut self, state: State, time: u64) {
         let end = self.end.get_or_insert(ProgramEnd { state, time });
@@ -203,6 +211,17 @@ mod tests {
             process.meet(&instance(5, 1), 50);
             assert_eq!(process.end(), Some(ProgramEnd { state, time: 30 }));
         }
+    }
+
+    #[test]
+    fn searches_at_the_same_time_count_as_one() {
+        let mut found = Found::default();
+        let [first, second] = [found.missed; 2];
+        assert!(!found.miss(first) && !found.miss(second));
+        let third = found.missed;
+        assert!(found.miss(third));
+        found.instance = Some(instance(5, 1));
+        assert!(!found.miss(found.missed));
     }
 
     #[test]

@@ -21,7 +21,10 @@ enum Slot {
 /// remembers the last look, whichever vCPU looks.
 #[derive(Debug, Default)]
 pub struct TaskRequest {
+    /// Whether the slot has a request. While it has one, the profiler takes the lock only to withdraw it: so the vCPU's thread gets the lock.
     is_asked: AtomicBool,
+    /// Whether the slot has an answer.
+    is_answered: AtomicBool,
     slot: Mutex<Slot>,
 }
 
@@ -35,24 +38,25 @@ impl TaskRequest {
 
     /// Takes the answer, once it is there: the reader, and whether it has looked.
     pub fn take_answer(&self) -> Option<(Box<TaskReader>, bool)> {
-        let mut slot = self.lock();
-        match std::mem::take(&mut *slot) {
+        if !self.is_answered.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        match std::mem::take(&mut *self.lock()) {
             Slot::Done(reader, has_looked) => Some((reader, has_looked)),
-            other => {
-                *slot = other;
-                None
-            }
+            Slot::Empty | Slot::Asked(_) => None,
         }
     }
 
     /// Withdraws the request to a vCPU whose thread doesn't answer any more. After that, the next look starts without a previous one.
     pub fn withdraw(&self) {
         self.is_asked.store(false, Ordering::Release);
-        *self.lock() = Slot::Empty;
+        let mut slot = self.lock();
+        self.is_answered.store(false, Ordering::Release);
+        *slot = Slot::Empty;
     }
 
     /// Carries out a request, if there is one, by `look`, which returns whether it has looked. True if there is an answer now. Only the
-    /// vCPU's thread calls this. It never waits: if the profiler holds the lock, the request stays for the next call.
+    /// vCPU's thread calls this. It never waits: if the profiler holds the lock, it withdraws the request.
     pub fn carry_out(&self, look: impl FnOnce(&mut TaskReader) -> bool) -> bool {
         if !self.is_asked.load(Ordering::Acquire) {
             return false;
@@ -66,6 +70,7 @@ impl TaskRequest {
         };
         let has_looked = look(&mut reader);
         *slot = Slot::Done(reader, has_looked);
+        self.is_answered.store(true, Ordering::Release);
         true
     }
 
@@ -76,6 +81,8 @@ impl TaskRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
 
     #[test]
@@ -96,6 +103,35 @@ mod tests {
         request.ask(reader);
         request.withdraw();
         assert!(!request.carry_out(look) && request.take_answer().is_none());
+    }
+
+    /// The vCPU's thread is kicked once for each request, however often the profiler asks for the answer meanwhile.
+    #[test]
+    fn no_kick_is_lost_while_the_profiler_asks_for_the_answer() {
+        const REQUESTS: u32 = 2000;
+        let request = TaskRequest::default();
+        let answers = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while answers.load(Ordering::SeqCst) < REQUESTS {
+                    if request.take_answer().is_some() {
+                        answers.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+            for number in 1..=REQUESTS {
+                request.ask(Box::default());
+                let is_carried_out = request.carry_out(|_| true);
+                if !is_carried_out {
+                    // Otherwise the other thread would wait for ever.
+                    answers.store(REQUESTS, Ordering::SeqCst);
+                }
+                assert!(is_carried_out, "{number}");
+                while answers.load(Ordering::SeqCst) < number {
+                    std::thread::yield_now();
+                }
+            }
+        });
     }
 
     #[test]
