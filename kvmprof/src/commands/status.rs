@@ -300,6 +300,12 @@ fn clock_lines(clock: &ClockStatus) -> Vec<String> {
     for (vcpu, ledger) in clock.vcpus.iter().enumerate() {
         lines.push(format!("  vCPU {vcpu:<3} {}", equation(ledger.fields())));
     }
+    if clock.unread_processes > 0 {
+        let count = clock.unread_processes;
+        lines.push(format!(
+            "           {count} samples have no process: the host's kernel couldn't read it"
+        ));
+    }
     lines
 }
 

@@ -202,6 +202,8 @@ pub struct ClockStatus {
     pub ledger: ClockLedger,
     /// Each vCPU's ledger, by the vCPU's index.
     pub vcpus: Vec<ClockLedger>,
+    /// Samples of the host's kernel that have no process, because the kernel couldn't read it at that moment.
+    pub unread_processes: u64,
 }
 
 impl Status {

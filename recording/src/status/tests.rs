@@ -175,7 +175,7 @@ fn a_document_has_this_form() {
     let clock = r#"{"idle":0,"lost":1,"sampled":4,"stolen":0,"ticks":5}"#;
     let expected = [
         r#"{"clock":{"event":null,"halted_ticks":"without a wake-up","hz":100,"jitter":false,"#,
-        &format!(r#""ledger":{clock},"registers":"run page","running":true,"source":"thread","vcpus":[{clock}]}},"#),
+        &format!(r#""ledger":{clock},"registers":"run page","running":true,"source":"thread","unread_processes":0,"vcpus":[{clock}]}},"#),
         &format!(r#""consumers":[{{"gathering":false,{account},"name":"pcs","open":true}},"#),
         &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
         &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),

@@ -172,9 +172,10 @@ impl Sampler {
         };
         let schedstat = &self.schedstat;
         let times = || ThreadTimes::read(schedstat);
-        (clock.ticks)
-            .take(&reader, times, &mut self.view, &mut self.vcpu.ticks)
-            .ok()
+        let taken = (clock.ticks).take(&reader, times, &mut self.view, &mut self.vcpu.ticks);
+        let unread = &self.vcpu.shared.unread_processes;
+        unread.store(self.view.unread_processes, Ordering::Relaxed);
+        taken.ok()
     }
 
     fn follow_requests(&mut self) -> Option<()> {

@@ -3,7 +3,7 @@
 use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::HostStacks;
 use kvmprof_attach::sampling::Record;
-use kvmprof_introspection::{Identity, PhysicalMemory, ProcessPlaces, Registers};
+use kvmprof_introspection::{Identity, PhysicalMemory, ProcessPlaces, Registers, ValueKind};
 use kvmprof_recording::Sample;
 
 use super::ring::Interrupted;
@@ -48,17 +48,20 @@ impl Reader<'_> {
             return Some(sample);
         }
         let halted = record.mp_state() == KVM_MP_STATE_HALTED;
+        let lacks_process = u64::from(self.lacks_process(record));
         if record.is_nested() {
             let mut identity = self.identity(3, halted, record);
             if !self.setting.process_group {
                 identity.process_group = -1;
             }
+            view.unread_processes += lacks_process;
             return Some(in_nested_guest(view.vcpu, &identity, record.time()));
         }
         sample.pc = match interrupted {
             Interrupted::GuestKernel(pc) | Interrupted::GuestUser(pc) => pc,
             Interrupted::Host => record.rip()?,
         };
+        view.unread_processes += lacks_process;
         sample.cpl = privilege(record, sample.pc);
         let identity = self.identity(sample.cpl, halted, record);
         sample.mode = identity.mode;
@@ -87,6 +90,16 @@ impl Reader<'_> {
         view.capture_copied(&registers, &copied, ticks);
         sample.stack = view.add_host_frames(host_frames);
         Some(sample)
+    }
+
+    /// Whether the host's kernel should have read the process and couldn't. No other sample proves which one it was: a child of vfork(2) has its
+    /// parent's address space, and a new process that of one that has ended.
+    fn lacks_process(&self, record: &Record<'_>) -> bool {
+        let mut places = self
+            .places
+            .iter()
+            .flat_map(|places| places.values.iter().enumerate());
+        places.any(|(index, place)| place.kind == ValueKind::Pid && record.value(index).is_none())
     }
 
     fn identity(&self, cpl: u8, halted: bool, record: &Record<'_>) -> Identity {
@@ -154,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The sample of a record without stacks, for a setting with the kernel's stack.
+    /// The sample of a record without stacks, for a setting with the kernel's stack. Counts it if its process couldn't be read, and only then.
     fn sample(at: Interrupted, record: &[u8]) -> Option<Sample> {
         let places = places();
         let reader = Reader {
@@ -179,6 +192,8 @@ mod tests {
         let (mut ticks, _receiver) = tick_ring(3, doorbell);
         let record = Record::parse(record).unwrap();
         let sample = reader.sample(&mut view, at, &record, &[], &mut ticks)?;
+        let is_unread = record.value(0).is_none() && has_started(record.mp_state());
+        assert_eq!(view.unread_processes, u64::from(is_unread));
         let has_counter = sample.cpl == 0 && sample.pc != 0;
         let expected = if has_counter {
             StackEnd::Unsupported

@@ -1,6 +1,7 @@
 //! The vCPUs' clocks: sets how they run, and takes the ticks that they have handed over.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kvmprof_introspection::ProcessMap;
@@ -222,6 +223,14 @@ impl Clocks {
     /// The number of ticks that each vCPU's clock has made.
     pub fn ticks(&self) -> Vec<u64> {
         self.ledgers().map(|ledger| ledger.ticks).collect()
+    }
+
+    /// The number of samples of the host's kernel whose process it couldn't read.
+    pub fn unread_processes(&self) -> u64 {
+        let vcpus = self.vcpus.iter();
+        vcpus
+            .map(|vcpu| vcpu.shared.unread_processes.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// The account of each vCPU's clock.

@@ -134,6 +134,7 @@ impl Profiler {
                 .map_or_else(String::new, |ticks| ticks.name().to_owned()),
             ledger: self.clock_ledger(),
             vcpus: self.clocks.ledgers().collect(),
+            unread_processes: self.clocks.unread_processes(),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Exits sample the vCPU, as with `--clock thread`, while the guest's processes haven't been located yet, and while a consumer
 //! needs more than a record of the host's kernel has.
 
+use std::sync::atomic::Ordering;
+
 use kvm_ioctls::VcpuFd;
 
 use super::capture::read_by_ioctls;
@@ -17,6 +19,7 @@ impl Sampler {
             return;
         };
         kernel.take(&mut self.view, &mut self.ticks);
+        (self.shared.unread_processes).store(self.view.unread_processes, Ordering::Relaxed);
         // Pages that weren't mapped when the guest started may be mapped now.
         if self.knowledge.linux().is_none()
             && let Some(registers) = read_by_ioctls(fd)
@@ -83,6 +86,7 @@ impl Sampler {
     pub(super) fn finish_kernel(&mut self) {
         if let Some(kernel) = &mut self.kernel {
             kernel.take(&mut self.view, &mut self.ticks);
+            (self.shared.unread_processes).store(self.view.unread_processes, Ordering::Relaxed);
             kernel.stop();
         }
     }

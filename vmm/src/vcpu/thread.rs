@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub struct VcpuShared {
     pub tasks: TaskRequest,
     /// The number of returns of KVM_RUN, by cause.
     pub exits: ExitTotals,
+    /// The number of samples of the host's kernel whose process it couldn't read.
+    pub unread_processes: AtomicU64,
     in_exit: AtomicBool,
 }
 

@@ -70,6 +70,8 @@ pub struct VcpuView<M> {
     pub vcpu: u16,
     pub memory: M,
     pub introspector: VcpuIntrospector,
+    /// Samples of the host's kernel whose process it couldn't read: it doesn't wait for a page that the host has reclaimed or moves.
+    pub unread_processes: u64,
     process_group: bool,
     stacks: StackParts,
     processes: bool,
@@ -84,6 +86,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
             vcpu,
             memory,
             introspector: VcpuIntrospector::new(knowledge, vcpu),
+            unread_processes: 0,
             process_group: false,
             stacks: StackParts::default(),
             processes: false,
