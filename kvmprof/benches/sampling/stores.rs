@@ -88,7 +88,7 @@ fn measure(guest: &LinuxGuest, function: Option<Function>, pid: i32) -> anyhow::
     for _ in 0..ROUNDS {
         guest.memory.write_slice(&[0; 4096], GuestAddress(PAGE))?;
         if let Some(function) = function {
-            processes.call(&call(function), &[])?;
+            processes.call(&call(function), &[], Some(&[]))?;
         }
         // The first one finds the process.
         tick(&mut stores, guest, &vcpu, &registers);

@@ -111,7 +111,7 @@ fn a_file_that_could_not_be_read_is_read_again() {
     let map = Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]));
     loader.load(Arc::clone(&map), vec![Some(3)]);
     let begun = Instant::now();
-    let mut wait = |loader: &mut BinaryLoader| {
+    let wait = |loader: &mut BinaryLoader| {
         assert!(begun.elapsed() < Duration::from_secs(300));
         std::thread::sleep(Duration::from_millis(10));
         loader.take()

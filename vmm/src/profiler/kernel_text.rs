@@ -137,8 +137,8 @@ mod tests {
             let (same, same_known) = texts.modules_after(knowledge, 0).unwrap();
             assert!(Arc::ptr_eq(same.text(), first.text()) && same_known == known);
             let (second, end) = texts.modules_after(knowledge, known).unwrap();
-            let end = b"second_0\t[second]\nffffffffc0422000 ? [end]\t[second]\n\n";
-            assert!(second.text().ends_with(end));
+            let last = b"second_0\t[second]\nffffffffc0422000 ? [end]\t[second]\n\n";
+            assert!(second.text().ends_with(last));
             assert!(texts.modules_after(knowledge, end).is_none());
         }
     }
