@@ -43,6 +43,10 @@ pub struct Change {
 
 impl Change {
     /// The change of the function `key`, which was `found` before and after among all `ticks`.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "counts of ticks are far below 2^53"
+    )]
     pub(super) fn new(
         (name, module, is_kernel): Key,
         found: [Found; 2],
@@ -50,7 +54,8 @@ impl Change {
     ) -> Self {
         let worth = Worth::of(found, ticks);
         let (change, low, high) = worth.difference(quantile(worth.freedom));
-        let [before, after] = worth.sides.map(|(part, whole)| part / whole.max(1.0));
+        let [before, after] = [0, 1]
+            .map(|side: usize| found[side].ticks as f64 / ticks[side].all.ticks.max(1) as f64);
         Self {
             name,
             module,
@@ -302,5 +307,12 @@ mod tests {
         };
         let worth = Worth::of([found; 2], [&all; 2]);
         assert!(worth.sides[0].0 < 1.0, "{worth:?}");
+        // What they are worth is not what they are.
+        let half = Found {
+            ticks: 800,
+            ..found
+        };
+        let change = Change::new(key(), [half; 2], [&all; 2]);
+        assert_eq!((change.before, change.samples), (0.5, [800, 800]));
     }
 }
