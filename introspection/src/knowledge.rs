@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 
-use super::image::Vmlinux;
+use super::image::{Line, Vmlinux};
 use super::linux::{LinuxKnowledge, ListedProcess, Modules};
 use super::noted::{self, PidAtError};
 use super::unwind::ImageUnwinder;
@@ -41,7 +41,8 @@ pub(super) struct ImageCode {
 impl ImageCode {
     /// Returns `None` if the file isn't an ELF file, or was stripped.
     fn from_image(image: &[u8]) -> Option<Self> {
-        let symbols = Symbols::from_elf(Vmlinux::parse(image).ok()?.symbols());
+        let file = Vmlinux::parse(image).ok()?;
+        let symbols = Symbols::from_table(file.symbols(), file.code_ends());
         (!symbols.is_empty()).then(|| Self {
             symbols,
             unwinder: ImageUnwinder::from_elf(image),
@@ -196,10 +197,15 @@ impl GuestKnowledge {
     }
 
     /// Reads a Linux guest's modules on request, until `stopping` is set and [`Modules::wake`] is called. Needs a
-    /// thread of its own. Returns at once for other guests.
-    pub fn serve_modules<M: PhysicalMemory>(&self, memory: &M, stopping: &AtomicBool) {
+    /// thread of its own. Returns at once for other guests. `clock` tells the time of samples, in ns.
+    pub fn serve_modules<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        stopping: &AtomicBool,
+        clock: fn() -> u64,
+    ) {
         if let Some(linux) = self.linux() {
-            linux.modules().serve(linux, memory, stopping);
+            linux.modules().serve(linux, memory, stopping, clock);
         }
     }
 
@@ -214,8 +220,8 @@ impl GuestKnowledge {
     }
 
     /// The functions of the guest's kernel at their run-time addresses, in the form of `/proc/kallsyms`: lines of
-    /// address, type letter and name, sorted by address. Functions of modules are in [`Modules`]. `None` while the
-    /// image or the slide is unknown, and for a guest without symbols.
+    /// address, type letter and name, sorted by address. A line `ADDRESS ? [end]` ends a function that isn't followed by another one.
+    /// Functions of modules are in [`Modules`]. `None` while the image or the slide is unknown, and for a guest without symbols.
     pub fn kallsyms(&self) -> Option<String> {
         let (symbols, range, slide) = match self.guest() {
             Guest::Linux(linux) => (linux.symbols(), linux.image(), linux.slide()?),
@@ -224,9 +230,14 @@ impl GuestKnowledge {
             }
         };
         let mut text = String::new();
-        for (address, kind, name) in symbols.functions() {
-            // The slide applies only to addresses in the image. A name that isn't printable could end its line.
-            if range.contains(&address) && name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        for Line {
+            address,
+            kind,
+            name,
+        } in symbols.lines(range.end)
+        {
+            // The slide applies only to addresses in the image, whose last address is an end.
+            if address >= range.start {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{:016x} {kind} {name}", address.wrapping_add(slide));
             }

@@ -169,8 +169,8 @@ struct TopArguments {
 
 /// Show which functions' shares changed from one choice to another
 ///
-/// Lists the functions whose share of all ticks changed, the biggest changes first, each with a 95 % confidence interval; changes
-/// that may be chance, given how many functions were compared, are marked. With --output it draws a differential flame graph.
+/// Lists the functions whose share of all ticks changed, the biggest changes first, each with the 95 % confidence interval of ticks that are
+/// independent of each other. With --output it draws a differential flame graph.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when the data set cannot be read, a condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\
@@ -321,7 +321,8 @@ impl Command for DiffArguments {
             return write_to(output, &picture, console);
         }
         let RowsArguments { sort, top, json } = self.rows;
-        let changes = changes(&before, &after, sort);
+        // The rows don't say when their ticks were.
+        let changes = changes((&before, None), (&after, None), sort);
         if json {
             let document = diff::document(&changes, sides, sort, top);
             writeln!(console.output, "{document}")?;

@@ -55,7 +55,7 @@ pub mod tasks;
 pub use event::{EventError, EventKind, SamplingEvent};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
-pub use loss::{loss_warning, misleads};
+pub use loss::{loss_warning, misleads, without_sample};
 pub use period::least_common_multiple;
 pub use room::{Room, Share};
 pub use sample::{

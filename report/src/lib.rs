@@ -22,6 +22,8 @@ pub mod html;
 pub mod profile;
 pub mod room;
 pub mod rows;
+#[cfg(test)]
+mod simulation;
 pub mod stalls;
 mod statistics;
 pub mod symbol_server;

@@ -1,26 +1,40 @@
 //! Tests of the comparison of two recordings.
 
+use std::path::Path;
+
 use crate::shared::data;
-use crate::shared::recordings::ordinary;
+use crate::shared::recordings::{Written, ordinary};
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Recording;
 use kvmprof_report::diff::{changes, folded_changes, print};
 use kvmprof_report::graph::Graph;
+use kvmprof_report::html::{Counts, counted};
 use kvmprof_report::profile::{Profile, SortBy};
 use kvmprof_report::room::Room;
 
 fn profiles() -> [Profile; 2] {
+    stretches().map(|(profile, _)| profile)
+}
+
+/// In each of them copy_page runs once.
+fn stretches() -> [(Profile, Counts); 2] {
     let folder = tempfile::tempdir().unwrap();
     [90, 30].map(|copying| {
         let path = folder.path().join(copying.to_string());
         ordinary(&path, copying);
-        Profile::from_file(&path, &[]).unwrap()
+        counted(&Recording::open(&path).unwrap(), &[]).unwrap()
     })
 }
 
 #[test]
 fn changes_are_listed() {
-    let [before, after] = profiles();
+    let [(before, earlier), (after, later)] = stretches();
     let mut out = Vec::new();
-    let changes = changes(&before, &after, SortBy::Own);
+    let changes = changes(
+        (&before, Some(&earlier)),
+        (&after, Some(&later)),
+        SortBy::Own,
+    );
     print(&changes, [&before, &after], 4, false, &mut out).unwrap();
     data::check("diff.txt", &out);
     let mut out = Vec::new();
@@ -30,8 +44,9 @@ fn changes_are_listed() {
 
 #[test]
 fn nothing_changed_from_a_recording_to_itself() {
-    let [before, _] = profiles();
-    let changes = changes(&before, &before, SortBy::Total);
+    let [(before, counts), _] = stretches();
+    let side = (&before, Some(&counts));
+    let changes = changes(side, side, SortBy::Total);
     assert!(!changes.is_empty());
     for change in changes {
         assert!(
@@ -39,6 +54,55 @@ fn nothing_changed_from_a_recording_to_itself() {
             "{change:?}"
         );
     }
+}
+
+/// A recording in which a worker and copy_page take turns: 30 times 10 of all ticks, so many of which are copying.
+fn turns(path: &Path, copying: u64) -> (Profile, Counts) {
+    let symbols = "ffffffff81002000 t copy_page\nffffffff81004000 T _end\n";
+    let mut written = Written::with_symbols(symbols);
+    let worker = (7, b"worker".as_slice());
+    for _ in 0..30 {
+        written.samples(10 - copying, worker, Mode::User, (&[], &[0x40_1234]));
+        let copy = [0xffff_ffff_8100_2010];
+        written.samples(copying, worker, Mode::Kernel, (&copy, &[]));
+    }
+    written.write(path);
+    counted(&Recording::open(path).unwrap(), &[]).unwrap()
+}
+
+/// The same number of ticks says more if they are of many times: one stretch may be longer or shorter in any recording.
+#[test]
+fn what_runs_many_times_has_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [before, after] = [2, 4].map(|copying| {
+        let path = folder.path().join(copying.to_string());
+        turns(&path, copying)
+    });
+    let times = [Some(&before.1), Some(&after.1)];
+    let found = |[earlier, later]: [Option<&Counts>; 2]| {
+        let changes = changes((&before.0, earlier), (&after.0, later), SortBy::Own);
+        let copy = changes
+            .into_iter()
+            .find(|change| change.name == "copy_page");
+        copy.unwrap()
+    };
+    let timed = found(times);
+    assert_eq!(timed.samples, [60, 120]);
+    assert!(timed.is_significant(), "{timed:?}");
+    let mut out = Vec::new();
+    print(&[timed], [&before.0, &after.0], 4, true, &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(
+        out.contains("\x1b[31m   20.0 %   40.0 %   +20.0    +"),
+        "{out}"
+    );
+    let untimed = found([None, None]);
+    assert_eq!((untimed.samples, untimed.p), ([60, 120], None));
+    let [(before, earlier), (after, later)] = stretches();
+    let side = |profile, counts| (profile, Some(counts));
+    let changes = changes(side(&before, &earlier), side(&after, &later), SortBy::Own);
+    let copy = changes.iter().find(|change| change.name == "copy_page");
+    assert!(!copy.unwrap().is_significant(), "{copy:?}");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Tests of the page: its contents, its escaping of names, and the limit of its size.
 
+use std::io::Write;
 use std::path::Path;
 
 use crate::shared::data;
 use crate::shared::recordings::{Written, ordinary};
 use clap::ValueEnum;
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::Recording;
+use kvmprof_recording::file::{Recording, ResetInfo};
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{counted, page_of};
 use kvmprof_report::profile::{Layout, Profile, Section, print};
@@ -145,7 +146,8 @@ fn lost_ticks_and_other_processes_have_warnings() {
     let path = folder.path().join("recording");
     ordinary(&path, 90);
     let page = page(&path, &[9]);
-    assert!(page.contains("2 of 216 ticks were lost"), "{page}");
+    let lost = "2.8 % of the ticks have no sample (1.9 % stolen by the host, 0.9 % lost): ";
+    assert!(page.contains(lost), "{page}");
     assert!(page.contains("Only --pid 9 is shown, 30 ticks"));
     assert!(!page.contains("worker"));
 }
@@ -176,7 +178,7 @@ fn shares_of_what_little_is_left_have_a_warning_in_the_page_and_the_report() {
     written.samples(60, (7, b"worker"), Mode::User, (&[], &[0x40_1234]));
     written.gap(0, 30, 10);
     written.write(&path);
-    let warning = "10.0 % of the ticks were lost and 30.0 % stolen";
+    let warning = "40.0 % of the ticks have no sample (30.0 % stolen by the host, 10.0 % lost)";
     let page = page(&path, &[]);
     assert!(page.contains(warning), "{page}");
     let profile = Profile::from_file(&path, &[]).unwrap();
@@ -200,6 +202,48 @@ fn what_is_beyond_the_maximum_is_counted_together() {
     let pids = data["threads"]["pid"].as_array().unwrap();
     assert_eq!(pids.len(), 20_001);
     assert_eq!(pids.iter().filter(|pid| pid.is_null()).count(), 1);
+}
+
+#[test]
+fn a_page_says_that_the_guest_restarted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    ordinary(&path, 90);
+    assert!(!page(&path, &[]).contains("restarted"));
+    let mut file = std::fs::File::options().append(true).open(&path).unwrap();
+    // Recordings begin 5 s after the clock does.
+    for time in [5_250_000_000, 5_500_000_000] {
+        file.write_all(&ResetInfo { time }.to_block().unwrap())
+            .unwrap();
+    }
+    let page = page(&path, &[]);
+    let restarts =
+        "<p class=warning>The guest restarted 2 times, first 0.250 s from its begin.</p>";
+    assert!(page.contains(restarts), "{page}");
+}
+
+/// An empty table would say that nothing ran.
+#[test]
+fn a_report_without_samples_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let said = |path: &Path| {
+        let profile = Profile::from_file(path, &[]).unwrap();
+        let mut out = Vec::new();
+        print(&profile, &Layout::default(), &[], &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    Written::with_symbols("").write(&path);
+    let out = said(&path);
+    let why = "There are no samples: no tick came before the recording's end.";
+    assert!(out.contains(why) && !out.contains("MODE"), "{out}");
+    let mut written = Written::with_symbols("");
+    written.gap(0, 30, 10);
+    written.write(&path);
+    let out = said(&path);
+    let why = "There are no samples: of 40 ticks, 30 stolen by the host, 10 lost.";
+    assert!(out.contains(why) && !out.contains("MODE"), "{out}");
+    assert!(page(&path, &[]).contains(why));
 }
 
 #[test]

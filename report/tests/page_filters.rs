@@ -361,6 +361,23 @@ fn each_search_is_one_and_selects_nothing() {
     assert_eq!(said["rows"], json!(["walk_tree"]));
 }
 
+/// Its sums are those of what it says, whether Enter follows or not; what is typed in one go is one step.
+#[test]
+fn a_function_that_is_typed_is_a_filter() {
+    let used = walked("typed");
+    let said = &used.said;
+    assert!(used.text("total").starts_with("0 ticks selected"), "{said}");
+    assert_eq!(said["back"], said["all"]);
+    // The lane's own ticks are gone, and what it says of the bin is not what was so before.
+    let has_ticks = |name| {
+        Mode::ALL
+            .iter()
+            .any(|mode| used.text(name).contains(mode.name()))
+    };
+    assert!(has_ticks("before") && !has_ticks("values"), "{said}");
+    assert_eq!(said["again"], said["before"]);
+}
+
 /// What pointing shows is shown by keys, too.
 #[test]
 fn keys_reach_values_and_intervals() {
@@ -376,13 +393,14 @@ fn keys_reach_values_and_intervals() {
     let mut shown = 0;
     for (cell, with) in said["titles"].as_array().unwrap().iter().zip(intervals) {
         let [text, title] = [0, 1].map(|part| cell[part].as_str().unwrap());
-        let expected = match title.strip_prefix("95 % confidence: ") {
-            Some(interval) => {
-                shown += 1;
-                format!("{text}, {interval}")
-            }
-            None => text.to_owned(),
-        };
+        let expected =
+            match title.strip_prefix("95 % confidence, if ticks are independent of each other: ") {
+                Some(interval) => {
+                    shown += 1;
+                    format!("{text}, {interval}")
+                }
+                None => text.to_owned(),
+            };
         assert_eq!(*with, expected);
     }
     assert_eq!(shown, 2, "{said}");

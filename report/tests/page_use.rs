@@ -245,7 +245,7 @@ fn a_comparison_says_what_diff_says() {
         comparison_page(before, after, vec![one, other], "A test")
     });
     let folder = tempfile::tempdir().unwrap();
-    let [(before, _), (after, _)] = made(folder.path(), &[]);
+    let [(before, one), (after, other)] = made(folder.path(), &[]);
     let said = &used.said;
     let totals = |before: &Profile, after: &Profile| {
         let (before, after) = (before.samples(), after.samples());
@@ -254,7 +254,7 @@ fn a_comparison_says_what_diff_says() {
     assert_eq!(used.text("total"), totals(&before, &after));
     assert_eq!(used.text("command"), "kvmprof diff 7 9 --json");
     for (sort, columns) in [(SortBy::Own, [2, 3, 4]), (SortBy::Total, [6, 7, 8])] {
-        let changes = changes(&before, &after, sort);
+        let changes = changes((&before, Some(&one)), (&after, Some(&other)), sort);
         let report = diff::document(&changes, [&before, &after], sort, usize::MAX);
         // The report adds up the totals of addresses without a name, which may be on a stack together.
         let is_named = |name: &str| sort == SortBy::Own || name != "0x...";

@@ -8,9 +8,9 @@ use kvmprof_recording::file::{
 use kvmprof_recording::{
     COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks,
 };
-use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::profile::{Look, Profile, Selection};
 use kvmprof_report::room::Room;
-use kvmprof_report::stalls::{Running, StallWatcher, Stalls, StretchRow, WaitKind};
+use kvmprof_report::stalls::{self, Running, StallWatcher, Stalls, StretchRow, WaitKind};
 use kvmprof_report::symbolize::Resolver;
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
@@ -103,6 +103,10 @@ impl Run {
 }
 
 fn stalls(runs: &[Run]) -> Stalls {
+    read(runs).1
+}
+
+fn read(runs: &[Run]) -> (Profile, Stalls) {
     let info = RecordingInfo {
         vcpus: 3,
         hz: 1000,
@@ -139,7 +143,9 @@ fn stalls(runs: &[Run]) -> Stalls {
         &Unobserved,
         &mut watcher,
     );
-    Stalls::new(&profile.unwrap(), watcher, 10, &Room::new(u64::MAX)).unwrap()
+    let profile = profile.unwrap();
+    let stalls = Stalls::new(&profile, watcher, 10, &Room::new(u64::MAX)).unwrap();
+    (profile, stalls)
 }
 
 /// A wait counts as beside stolen ticks while the host doesn't run another vCPU, unless that is halted.
@@ -263,4 +269,33 @@ fn a_stretch_has_its_first_stack_and_what_all_of_its_samples_are_in() {
     // The same function elsewhere isn't the same call.
     let elsewhere: &[&str] = &["copy_page", "do_syscall_64", "change_inode"];
     assert_eq!(said(&[copying, elsewhere]), None);
+}
+
+/// One sample has no length: a row of it would be 0.000 ms long.
+#[test]
+fn stretches_of_one_sample_are_counted_and_not_listed() {
+    let off = |at| Run {
+        at,
+        has_interrupts_off: true,
+        ..SAMPLE
+    };
+    let on = |at| Run { at, ..SAMPLE };
+    let runs = [on(1), off(2), off(3), on(4), off(6), on(7), off(9), on(13)];
+    let (profile, found) = read(&runs);
+    assert_eq!(found.interrupts_off.len(), 3);
+    let mut out = Vec::new();
+    stalls::print(&profile, &found, Look::default(), &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    let lines: Vec<&str> = out.lines().collect();
+    let at = lines
+        .iter()
+        .position(|line| line.contains("AT MOST"))
+        .unwrap();
+    assert!(
+        lines[at + 1].starts_with("     1.000 ms     3.000 ms"),
+        "{out}"
+    );
+    let others = "  2 with one sample each: how long they took isn't known, at most 6.000 ms";
+    assert_eq!(lines[at + 2], others);
+    assert!(!out.contains(" 0.000 ms"), "{out}");
 }

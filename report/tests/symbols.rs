@@ -112,7 +112,7 @@ fn another_build_of_a_program_is_not_used_with_one_warning() {
 }
 
 #[test]
-fn a_file_that_the_recording_has_not_got_is_read_from_the_sysroot() {
+fn a_file_that_the_recording_has_not_got_is_not_used() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
     let generated = [0x7fff_0000_1010];
@@ -139,10 +139,18 @@ fn a_file_that_the_recording_has_not_got_is_read_from_the_sysroot() {
     assert_eq!(
         folded(&with, &Room::new(u64::MAX)).unwrap(),
         [
-            "pid-77;0x7fff00003000 1",
-            "pid-77;JS:*fast a.js:3_[j] 1",
-            "pid-77;outer;inner_[i] 1",
+            "pid-77;0x7fff00003000 1".to_owned(),
+            "pid-77;JS:*fast a.js:3_[j] 1".to_owned(),
+            format!("pid-77;work+{byte:#x} 1"),
         ]
+    );
+    let notes = with.resolver.take_notes();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].ends_with(
+            "root/usr/bin/work is not used: nothing in the recording tells whether it is the same build"
+        ),
+        "{notes:?}"
     );
     let missing = profile(&path, &sources(None, Some(guest.root().join("none"))));
     assert!(matches!(missing, Err(SymbolError::Sysroot { .. })));
@@ -152,7 +160,10 @@ fn a_file_that_the_recording_has_not_got_is_read_from_the_sysroot() {
 fn packed_debug_information_is_read() {
     let guest = Guest::built(&["-gz=zlib"]);
     let user = [guest.mapped(inner_address(&guest))];
-    let blocks = [guest.mappings(None).to_block().unwrap()];
+    let blocks = [
+        guest.mappings(Some(1)).to_block().unwrap(),
+        guest.info("0badc0de").to_block(&[]).unwrap(),
+    ];
     let path = guest.recording(&[(&[], &user)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
     assert_eq!(own_lines(&profile), [("work.c".to_owned(), 2, 1)]);

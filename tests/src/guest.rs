@@ -144,8 +144,29 @@ impl Guest {
         Self::spawn(&mut command, options, folder, stderr)
     }
 
+    /// Like [`Guest::start`], with another image than its own of `boot`: the file `kernel`.
+    ///
+    /// # Panics
+    /// If it ends instead.
+    pub fn start_kernel<S: AsRef<OsStr>>(
+        boot: Boot,
+        kernel: &Path,
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Self::command_with(boot, kernel, "64M", folder.path());
+        let stderr = stderr_file(folder.path());
+        let mut guest = Self::spawn(&mut command, options, folder, stderr);
+        guest.until_it_answers();
+        guest
+    }
+
     fn command_of(boot: Boot, memory: &str, folder: &Path) -> Command {
         let kernel = write_kernel(boot, folder);
+        Self::command_with(boot, &kernel, memory, folder)
+    }
+
+    fn command_with(boot: Boot, kernel: &Path, memory: &str, folder: &Path) -> Command {
         let console = format!("file:{}", console_file(folder).display());
         let mut command = Command::new(kvmprof());
         command
@@ -153,7 +174,7 @@ impl Guest {
             .arg(boot.command_line())
             .args(["--console", &console])
             .arg("--kernel")
-            .arg(&kernel);
+            .arg(kernel);
         command
     }
 

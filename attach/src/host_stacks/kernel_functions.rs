@@ -18,6 +18,8 @@ const LONGEST: u64 = 64 << 10;
 pub struct KernelFunctions {
     /// The address of each function, and the range of its line in the text.
     functions: Vec<(u64, Range<u32>)>,
+    /// The addresses of other symbols, where functions end.
+    ends: Vec<u64>,
     text: Vec<u8>,
 }
 
@@ -32,23 +34,29 @@ impl KernelFunctions {
 
     /// Reads a text in the form of `/proc/kallsyms`.
     fn parse(text: Vec<u8>) -> Self {
-        let mut functions = Vec::new();
+        let (mut functions, mut ends) = (Vec::new(), Vec::new());
         let mut begin = 0_u32;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             let end = begin.saturating_add(u32::try_from(line.len()).unwrap_or(u32::MAX));
             let symbol = KernelSymbol::parse(line);
-            let is_wanted = |symbol: &KernelSymbol<'_>| {
-                is_function(symbol.kind) && symbol.address >= KERNEL_BEGIN
-            };
-            if let Some(symbol) = symbol.filter(is_wanted) {
-                functions.push((symbol.address, begin..end));
+            match symbol.filter(|symbol| symbol.address >= KERNEL_BEGIN) {
+                Some(symbol) if is_function(symbol.kind) && !symbol.is_end() => {
+                    functions.push((symbol.address, begin..end));
+                }
+                Some(symbol) => ends.push(symbol.address),
+                None => {}
             }
             begin = end;
         }
         // If an address has several names, the first one counts.
         functions.sort_by_key(|(address, _)| *address);
         functions.dedup_by_key(|(address, _)| *address);
-        Self { functions, text }
+        ends.sort_unstable();
+        Self {
+            functions,
+            ends,
+            text,
+        }
     }
 
     /// Whether there are no functions: all addresses are 0 where the kernel hides them.
@@ -75,7 +83,9 @@ impl KernelFunctions {
             .functions
             .partition_point(|(begin, _)| *begin <= address);
         let (begin, line) = self.functions.get(after.checked_sub(1)?)?;
-        (address - begin < LONGEST).then_some(())?;
+        let end = self.ends.partition_point(|end| end <= begin);
+        let is_in = self.ends.get(end).is_none_or(|end| address < *end);
+        (is_in && address - begin < LONGEST).then_some(())?;
         let line = self.text.get(line.start as usize..line.end as usize)?;
         let symbol = KernelSymbol::parse(line)?;
         let module = symbol.module.and_then(|module| {
@@ -101,9 +111,10 @@ mod tests {
         assert_eq!(name(0xffff_ffff_8000_0000), None);
         let expected = |name: &str| Some(name.to_owned());
         assert_eq!(
-            name(0xffff_ffff_8100_0150),
+            name(0xffff_ffff_8100_00ff),
             expected("_text\t[host:kernel]")
         );
+        assert_eq!(name(0xffff_ffff_8100_0150), None, "that is data");
         assert_eq!(name(0xffff_ffff_8100_0200), expected("work\t[host:kernel]"));
         assert_eq!(
             name(0xffff_ffff_c000_1234),

@@ -1,5 +1,6 @@
 //! Debian's Prometheus scrapes the counts, answers the dashboard's queries and evaluates the alerts.
 
+use std::fmt::Write;
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -113,22 +114,26 @@ fn until<T>(what: &str, mut step: impl FnMut(), look: impl Fn() -> Option<T>) ->
     }
 }
 
-/// The dashboard's queries with its variables replaced, as Grafana sends them.
-fn dashboard() -> Vec<String> {
+/// The queries of the dashboard's panels, by the panels' numbers, with its variables replaced, as Grafana sends them.
+fn dashboard() -> Vec<(u64, String)> {
     let text = fs::read_to_string(root().join("packaging/kvmprof-collect/dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    let queries = panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().unwrap());
-    let queries = queries.map(|target| target["expr"].as_str().unwrap());
-    queries
-        .map(|query| {
-            query
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let queries = panels.flat_map(|panel| {
+        let targets = panel["targets"].as_array().unwrap().iter();
+        targets.map(|target| {
+            let query = target["expr"].as_str().unwrap();
+            // All of them obey the variables.
+            assert!(query.contains("$host"), "{query}");
+            let query = query
                 .replace("$__rate_interval", "5m")
                 .replace("$guest", ".*")
+                .replace("$host", ".*");
+            assert!(!query.contains('$'), "{query}");
+            (panel["id"].as_u64().unwrap(), query)
         })
-        .collect()
+    });
+    queries.collect()
 }
 
 /// The counters of a guest after this number of windows.
@@ -166,7 +171,7 @@ fn prometheus_scrapes_the_counts_and_answers_the_dashboards_queries() {
     let prometheus = Prometheus::start(&page.address().to_string());
     let queries = dashboard();
     assert!(queries.len() >= 8, "{queries:?}");
-    for query in &queries {
+    for (_, query) in &queries {
         until(query, &mut add, || {
             let found = prometheus.query(query);
             println!("{query}: {} series", found.len());
@@ -230,6 +235,66 @@ fn promtool_accepts_the_alerts() {
         .output();
     let checked = checked.unwrap();
     assert!(checked.status.success(), "{checked:?}");
+}
+
+/// Two hosts have a guest of the same name with a process of the same name. That of `a` is busy, and 95 % of its ticks are stolen; that of
+/// `b` is busy for half of its time.
+#[test]
+fn the_dashboard_tells_hosts_apart_and_counts_the_time_that_guests_wait_for() {
+    let queries = dashboard();
+    let of_panel = |number: u64| {
+        let queries = queries.iter();
+        queries.filter(move |(panel, _)| *panel == number)
+    };
+    let [busy, waited] = [0, 1].map(|index| &of_panel(3).nth(index).unwrap().1);
+    let by_process = &of_panel(4).next().unwrap().1;
+    let mut text =
+        "rule_files: []\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
+            .to_owned();
+    for (host, ran, stolen) in [("a", 60, 1140), ("b", 600, 0)] {
+        let guest = format!("host=\"{host}\",guest=\"web\"");
+        for (series, values) in [
+            (format!("kvmprof_rate_hertz{{{guest}}}"), "20x60".to_owned()),
+            (
+                format!("kvmprof_samples_total{{{guest},process=\"worker\",mode=\"user\"}}"),
+                format!("0+{ran}x60"),
+            ),
+            (
+                format!("kvmprof_samples_total{{{guest},process=\"idle\",mode=\"idle\"}}"),
+                format!("0+{}x60", 1200 - ran - stolen),
+            ),
+            (
+                format!("kvmprof_ticks_total{{{guest},fate=\"stolen\"}}"),
+                format!("0+{stolen}x60"),
+            ),
+        ] {
+            writeln!(text, "      - {{ series: '{series}', values: '{values}' }}").unwrap();
+        }
+    }
+    text.push_str("    promql_expr_test:\n");
+    let worker = ",process=\"worker\"";
+    for (query, more, values) in [
+        (busy, "", [1.0, 0.5]),
+        (waited, "", [0.95, 0.0]),
+        (by_process, worker, [0.05, 0.5]),
+    ] {
+        let query = serde_json::to_string(query).unwrap();
+        writeln!(text, "      - expr: {query}\n        eval_time: 50m").unwrap();
+        text.push_str("        exp_samples:\n");
+        for (host, value) in ["a", "b"].into_iter().zip(values) {
+            let labels = format!("{{host=\"{host}\",guest=\"web\"{more}}}");
+            writeln!(text, "          - {{ labels: '{labels}', value: {value} }}").unwrap();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let tests = folder.path().join("dashboard.yml");
+    fs::write(&tests, &text).unwrap();
+    let output = Command::new(program("promtool"))
+        .args(["test", "rules"])
+        .arg(&tests)
+        .output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}\n{text}");
 }
 
 /// promtool evaluates each alert with series that have to raise it and with others.

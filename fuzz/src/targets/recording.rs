@@ -93,6 +93,8 @@ pub fn run(data: &[u8]) {
         return;
     };
     report(&profile);
+    let side = (&profile, Some(&counts));
+    changes(side, side, SortBy::Total);
     page(&profile, vec![counts], "title", &SourceTexts::default());
     let source = Source::new(recording, profile);
     if let Ok(boot) = Boot::read(&source, &Levels::default(), &Unobserved) {
@@ -148,7 +150,7 @@ pub fn report(profile: &Profile) {
     serde_json::to_vec(&document(profile, SortBy::Own, 50)).unwrap();
     let room = Room::new(1 << 30);
     let _empty = Graph::default().draw(&folded(profile, &room).unwrap_or_default());
-    changes(profile, profile, SortBy::Own);
+    changes((profile, None), (profile, None), SortBy::Own);
     let _unlike = folded_changes(profile, profile, &room);
 }
 

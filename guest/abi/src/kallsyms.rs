@@ -23,7 +23,21 @@ pub const fn is_function(kind: u8) -> bool {
     matches!(kind, b't' | b'T' | b'w' | b'W')
 }
 
+/// The type letter and the name of an [end of code](KernelSymbol::is_end).
+pub const END_KIND: u8 = b'?';
+/// See [`END_KIND`].
+pub const END_NAME: &str = "[end]";
+/// The names of the symbols that Linux has at the ends of its code.
+pub const CODE_ENDS: [&str; 2] = ["_etext", "_einittext"];
+
 impl<'a> KernelSymbol<'a> {
+    /// Whether this line says where a function ends: no function is known to be at its address, nor between it and the next symbol. kvmprof
+    /// writes such lines as `ADDRESS ? [end]`; of a kernel's own symbols, those of [`CODE_ENDS`] are ends.
+    pub fn is_end(&self) -> bool {
+        let is_name = |name: &&str| self.name == name.as_bytes();
+        self.kind == END_KIND && is_name(&END_NAME) || CODE_ENDS.iter().any(|name| is_name(&name))
+    }
+
     /// Reads `ADDRESS TYPE NAME [MODULE]`, with a hexadecimal address; further words are ignored. `None` for a line of another form.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut words = line
@@ -73,5 +87,16 @@ mod tests {
         ] {
             assert_eq!(KernelSymbol::parse(line.as_bytes()), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn an_end_has_a_letter_and_a_name_of_its_own() {
+        let is_end = |line: &str| KernelSymbol::parse(line.as_bytes()).unwrap().is_end();
+        assert!(is_end("ffffffffc0001000 ? [end]"));
+        assert!(is_end("ffffffffc0001000 ? [end]\t[fuse]"));
+        assert!(is_end("ffffffff82000000 T _etext"));
+        assert!(!is_end("ffffffffc0001000 t [end]"));
+        assert!(!is_end("ffffffffc0001000 ? end"));
+        assert!(!is_function(END_KIND) && !is_variable(END_KIND));
     }
 }

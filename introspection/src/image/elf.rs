@@ -85,10 +85,8 @@ impl<'a> Vmlinux<'a> {
         ))
     }
 
-    /// The defined symbols of `.symtab`, which stripped kernels lack: link-time addresses, names, and whether each is a
-    /// function. As in nm(1) and kallsyms, every symbol in code is a function, including assembly labels, which have
-    /// neither a type nor a size.
-    pub fn symbols(&self) -> impl Iterator<Item = (u64, &'a str, bool)> {
+    /// The defined symbols of `.symtab`, which stripped kernels lack.
+    pub fn symbols(&self) -> impl Iterator<Item = FileSymbol<'a>> {
         use object::read::elf::Sym;
         let table = self.header.endian().ok().and_then(|endian| {
             let sections = self.header.sections(endian, self.file).ok()?;
@@ -105,19 +103,72 @@ impl<'a> Vmlinux<'a> {
             };
             let strings = table.strings();
             table.symbols().iter().filter_map(move |symbol| {
-                let name = std::str::from_utf8(symbol.name(endian, strings).ok()?).ok()?;
-                let kept = !name.is_empty()
-                    && symbol.st_shndx(endian) != object::elf::SHN_UNDEF
+                // A symbol whose name can't be read is still there.
+                let name = symbol.name(endian, strings).unwrap_or_default();
+                let section = symbol.st_shndx(endian);
+                let kept = section != object::elf::SHN_UNDEF
                     && symbol.st_type() != object::elf::STT_SECTION
-                    && symbol.st_type() != object::elf::STT_FILE;
-                kept.then(|| {
-                    // The assembler's own labels aren't functions.
-                    let function = is_code(symbol.st_shndx(endian)) && !name.starts_with(".L");
-                    (symbol.st_value(endian), name, function)
+                    && symbol.st_type() != object::elf::STT_FILE
+                    // The assembler's own labels are within functions.
+                    && !name.starts_with(b".L");
+                kept.then(|| FileSymbol {
+                    address: symbol.st_value(endian),
+                    name,
+                    kind: if is_code(section) {
+                        SymbolKind::Function
+                    } else if section == object::elf::SHN_ABS {
+                        SymbolKind::Number
+                    } else {
+                        SymbolKind::Variable
+                    },
+                    size: symbol.st_size(endian),
                 })
             })
         })
     }
+
+    /// The ends of the sections with code, by address.
+    pub fn code_ends(&self) -> Vec<u64> {
+        let sections = self.header.endian().ok().and_then(|endian| {
+            let sections = self.header.sections(endian, self.file).ok()?;
+            Some((endian, sections))
+        });
+        let mut ends: Vec<u64> = sections
+            .iter()
+            .flat_map(|(endian, sections)| sections.iter().map(|section| (*endian, section)))
+            .filter(|(endian, section)| section.sh_flags(*endian).contains(SHF_EXECINSTR))
+            .map(|(endian, section)| {
+                let length = section.sh_size(endian);
+                section.sh_addr(endian).saturating_add(length)
+            })
+            .collect();
+        ends.sort_unstable();
+        ends
+    }
+}
+
+/// A symbol of an ELF file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSymbol<'a> {
+    /// Its address; of a number, the number.
+    pub address: u64,
+    /// Its name, any bytes; empty if it can't be read.
+    pub name: &'a [u8],
+    /// What it stands for.
+    pub kind: SymbolKind,
+    /// Its size in bytes; 0 if the file doesn't tell, as for most assembly code.
+    pub size: u64,
+}
+
+/// What a symbol stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SymbolKind {
+    /// Code. As in nm(1) and kallsyms, every symbol in code is a function, including assembly labels, which have neither a type nor a size.
+    Function,
+    /// Data.
+    Variable,
+    /// An absolute number, which need not be an address.
+    Number,
 }
 
 /// The notes of `owner` in the `PT_NOTE` segments of an ELF file: their types and descriptors. Empty if the file is
@@ -266,12 +317,13 @@ mod tests {
                 .section(b".text")
                 .is_some_and(|(_, text)| !text.is_empty())
         );
+        let (begin, text) = vmlinux.section(b".text").unwrap();
+        assert!(vmlinux.code_ends().contains(&(begin + text.len() as u64)));
         assert!(vmlinux.section(b".bss").is_none());
         assert!(vmlinux.section(b".no-such-section").is_none());
-        assert!(
-            vmlinux
-                .symbols()
-                .any(|(address, name, function)| { address != 0 && name == "main" && function })
-        );
+        assert!(vmlinux.symbols().any(|symbol| symbol.address != 0
+            && symbol.name == b"main"
+            && symbol.kind == SymbolKind::Function
+            && symbol.size > 0));
     }
 }

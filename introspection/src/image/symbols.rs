@@ -2,13 +2,23 @@
 
 use std::sync::OnceLock;
 
-use kvmprof_abi::kallsyms::{is_function, is_variable};
+use kvmprof_abi::kallsyms::{CODE_ENDS, END_KIND, END_NAME, is_function, is_variable};
+use kvmprof_recording::elf::extents::{self, Begin, Extent};
 use kvmprof_recording::elf::{MAX_NAMES_BYTES, bounded_name};
+
+use super::elf::{FileSymbol, SymbolKind};
+
+/// The type letter of an absolute number, which may be anywhere among addresses.
+const NUMBER: u8 = b'a';
+/// Maximum number of functions around an address that a search looks at.
+const MAX_NESTED: usize = 16;
 
 /// One symbol. Its name is a part of the table's text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbol {
     pub address: u64,
+    /// Its size in bytes; 0 if it isn't known.
+    pub size: u32,
     pub name_start: u32,
     pub name_length: u16,
     /// The type letter of nm(1).
@@ -22,12 +32,25 @@ pub struct Symbols {
     symbols: Vec<Symbol>,
     /// The indices of the functions among them, by address.
     functions: Vec<u32>,
+    /// The ends of sections with code, sorted.
+    code_ends: Vec<u64>,
     text: String,
     by_name: OnceLock<Vec<u32>>,
 }
 
+/// One line of a table in the form of `/proc/kallsyms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The address.
+    pub address: u64,
+    /// The type letter of nm(1), or that of an end of code.
+    pub kind: char,
+    /// The name, without blanks.
+    pub name: &'a str,
+}
+
 impl Symbols {
-    pub(crate) fn new(mut symbols: Vec<Symbol>, text: String) -> Self {
+    pub(crate) fn new(mut symbols: Vec<Symbol>, text: String, code_ends: Vec<u64>) -> Self {
         symbols.sort_by_key(|symbol| symbol.address);
         let functions = (0..)
             .zip(&symbols)
@@ -37,47 +60,76 @@ impl Symbols {
         Self {
             symbols,
             functions,
+            code_ends,
             text,
             by_name: OnceLock::new(),
         }
     }
 
-    /// The symbols of an ELF symbol table: address, name, and whether each is a function. Long names are truncated, and
-    /// symbols beyond a maximum of names are left out.
-    pub(crate) fn from_elf<'a>(found: impl Iterator<Item = (u64, &'a str, bool)>) -> Self {
+    /// The symbols of an ELF symbol table, and the ends of the sections with code. Long names are truncated, characters that would end a
+    /// word are replaced, and beyond a maximum of all names together symbols have none.
+    pub(crate) fn from_table<'a>(
+        found: impl Iterator<Item = FileSymbol<'a>>,
+        code_ends: Vec<u64>,
+    ) -> Self {
         let mut text = String::new();
         let mut symbols = Vec::new();
-        for (address, name, function) in found {
-            let name = bounded_name(name);
+        for symbol in found {
+            let name = word(symbol.name);
+            let name = bounded_name(&name);
+            let room = MAX_NAMES_BYTES - text.len();
+            let name = if name.len() > room { "" } else { name };
             let (Ok(name_start), Ok(name_length)) =
                 (u32::try_from(text.len()), u16::try_from(name.len()))
             else {
                 continue;
             };
-            if text.len() + name.len() > MAX_NAMES_BYTES {
-                break;
-            }
             text.push_str(name);
-            let kind = if function { b't' } else { b'd' };
             symbols.push(Symbol {
-                address,
+                address: symbol.address,
+                size: u32::try_from(symbol.size).unwrap_or(u32::MAX),
                 name_start,
                 name_length,
-                kind,
+                kind: match symbol.kind {
+                    SymbolKind::Function => b't',
+                    SymbolKind::Variable => b'd',
+                    SymbolKind::Number => NUMBER,
+                },
             });
         }
-        Self::new(symbols, text)
+        Self::new(symbols, text, code_ends)
+    }
+
+    /// Symbols without sizes: address, name, and whether each is a function.
+    #[cfg(test)]
+    pub(crate) fn from_elf<'a>(found: impl Iterator<Item = (u64, &'a str, bool)>) -> Self {
+        let found = found.map(|(address, name, function)| FileSymbol {
+            address,
+            name: name.as_bytes(),
+            kind: if function {
+                SymbolKind::Function
+            } else {
+                SymbolKind::Variable
+            },
+            size: 0,
+        });
+        Self::from_table(found, Vec::new())
     }
 
     /// Subtracts `distance` from all addresses that are at least `start`.
     pub(crate) fn moved_down(self, start: u64, distance: u64) -> Self {
-        let mut symbols = self.symbols;
-        for symbol in &mut symbols {
-            if symbol.address >= start {
-                symbol.address = symbol.address.wrapping_sub(distance);
+        let down = |address: &mut u64| {
+            if *address >= start {
+                *address = address.wrapping_sub(distance);
             }
-        }
-        Self::new(symbols, self.text)
+        };
+        let (mut symbols, mut code_ends) = (self.symbols, self.code_ends);
+        symbols
+            .iter_mut()
+            .for_each(|symbol| down(&mut symbol.address));
+        code_ends.iter_mut().for_each(down);
+        code_ends.sort_unstable();
+        Self::new(symbols, self.text, code_ends)
     }
 
     /// The number of symbols.
@@ -112,15 +164,75 @@ impl Symbols {
         addresses
     }
 
-    /// The function that contains link-time address `address`, and the offset of the address within it. Functions have
-    /// no sizes here, so the last one has no end.
+    /// The function that contains link-time address `address`, and the offset of the address within it. A function without a size ends at
+    /// the next symbol or at the end of its section.
     pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
         let at = |index: &u32| self.symbols[*index as usize];
         let after = self
             .functions
             .partition_point(|index| at(index).address <= address);
-        let symbol = at(self.functions.get(after.checked_sub(1)?)?);
-        Some((self.name(&symbol), address - symbol.address))
+        let before = self.functions[..after]
+            .iter()
+            .rev()
+            .take(MAX_NESTED)
+            .map(at);
+        let mut around = before.filter(|symbol| {
+            let extent = symbol.extent();
+            address == symbol.address
+                || extents::end(extent, self.bound_after(symbol.address)) > address
+        });
+        let symbol = around.next()?;
+        let name = self.name(&symbol);
+        (!name.is_empty()).then_some((name, address - symbol.address))
+    }
+
+    /// The lowest address above `address` at which another symbol begins, or a section with code ends.
+    fn bound_after(&self, address: u64) -> Option<u64> {
+        let after = (self.symbols).partition_point(|symbol| symbol.address <= address);
+        let mut symbols = self.symbols.get(after..)?.iter();
+        let symbol = symbols.find(|symbol| !symbol.kind.eq_ignore_ascii_case(&NUMBER));
+        let section = self.code_ends.partition_point(|end| *end <= address);
+        let section = self.code_ends.get(section).copied();
+        symbol
+            .map(|symbol| symbol.address)
+            .into_iter()
+            .chain(section)
+            .min()
+    }
+
+    /// The functions and the ends of code, sorted by address: link-time addresses, and of functions within functions the rest, too. All
+    /// that is known ends at `end`, at the latest.
+    pub fn lines(&self, end: u64) -> impl Iterator<Item = Line<'_>> {
+        let functions = self
+            .functions
+            .iter()
+            .map(|index| &self.symbols[*index as usize]);
+        let functions: Vec<&Symbol> = functions.filter(|symbol| symbol.address < end).collect();
+        let extents: Vec<Extent> = functions.iter().map(|symbol| symbol.extent()).collect();
+        let bound = |address| {
+            self.bound_after(address)
+                .map_or(end, |bound| bound.min(end))
+        };
+        let begins = extents::begins(&extents, |address| Some(bound(address)));
+        begins.into_iter().map(move |(address, begin)| {
+            let symbol = match begin {
+                Begin::Function(index) => functions.get(index),
+                Begin::Unknown => None,
+            };
+            let name = symbol.map_or("", |symbol| self.name(symbol));
+            match symbol {
+                Some(symbol) if is_word(name) && !CODE_ENDS.contains(&name) => Line {
+                    address,
+                    kind: char::from(symbol.kind),
+                    name,
+                },
+                _ => Line {
+                    address,
+                    kind: char::from(END_KIND),
+                    name: END_NAME,
+                },
+            }
+        })
     }
 
     /// The variable that contains link-time address `address`, and the offset of the address within it. Variables have
@@ -175,6 +287,28 @@ impl Symbols {
     }
 }
 
+impl Symbol {
+    fn extent(&self) -> Extent {
+        Extent {
+            address: self.address,
+            size: self.size.into(),
+        }
+    }
+}
+
+/// `name` as one word of a line: characters that would end it are shown as `?`, as in a thread's name.
+fn word(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).replace(ends_a_word, "?")
+}
+
+fn is_word(name: &str) -> bool {
+    !name.is_empty() && !name.contains(ends_a_word)
+}
+
+fn ends_a_word(letter: char) -> bool {
+    letter.is_control() || letter.is_ascii_whitespace()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,8 +331,10 @@ mod tests {
     fn names_that_symbols_share_take_a_bounded_amount_of_memory() {
         let long = "x".repeat(65_000);
         let symbols = Symbols::from_elf((0..100_000).map(|address| (address, long.as_str(), true)));
-        assert_eq!(symbols.len(), MAX_NAMES_BYTES / 4096);
         assert_eq!(symbols.text.len(), MAX_NAMES_BYTES);
+        // The others are still where they are, so that no other function reaches over them.
+        assert_eq!(symbols.len(), 100_000);
+        assert_eq!(symbols.function_at(99_999), None);
     }
 
     #[test]
@@ -243,8 +379,8 @@ mod tests {
     fn looks_up_by_address() {
         let symbols = symbols();
         assert_eq!(symbols.function_at(0x2010), Some(("schedule", 0x10)));
-        // Data between functions counts as a part of the function before it.
-        assert_eq!(symbols.function_at(0x2410), Some(("schedule", 0x410)));
+        // Data between functions isn't a part of the function before it.
+        assert_eq!(symbols.function_at(0x2410), None);
         assert_eq!(symbols.function_at(0xfff), None);
         assert_eq!(symbols.address_after(0x2800), Some(0x3000));
         assert_eq!(symbols.address_after(0x3000), None);
@@ -255,6 +391,90 @@ mod tests {
                 (0x1000, 't', "_text"),
                 (0x2000, 't', "schedule"),
                 (0x2800, 't', "twice")
+            ]
+        );
+    }
+
+    /// A table of functions with sizes: address, size, name.
+    fn sized(functions: &[(u64, u64, &[u8])], code_ends: &[u64]) -> Symbols {
+        let found = functions.iter().map(|(address, size, name)| FileSymbol {
+            address: *address,
+            name,
+            kind: SymbolKind::Function,
+            size: *size,
+        });
+        Symbols::from_table(found, code_ends.to_vec())
+    }
+
+    fn lines(symbols: &Symbols, end: u64) -> Vec<String> {
+        let lines = symbols.lines(end);
+        lines
+            .map(|line| format!("{:x} {} {}", line.address, line.kind, line.name))
+            .collect()
+    }
+
+    #[test]
+    fn what_has_no_symbol_of_its_own_is_a_gap() {
+        let symbols = sized(
+            &[
+                (0x1000, 0x20, b"first"),
+                (0x1040, 0, b"label"),
+                (0x1060, 0x10, "gr\u{f6}\u{df}e".as_bytes()),
+                (0x1070, 0x10, b"operator new"),
+                (0x1080, 0x10, b""),
+                (0x1090, 0x10, b"\xff\n"),
+                (0x10a0, 0, b"last"),
+            ],
+            &[0x10b0],
+        );
+        assert_eq!(
+            lines(&symbols, u64::MAX),
+            [
+                "1000 t first",
+                "1020 ? [end]",
+                "1040 t label",
+                "1060 t gr\u{f6}\u{df}e",
+                "1070 t operator?new",
+                "1080 ? [end]",
+                "1090 t \u{fffd}?",
+                "10a0 t last",
+                "10b0 ? [end]",
+            ]
+        );
+        let at = |address| symbols.function_at(address);
+        assert_eq!(at(0x101f), Some(("first", 0x1f)));
+        assert_eq!([at(0x1020), at(0x1080), at(0x10b0)], [None; 3]);
+        assert_eq!(at(0x105f), Some(("label", 0x1f)));
+        // Nothing is known beyond the end of the image.
+        let short = lines(&symbols, 0x1068);
+        assert_eq!(short[3..], ["1060 t gr\u{f6}\u{df}e", "1070 ? [end]"]);
+    }
+
+    #[test]
+    fn functions_without_sizes_end_at_data_and_at_the_end_of_code() {
+        let symbols = Symbols::from_elf(
+            [
+                (0x1000, "schedule", true),
+                (0x1400, "table", false),
+                (0x2000, "last", true),
+                (0x2100, "_etext", true),
+                (0x3000, "_sinittext", true),
+                (0x3000, "start", true),
+                (0x3100, "_einittext", true),
+            ]
+            .into_iter(),
+        );
+        assert_eq!(
+            lines(&symbols, 0x9000),
+            [
+                "1000 t schedule",
+                "1400 ? [end]",
+                "2000 t last",
+                "2100 ? [end]",
+                "3000 t _sinittext",
+                "3000 t start",
+                "3100 ? [end]",
+                "9000 ? [end]",
             ]
         );
     }

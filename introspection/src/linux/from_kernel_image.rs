@@ -223,7 +223,8 @@ fn find_symbols(image: &KernelImage<'_>) -> Option<Symbols> {
         kallsyms::find(stretch, &anchor, &mut budget)
     });
     carried.or_else(|| {
-        let symbols = Symbols::from_elf(image.file()?.symbols());
+        let file = image.file()?;
+        let symbols = Symbols::from_table(file.symbols(), file.code_ends());
         (!symbols.is_empty()).then_some(symbols)
     })
 }

@@ -88,7 +88,7 @@ impl LinuxGuest {
     }
 
     /// Copies the entries of the tasks' page tables to the kernel's own page tables.
-    fn share_page_tables(&self) {
+    pub(super) fn share_page_tables(&self) {
         let mut table = [0; 4096];
         (self.memory.read_slice(&mut table, GuestAddress(TABLES))).unwrap();
         self.write(IMAGE + offsets::PAGE_TABLES, &table);

@@ -36,6 +36,8 @@ pub struct TestModule {
     pub name: String,
     /// Its functions: their offsets in the module, and names.
     pub functions: Vec<(u64, String)>,
+    /// The sizes of its first functions; those of others are 0.
+    pub sizes: Vec<u64>,
     /// `module.state`.
     pub state: u32,
     /// Whether it still has code at [`INIT`].
@@ -51,6 +53,7 @@ impl TestModule {
             functions: (0..functions)
                 .map(|index| (index * spacing, format!("{name}_{index}")))
                 .collect(),
+            sizes: Vec::new(),
             state: 0,
             initialises: false,
         }
@@ -134,6 +137,8 @@ impl TestModule {
             // A local function in section 1.
             symbol.extend([2, 0, 1, 0]);
             symbol.extend((start + offset).to_le_bytes());
+            let size = self.sizes.get(usize::try_from(index).unwrap() - 1);
+            symbol.extend(size.copied().unwrap_or(0).to_le_bytes());
             put(SYMBOLS + index * 24, &symbol);
             put(LETTERS + index, b"t");
             names.extend(name.as_bytes());

@@ -3,12 +3,18 @@
 use super::btf::Builder;
 use super::kernel::{Areas, offsets, task};
 use super::linux_guest::{DIRECT_MAP, LinuxGuest, TABLES, TASKS};
+use super::page_tables::Tables;
 use crate::image::btf::KIND_TYPEDEF;
 
-/// The address of the guest's `struct page`s, which are never read.
+/// The address of the guest's `struct page`s.
 pub const PAGES: u64 = 0xffff_ea12_0000_0000;
 /// Bytes of a `struct page`.
 const PAGE_STRUCTURE: u64 = 64;
+/// Their physical address, and that of the page tables for them.
+const PHYSICAL_PAGES: u64 = 0x1a0_0000;
+const PAGE_TABLES: u64 = 0x7_0000;
+/// `PG_uptodate`.
+const UPTODATE: u32 = 3;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// The physical address of the structures.
@@ -122,7 +128,9 @@ pub(super) fn describe(builder: &mut Builder, areas: Areas) {
     builder.structure("address_space", &[("i_pages", array, bits(at::HEAD - 8))]);
     let node = [("shift", 0, 0), ("slots", 0, bits(at::SLOTS))];
     builder.structure("xa_node", &node);
-    builder.sized_structure("page", u32::try_from(PAGE_STRUCTURE).unwrap());
+    let page = builder.structure("page", &[("flags", 0, 0)]);
+    builder.resize(page, 1, u32::try_from(PAGE_STRUCTURE).unwrap());
+    builder.enumeration("pageflags", &[("PG_locked", 0), ("PG_uptodate", UPTODATE)]);
 }
 
 /// A mapping to build.
@@ -152,6 +160,10 @@ impl<'g> Room<'g> {
     /// Builds structures in `guest`, with areas as its kernel stores them.
     pub fn new(guest: &'g LinuxGuest, areas: Areas) -> Self {
         guest.set(offsets::VMEMMAP_BASE, PAGES);
+        let mut tables = Tables::new(guest.memory.clone(), TABLES, guest.levels());
+        tables.skip_to(PAGE_TABLES);
+        tables.map(PAGES, PHYSICAL_PAGES, 2);
+        guest.share_page_tables();
         Self {
             guest,
             areas,
@@ -350,7 +362,18 @@ impl<'g> Room<'g> {
         for (byte, page) in bytes.iter().zip((first..).step_by(4096)) {
             self.guest.write(page, &[*byte; 4096]);
         }
-        PAGES + first / PAGE * PAGE_STRUCTURE
+        let page = PAGES + first / PAGE * PAGE_STRUCTURE;
+        for index in 0..bytes.len() as u64 {
+            self.set_uptodate(page + index * PAGE_STRUCTURE, true);
+        }
+        page
+    }
+
+    /// Sets whether the page with this `struct page` has the file's contents.
+    pub fn set_uptodate(&self, page: u64, is_uptodate: bool) {
+        let flags = u64::from(is_uptodate) << UPTODATE;
+        self.guest
+            .write(PHYSICAL_PAGES + page - PAGES, &flags.to_le_bytes());
     }
 
     /// A node of a page cache's tree, with entries by slot.

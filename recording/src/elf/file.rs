@@ -2,8 +2,8 @@
 
 use object::Endianness;
 use object::elf::{
-    DT_GNU_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DynamicTag, EM_386, EM_X86_64, PF_X, PT_DYNAMIC,
-    PT_GNU_EH_FRAME, PT_LOAD, SHT_DYNSYM, SHT_NOBITS, SectionType,
+    DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DynamicTag, EM_386, EM_X86_64, PF_X,
+    PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SectionType,
 };
 use object::read::StringTable;
 use object::read::elf::{
@@ -105,9 +105,7 @@ impl<'a, H: Header> Elf<'a, H> {
     /// The dynamic linker's symbols, with or without section headers.
     pub fn dynamic_symbols(&self) -> Option<SymbolTable<'a, H>> {
         self.symbols(SHT_DYNSYM).or_else(|| {
-            let hashes = self.bytes_at(self.dynamic(DT_GNU_HASH)?)?;
-            let hashes = GnuHashTable::<H>::parse(self.endian, hashes).ok()?;
-            let count = usize::try_from(hashes.symbol_table_length(self.endian)?).ok()?;
+            let count = self.by_gnu_hashes().or_else(|| self.by_hashes())?;
             let symbols = self.bytes_at(self.dynamic(DT_SYMTAB)?)?;
             let (symbols, _) = object::pod::slice_from_bytes(symbols, count).ok()?;
             let names = self.bytes_at(self.dynamic(DT_STRTAB)?)?;
@@ -118,6 +116,43 @@ impl<'a, H: Header> Elf<'a, H> {
                 names: StringTable::new(names, 0, names.len() as u64),
             })
         })
+    }
+
+    /// The number of the dynamic linker's symbols, by its table of hashes: there is no other place that tells it.
+    fn by_gnu_hashes(&self) -> Option<usize> {
+        let hashes = self.bytes_at(self.dynamic(DT_GNU_HASH)?)?;
+        let hashes = GnuHashTable::<H>::parse(self.endian, hashes).ok()?;
+        usize::try_from(hashes.symbol_table_length(self.endian)?).ok()
+    }
+
+    /// The same by the older form of that table, which has an entry for each symbol: the number of its buckets, that of its entries.
+    fn by_hashes(&self) -> Option<usize> {
+        let hashes = self.bytes_at(self.dynamic(DT_HASH)?)?;
+        let count: [u8; 4] = hashes.get(4..8)?.try_into().ok()?;
+        usize::try_from(u32::from_le_bytes(count)).ok()
+    }
+
+    /// The places of sections with code, without section headers those of segments: begins and ends.
+    pub fn code(&self) -> Vec<(u64, u64)> {
+        let sections = self.sections.iter();
+        let sections =
+            sections.filter(|section| section.sh_flags(self.endian).contains(SHF_EXECINSTR));
+        let mut places: Vec<(u64, u64)> = sections
+            .map(|section| {
+                (
+                    section.sh_addr(self.endian).into(),
+                    section.sh_size(self.endian).into(),
+                )
+            })
+            .collect();
+        if places.is_empty() {
+            let segments = self.executable_segments().into_iter();
+            places.extend(segments.map(|segment| (segment.address, segment.length)));
+        }
+        let ends = places
+            .iter()
+            .map(|(begin, length)| (*begin, begin.saturating_add(*length)));
+        ends.take(MAX_SEGMENTS).collect()
     }
 
     /// The value of the dynamic section's entry `tag`.

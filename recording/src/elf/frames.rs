@@ -13,12 +13,23 @@ use crate::file::BinaryFunction;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Adds the functions of `elf` that lie outside of all `functions`. These are in the order of their addresses, before and afterwards.
+/// Adds the functions of `elf` that lie outside of all `functions`, and lengths where the symbols have none. `functions` are in the order of
+/// their addresses, before and afterwards.
 pub fn add_begins<H: Header>(elf: &Elf<'_, H>, functions: &mut Vec<BinaryFunction>) {
     let Some((section, bases)) = section(elf) else {
         return;
     };
     let mut found = begins(&section, &bases);
+    for BinaryFunction {
+        address, length, ..
+    } in &found
+    {
+        let known = functions.binary_search_by_key(address, |function| function.address);
+        let known = known.ok().and_then(|index| functions.get_mut(index));
+        if let Some(function) = known.filter(|function| function.length == 0) {
+            function.length = *length;
+        }
+    }
     found.retain(|function| !is_known(functions, function.address));
     found.truncate(MAX_FUNCTIONS.saturating_sub(functions.len()));
     functions.append(&mut found);

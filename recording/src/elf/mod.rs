@@ -4,8 +4,10 @@
 //! section headers), the result has what can be found in these parts.
 
 mod error;
+pub mod extents;
 mod file;
 mod frames;
+mod identity;
 mod plt;
 mod symbols;
 
@@ -16,6 +18,7 @@ use crate::file::{BinaryFunction, Segment};
 pub use error::BinaryError;
 use file::Elf;
 pub use file::hex;
+pub use identity::{Identity, Mismatch};
 use symbols::Collected;
 pub use symbols::{MAX_NAMES_BYTES, bounded_name};
 
@@ -26,10 +29,14 @@ pub struct ParsedBinary {
     pub build_id: String,
     /// Its executable segments.
     pub segments: Vec<Segment>,
+    /// The CRC-32 of its code, as [`Identity::code_crc32`].
+    pub code_crc32: Option<u32>,
     /// Its functions in the order of their addresses, one at each, as mangled as the file has them. Those of
     /// `.symtab`, or else `.dynsym` and `.gnu_debugdata`; stubs of its PLT, `name@plt`; where none of these is,
-    /// functions without a name out of `.eh_frame`.
+    /// functions without a name out of `.eh_frame`. Each has a length: what is between them belongs to no function that is known.
     pub functions: Vec<BinaryFunction>,
+    /// The number of functions that have no name here because the file has more or longer names than are read.
+    pub unnamed: usize,
 }
 
 /// Reads the file whose contents are `bytes`, which should be aligned to 8.
@@ -59,12 +66,15 @@ fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {
         collected.add_debug_data(elf.section(".gnu_debugdata"), &segments);
     }
     collected.add_all(plt::stubs(elf));
-    let mut functions = collected.into_functions();
+    let mut functions = collected.functions();
     frames::add_begins(elf, &mut functions);
+    collected.bound(&mut functions, &elf.code());
     ParsedBinary {
         build_id: elf.build_id(),
+        code_crc32: identity::code_crc32(elf.bytes, &segments),
         segments,
         functions,
+        unnamed: collected.unnamed(),
     }
 }
 

@@ -4,7 +4,8 @@ use std::io::Read;
 
 use object::Endianness;
 use object::elf::{
-    FileHeader64, SHN_UNDEF, SHT_SYMTAB, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
+    FileHeader64, SHN_ABS, SHN_UNDEF, SHT_SYMTAB, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC,
+    STT_NOTYPE, STT_OBJECT,
 };
 use object::read::elf::Sym;
 
@@ -29,8 +30,16 @@ const XZ_MEMORY_KIB: u32 = 96 << 10;
 #[derive(Debug)]
 struct Candidate {
     function: BinaryFunction,
-    /// The higher, the better: whether it has a length, how visible it is.
-    rank: (bool, u8),
+    /// The higher, the better: whether it has a name, whether it is more than a local label, whether it has a length, how visible it is.
+    rank: (bool, bool, bool, u8),
+}
+
+/// What kind of symbol a candidate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Function,
+    /// A label, perhaps within a function: assembly code has functions that say no more of themselves.
+    Label,
 }
 
 /// A symbol's name, cut off at the maximum length.
@@ -45,6 +54,11 @@ pub fn bounded_name(name: &str) -> &str {
 pub struct Collected {
     candidates: Vec<Candidate>,
     names: usize,
+    /// The addresses of data among the code.
+    data: Vec<u64>,
+    /// The number of functions that have no name here, or aren't here at all, because there were too many.
+    unnamed: usize,
+    is_cut: bool,
 }
 
 impl Collected {
@@ -61,16 +75,19 @@ impl Collected {
         for symbol in table.symbols {
             let kind = symbol.st_type();
             let is_function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
+            let section = symbol.st_shndx(endian);
             let address = symbol.st_value(endian).into();
-            if !(is_function || kind == STT_NOTYPE)
-                || symbol.st_shndx(endian) == SHN_UNDEF
-                || !is_in(segments, address)
-            {
+            if section == SHN_UNDEF || !is_in(segments, address) {
                 continue;
             }
-            let Ok(name) = symbol.name(endian, table.names) else {
+            if kind == STT_OBJECT && self.data.len() < MAX_FUNCTIONS {
+                self.data.push(address);
+            }
+            if !(is_function || kind == STT_NOTYPE && section != SHN_ABS) {
                 continue;
-            };
+            }
+            // A function whose name can't be read is still there.
+            let name = symbol.name(endian, table.names).unwrap_or_default();
             let visibility = match symbol.st_bind() {
                 STB_GLOBAL => 2,
                 STB_WEAK => 1,
@@ -78,10 +95,15 @@ impl Collected {
             };
             let length = symbol.st_size(endian).into();
             // Labels of compilers and linkers (.L1, $x) are no functions.
-            if name.is_empty() || !is_function && (visibility == 0 || name[0] == b'.') {
+            if !is_function && matches!(name.first(), None | Some(b'.' | b'$')) {
                 continue;
             }
-            self.add(address, length, name, visibility);
+            let form = if is_function || visibility > 0 {
+                Form::Function
+            } else {
+                Form::Label
+            };
+            self.add((address, length), name, form, visibility);
         }
         true
     }
@@ -110,40 +132,102 @@ impl Collected {
                 length,
                 name,
             } = function;
-            self.add(address, length, name.as_bytes(), 0);
+            self.add((address, length), name.as_bytes(), Form::Function, 0);
         }
     }
 
-    fn add(&mut self, address: u64, length: u64, name: &[u8], visibility: u8) {
-        let name = name.get(..MAX_NAME).unwrap_or(name);
-        let name = String::from_utf8_lossy(name).into_owned();
-        self.names = self.names.saturating_add(name.len());
-        if self.names > MAX_NAMES || self.candidates.len() >= MAX_FUNCTIONS {
+    fn add(&mut self, (address, length): (u64, u64), name: &[u8], form: Form, visibility: u8) {
+        if self.candidates.len() >= MAX_FUNCTIONS {
+            (self.unnamed, self.is_cut) = (self.unnamed + 1, true);
             return;
         }
+        let name = name.get(..MAX_NAME).unwrap_or(name);
+        let mut name = String::from_utf8_lossy(name).into_owned();
+        if self.names + name.len() > MAX_NAMES {
+            self.unnamed += 1;
+            name.clear();
+        }
+        self.names += name.len();
         self.candidates.push(Candidate {
+            rank: (
+                !name.is_empty(),
+                form == Form::Function,
+                length > 0,
+                visibility,
+            ),
             function: BinaryFunction {
                 address,
                 length,
                 name,
             },
-            rank: (length > 0, visibility),
         });
     }
 
-    /// The functions in the order of their addresses, the best name of each.
-    pub fn into_functions(mut self) -> Vec<BinaryFunction> {
-        self.candidates.sort_by(|left, right| {
+    /// The functions in the order of their addresses, the best name of each. Those of assembly code have no lengths yet.
+    pub fn functions(&mut self) -> Vec<BinaryFunction> {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.sort_by(|left, right| {
             let shortness = |candidate: &Candidate| candidate.function.name.len();
             (left.function.address.cmp(&right.function.address))
                 .then_with(|| right.rank.cmp(&left.rank))
                 .then_with(|| shortness(left).cmp(&shortness(right)))
                 .then_with(|| left.function.name.cmp(&right.function.name))
         });
-        let functions = self.candidates.into_iter();
-        let mut functions: Vec<_> = functions.map(|candidate| candidate.function).collect();
-        functions.dedup_by_key(|function| function.address);
-        functions
+        // One symbol may have the better name, and another one the length.
+        candidates.dedup_by(|other, best| {
+            let is_same = other.function.address == best.function.address;
+            if is_same && best.function.length == 0 {
+                best.function.length = other.function.length;
+            }
+            is_same
+        });
+        // Local labels within a function are a part of it.
+        let mut end = 0;
+        candidates.retain(|candidate| {
+            let BinaryFunction {
+                address, length, ..
+            } = candidate.function;
+            let (_, is_function, ..) = candidate.rank;
+            let is_kept = is_function || address >= end;
+            end = end.max(address.saturating_add(length));
+            is_kept
+        });
+        let functions = candidates.into_iter();
+        functions.map(|candidate| candidate.function).collect()
+    }
+
+    /// Gives each of `functions` a length, which are all that the file has, by address. One whose length the file doesn't tell ends at the
+    /// next function, at data, with the function around it, or at the end of its section, whatever comes first. `code` are the places of
+    /// sections with code.
+    pub fn bound(&mut self, functions: &mut [BinaryFunction], code: &[(u64, u64)]) {
+        self.data.sort_unstable();
+        let mut around = 0;
+        for index in 0..functions.len() {
+            let next = functions.get(index + 1).map(|next| next.address);
+            let Some(function) = functions.get_mut(index) else {
+                break;
+            };
+            let address = function.address;
+            if function.length == 0 {
+                let data = self.data.partition_point(|data| *data <= address);
+                let data = self.data.get(data).copied();
+                let mut sections = code.iter();
+                let section = sections.find(|(begin, end)| (*begin..*end).contains(&address));
+                let section = section.map(|(_, end)| *end);
+                let around = Some(around).filter(|around| *around > address);
+                let ends = [next, data, section, around];
+                let end = ends.into_iter().flatten().min();
+                // The next function may be among those that aren't here.
+                let end = end.filter(|_| !self.is_cut);
+                function.length = end.map_or(1, |end| end - address);
+            }
+            around = around.max(address.saturating_add(function.length));
+        }
+    }
+
+    /// The number of functions that are without a name because the file has more or longer names than are read.
+    pub fn unnamed(&self) -> usize {
+        self.unnamed
     }
 }
 

@@ -72,6 +72,30 @@ fn a_stripped_one_has_begins_without_names() {
 }
 
 #[test]
+fn builds_without_a_build_id_are_told_apart_by_their_code() {
+    let folder = tempfile::tempdir().unwrap();
+    // With code and headers in one segment, as Go and older linkers have it.
+    for layout in ["-Wl,-z,separate-code", "-Wl,-z,noseparate-code"] {
+        let identity = |options: &[&str]| {
+            let options = [&["-Wl,--build-id=none", layout], options].concat();
+            let bytes = compile(folder.path(), &options);
+            let identity = Identity::of(&bytes).unwrap();
+            let parsed = parse(&bytes).unwrap();
+            assert_eq!(identity.code_crc32, parsed.code_crc32);
+            assert_eq!(identity.segments, parsed.segments);
+            identity
+        };
+        let whole = identity(&[]);
+        assert_eq!(whole.build_id, "");
+        assert_eq!(whole.check(&identity(&["-s"])), Ok(()), "{layout}");
+        let other = identity(&["-O0"]);
+        assert_eq!(whole.check(&other), Err(Mismatch::Code), "{layout}");
+    }
+    let bytes = compile(folder.path(), &[]);
+    assert_eq!(Identity::of(&bytes[..0x800]).unwrap().code_crc32, None);
+}
+
+#[test]
 fn a_file_without_section_headers_is_read_too() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = compile(folder.path(), &["-rdynamic", "-s", "-Wl,--hash-style=gnu"]);
@@ -89,6 +113,103 @@ fn a_file_without_section_headers_is_read_too() {
             .count()
     };
     assert!(nameless(&blind) >= nameless(&whole));
+}
+
+/// Assembly code in a section of its own: without and with sizes, and with data in between.
+const ASSEMBLY: &str = "\
+.section .mine, \"ax\"
+.globl open_ended
+open_ended: nop
+    ret
+local_routine: nop
+.Lagain: ret
+    .type table, @object
+table: .quad 1
+    .globl sized
+    .type sized, @function
+sized: nop
+within: nop
+    .globl entry
+entry: ret
+    .size sized, . - sized
+    nop
+    .type \"operator gr\u{f6}\u{df}e\", @function
+\"operator gr\u{f6}\u{df}e\": ret
+    .size \"operator gr\u{f6}\u{df}e\", 1
+    .globl last
+last: nop
+    ret
+";
+
+/// An address's function, as a reader of recordings finds it.
+fn at(binary: &ParsedBinary, address: u64) -> Option<&str> {
+    let mut functions = binary.functions.iter().rev();
+    let is_in =
+        |function: &&BinaryFunction| address.wrapping_sub(function.address) < function.length;
+    functions.find(is_in).map(|function| function.name.as_str())
+}
+
+#[test]
+fn code_without_a_symbol_of_its_own_is_in_no_function() {
+    let folder = tempfile::tempdir().unwrap();
+    let assembly = folder.path().join("assembly.s");
+    std::fs::write(&assembly, ASSEMBLY).unwrap();
+    let bytes = compile(folder.path(), &[assembly.to_str().unwrap()]);
+    let binary = parse(&bytes).unwrap();
+    assert!(binary.functions.iter().all(|function| function.length > 0));
+    assert_eq!(binary.unnamed, 0);
+    let begin = named(&binary, "open_ended").unwrap().address;
+    let names: Vec<_> = (0..20).map(|byte| at(&binary, begin + byte)).collect();
+    let routines = ["open_ended", "open_ended", "local_routine", "local_routine"];
+    let table = [None; 8];
+    let rest = ["sized", "sized", "entry"];
+    let end = [
+        None,
+        Some("operator gr\u{f6}\u{df}e"),
+        Some("last"),
+        Some("last"),
+        None,
+    ];
+    let expected: Vec<_> = (routines.map(Some).into_iter())
+        .chain(table)
+        .chain(rest.map(Some))
+        .chain(end)
+        .collect();
+    assert_eq!(names, expected);
+    // Without its symbol, nothing else is there.
+    let program = folder.path().join("test");
+    let status = Command::new("objcopy")
+        .args([
+            "--strip-symbol=sized",
+            "--strip-symbol=within",
+            "--strip-symbol=entry",
+        ])
+        .arg(&program)
+        .status();
+    assert!(status.unwrap().success());
+    let stripped = parse(&std::fs::read(program).unwrap()).unwrap();
+    assert!((0..4).all(|byte| at(&stripped, begin + 12 + byte).is_none()));
+    assert_eq!(at(&stripped, begin), Some("open_ended"));
+}
+
+#[test]
+fn the_older_hashes_tell_the_symbols_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = compile(folder.path(), &["-rdynamic", "-s", "-Wl,--hash-style=sysv"]);
+    let whole = parse(&bytes).unwrap();
+    // e_shoff, e_shnum and e_shstrndx.
+    bytes[40..48].fill(0);
+    bytes[60..64].fill(0);
+    let blind = parse(&bytes).unwrap();
+    let shown = named(&whole, "shown").unwrap();
+    assert_eq!(named(&blind, "shown"), Some(shown));
+    // Not in the dynamic linker's table, and so without a name.
+    assert!(
+        blind
+            .functions
+            .iter()
+            .all(|function| function.name != "hidden")
+    );
 }
 
 #[test]

@@ -11,8 +11,9 @@ use super::block::{Block, Kind};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessMappings {
-    /// The physical address of the page tables: that of samples with bit 12 cleared too, so that the two halves of
-    /// KPTI are one ([`address_space_key`]).
+    /// The physical address of the page tables: that of samples, but under KPTI that of the kernel's half
+    /// ([`kernels_half`]). In earlier recordings bit 12 is
+    /// always cleared.
     pub address_space: u64,
     /// The process that was seen in it.
     pub pid: i32,
@@ -53,6 +54,9 @@ pub struct BinaryInfo {
     pub build_id: String,
     /// Its executable segments.
     pub segments: Vec<Segment>,
+    /// The CRC-32 of its code ([`crate::elf::Identity::code_crc32`]), which tells builds without a build id apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code_crc32: Option<u32>,
     /// The source that it was read from: `initrd`, `page cache`, `disk`, `sysroot`, `guest memory`.
     pub source: String,
 }
@@ -101,9 +105,14 @@ pub struct Binary {
     pub functions: String,
 }
 
-/// The address space in [`ProcessMappings`] of a sample's `address_space`: KPTI's two page tables lie side by side and
-/// differ in bit 12.
-pub fn address_space_key(address_space: u64) -> u64 {
+/// The physical address of the page tables in a sample's `address_space`.
+pub fn page_tables(address_space: u64) -> u64 {
+    address_space & !0xfff
+}
+
+/// The physical address of the kernel's half of the page tables in a sample's `address_space`, if the guest has KPTI: its two halves lie side
+/// by side and differ in bit 12. Without KPTI the page next to one process's tables may be another one's.
+pub fn kernels_half(address_space: u64) -> u64 {
     address_space & !0x1fff
 }
 
@@ -194,6 +203,7 @@ mod tests {
                 address: 0x40_1000,
                 length: 0x2000,
             }],
+            code_crc32: Some(7),
             source: "initrd".to_owned(),
         };
         let function = |address, length, name: &str| BinaryFunction {
@@ -220,14 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn the_halves_of_kpti_are_one() {
-        assert_eq!(
-            address_space_key(0x1234_7abc),
-            address_space_key(0x1234_6000)
-        );
-        assert_ne!(
-            address_space_key(0x1234_8000),
-            address_space_key(0x1234_6000)
-        );
+    fn the_halves_of_kpti_lie_side_by_side() {
+        assert_eq!(page_tables(0x1234_7abc), 0x1234_7000);
+        assert_eq!(kernels_half(0x1234_7abc), 0x1234_6000);
+        assert_eq!(kernels_half(0x1234_6000), 0x1234_6000);
     }
 }

@@ -29,7 +29,7 @@ pub use encoder::{Encoder, MAX_WAITING};
 pub use error::{FileError, ReadError};
 pub use guest::{
     Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessMappings, ResetInfo, Segment,
-    address_space_key,
+    kernels_half, page_tables,
 };
 pub use info::{Account, KERNEL_CLOCK, RecordingInfo};
 pub use new_file::{

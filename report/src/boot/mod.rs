@@ -8,6 +8,8 @@ mod initcalls;
 mod levels;
 mod phases;
 mod seen;
+#[cfg(test)]
+mod simulated;
 mod summary;
 
 pub use estimate::{Comparison, Estimate};

@@ -146,6 +146,7 @@ pub struct Summary {
 impl Summary {
     /// Sums up boots of a kernel whose initcalls have these `levels`.
     pub fn new(boots: &[Boot], levels: &Levels) -> Self {
+        let tick_ns = boots.iter().map(|boot| boot.tick_ns).max().unwrap_or(0);
         let phases = Phase::ALL.iter().enumerate().map(|(index, phase)| {
             let times = boots.iter().map(|boot| boot.phases[index]);
             let times: Vec<u64> = times.map(|(begin, end)| end - begin).collect();
@@ -153,23 +154,23 @@ impl Summary {
                 name: phase.name().to_owned(),
                 level: String::new(),
                 begins_ns: boots.iter().map(|boot| boot.phases[index].0).collect(),
-                time: Estimate::new(&times),
+                time: Estimate::new(&times, tick_ns),
                 bounds_ns: None,
             }
         });
         let ends: Vec<u64> = boots.iter().map(|boot| boot.phases[4].1).collect();
         Self {
             boots: boots.len(),
-            tick_ns: boots.iter().map(|boot| boot.tick_ns).max().unwrap_or(0),
+            tick_ns,
             unseen: boots.iter().map(|boot| boot.unseen).fold(0.0, f64::max),
-            whole: Estimate::new(&ends),
+            whole: Estimate::new(&ends, tick_ns),
             phases: phases.collect(),
-            calls: call_rows(boots, levels),
+            calls: call_rows(boots, levels, tick_ns),
         }
     }
 }
 
-fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
+fn call_rows(boots: &[Boot], levels: &Levels, tick_ns: u64) -> Vec<Row> {
     // The estimate, the lower and the upper bound, for each boot.
     let unseen: Vec<[u64; 3]> = (boots.iter())
         .map(|boot| [0, 0, boot.longest_unseen_ns])
@@ -197,7 +198,7 @@ fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
             name: function.to_owned(),
             level: level.unwrap_or_default().to_owned(),
             begins_ns: Vec::new(),
-            time: Estimate::new(&all),
+            time: Estimate::new(&all, tick_ns),
             bounds_ns: is_initcall.then(|| (mean(1), mean(2))),
         }
     });
@@ -241,7 +242,7 @@ fn compare_rows(
     after: &Summary,
     rows: impl for<'a> Fn(&'a Summary) -> &'a Vec<Row>,
 ) -> Vec<ComparedRow> {
-    let missing = |summary: &Summary| Estimate::new(&vec![0; summary.boots]);
+    let missing = |summary: &Summary| Estimate::new(&vec![0; summary.boots], summary.tick_ns);
     let known = |summary| {
         let known = rows(summary).iter();
         let known = known.map(|row| ((row.name.as_str(), row.level.as_str()), row.time));

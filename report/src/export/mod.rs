@@ -1,9 +1,10 @@
 //! Exports recordings in formats of other tools.
 //!
 //! Each module writes one format and refers to its specification. Files are written as a stream; besides the recording,
-//! memory grows with the number of different stacks, and by up to 8 bytes a sample in formats that sort samples by
-//! thread or vCPU. The output and the tables in memory have to fit into the source's [`Room`](crate::room::Room).
+//! memory grows with the number of different stacks, and by up to 32 bytes a sample in formats that sort samples by
+//! time, thread or vCPU. The output and the tables in memory have to fit into the source's [`Room`](crate::room::Room).
 
+mod by_time;
 mod callgrind;
 mod error;
 mod firefox;

@@ -1,20 +1,23 @@
 //! Text like that of `perf script -F comm,pid,tid,cpu,time,period,event,ip,sym,symoff,dso`
 //! (`tools/perf/Documentation/perf-script.txt` of the Linux sources; `tools/perf/builtin-script.c` defines the form).
+//! With call chains perf doesn't pad the thread's name, and readers refuse a line that begins with a blank.
+//! For them a name has two characters at least, the first word of digits is the pid, and a blank ends a file's name.
 //!
 //! An event is a tick: of the clock, `cpu-clock` with its period in ns, or by its own name with their number. Ticks of a halted vCPU are one event with their
-//! total period. perf has no field for the mode: the frames' objects show kernel and user (`[guest.kernel.kallsyms]`,
+//! total period. perf has no field for the mode: the frames' objects show kernel and user (`[kernel.kallsyms]`,
 //! modules in brackets, files by their names), and an entry function among the frames shows interrupts. An inlined
 //! function has `inlined` as its object, as in perf.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use super::by_time::for_each_by_time;
 use super::{Event, ExportError, Frame, Source};
 use crate::profile::{HALTED_MODULE, Stack, Weight};
 use crate::symbolize;
 
-/// perf's name for a guest's kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
-const KERNEL: &str = "[guest.kernel.kallsyms]";
+/// perf's name for a kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
+const KERNEL: &str = "[kernel.kallsyms]";
 /// The object of user frames in unknown files. Readers take names in brackets for the kernel's.
 const USER: &str = "user";
 /// perf's name for anonymous memory (`tools/perf/util/dso.c`).
@@ -25,11 +28,11 @@ const KEPT_MAX: usize = 64 << 20;
 /// Bytes that a kept stack takes beside its text and its addresses.
 const STACK: usize = 256;
 
-/// Writes `source` to `out`, in the order of its events.
+/// Writes `source` to `out`, by time.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let weight = source.weight();
     let mut texts = Texts::default();
-    source.for_each(|event| {
+    for_each_by_time(source, |event| {
         write_head(event, weight, out)?;
         out.write_all(texts.of(source, event)?)?;
         Ok(writeln!(out)?)
@@ -73,8 +76,8 @@ fn write_head(event: &Event, weight: Weight, out: &mut dyn Write) -> io::Result<
     let microseconds = event.time / 1000;
     writeln!(
         out,
-        "{:>16} {:>5}/{:<5} [{:03}] {:>5}.{:06}: {:>10} {}: ",
-        event.comm,
+        "{:<2} {:>5}/{:<5} [{:03}] {:>5}.{:06}: {:>10} {}: ",
+        name(&event.comm),
         number(event.pid),
         number(event.tid),
         event.vcpu,
@@ -85,9 +88,25 @@ fn write_head(event: &Event, weight: Weight, out: &mut dyn Write) -> io::Result<
     )
 }
 
-/// A pid that readers accept: they don't know -1 (unknown), and perf itself prints 0 if there is no process.
-fn number(id: i32) -> i32 {
-    id.max(0)
+/// A thread's name that readers take for the whole name, and for no comment: without a blank at its begin or before a digit.
+fn name(comm: &str) -> String {
+    let is_digit = |next: Option<char>| next.is_some_and(|next| next.is_ascii_digit());
+    let mut name = String::with_capacity(comm.len());
+    let mut characters = comm.chars().peekable();
+    while let Some(character) = characters.next() {
+        let is_blank = character.is_whitespace();
+        let is_taken_for_another = match name.is_empty() {
+            true => is_blank || character == '#',
+            false => is_blank && is_digit(characters.peek().copied()),
+        };
+        name.push(if is_taken_for_another { '_' } else { character });
+    }
+    name
+}
+
+/// A pid that readers accept: they don't know -1 (unknown), and 0 is that of the threads that idle.
+fn number(id: i32) -> u32 {
+    id.cast_unsigned()
 }
 
 fn write_frame(frame: &Frame<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -104,5 +123,26 @@ fn write_frame(frame: &Frame<'_>, out: &mut dyn Write) -> io::Result<()> {
     if let Some(offset) = frame.offset.or_else(|| is_unknown.then_some(0)) {
         write!(out, "+{offset:#x}")?;
     }
+    let object = object.replace(char::is_whitespace, "_");
     writeln!(out, " ({object})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_threads_end_before_the_pid() {
+        for (comm, expected) in [
+            ("server", "server"),
+            ("server worker", "server worker"),
+            ("pool 7", "pool_7"),
+            ("a 1/2 b 3", "a_1/2 b_3"),
+            (" first", "_first"),
+            ("# comment", "_ comment"),
+            ("a  9", "a _9"),
+        ] {
+            assert_eq!(name(comm), expected);
+        }
+    }
 }

@@ -297,22 +297,30 @@ impl Source {
         frames
     }
 
-    /// The library of each of the [`Self::frames`], and the address in it.
-    pub(super) fn libraries(&self, event: &Event) -> Vec<Option<(Library, u32)>> {
+    /// What `of` says of each of the [`Self::frames`]; `None` for notes.
+    pub(super) fn of_frames<T>(
+        &self,
+        event: &Event,
+        of: impl Fn(&Stack, &StackFrame) -> Option<T>,
+    ) -> Vec<Option<T>> {
         let Some(stack) = &event.stack else {
-            return Vec::new();
+            return vec![None];
         };
         let frames = self.profile.frames(event.pid, stack);
-        let library = |frame: &StackFrame| {
+        let mut all: Vec<_> = frames.iter().map(|frame| of(stack, frame)).collect();
+        if let Some(index) = cut_behind(stack, &frames) {
+            all.insert(index + 1, None);
+        }
+        all
+    }
+
+    /// The library of each of the [`Self::frames`], and the address in it.
+    pub(super) fn libraries(&self, event: &Event) -> Vec<Option<(Library, u32)>> {
+        self.of_frames(event, |stack, frame| {
             let library = Library::of(&self.profile, stack, frame)?;
             let address = library.relative(frame)?;
             Some((library, address))
-        };
-        let mut libraries: Vec<_> = frames.iter().map(library).collect();
-        if let Some(index) = cut_behind(stack, &frames) {
-            libraries.insert(index + 1, None);
-        }
-        libraries
+        })
     }
 
     /// The frames of `event`, for tables that are kept in memory until all events are known.

@@ -69,7 +69,7 @@ impl Graph {
     /// Removes the marks from an SVG document, fills frames whose callers are missing with a pattern that has a dotted edge towards them, and adds
     /// the legend of these colours, on the left below the title.
     fn finish(&self, svg: &str, shades: &[Shade]) -> String {
-        let mut text = svg.replace(MARKS, "");
+        let mut text = label_root(&svg.replace(MARKS, ""));
         let mut end = String::from("<defs>");
         let begin = Self::first_edge(&text);
         for (name, _, color) in shades {
@@ -93,8 +93,9 @@ impl Graph {
             left = add_legend(&mut end, left, label, &format!("rgb({r},{g},{b})"));
         }
         let example = if self.differential { "same" } else { "user" };
-        add_legend(&mut end, left, "cut short", &format!("url(#cut-{example})"));
+        left = add_legend(&mut end, left, "cut short", &format!("url(#cut-{example})"));
         end += "</g>";
+        end += &narrow(left, self.subtitle.chars().count());
         // The legend is on the left of the subtitle.
         text = text.replacen(SUBTITLE, SUBTITLE_ON_THE_RIGHT, 1);
         if let Some(place) = text.rfind("</svg>") {
@@ -114,6 +115,21 @@ impl Graph {
     }
 }
 
+/// Labels the frame of all stacks: inferno leaves that to the script, which viewers of pictures don't run.
+fn label_root(svg: &str) -> String {
+    const WHOLE: &str = "width=\"100.0000%\"";
+    for (begin, _) in svg.match_indices("<title>all (") {
+        let (before, frame) = svg.split_at(begin);
+        if let Some((rect, rest)) = frame.split_once("></text>")
+            && !rect.contains("</g>")
+            && rect.contains(WHOLE)
+        {
+            return format!("{before}{rect}>all</text>{rest}");
+        }
+    }
+    svg.to_owned()
+}
+
 /// The colour of a torn edge, that of lost ticks on the page.
 const TORN_COLOR: &str = "209,36,47";
 
@@ -127,6 +143,25 @@ const SUBTITLE_ON_THE_RIGHT: &str =
 const BOX: usize = 15;
 const TEXT_AT: usize = 19;
 const CHARACTER: usize = 8;
+
+/// The width of a telephone's window, in pixels, and what is narrower than any of its windows.
+const TELEPHONE: usize = 600;
+const NARROWEST: usize = 340;
+
+/// The style of a picture that is too narrow for a legend up to `legend` pixels beside a subtitle of so many characters: the subtitle goes between the title
+/// and the legend, and a telephone has small letters.
+fn narrow(legend: usize, subtitle: usize) -> String {
+    let both = legend.saturating_add(CHARACTER.saturating_mul(subtitle));
+    let scale = 100 * NARROWEST / legend.max(NARROWEST);
+    format!(
+        "<style type=\"text/css\">@media (max-width:{both}px) {{ \
+         #title, #search, #unzoom {{ transform:translateY(-9px) }} #subtitle {{ transform:translateY(-15px) }} }} \
+         @media (max-width:{TELEPHONE}px) {{ #title {{ font-size:9px }} #subtitle {{ font-size:8px }} \
+         #legend {{ transform-origin:10px 51px; transform:scale({}.{:02}) }} }}</style>",
+        scale / 100,
+        scale % 100
+    )
+}
 
 /// Adds one colour of the legend at `left` pixels, and returns the place of the next one.
 fn add_legend(svg: &mut String, left: usize, label: &str, fill: &str) -> usize {
@@ -194,6 +229,15 @@ mod tests {
         assert_eq!(svg.matches("<g id=\"legend\">").count(), 1);
     }
 
+    /// Also where a viewer runs no script.
+    #[test]
+    fn the_bottom_frame_is_labelled() {
+        let svg = drawn(&Graph::default(), &["p-7;all;f 2", "p-8;all;f 2"]);
+        let (_, root) = svg.split_once("<title>all (4 ticks, 100%)").unwrap();
+        let (root, _) = root.split_once("</g>").unwrap();
+        assert!(root.ends_with(">all</text>"), "{root}");
+    }
+
     #[test]
     fn words_of_the_legend_lie_beside_its_colours() {
         let svg = drawn(&Graph::default(), &["p-7;f 2"]);
@@ -209,6 +253,26 @@ mod tests {
             end = number(text) + (word.len() * 62 * 12).div_ceil(100) + 4;
         }
         assert!(end > 0);
+    }
+
+    /// Beside each other they take 8 pixels a character, and less is left in a window that is narrower.
+    #[test]
+    fn a_narrow_picture_has_the_legend_below_its_subtitle() {
+        let graph = Graph {
+            subtitle: "x".repeat(50),
+            ..Graph::default()
+        };
+        let svg = drawn(&graph, &["p-7;f 2"]);
+        let (_, style) = svg.split_once("@media (max-width:").unwrap();
+        let width: usize = style.split_once("px").unwrap().0.parse().unwrap();
+        let (_, legend) = svg.split_once("<g id=\"legend\">").unwrap();
+        let last = legend.rsplit("<text x=\"").next().unwrap();
+        let last: usize = last.split_once('"').unwrap().0.parse().unwrap();
+        assert!(
+            width >= last + 8 * ("cut short".len() + 50),
+            "{width}: {last}"
+        );
+        assert!(style.contains("#subtitle { transform:translateY(-15px) }"));
     }
 
     /// The first of the attributes of the frame called `name`.

@@ -64,16 +64,16 @@ pub fn account(profile: &Profile) -> String {
     let info = &profile.contents.info;
     let mut text = match info.event {
         None => format!(
-            "{} samples and {} idle ticks at {}; {} stolen, {} lost",
-            account.samples,
-            account.idle,
+            "{} and {} at {}; {} stolen, {} lost",
+            counted(account.samples, "sample"),
+            counted(account.idle, "idle tick"),
             info.rate(),
             account.stolen,
             account.lost
         ),
         Some(event) => format!(
-            "{} samples: {}{}; {} lost",
-            account.samples,
+            "{}: {}{}; {} lost",
+            counted(account.samples, "sample"),
             event.describe(),
             if Weight::of_tick(info).quantity.is_time() {
                 ""
@@ -90,6 +90,12 @@ pub fn account(profile: &Profile) -> String {
         text += "; not the whole recording";
     }
     text
+}
+
+/// A number of things.
+fn counted(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
 }
 
 /// What a differential flame graph compares, and what its colours mean, as a line of text.
@@ -146,6 +152,16 @@ mod tests {
         assert_eq!(title(&none), "A guest, 250 Hz");
         none.contents.kernel = None;
         assert_eq!(title(&none), "A guest, 250 Hz");
+    }
+
+    #[test]
+    fn an_account_is_grammatical() {
+        let mut one = profile("vmlinuz", "", "");
+        one.contents.account.samples = 1;
+        one.contents.account.idle = 1;
+        one.contents.closed = Some(one.contents.account);
+        let expected = "1 sample and 1 idle tick at 250 Hz; 0 stolen, 0 lost";
+        assert_eq!(account(&one), expected);
     }
 
     #[test]

@@ -89,7 +89,95 @@ impl Watcher for Counts {
     }
 }
 
+/// Ticks of a block of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The block.
+    pub block: usize,
+    /// The ticks.
+    pub ticks: u64,
+}
+
+/// The ticks of a recording by stack and block of time.
+#[derive(Clone, Debug, Default)]
+pub struct Divided {
+    /// The number of blocks.
+    pub blocks: usize,
+    /// All ticks that were sampled or idle.
+    pub all: Vec<Part>,
+    /// Idle ticks without a sample.
+    pub idle: Vec<Part>,
+    /// The samples of the stacks that aren't [`RARE`], and where those of each begin.
+    parts: Vec<Part>,
+    begins: Vec<usize>,
+}
+
+impl Divided {
+    /// The samples of the stack with this number in [`crate::profile::StackCounts`].
+    pub fn of(&self, stack: usize) -> &[Part] {
+        let end = self.begins.get(stack + 1).copied();
+        let begin = self.begins.get(stack).copied();
+        let range = begin.unwrap_or(0)..end.unwrap_or(0);
+        self.parts.get(range).unwrap_or_default()
+    }
+}
+
 impl Counts {
+    /// The time of the last tick, in ns after the begin of the selected time.
+    pub(super) fn length_ns(&self) -> u64 {
+        self.bins.length()
+    }
+
+    /// The ticks in at most `most` blocks of equal length, but for the last one.
+    pub fn divided(&self, most: usize) -> Divided {
+        let width = self.bins.used().div_ceil(most.max(1)).max(1);
+        let mut all = vec![0_u64; self.bins.used().div_ceil(width)];
+        let mut idle = all.clone();
+        // A recording may have a sample behind its last tick.
+        let last = all.len().saturating_sub(1);
+        let block_of = |bin: usize| (bin / width).min(last);
+        for ((bin, _), [ticks, ..]) in &self.missed {
+            if let Some(sum) = idle.get_mut(block_of((*bin).into())) {
+                *sum = sum.saturating_add(*ticks);
+            }
+        }
+        let mut samples: Vec<(u32, u16, u32)> = Vec::with_capacity(self.length);
+        for (bin, cells) in self.cells.iter().enumerate() {
+            // There are few bins.
+            let block = u16::try_from(block_of(bin)).unwrap_or(u16::MAX);
+            let cells = cells.iter();
+            samples.extend(cells.map(|(cell, count)| (cell.stack, block, *count)));
+        }
+        samples.sort_unstable();
+        let mut divided = Divided::default();
+        for equal in samples.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)) {
+            let [(stack, block, _), ..] = *equal else {
+                continue;
+            };
+            let block = usize::from(block);
+            let ticks = equal.iter().map(|(.., count)| u64::from(*count)).sum();
+            if let Some(sum) = all.get_mut(block) {
+                *sum = sum.saturating_add(ticks);
+            }
+            if stack != RARE {
+                // Numbers of stacks have hardly any gaps.
+                let stacks = (stack as usize).saturating_add(1);
+                let begins = stacks.max(divided.begins.len());
+                divided.begins.resize(begins, divided.parts.len());
+                divided.parts.push(Part { block, ticks });
+            }
+        }
+        divided.begins.push(divided.parts.len());
+        divided.blocks = all.len();
+        let sums = all
+            .iter()
+            .zip(&idle)
+            .map(|(samples, idle)| samples.saturating_add(*idle));
+        divided.all = parts(sums);
+        divided.idle = parts(idle.iter().copied());
+        divided
+    }
+
     fn add_missed(&mut self, selected: &Selected) {
         let bins = self.bins;
         let missed = &mut self.missed;
@@ -164,6 +252,14 @@ impl Counts {
         }
         self.measure();
     }
+}
+
+/// The blocks that have ticks.
+fn parts(ticks: impl Iterator<Item = u64>) -> Vec<Part> {
+    let parts = ticks
+        .enumerate()
+        .map(|(block, ticks)| Part { block, ticks });
+    parts.filter(|part| part.ticks > 0).collect()
 }
 
 /// The stacks with the fewest samples that have `excess` cells together. `cells` has the cells of all stacks.
@@ -260,6 +356,33 @@ mod tests {
         let frequent = cells.iter().filter(|(_, cell, _)| cell.stack == 0);
         let frequent: u64 = frequent.map(|(_, _, count)| u64::from(*count)).sum();
         assert_eq!(frequent, u64::from(ALL / 3));
+    }
+
+    #[test]
+    fn blocks_have_the_ticks_of_their_time() {
+        let samples = (0..1000).map(|ms| (ms, 7, u32::from(ms >= 750)));
+        let mut counts = counts(samples.chain([(999, 7, 9)]));
+        let divided = counts.divided(4);
+        assert_eq!(divided.blocks, 4);
+        let ticks = |parts: &[Part]| -> Vec<(usize, u64)> {
+            let parts = parts.iter().map(|part| (part.block, part.ticks));
+            parts.collect()
+        };
+        assert_eq!(ticks(divided.of(0)), [(0, 250), (1, 250), (2, 250)]);
+        assert_eq!(ticks(divided.of(1)), [(3, 250)]);
+        assert_eq!(ticks(divided.of(9)), [(3, 1)]);
+        assert_eq!(divided.of(5).len() + divided.of(10).len(), 0);
+        let all: u64 = divided.all.iter().map(|part| part.ticks).sum();
+        assert_eq!(all, 1001);
+        // As a hostile recording has it.
+        let cell = Cell {
+            vcpu: 0,
+            mode: 0,
+            runner: 0,
+            stack: 2,
+        };
+        counts.cells[BINS - 1].insert(cell, 5);
+        assert_eq!(ticks(counts.divided(4).of(2)), [(3, 5)]);
     }
 
     #[test]

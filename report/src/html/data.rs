@@ -48,6 +48,7 @@ pub fn json(
 ) -> String {
     let calls = Calls::new(profile, is_comparison);
     let node_of = |recording, stack| calls.of_stack(recording, stack);
+    let lengths: Vec<u64> = counts.iter().map(Counts::length_ns).collect();
     let merged = Merged::new(counts, MAX_CELLS, node_of, calls.rare());
     let bins = &merged.bins;
     let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -65,6 +66,7 @@ pub fn json(
         "width": bins.width(),
         "bins": bins.used(),
         "length": bins.length(),
+        "lengths": lengths,
         "times": times,
         "selection": selection_document(&profile.selection),
         "files": files(profile),

@@ -16,4 +16,5 @@ mod runners;
 mod timeline;
 
 pub use counts::Counts;
+pub(crate) use counts::Part;
 pub use page::{comparison_page, counted, page, page_of};

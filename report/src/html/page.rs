@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use super::counts::Counts;
 use super::{data, properties};
-use crate::profile::{Profile, Selection, loss};
+use crate::profile::{Profile, Selection, emptiness, loss, loss_of_one, restarts};
 use crate::symbolize::{Resolver, SourceTexts};
 use crate::text::escape;
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
+use kvmprof_recording::without_sample;
 
 /// The views, which the script fills in.
 const VIEWS: &str = include_str!("script/views.html");
@@ -143,6 +144,7 @@ fn warnings(profile: &Profile, is_comparison: bool) -> String {
         ticks,
         samples,
         idle,
+        stolen,
         lost,
         ..
     } = account;
@@ -156,13 +158,28 @@ fn warnings(profile: &Profile, is_comparison: bool) -> String {
     let mut warn = |text: &str| {
         let _ = writeln!(out, "<p class=warning>{text}</p>");
     };
-    let misleading = loss(profile).filter(|_| !is_comparison);
-    if let Some(misleading) = misleading {
+    if is_comparison {
+        for (side, one) in ["before", "after"].into_iter().zip(profile.recordings()) {
+            if let Some(misleading) = loss_of_one(one) {
+                warn(&format!("{side}: {misleading}"));
+            }
+        }
+    } else if let Some(misleading) = loss(profile).filter(|_| profile.samples() > 0) {
         warn(&misleading);
     } else if lost > 0 {
         warn(&format!(
-            "{lost} of {ticks} ticks were lost: what ran then is not in the shares."
+            "{}: what the guest did in them is not in the shares.",
+            without_sample(ticks, lost, stolen)
         ));
+    }
+    for recording in profile.recordings() {
+        if let Some(restarts) = restarts(recording) {
+            let file = match recording.file.as_str() {
+                "" => String::new(),
+                file => format!("{}: ", escape(file)),
+            };
+            warn(&format!("{file}{restarts}."));
+        }
     }
     if let Some(incompleteness) = profile.incompleteness() {
         warn(&format!("{incompleteness}."));
@@ -175,8 +192,8 @@ fn warnings(profile: &Profile, is_comparison: bool) -> String {
     if !profile.has_symbols() {
         warn("No symbols of the guest's kernel are in the recording.");
     }
-    if profile.samples() == 0 {
-        warn("There are no samples: the recording has none, or none of the processes asked for.");
+    if let Some(why) = emptiness(profile) {
+        warn(&why);
     } else if profile.samples() < samples.saturating_add(idle) {
         warn(&format!(
             "Only {} is shown, {} ticks.",

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use kvmprof_recording::file::Account;
 use kvmprof_recording::loss_warning;
 
 use super::Profile;
@@ -23,7 +24,9 @@ pub fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         let count = profile.recordings().count();
         writeln!(out, "All {count} together: {}", profile.account())?;
     }
-    if let Some(warning) = loss(profile) {
+    if let Some(why) = emptiness(profile) {
+        writeln!(out, "{why}")?;
+    } else if let Some(warning) = loss(profile) {
         writeln!(out, "{warning}")?;
     }
     let time = profile.selection.time;
@@ -58,9 +61,51 @@ pub fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Why there are no samples and no idle ticks; `None` if there are any.
+pub(crate) fn emptiness(profile: &Profile) -> Option<String> {
+    if profile.samples() > 0 {
+        return None;
+    }
+    let Account {
+        ticks,
+        samples,
+        idle,
+        stolen,
+        lost,
+        ungathered,
+    } = profile.account();
+    let selection = &profile.selection;
+    let is_part = !selection.time.is_all() || !selection.vcpus.is_empty();
+    let why = if samples > 0 || idle > 0 {
+        format!("none of {samples} samples and {idle} idle ticks is selected")
+    } else if ticks == 0 && is_part {
+        "no tick is in the selected time and of the selected vCPUs".to_owned()
+    } else if ticks == 0 {
+        "no tick came before the recording's end".to_owned()
+    } else {
+        let parts = [
+            (stolen, "stolen by the host"),
+            (lost, "lost"),
+            (ungathered, "not asked for"),
+        ];
+        let parts = parts.iter().filter(|(part, _)| *part > 0);
+        let parts: Vec<String> = parts.map(|(part, how)| format!("{part} {how}")).collect();
+        format!("of {ticks} ticks, {}", parts.join(", "))
+    };
+    Some(format!("There are no samples: {why}."))
+}
+
 /// A warning if so many ticks have no sample that shares mislead; `None` if the ticks are events.
 pub(crate) fn loss(profile: &Profile) -> Option<String> {
-    let account = profile.account();
+    loss_in(profile, &profile.account())
+}
+
+/// The same of the first recording of `profile` alone.
+pub(crate) fn loss_of_one(profile: &Profile) -> Option<String> {
+    loss_in(profile, &profile.contents.account)
+}
+
+fn loss_in(profile: &Profile, account: &Account) -> Option<String> {
     match profile.contents.info.event {
         Some(_) => None,
         None => loss_warning(account.ticks, account.lost, account.stolen),
@@ -88,18 +133,20 @@ fn print_account(recording: &Profile, out: &mut dyn Write) -> io::Result<()> {
 
 /// The times at which the guest was restarted, if it was.
 fn print_resets(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    match restarts(profile) {
+        Some(text) => writeln!(out, "{text}"),
+        None => Ok(()),
+    }
+}
+
+/// How often the guest of one recording was restarted, and when first; `None` if it wasn't.
+pub(crate) fn restarts(profile: &Profile) -> Option<String> {
     let (info, resets) = (&profile.contents.info, &profile.contents.resets);
-    let Some(first) = resets.first() else {
-        return Ok(());
-    };
+    let first = resets.first()?;
     let after = first.time.saturating_sub(info.began_monotonic_ns);
     let after = Duration::from_nanos(after).as_secs_f64();
-    if resets.len() == 1 {
-        return writeln!(out, "The guest restarted once, {after:.3} s from its begin");
-    }
-    let count = resets.len();
-    writeln!(
-        out,
-        "The guest restarted {count} times, first {after:.3} s from its begin"
-    )
+    Some(match resets.len() {
+        1 => format!("The guest restarted once, {after:.3} s from its begin"),
+        count => format!("The guest restarted {count} times, first {after:.3} s from its begin"),
+    })
 }

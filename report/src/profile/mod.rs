@@ -20,7 +20,7 @@ mod table;
 mod weight;
 
 pub use crate::symbolize::Symbols;
-pub(crate) use accounts::{loss, print as print_accounts};
+pub(crate) use accounts::{emptiness, loss, loss_of_one, print as print_accounts, restarts};
 pub use arguments::{SelectionArguments, SeveralTimes};
 pub(crate) use collect::outermost_of_guest;
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Shares of samples with their confidence intervals.
 
-/// The standard normal distribution's 97.5 % quantile.
-const Z: f64 = 1.959_964;
+use crate::statistics::NORMAL;
 
 /// A share of all samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,25 +14,26 @@ pub struct Share {
 }
 
 impl Share {
-    /// `part` of `whole` samples. If `whole` is 0, the interval is 0 to 1.
-    pub fn new(part: u64, whole: u64) -> Self {
-        Self::within(part, whole, Z)
-    }
-
-    /// The same, but the interval has `z` standard errors instead of 95 %.
+    /// `part` of `whole` samples. If `whole` is 0, the interval is 0 to 1. It is that of samples that are independent of each other: of a function that
+    /// runs in long stretches it is too narrow.
     #[expect(
         clippy::cast_precision_loss,
         reason = "counts of samples are far below 2^53"
     )]
-    pub fn within(part: u64, whole: u64, z: f64) -> Self {
-        if whole == 0 {
+    pub fn new(part: u64, whole: u64) -> Self {
+        Self::within(part as f64, whole as f64, NORMAL)
+    }
+
+    /// The same of so many independent samples, which need not be whole numbers; the interval has `z` standard errors instead of 95 %.
+    pub(crate) fn within(part: f64, whole: f64, z: f64) -> Self {
+        if whole <= 0.0 {
             return Self {
                 value: 0.0,
                 low: 0.0,
                 high: 1.0,
             };
         }
-        let (n, p) = (whole as f64, part as f64 / whole as f64);
+        let (n, p) = (whole, part / whole);
         let scale = 1.0 + z * z / n;
         let middle = (p + z * z / (2.0 * n)) / scale;
         let half = z / scale * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt();

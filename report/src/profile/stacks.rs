@@ -44,7 +44,7 @@ impl<'a> StackView<'a> {
             mappings: if has_mappings {
                 mappings
             } else {
-                MappingSet::default()
+                mappings.kernel_alone()
             },
         }
     }

@@ -110,6 +110,9 @@ pub fn print(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     super::accounts::print(profile, out)?;
+    if profile.samples() == 0 {
+        return Ok(());
+    }
     let mut table = Table {
         profile,
         layout,

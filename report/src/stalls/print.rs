@@ -53,7 +53,12 @@ fn print_interrupts_off(
         profile.samples(),
         stalls.stretches
     );
-    print_stretches(&title, &stalls.interrupts_off, look, out)
+    print_stretches(
+        &title,
+        (&stalls.interrupts_off, stalls.stretches),
+        look,
+        out,
+    )
 }
 
 fn print_preemption_off(
@@ -75,12 +80,17 @@ fn print_preemption_off(
         profile.samples(),
         stalls.preemption_stretches
     );
-    print_stretches(&title, &stalls.preemption_off, look, out)
+    let rows = (
+        stalls.preemption_off.as_slice(),
+        stalls.preemption_stretches,
+    );
+    print_stretches(&title, rows, look, out)
 }
 
+/// Prints the rows, which are the longest ones of so many stretches. One sample has no length: such rows would say nothing.
 fn print_stretches(
     title: &str,
-    rows: &[StretchRow],
+    (rows, stretches): (&[StretchRow], u64),
     look: Look,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -89,7 +99,8 @@ fn print_stretches(
         "PROCESS", "FIRST IN"
     );
     heading(look, title, &columns, out)?;
-    for row in rows {
+    let shown = rows.iter().take_while(|row| row.seen_ns > 0).count();
+    for row in rows.iter().take(shown) {
         let StretchRow {
             samples,
             stolen,
@@ -106,6 +117,14 @@ fn print_stretches(
             column(row.common.as_deref().unwrap_or("-"), 0),
         );
         writeln!(out, "{}", text.trim_end())?;
+    }
+    if let Some(longest) = rows.iter().skip(shown).map(|row| row.at_most_ns).max() {
+        let others = stretches.saturating_sub(shown as u64);
+        writeln!(
+            out,
+            "  {others} with one sample each: how long they took isn't known, at most {}",
+            milliseconds(longest).trim_start()
+        )?;
     }
     Ok(())
 }

@@ -163,7 +163,7 @@ impl Waits {
     ) -> Option<WaitKind> {
         // Interrupts and softirqs take locks, too. Waits of the code that they interrupted don't count.
         matches!(sample.mode, Mode::Kernel | Mode::Interrupt).then_some(())?;
-        let function = kernel.locate(sample.pc);
+        let function = kernel.locate_then(sample.pc, kernel.epoch(sample.time));
         let function = function.filter(|found| found.module.as_ref() == KERNEL);
         let kind = WaitKind::of_function(function?.name)?;
         if self.found.len() < MAX_COMPARED {

@@ -43,7 +43,7 @@ impl Resolver {
     /// program that a Linux process executes is the first one: the kernel places libraries above it. A guest without
     /// mappings has one file, its image.
     pub fn files_in(&self, mappings: MappingSet) -> Vec<Code> {
-        if mappings == MappingSet::default() {
+        if mappings == mappings.kernel_alone() {
             let span = self.tables().kernel.span();
             return span.map(image).into_iter().collect();
         }
@@ -67,7 +67,7 @@ impl Resolver {
     /// The functions called `name`, mangled or as in the source, in memory with `mappings`, by their addresses.
     pub fn functions_called(&self, mappings: MappingSet, name: &str) -> Vec<Code> {
         let is_wanted = |found: &str| found == name || demangle(found) == name;
-        if mappings == MappingSet::default() {
+        if mappings == mappings.kernel_alone() {
             let found = self.tables().kernel.wanted(is_wanted);
             return found.into_iter().map(image).collect();
         }
@@ -137,9 +137,7 @@ fn mapped_address(mapping: &Mapping, segments: &[Segment], address: u64) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use kvmprof_recording::file::{
-        Binary, BinaryInfo, Mapping, ProcessMappings, address_space_key,
-    };
+    use kvmprof_recording::file::{Binary, BinaryInfo, Mapping, ProcessMappings};
 
     use super::*;
     use crate::symbolize::file_address;
@@ -160,7 +158,7 @@ mod tests {
     fn resolver() -> (Resolver, MappingSet) {
         let mut resolver = Resolver::default();
         resolver.add_mappings(&ProcessMappings {
-            address_space: address_space_key(SPACE),
+            address_space: SPACE,
             pid: 7,
             mappings: vec![
                 mapping(0x7000_0000, 0x2000, 0, "/lib/libc.so", 2),

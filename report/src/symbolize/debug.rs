@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
+use addr2line::{LookupContinuation, LookupResult};
+use gimli::{Dwarf, EndianArcSlice, LittleEndian};
 use object::read::elf::ElfFile64;
 use object::read::{CompressedData, CompressedFileRange, ReadCache};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
@@ -14,6 +15,7 @@ use kvmprof_recording::elf::{MAX_NAMES_BYTES, hex};
 
 use super::demangle::demangle;
 use super::functions::FunctionTable;
+use super::split::SplitFiles;
 
 /// Maximum size of a section in bytes, compressed and uncompressed.
 const MAX_SECTION: u64 = 4 << 30;
@@ -26,8 +28,8 @@ const MAX_FUNCTIONS: usize = 1 << 21;
 /// Maximum number of nested inlined functions.
 const MAX_INLINED: usize = 64;
 
-type Slice = EndianArcSlice<LittleEndian>;
-type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
+pub type Slice = EndianArcSlice<LittleEndian>;
+pub type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 
 /// A line of a source file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,7 +55,10 @@ pub struct DebugFile {
     pub build_id: String,
     /// The functions of its symbol table.
     pub functions: FunctionTable,
+    /// False if it has more of them than are read.
+    pub is_whole: bool,
     context: Option<addr2line::Context<Slice>>,
+    split: Option<SplitFiles>,
     begin: Option<u64>,
 }
 
@@ -81,26 +86,40 @@ impl DebugFile {
         {
             let cache = ReadCache::new(file.try_clone()?);
             let elf = Parsed::parse(&cache).map_err(invalid)?;
-            dwarf.load_sup(|id| section(&file, &elf, id))?;
+            dwarf.load_sup(|id| section(&file, &elf, id.name()))?;
         }
         let has_lines = elf.section_by_name(".debug_info").is_some();
         let context = has_lines.then(|| addr2line::Context::from_dwarf(dwarf));
         let mut table = Self {
             build_id: hex(elf.build_id().ok().flatten().unwrap_or_default()),
             functions: FunctionTable::default(),
+            is_whole: true,
             context: context.and_then(Result::ok),
+            split: None,
             begin: None,
         };
         table.read_functions(&elf);
         Ok(table)
     }
 
+    /// The same with `split`, where its units are that lie in other files.
+    #[must_use]
+    pub fn with_split(mut self, split: SplitFiles) -> Self {
+        self.split = Some(split);
+        self
+    }
+
     fn read_functions(&mut self, elf: &Parsed<'_>) {
         let mut left = MAX_NAMES_BYTES;
         let mut begin = None;
+        let mut is_whole = elf.symbols().nth(MAX_FUNCTIONS).is_none();
         let symbols = elf.symbols().take(MAX_FUNCTIONS).map_while(|symbol| {
             let name = symbol.name().unwrap_or_default();
-            left = left.checked_sub(name.len())?;
+            let Some(rest) = left.checked_sub(name.len()) else {
+                is_whole = false;
+                return None;
+            };
+            left = rest;
             // `_stext` is a label, not a function.
             if begin.is_none() && name == super::KERNEL_BEGIN {
                 begin = Some(symbol.address());
@@ -110,6 +129,7 @@ impl DebugFile {
             Some(is_named.then(|| (symbol.address(), symbol.size(), name)))
         });
         self.functions = FunctionTable::new(symbols.flatten());
+        self.is_whole = is_whole;
         self.begin = begin;
     }
 
@@ -128,7 +148,17 @@ impl DebugFile {
         let Some(context) = &self.context else {
             return Vec::new();
         };
-        let Ok(mut frames) = context.find_frames(address).skip_all_loads() else {
+        let mut looked_up = context.find_frames(address);
+        let frames = loop {
+            looked_up = match looked_up {
+                LookupResult::Output(frames) => break frames,
+                LookupResult::Load { load, continuation } => {
+                    let split = self.split.as_ref();
+                    continuation.resume(split.and_then(|split| split.load(&load)))
+                }
+            };
+        };
+        let Ok(mut frames) = frames else {
             return Vec::new();
         };
         let mut found = Vec::new();
@@ -153,7 +183,7 @@ impl DebugFile {
 }
 
 fn dwarf(file: &File, elf: &Parsed<'_>) -> io::Result<Dwarf<Slice>> {
-    Dwarf::load(|id| section(file, elf, id))
+    Dwarf::load(|id| section(file, elf, id.name()))
 }
 
 /// Whether the ratio of `range` is higher than that of any debug information: such a section is there to fill the memory.
@@ -162,11 +192,15 @@ fn is_bomb(range: &CompressedFileRange) -> bool {
     range.uncompressed_size > most.saturating_add(ALWAYS_ALLOWED)
 }
 
-/// The decompressed contents of a section; empty if there is none. Bypasses the cache, which would keep them too.
-fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
-    let empty = || Slice::new(Arc::from([]), LittleEndian);
-    let Some(section) = elf.section_by_name(id.name()) else {
-        return Ok(empty());
+/// A section that isn't there.
+pub fn no_section() -> Slice {
+    Slice::new(Arc::from([]), LittleEndian)
+}
+
+/// The decompressed contents of the section called `name`; empty if there is none. Bypasses the cache, which would keep them too.
+pub fn section(file: &File, elf: &Parsed<'_>, name: &str) -> io::Result<Slice> {
+    let Some(section) = elf.section_by_name(name) else {
+        return Ok(no_section());
     };
     let range = section.compressed_file_range().map_err(invalid)?;
     let length = file.metadata()?.len();
@@ -191,7 +225,7 @@ fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
     Ok(Slice::new(contents, LittleEndian))
 }
 
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+pub fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 

@@ -1,19 +1,21 @@
 //! The guest's files: the recording's data about them, and the host's copies.
 
 use std::cell::OnceCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::debug::DebugFile;
 use super::functions::FunctionTable;
+use super::host_copy::{self, HostCopy};
 use super::machine_code::MachineCode;
+use super::notes::Notes;
+use super::split::SplitFiles;
 use super::tables::{RecordedFile, module_name};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
-use kvmprof_recording::elf;
+use kvmprof_recording::elf::Mismatch;
 use kvmprof_recording::file::{Mapping, Segment};
 
-/// Maximum size of a file, in bytes, that functions are read from if the recording lacks them.
-const MAX_FILE: u64 = 1 << 30;
 /// The distributions' folder for debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
@@ -30,7 +32,8 @@ pub struct LoadedFile {
     pub debug: Option<DebugFile>,
     /// Functions from the host's copy that the recording lacks.
     functions: FunctionTable,
-    /// The host's copy, opened when its code is first needed; the inner `None` if there is none, or it is of another build.
+    /// The host's copy, opened when it is first needed; the inner `None` if there is none that is proven to be the recorded file.
+    copy: OnceCell<Option<HostCopy>>,
     code: OnceCell<Option<MachineCode>>,
 }
 
@@ -41,8 +44,8 @@ impl LoadedFile {
         number: u32,
         mapping: &Mapping,
         recorded: Option<&RecordedFile>,
-        sysroot: Option<&Sysroot>,
-        notes: &mut Vec<String>,
+        sysroot: Option<&Rc<Sysroot>>,
+        notes: &Rc<Notes>,
     ) -> Self {
         let mut file = Self {
             number,
@@ -50,15 +53,23 @@ impl LoadedFile {
             segments: recorded.map_or_else(Vec::new, |recorded| recorded.info().segments.clone()),
             debug: None,
             functions: FunctionTable::default(),
+            copy: OnceCell::new(),
             code: OnceCell::new(),
         };
         if let Some(sysroot) = sysroot
             && mapping.file.starts_with('/')
         {
-            let id = recorded.map_or("", |recorded| recorded.info().build_id.as_str());
-            file.debug = debug_file(sysroot, &mapping.file, id, notes);
-            if recorded.is_none() {
-                file.read_functions(sysroot, &mapping.file);
+            let search = Search {
+                sysroot,
+                path: &mapping.file,
+                recorded,
+                notes,
+            };
+            file.debug = search.debug_file(&file.copy);
+            if recorded.is_some_and(|recorded| recorded.has_no_functions())
+                && let Some(copy) = search.copy(&file.copy)
+            {
+                file.functions = copy.functions();
             }
         }
         file
@@ -69,31 +80,20 @@ impl LoadedFile {
         &self,
         mapping: &Mapping,
         recorded: Option<&RecordedFile>,
-        sysroot: &Sysroot,
+        sysroot: &Rc<Sysroot>,
+        notes: &Rc<Notes>,
     ) -> Option<&MachineCode> {
+        let search = Search {
+            sysroot,
+            path: &mapping.file,
+            recorded,
+            notes,
+        };
         let code = self.code.get_or_init(|| {
-            let file = sysroot.file(&mapping.file).ok()?;
-            let code = MachineCode::of(&file).ok()?;
-            let id = recorded.map_or("", |recorded| recorded.info().build_id.as_str());
-            (id.is_empty() || id == code.build_id).then_some(code)
+            let copy = search.copy(&self.copy)?;
+            MachineCode::of(&copy.file).ok()
         });
         code.as_ref()
-    }
-
-    fn read_functions(&mut self, sysroot: &Sysroot, path: &str) {
-        let bytes = sysroot.file(path).and_then(|file| {
-            use std::io::Read;
-            let mut bytes = Vec::new();
-            file.take(MAX_FILE).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        });
-        if let Some(parsed) = bytes.ok().and_then(|bytes| elf::parse(&bytes).ok()) {
-            let functions = parsed.functions.iter();
-            let functions = functions
-                .map(|function| (function.address, function.length, function.name.as_str()));
-            self.functions = FunctionTable::new(functions);
-            self.segments = parsed.segments;
-        }
     }
 
     /// The function at `address` of the file: its name, which may be empty, and its begin.
@@ -131,42 +131,135 @@ impl LoadedFile {
     }
 }
 
-/// The debug information of the guest's file at `path` with build id `id`; any build id matches an empty `id`.
-fn debug_file(
-    sysroot: &Sysroot,
-    path: &str,
-    id: &str,
-    notes: &mut Vec<String>,
-) -> Option<DebugFile> {
-    let by_id = by_build_id(id);
-    let beside = format!("{DEBUG_FOLDER}{path}.debug");
-    let mut symbols_alone = None;
-    for candidate in by_id.as_deref().into_iter().chain([beside.as_str(), path]) {
-        let Ok(file) = sysroot.file(candidate) else {
-            continue;
+/// Looks for a guest's file and its debug information on the host.
+struct Search<'a> {
+    sysroot: &'a Rc<Sysroot>,
+    /// The file's path in the guest.
+    path: &'a str,
+    recorded: Option<&'a RecordedFile>,
+    notes: &'a Rc<Notes>,
+}
+
+impl Search<'_> {
+    /// The host's copy, looked for once and kept in `copy`.
+    fn copy<'c>(&self, copy: &'c OnceCell<Option<HostCopy>>) -> Option<&'c HostCopy> {
+        let open = || {
+            let opened = HostCopy::open(self.sysroot, self.path, self.recorded)?;
+            let refused = |mismatch: &_| self.refuse(self.path, mismatch);
+            opened.inspect_err(refused).ok()
         };
-        let supplement = |path: &[u8], id: &str| supplement(sysroot, path, id);
-        let Ok(debug) = DebugFile::read(&file, supplement) else {
-            continue;
+        copy.get_or_init(open).as_ref()
+    }
+
+    /// The file's debug information, from a file that is proven to belong to it.
+    fn debug_file(&self, copy: &OnceCell<Option<HostCopy>>) -> Option<DebugFile> {
+        let id = self.recorded.map_or("", |file| &file.info().build_id);
+        let beside = format!("{DEBUG_FOLDER}{}.debug", self.path);
+        let by_id = by_build_id(id).into_iter();
+        let by_id = by_id.chain((!id.is_empty()).then_some(beside));
+        let mut by_id = by_id.filter_map(|path| self.with_build_id(&path, id));
+        let mut symbols_alone = None;
+        let mut is_enough = |debug: DebugFile| {
+            if debug.has_lines() {
+                return Some(debug);
+            }
+            if symbols_alone.is_none() && !debug.functions.is_empty() {
+                symbols_alone = Some(debug);
+            }
+            None
         };
-        if !id.is_empty() && debug.build_id != id {
-            let found = match debug.build_id.as_str() {
-                "" => "none",
-                found => found,
-            };
-            notes.push(format!(
-                "{} is not the file of the recording, and not used: its build id is {found}, the recorded one {}",
-                visible(&sysroot.shown(candidate).display().to_string()),
-                visible(id)
-            ));
-            continue;
-        }
-        if debug.has_lines() {
+        by_id
+            .find_map(&mut is_enough)
+            .or_else(|| {
+                let copy = self.copy(copy)?;
+                let linked = self.linked(copy).and_then(&mut is_enough);
+                linked.or_else(|| {
+                    let own = self.read(self.path, &copy.file)?;
+                    is_enough(own)
+                })
+            })
+            .or(symbols_alone)
+    }
+
+    /// The debug file at `path`, if it has the build id `id`.
+    fn with_build_id(&self, path: &str, id: &str) -> Option<DebugFile> {
+        let debug = self.read(path, &self.sysroot.file(path).ok()?)?;
+        if debug.build_id == id {
             return Some(debug);
         }
-        symbols_alone = symbols_alone.or_else(|| (!debug.functions.is_empty()).then_some(debug));
+        let found = match debug.build_id.as_str() {
+            "" => "none".to_owned(),
+            found => found.to_owned(),
+        };
+        let expected = id.to_owned();
+        self.refuse(path, &Mismatch::BuildId { found, expected });
+        None
     }
-    symbols_alone
+
+    /// The debug file that `copy` names
+    /// (<https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html>).
+    fn linked(&self, copy: &HostCopy) -> Option<DebugFile> {
+        let (name, crc32) = copy.debug_link()?;
+        let (folder, _) = self.path.rsplit_once('/')?;
+        let places = [
+            format!("{folder}/{name}"),
+            format!("{folder}/.debug/{name}"),
+            format!("{DEBUG_FOLDER}{folder}/{name}"),
+        ];
+        let mut found = places.iter().filter_map(|path| {
+            let file = self.sysroot.file(path).ok()?;
+            if host_copy::crc32(&file).ok()? == crc32 {
+                return self.read(path, &file);
+            }
+            self.notes.add(format!(
+                "{} is not used: it is not the debug file that {} names, whose CRC-32 is {crc32:08x}",
+                self.shown(path),
+                self.shown(self.path)
+            ));
+            None
+        });
+        found.next()
+    }
+
+    fn read(&self, path: &str, file: &std::fs::File) -> Option<DebugFile> {
+        let supplement = |path: &[u8], id: &str| supplement(self.sysroot, path, id);
+        let debug = DebugFile::read(file, supplement);
+        let debug = debug.inspect_err(|error| {
+            let error = visible(&error.to_string());
+            self.notes
+                .add(format!("{} is not used: {error}", self.shown(path)));
+        });
+        let debug = debug.ok()?;
+        if !debug.is_whole {
+            self.notes.add(format!(
+                "{} has more functions than are read",
+                self.shown(path)
+            ));
+        }
+        let mut paths = vec![path.to_owned()];
+        if path != self.path {
+            paths.push(self.path.to_owned());
+        }
+        let split = SplitFiles::new(Rc::clone(self.sysroot), paths, Rc::clone(self.notes));
+        Some(debug.with_split(split))
+    }
+
+    fn refuse(&self, path: &str, mismatch: &Mismatch) {
+        let what = match mismatch {
+            Mismatch::Unknown => "is not used",
+            Mismatch::BuildId { .. } | Mismatch::Code => {
+                "is not the file of the recording, and not used"
+            }
+        };
+        let mismatch = visible(&mismatch.to_string());
+        let path = self.shown(path);
+        self.notes.add(format!("{path} {what}: {mismatch}"));
+    }
+
+    /// The host's path of the guest's file at `path`.
+    fn shown(&self, path: &str) -> String {
+        visible(&self.sysroot.shown(path).display().to_string())
+    }
 }
 
 /// The path of the debug file with build id `id`

@@ -6,10 +6,11 @@ use std::sync::{Arc, LazyLock};
 
 use kvmprof_abi::kallsyms::{KernelSymbol, is_variable};
 
+use super::former::{Change, Epoch, FormerCode, Then};
 use super::shared::Shared;
 
 /// Assumed length of the last function of the kernel or a module, in bytes: kallsyms has no lengths.
-const LAST: u64 = 64 << 10;
+pub(super) const LAST: u64 = 64 << 10;
 /// The module name of the kernel itself.
 pub const KERNEL: &str = "[kernel]";
 
@@ -20,6 +21,7 @@ pub struct Symbols {
     parts: Vec<Part>,
     /// Variables, and places in them.
     variables: HashMap<u64, Box<str>>,
+    former: FormerCode,
 }
 
 /// Functions that lie together, such as those of a module. Kernels have the same parts wherever KASLR has put them: they are in memory once.
@@ -31,18 +33,19 @@ struct Part {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Function {
+pub(super) struct Function {
     /// The functions, by their distances from the part's begin.
     offset: u64,
-    name: Box<str>,
+    /// Empty where no function is known, up to the next one.
+    pub name: Box<str>,
     /// The module's name, or [`KERNEL`].
-    module: Arc<str>,
+    pub module: Arc<str>,
     /// Whether it is the last function of its range of code, after which nothing is known.
-    is_last: bool,
+    pub is_last: bool,
 }
 
 /// A function with its begin.
-type Placed = (u64, Function);
+pub(super) type Placed = (u64, Function);
 
 /// The parts of all tables.
 static PARTS: LazyLock<Shared<Vec<Function>>> = LazyLock::new(Shared::new);
@@ -60,7 +63,8 @@ pub struct Found<'a> {
 
 impl Symbols {
     /// Reads the form of `/proc/kallsyms`: lines of address, type letter, name, and a module's name in brackets. An
-    /// empty line ends a range of code. Other lines are ignored, and what isn't a variable by its letter is a function.
+    /// empty line ends a range of code, and a line `ADDRESS ? [end]` a function that isn't followed by another one. Other
+    /// lines are ignored, and what isn't a variable by its letter is a function.
     pub fn parse(text: &str) -> Self {
         let mut symbols = Self::default();
         symbols.add(text);
@@ -68,14 +72,29 @@ impl Symbols {
     }
 
     /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of
-    /// an earlier one.
+    /// an earlier one. A line `since SINCE UNCHANGED` says when the lines that follow it came to hold: at SINCE at the latest, and after
+    /// UNCHANGED, in ns of CLOCK_MONOTONIC. A line `gone BEGIN END` says that nothing is known between these addresses from then on.
     pub fn add(&mut self, text: &str) {
-        let mut added = placed(text, &mut self.variables);
-        if added.is_empty() {
-            return;
+        for section in sections(text) {
+            let change = section.lines().next().and_then(change);
+            for gone in section.lines().filter_map(gone) {
+                self.replace(&[gone], Vec::new(), change);
+            }
+            let added = placed(section, &mut self.variables);
+            if !added.is_empty() {
+                self.replace(&runs(&added), added, change);
+            }
         }
-        let runs = runs(&added);
-        added.sort_by_key(|(begin, _)| *begin);
+    }
+
+    /// Replaces the functions in `runs` by `added`.
+    fn replace(
+        &mut self,
+        runs: &[RangeInclusive<u64>],
+        mut added: Vec<Placed>,
+        change: Option<Change>,
+    ) {
+        added.sort_by_key(by_begin);
         let is_among_added = |part: &Part| {
             let end = part.end();
             let after = added.partition_point(|(begin, _)| *begin < part.begin);
@@ -88,13 +107,27 @@ impl Symbols {
         let (changed, mut parts): (Vec<Part>, Vec<Part>) = std::mem::take(&mut self.parts)
             .into_iter()
             .partition(is_among_added);
-        let kept = changed.iter().flat_map(Part::placed).filter(|(begin, _)| {
+        let placed = changed.iter().flat_map(Part::placed);
+        let (replaced, mut kept): (Vec<Placed>, Vec<Placed>) = placed.partition(|(begin, _)| {
             let after = runs.partition_point(|run| run.start() <= begin);
             let run = after.checked_sub(1).and_then(|index| runs.get(index));
-            !run.is_some_and(|run| run.contains(begin))
+            run.is_some_and(|run| run.contains(begin))
         });
-        let mut functions: Vec<Placed> = kept.chain(added).collect();
-        functions.sort_by_key(|(begin, _)| *begin);
+        if let Some(change) = change {
+            self.retire(runs, &replaced, &added, change);
+        }
+        if added.is_empty() {
+            // Nothing extends over a gap.
+            for run in runs {
+                let before = kept.partition_point(|(begin, _)| begin < run.start());
+                if let Some((_, last)) = before.checked_sub(1).and_then(|index| kept.get_mut(index))
+                {
+                    last.is_last = true;
+                }
+            }
+        }
+        let mut functions: Vec<Placed> = kept.into_iter().chain(added).collect();
+        functions.sort_by_key(by_begin);
         let others: Vec<u64> = parts.iter().map(|part| part.begin).collect();
         let is_between = |left: u64, right: u64| {
             let after = others.partition_point(|begin| *begin < left);
@@ -114,6 +147,40 @@ impl Symbols {
         self.parts = parts;
     }
 
+    /// Notes what was in `runs` before `change`, where it was something else.
+    fn retire(
+        &mut self,
+        runs: &[RangeInclusive<u64>],
+        replaced: &[Placed],
+        added: &[Placed],
+        change: Change,
+    ) {
+        let is_same = |(left, old): &Placed, (right, new): &Placed| {
+            left == right && old.name == new.name && old.module == new.module
+        };
+        for run in runs {
+            let (old, new) = (within(replaced, run), within(added, run));
+            let are_same =
+                old.len() == new.len() && old.iter().zip(new).all(|(old, new)| is_same(old, new));
+            if !old.is_empty() && !are_same {
+                self.former.add(run.clone(), old.to_vec(), change);
+            }
+        }
+    }
+
+    /// The epoch of `time`, in ns of CLOCK_MONOTONIC, for [`Self::locate_then`].
+    pub fn epoch(&self, time: u64) -> Epoch {
+        self.former.epoch(time)
+    }
+
+    /// The function that was at `address` in `epoch`. `None` also where it can't be told which one of two that was.
+    pub fn locate_then(&self, address: u64, epoch: Epoch) -> Option<Found<'_>> {
+        match self.former.at(address, epoch) {
+            Then::Same => self.locate(address),
+            Then::Other(found) => found,
+        }
+    }
+
     /// The name of the function at `address`.
     pub fn find(&self, address: u64) -> Option<&str> {
         self.locate(address).map(|found| found.name)
@@ -126,6 +193,9 @@ impl Symbols {
         let offset = address - part.begin;
         let next = (part.functions).partition_point(|function| function.offset <= offset);
         let function = part.functions.get(next.checked_sub(1)?)?;
+        if function.name.is_empty() {
+            return None;
+        }
         let offset = offset - function.offset;
         let next = part.functions.get(next);
         let next = next.or_else(|| self.parts.get(after)?.functions.first());
@@ -163,7 +233,7 @@ impl Symbols {
         let mut all = self.all().peekable();
         let mut wanted = Vec::new();
         while let Some((begin, function)) = all.next() {
-            if is_wanted(&function.name) {
+            if !function.name.is_empty() && is_wanted(&function.name) {
                 let next = all.peek();
                 let next =
                     next.filter(|(_, next)| !function.is_last && next.module == function.module);
@@ -184,7 +254,10 @@ impl Symbols {
 
     /// The number of functions.
     pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.functions.len()).sum()
+        let functions = self.parts.iter().flat_map(|part| &*part.functions);
+        functions
+            .filter(|function| !function.name.is_empty())
+            .count()
     }
 
     /// True if there are no functions.
@@ -219,6 +292,48 @@ impl Part {
     }
 }
 
+/// The parts of `text` from one change to the next.
+fn sections(text: &str) -> Vec<&str> {
+    let mut begins: Vec<usize> = text
+        .match_indices("\nsince ")
+        .map(|(at, _)| at + 1)
+        .collect();
+    begins.push(text.len());
+    let mut sections = Vec::with_capacity(begins.len());
+    let mut begin = 0;
+    for end in begins {
+        sections.extend(text.get(begin..end));
+        begin = end;
+    }
+    sections
+}
+
+/// The change that a line `since SINCE UNCHANGED` is about.
+fn change(line: &str) -> Option<Change> {
+    let (since, unchanged) = line.strip_prefix("since ")?.split_once(' ')?;
+    let since = since.parse().ok()?;
+    let unchanged = unchanged.parse::<u64>().ok()?.min(since);
+    Some(Change { since, unchanged })
+}
+
+/// The addresses that a line `gone BEGIN END` is about.
+fn gone(line: &str) -> Option<RangeInclusive<u64>> {
+    let (begin, end) = line.strip_prefix("gone ")?.split_once(' ')?;
+    let (begin, end) = (hexadecimal(begin)?, hexadecimal(end)?);
+    (begin < end).then(|| begin..=end - 1)
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// Those of `functions` that begin in `run`.
+fn within<'a>(functions: &'a [Placed], run: &RangeInclusive<u64>) -> &'a [Placed] {
+    let first = functions.partition_point(|(begin, _)| begin < run.start());
+    let end = functions.partition_point(|(begin, _)| begin <= run.end());
+    functions.get(first..end).unwrap_or_default()
+}
+
 /// The functions of `text`, range of code by range of code. Variables go into `variables`.
 fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
     let kernel: Arc<str> = KERNEL.into();
@@ -248,9 +363,14 @@ fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
                 name
             },
         );
+        let name = if symbol.is_end() {
+            Box::default()
+        } else {
+            String::from_utf8_lossy(symbol.name).into()
+        };
         let function = Function {
             offset: 0,
-            name: String::from_utf8_lossy(symbol.name).into(),
+            name,
             module,
             is_last: false,
         };
@@ -260,9 +380,14 @@ fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
     all
 }
 
+/// The order of functions. At one address the last one counts: one with a name, if there is one.
+fn by_begin((begin, function): &Placed) -> (u64, bool) {
+    (*begin, !function.name.is_empty())
+}
+
 /// Moves the functions of a range of code to `all`, by address.
 fn end_stretch(stretch: &mut Vec<Placed>, all: &mut Vec<Placed>) {
-    stretch.sort_by_key(|(begin, _)| *begin);
+    stretch.sort_by_key(by_begin);
     if let Some((_, last)) = stretch.last_mut() {
         last.is_last = true;
     }
@@ -296,150 +421,4 @@ fn runs(functions: &[Placed]) -> Vec<RangeInclusive<u64>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_the_function_around_an_address() {
-        let symbols =
-            Symbols::parse("2000 t second\nnonsense\n1000 T first\n3000 t last [module]\n");
-        assert_eq!(symbols.len(), 3);
-        assert_eq!(symbols.find(0xfff), None);
-        assert_eq!(symbols.find(0x1fff), Some("first"));
-        assert_eq!(symbols.find(0x2000), Some("second"));
-        assert_eq!(symbols.find(0x3000 + LAST - 1), Some("last"));
-        assert_eq!(symbols.find(0x3000 + LAST), None);
-        assert_eq!(symbols.address_of("second"), Some(0x2000));
-        assert_eq!(symbols.address_of("last"), None);
-    }
-
-    #[test]
-    fn functions_know_their_module() {
-        let symbols = Symbols::parse("1000 T a\n900000 t b\t[net]\n");
-        let found = symbols.locate(0x90_0010).unwrap();
-        assert_eq!((found.name, &**found.module), ("b", "[net]"));
-        assert_eq!(found.offset, 16);
-        assert_eq!(&**symbols.locate(0x1001).unwrap().module, KERNEL);
-        // The kernel doesn't extend to its modules.
-        assert_eq!(symbols.locate(0x80_0000), None);
-    }
-
-    #[test]
-    fn later_symbols_replace_earlier_ones() {
-        let mut symbols =
-            Symbols::parse("1000 T kernel\n2000 t old1\t[a]\n2800 t old2\t[a]\n5000 t far\t[b]\n");
-        symbols.add("2100 t new1\t[c]\n2900 t new2\t[c]\n1000 T kernel\n");
-        let name = |address| symbols.find(address).unwrap();
-        assert_eq!(name(0x2050), "old1");
-        assert_eq!(name(0x2850), "new1");
-        assert_eq!(name(0x2950), "new2");
-        assert_eq!(name(0x5000), "far");
-        assert_eq!(symbols.len(), 5);
-        symbols.add("");
-        assert_eq!(symbols.len(), 5);
-    }
-
-    #[test]
-    fn the_gap_between_two_parts_of_a_module_is_not_its() {
-        // b was loaded between the two parts of a, which was there first, and stays.
-        let between = "3000 t b1\t[b]\n3800 t b2\t[b]\n\n";
-        let around = "1000 t a1\t[a]\n1800 t a2\t[a]\n\n5000 t init_a\t[a]\n\n";
-        for texts in [[between, around], [around, between]] {
-            let mut symbols = Symbols::default();
-            for text in texts {
-                symbols.add(text);
-            }
-            assert_eq!(symbols.len(), 5, "{texts:?}");
-            assert_eq!(symbols.find(0x3004), Some("b1"));
-            assert_eq!(symbols.find(0x3ffc), Some("b2"));
-        }
-        // The last function of a doesn't extend over the gap to the other part.
-        let mut symbols = Symbols::parse("1000 t a\t[a]\n\n90000 t init_a\t[a]\n\n");
-        assert_eq!(symbols.find(0x1000 + LAST), None);
-        // The first part was loaded again at a lower address, and replaces what was there.
-        symbols.add("90000 t c\t[c]\n\n800 t a\t[a]\n1800 t a2\t[a]\n");
-        let name = |address| symbols.find(address);
-        assert_eq!(
-            [name(0x900), name(0x1004), name(0x1900), name(0x9_0004)],
-            [Some("a"), Some("a"), Some("a2"), Some("c")]
-        );
-    }
-
-    /// As one list of all functions would be, whatever is added in which order.
-    #[test]
-    fn parts_are_as_one_list() {
-        // Knuth's MMIX generator.
-        let mut random = 7_u64;
-        let mut below = |end: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % end
-        };
-        for _ in 0..300 {
-            let mut symbols = Symbols::default();
-            let mut list: Vec<Placed> = Vec::new();
-            for text in 0..5 {
-                let mut lines = String::new();
-                let mut taken = Vec::new();
-                for number in 0..below(12) {
-                    let address = 0x1000 + 0x1800 * below(64);
-                    // In which order two are at one address isn't said.
-                    if taken.contains(&address) {
-                        continue;
-                    }
-                    taken.push(address);
-                    let module = ["", "\t[a]", "\t[b]"][usize::try_from(below(3)).unwrap()];
-                    let end = ["", "\n"][usize::from(below(4) == 0)];
-                    lines += &format!("{address:x} t f{text}_{number}{module}\n{end}");
-                }
-                symbols.add(&lines);
-                let added = placed(&lines, &mut HashMap::new());
-                let runs = runs(&added);
-                list.retain(|(begin, _)| !runs.iter().any(|run| run.contains(begin)));
-                list.extend(added);
-                list.sort_by_key(|(begin, _)| *begin);
-            }
-            assert_eq!(symbols.len(), list.len());
-            for address in (0..0x80_000).step_by(0x800) {
-                let after = list.partition_point(|(begin, _)| *begin <= address);
-                let expected = after.checked_sub(1).and_then(|index| {
-                    let (begin, function) = &list[index];
-                    let next = list.get(after);
-                    let is_followed = !function.is_last
-                        && next.is_some_and(|(_, next)| next.module == function.module);
-                    (is_followed || address - begin < LAST).then_some(&*function.name)
-                });
-                assert_eq!(symbols.find(address), expected, "{address:#x} {list:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn kernels_share_what_they_have_in_common() {
-        let text = |kernel: u64, module: u64| {
-            let kernel: String = (0..100)
-                .map(|number| format!("{:x} T kernel{number}\n", kernel + 16 * number))
-                .collect();
-            let module: String = (0..100)
-                .map(|number| format!("{:x} t module{number}\t[m]\n", module + 16 * number))
-                .collect();
-            format!("{kernel}\n{module}")
-        };
-        let one = Symbols::parse(&text(0xffff_ffff_8100_0000, 0xffff_ffff_c010_0000));
-        let mut other = Symbols::parse(&text(0xffff_ffff_9a00_0000, 0xffff_ffff_c0a0_0000));
-        assert_eq!(other.find(0xffff_ffff_9a00_0018), Some("kernel1"));
-        assert_eq!(other.find(0xffff_ffff_c0a0_0018), Some("module1"));
-        let are_shared = |other: &Symbols| -> Vec<bool> {
-            let parts = one.parts.iter().zip(&other.parts);
-            parts
-                .map(|(one, other)| Arc::ptr_eq(&one.functions, &other.functions))
-                .collect()
-        };
-        assert_eq!(are_shared(&other), [true, true]);
-        // What is loaded later changes nothing but what it replaces.
-        other.add("ffffffffc0a00000 t new\t[n]\nffffffffc0a00020 t new2\t[n]\n");
-        assert_eq!(are_shared(&other), [true, false]);
-        assert_eq!(other.find(0xffff_ffff_c0a0_0018), Some("new"));
-    }
-}
+mod tests;

@@ -8,16 +8,12 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, SectionKind};
 
-use kvmprof_recording::elf::hex;
-
 /// Maximum number of sections with code.
 const MAX_SECTIONS: usize = 1 << 16;
 
 /// Where the code of a file is.
 #[derive(Debug)]
 pub struct MachineCode {
-    /// The file's build id in hexadecimal; empty if it has none.
-    pub build_id: String,
     file: File,
     sections: Vec<Section>,
 }
@@ -51,7 +47,6 @@ impl MachineCode {
             })
         });
         Ok(Self {
-            build_id: hex(elf.build_id().ok().flatten().unwrap_or_default()),
             sections: sections.take(MAX_SECTIONS).collect(),
             file: file.try_clone()?,
         })

@@ -6,9 +6,10 @@ use super::functions::FunctionTable;
 /// Maximum number of functions of a file.
 const MAX_FUNCTIONS: usize = 1 << 20;
 
-/// Reads `text`: lines of hexadecimal address, hexadecimal length and name. Other lines are ignored.
-pub fn parse(text: &str) -> FunctionTable {
-    let functions = text.lines().filter_map(|line| {
+/// Reads `text`: lines of hexadecimal address, hexadecimal length and name. Other lines are ignored. False if there are more functions
+/// than are read.
+pub fn parse(text: &str) -> (FunctionTable, bool) {
+    let mut functions = text.lines().filter_map(|line| {
         let mut words = line.splitn(3, ' ');
         let mut number = || {
             let word = words.next()?;
@@ -17,7 +18,8 @@ pub fn parse(text: &str) -> FunctionTable {
         let (address, length) = (number()?, number()?);
         Some((address, length, words.next()?))
     });
-    FunctionTable::new(functions.take(MAX_FUNCTIONS))
+    let table = FunctionTable::new(functions.by_ref().take(MAX_FUNCTIONS));
+    (table, functions.next().is_none())
 }
 
 #[cfg(test)]
@@ -26,9 +28,12 @@ mod tests {
 
     #[test]
     fn names_may_have_spaces() {
-        let table = parse("7f00 20 LazyCompile:~f a.js:1\n0x7f40 8 py::g\nnonsense\n");
+        let (table, is_whole) = parse("7f00 20 LazyCompile:~f a.js:1\n0x7f40 8 py::g\nnonsense\n");
         assert_eq!(table.find(0x7f1f), Some(("LazyCompile:~f a.js:1", 0x7f00)));
         assert_eq!(table.find(0x7f41), Some(("py::g", 0x7f40)));
         assert_eq!(table.find(0x7f30), None);
+        assert!(is_whole);
+        let (_, is_whole) = parse(&"7f00 20 f\n".repeat(MAX_FUNCTIONS + 1));
+        assert!(!is_whole);
     }
 }

@@ -10,14 +10,16 @@ use kvmprof_recording::Sample;
 
 use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
+use super::former::Epoch;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
-use super::tables::{AddressLocation, Tables, file_address, module_name};
+use super::notes::Notes;
+use super::tables::{AddressLocation, Tables, file_address, module_name, segment_of};
 use super::vmlinux::Vmlinux;
 use super::{MappingSet, SymbolError, USER, demangle, perf_map};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
-use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings};
+use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings, Segment};
 
 /// Maximum number of bytes of a `perf-PID.map` that are read.
 const MAX_MAP: u64 = 256 << 20;
@@ -48,11 +50,11 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// A kernel frame of process `pid`, which needs no mappings.
+    /// A kernel frame of process `pid`, which needs no mappings, at a time that isn't known.
     pub fn in_kernel(pid: i32, address: u64) -> Self {
         Self {
             pid,
-            mappings: MappingSet::default(),
+            mappings: MappingSet::default().with_kernel(Epoch::ANY),
             address,
             is_kernel: true,
         }
@@ -85,13 +87,13 @@ pub struct Resolved {
     pub file_address: u64,
 }
 
-/// Identifies a cached result: by kernel address (seen from user mode, or not), by an address in a file, or by an
-/// address in a process. Without debug information it is the function's address.
+/// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an
+/// address in a process, whose name is known, or not. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Kernel(bool, u64),
+    Kernel(bool, u64, Epoch),
     File(u32, u64),
-    Process(i32, u64),
+    Process(i32, u64, bool),
 }
 
 type FileKey = (Option<u32>, String);
@@ -105,7 +107,7 @@ pub struct Resolver {
     found: RefCell<HashMap<Key, Rc<[Frame]>>>,
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
     maps: RefCell<HashMap<i32, Rc<FunctionTable>>>,
-    notes: RefCell<Vec<String>>,
+    notes: Rc<Notes>,
     is_hurried: Cell<bool>,
 }
 
@@ -124,7 +126,12 @@ impl Resolver {
             resolver.sysroot = Some(Rc::new(sysroot));
         }
         if let Some(path) = &sources.vmlinux {
-            resolver.vmlinux = Some(Rc::new(Vmlinux::open(path, contents, &resolver.tables)?));
+            resolver.vmlinux = Some(Rc::new(Vmlinux::open(
+                path,
+                contents,
+                &resolver.tables,
+                &resolver.notes,
+            )?));
         }
         Ok(resolver)
     }
@@ -150,7 +157,8 @@ impl Resolver {
             time,
             ..
         } = *sample;
-        self.tables.spaces.at(address_space, pid, time)
+        let mappings = self.tables.spaces.at(address_space, pid, time);
+        mappings.with_kernel(self.tables.kernel.epoch(time))
     }
 
     /// The names of the recording itself.
@@ -233,8 +241,10 @@ impl Resolver {
             AddressLocation::Unknown if asked.is_kernel || self.is_in_image(asked.address) => {
                 self.in_kernel(None, asked)
             }
-            AddressLocation::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
-            AddressLocation::Unknown => self.elsewhere(USER, asked),
+            AddressLocation::Mapping(mapping) => {
+                self.elsewhere(module_name(&mapping.file), Some(mapping), asked)
+            }
+            AddressLocation::Unknown => self.elsewhere(USER, None, asked),
         }
     }
 
@@ -243,10 +253,10 @@ impl Resolver {
     pub fn code(&self, asked: Asked, length: usize) -> Option<Vec<u8>> {
         match (self.tables).locate(asked.mappings, asked.address, asked.is_kernel) {
             AddressLocation::Mapping(mapping) => {
-                let sysroot = self.sysroot.as_deref()?;
+                let sysroot = self.sysroot.as_ref()?;
                 let file = self.file(mapping);
                 let address = file_address(mapping, &file.segments, asked.address);
-                let code = file.code(mapping, self.tables.file(mapping), sysroot)?;
+                let code = file.code(mapping, self.tables.file(mapping), sysroot, &self.notes)?;
                 code.read(address, length)
             }
             AddressLocation::Kernel(found) if &**found.module != KERNEL => None,
@@ -257,6 +267,13 @@ impl Resolver {
                 vmlinux.code.read(address, length)
             }
         }
+    }
+
+    /// The executable segment that [`Resolved::file_address`] of `address` in `mapping` is in; `None` if it is an offset in the file, because
+    /// the file's segments aren't known.
+    pub(crate) fn segment(&self, mapping: &Mapping, address: u64) -> Option<Segment> {
+        let byte = (address - mapping.begin).wrapping_add(mapping.offset);
+        segment_of(&self.file(mapping).segments, byte)
     }
 
     /// Whether [`Self::code`] may find anything.
@@ -302,7 +319,8 @@ impl Resolver {
             Some(_) => asked.address,
             None => asked.address - offset.unwrap_or(0),
         };
-        let frames = self.once(Key::Kernel(asked.is_kernel, address), || {
+        let key = Key::Kernel(asked.is_kernel, address, asked.mappings.kernel());
+        let frames = self.once(key, || {
             let function = match symbol {
                 Some((name, _)) => visible(&demangle(name)).into(),
                 None => format!("{:#x}", asked.address).into(),
@@ -350,12 +368,15 @@ impl Resolver {
         }
     }
 
-    /// Resolves an address outside files: it may be code that the program generated.
-    fn elsewhere(&self, module: &str, asked: Asked) -> Resolved {
-        let map = self.map(asked.pid);
-        let function = map.find(asked.address);
+    /// Resolves an address outside files, in `mapping` if it is known: it may be code that the program generated.
+    fn elsewhere(&self, module: &str, mapping: Option<&Mapping>, asked: Asked) -> Resolved {
+        let map = mapping.map(|_| self.map(asked.pid));
+        let function = map.as_ref().and_then(|map| map.find(asked.address));
+        // The file goes by its name alone: another process with this pid may have written it, whose code was elsewhere.
+        let function =
+            function.filter(|(_, begin)| mapping.is_some_and(|mapping| mapping.begin <= *begin));
         let begin = function.map_or(asked.address, |(_, begin)| begin);
-        let frames = self.once(Key::Process(asked.pid, begin), || {
+        let frames = self.once(Key::Process(asked.pid, begin, function.is_some()), || {
             let name = match function {
                 Some((name, _)) => visible(&demangle(name)),
                 None => format!("{:#x}", asked.address),
@@ -413,9 +434,8 @@ impl Resolver {
         }
         let number = u32::try_from(self.files.borrow().len()).unwrap_or(u32::MAX);
         let recorded = self.tables.file(mapping);
-        let sysroot = self.sysroot.as_deref().filter(|_| !self.is_hurried.get());
-        let mut notes = self.notes.borrow_mut();
-        let loaded = LoadedFile::load(number, mapping, recorded, sysroot, &mut notes);
+        let sysroot = self.sysroot.as_ref().filter(|_| !self.is_hurried.get());
+        let loaded = LoadedFile::load(number, mapping, recorded, sysroot, &self.notes);
         let loaded = Rc::new(loaded);
         self.files.borrow_mut().insert(key, Rc::clone(&loaded));
         loaded
@@ -426,11 +446,20 @@ impl Resolver {
         let mut maps = self.maps.borrow_mut();
         let map = maps.entry(pid).or_insert_with(|| {
             let sysroot = self.sysroot.as_deref().filter(|_| pid > 0);
-            let text = sysroot.and_then(|sysroot| {
+            let functions = sysroot.and_then(|sysroot| {
                 let path = format!("/tmp/perf-{pid}.map");
-                sysroot.text(&path, MAX_MAP).ok()
+                let text = sysroot.text(&path, MAX_MAP).ok()?;
+                let (functions, is_whole) = perf_map::parse(&text);
+                if !is_whole || text.len() as u64 >= MAX_MAP {
+                    let path = sysroot.shown(&path);
+                    self.notes.add(format!(
+                        "{} has more functions than are read: the others are shown as addresses",
+                        visible(&path.display().to_string())
+                    ));
+                }
+                Some(functions)
             });
-            Rc::new(text.map_or_else(FunctionTable::default, |text| perf_map::parse(&text)))
+            Rc::new(functions.unwrap_or_default())
         });
         Rc::clone(map)
     }

@@ -3,14 +3,42 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kvmprof_recording::file::{Mapping, ProcessMappings, address_space_key};
+use super::former::Epoch;
+use kvmprof_recording::file::{Mapping, ProcessMappings, kernels_half, page_tables};
 
 /// Maximum number of other processes' mappings that a search skips: their page tables were in the same memory.
 const MAX_OTHERS: usize = 256;
 
-/// The mappings of an address space at a time. Equal sets of any processes are one set.
+/// The mappings of an address space at a time, and the kernel's at the same time. Equal sets of any processes are one set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MappingSet(u32);
+pub struct MappingSet {
+    user: u32,
+    kernel: Epoch,
+}
+
+impl MappingSet {
+    fn of_user(user: u32) -> Self {
+        let kernel = Epoch::default();
+        Self { user, kernel }
+    }
+
+    /// The same mappings, and the kernel's in `kernel`.
+    #[must_use]
+    pub fn with_kernel(self, kernel: Epoch) -> Self {
+        Self { kernel, ..self }
+    }
+
+    /// The kernel's alone.
+    #[must_use]
+    pub fn kernel_alone(self) -> Self {
+        Self { user: 0, ..self }
+    }
+
+    /// When the kernel's modules were as they were.
+    pub fn kernel(self) -> Epoch {
+        self.kernel
+    }
+}
 
 /// The time from which mappings are valid, their process, and their set.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +59,8 @@ pub struct Spaces {
     spaces: HashMap<u64, Vec<Since>>,
     /// The last known name of each process's main thread.
     names: HashMap<i32, String>,
+    /// Some page tables are where KPTI has the user's half of others: the guest doesn't use it.
+    is_without_kpti: bool,
 }
 
 impl Default for Spaces {
@@ -41,6 +71,7 @@ impl Default for Spaces {
             numbers: HashMap::new(),
             spaces: HashMap::new(),
             names: HashMap::new(),
+            is_without_kpti: false,
         }
     }
 }
@@ -61,7 +92,7 @@ impl Spaces {
     /// Adds `mappings` to those of their address space.
     pub fn add(&mut self, mappings: &ProcessMappings) {
         self.push(mappings);
-        let key = address_space_key(mappings.address_space);
+        let key = page_tables(mappings.address_space);
         if let Some(times) = self.spaces.get_mut(&key)
             && !times.is_sorted_by_key(|since| since.time)
         {
@@ -74,7 +105,8 @@ impl Spaces {
         if !mappings.name.is_empty() {
             self.names.insert(mappings.pid, mappings.name.clone());
         }
-        let key = address_space_key(mappings.address_space);
+        let key = page_tables(mappings.address_space);
+        self.is_without_kpti |= key != kernels_half(key);
         let (time, pid) = (mappings.time, mappings.pid);
         let mut sorted = mappings.mappings.clone();
         sorted.retain(|mapping| mapping.begin < mapping.end);
@@ -86,8 +118,9 @@ impl Spaces {
             (None, Some(number)) => {
                 let sorted: Arc<[Mapping]> = sorted.into();
                 self.sets.push(Arc::clone(&sorted));
-                self.numbers.insert(sorted, MappingSet(number));
-                MappingSet(number)
+                let set = MappingSet::of_user(number);
+                self.numbers.insert(sorted, set);
+                set
             }
             (None, None) => return,
         };
@@ -110,23 +143,38 @@ impl Spaces {
     }
 
     /// The mappings of process `pid` in `address_space` at `time`, in ns of CLOCK_MONOTONIC. A process is sampled
-    /// before its mappings are read, so its first mappings also count for the time before.
+    /// before its mappings are read, so its first mappings also count for the time before. None of another process count: the memory of
+    /// page tables is used again. A process that isn't known (-1) has those of the only one that was ever seen there.
     pub fn at(&self, address_space: u64, pid: i32, time: u64) -> MappingSet {
-        let Some(times) = self.spaces.get(&address_space_key(address_space)) else {
-            return MappingSet::default();
+        let tables = page_tables(address_space);
+        let found = self.in_tables(tables, pid, time).or_else(|| {
+            // In user mode under KPTI, the page tables are the user's half.
+            let half = Some(kernels_half(tables)).filter(|_| !self.is_without_kpti);
+            self.in_tables(half.filter(|half| *half != tables)?, pid, time)
+        });
+        found.unwrap_or_default()
+    }
+
+    /// The mappings of process `pid` in the page tables at `tables`.
+    fn in_tables(&self, tables: u64, pid: i32, time: u64) -> Option<MappingSet> {
+        let times = self.spaces.get(&tables)?;
+        let pid = if pid >= 0 {
+            pid
+        } else {
+            let first = times.first()?.pid;
+            let others = times.iter().any(|since| since.pid != first);
+            Some(first).filter(|_| !others)?
         };
         let (before, after) = times.split_at(times.partition_point(|since| since.time <= time));
-        // The memory of page tables is reused, so the process's own mappings come first.
         let own = |since: &&Since| since.pid == pid;
         let found = before.iter().rev().take(MAX_OTHERS).find(own);
         let found = found.or_else(|| after.iter().take(MAX_OTHERS).find(own));
-        let found = found.or_else(|| before.last());
-        found.map_or(MappingSet::default(), |since| since.set)
+        found.map(|since| since.set)
     }
 
     /// The mappings of `set`, by their addresses.
     pub fn mappings(&self, set: MappingSet) -> &[Mapping] {
-        let index = set.0.checked_sub(self.first);
+        let index = set.user.checked_sub(self.first);
         let index = index.and_then(|index| usize::try_from(index).ok());
         let mappings = index.and_then(|index| self.sets.get(index));
         mappings.map_or(&[], |mappings| mappings)
@@ -190,10 +238,43 @@ mod tests {
             mappings(0x2000, 7, 100, "first"),
             mappings(0x2000, 8, 200, "second"),
         ]);
-        // Process 8 runs before its mappings are read; 9 shares memory with a process that has mappings (vfork).
+        // Process 8 runs before its mappings are read.
         assert_eq!(spaces.at(0x2000, 8, 150), spaces.at(0x2000, 8, 200));
-        assert_eq!(spaces.at(0x2000, 9, 150), spaces.at(0x2000, 7, 150));
-        assert_eq!(spaces.at(0x2000, 9, 50), MappingSet::default());
+        // Those of 9 were never read, and whose tables an unknown process has can't be told.
+        assert_eq!(spaces.at(0x2000, 9, 150), MappingSet::default());
+        assert_eq!(spaces.at(0x2000, -1, 150), MappingSet::default());
+        let alone = Spaces::new(&[mappings(0x2000, 7, 100, "only")]);
+        assert_eq!(alone.at(0x2000, -1, 150), alone.at(0x2000, 7, 100));
+        assert_ne!(alone.at(0x2000, -1, 150), MappingSet::default());
+    }
+
+    #[test]
+    fn tables_side_by_side_are_of_two_processes_without_kpti() {
+        let both = [
+            mappings(0x2000, 7, 100, "first"),
+            mappings(0x3000, 8, 100, "second"),
+        ];
+        let spaces = Spaces::new(&both);
+        let file = |spaces: &Spaces, space, pid| {
+            let set = spaces.at(space, pid, 150);
+            spaces.find(set, 0x1000).map(|found| found.file.clone())
+        };
+        assert_eq!(file(&spaces, 0x2000, 7).as_deref(), Some("first"));
+        assert_eq!(file(&spaces, 0x3000, 8).as_deref(), Some("second"));
+        // Process 7 has executed another program there, whose mappings weren't read.
+        assert_eq!(file(&spaces, 0x3000, 7), None);
+        // A recorder that came late has those of one.
+        let late = Spaces::new(&both[..1]);
+        assert_eq!(file(&late, 0x3000, 8), None);
+        assert_eq!(
+            file(&late, 0x3000, 7).as_deref(),
+            Some("first"),
+            "under KPTI"
+        );
+        // Earlier recordings have them in one place.
+        let earlier = Spaces::new(&[both[0].clone(), mappings(0x2000, 8, 110, "second")]);
+        assert_eq!(file(&earlier, 0x2000, 7).as_deref(), Some("first"));
+        assert_eq!(file(&earlier, 0x3000, 8).as_deref(), Some("second"));
     }
 
     #[test]

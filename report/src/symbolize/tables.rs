@@ -43,6 +43,11 @@ impl RecordedFile {
             .get_or_init(|| FunctionTable::new(self.binary.functions()))
     }
 
+    /// Whether the recording has no functions of it.
+    pub fn has_no_functions(&self) -> bool {
+        self.binary.functions.is_empty()
+    }
+
     /// Its name, build id and segments.
     pub fn info(&self) -> &kvmprof_recording::file::BinaryInfo {
         &self.binary.info
@@ -113,11 +118,11 @@ impl Tables {
         address: u64,
         is_kernel: bool,
     ) -> AddressLocation<'_> {
-        let found = |symbols: &'_ Symbols| symbols.locate(address).is_some();
-        if is_kernel || mappings == MappingSet::default() && found(&self.kernel) {
+        let is_image = || mappings.kernel_alone() == mappings;
+        if is_kernel || is_image() && self.kernel.locate(address).is_some() {
             return self
                 .kernel
-                .locate(address)
+                .locate_then(address, mappings.kernel())
                 .map_or(AddressLocation::Unknown, AddressLocation::Kernel);
         }
         let mapping = self.spaces.find(mappings, address);
@@ -129,12 +134,17 @@ impl Tables {
 /// offset in the file.
 pub fn file_address(mapping: &Mapping, segments: &[Segment], address: u64) -> u64 {
     let byte = (address - mapping.begin).wrapping_add(mapping.offset);
-    let mut segments = segments.iter();
-    let segment = segments.find(|segment| byte.wrapping_sub(segment.offset) < segment.length);
-    segment.map_or(byte, |segment| {
+    segment_of(segments, byte).map_or(byte, |segment| {
         byte.wrapping_sub(segment.offset)
             .wrapping_add(segment.address)
     })
+}
+
+/// The one of `segments` that has byte number `byte` of their file.
+pub(super) fn segment_of(segments: &[Segment], byte: u64) -> Option<Segment> {
+    let mut segments = segments.iter();
+    let found = segments.find(|segment| byte.wrapping_sub(segment.offset) < segment.length);
+    found.copied()
 }
 
 /// The short name of a file: the last part of its path. Names in brackets are unchanged.

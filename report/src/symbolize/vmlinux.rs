@@ -2,12 +2,16 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::rc::Rc;
 
 use super::debug::DebugFile;
 use super::machine_code::MachineCode;
+use super::notes::Notes;
+use super::split::SplitFiles;
 use super::tables::Tables;
 use super::{KERNEL_BEGIN, SymbolError};
 use crate::text::visible;
+use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::Contents;
 
 /// The kernel's debug file.
@@ -28,7 +32,12 @@ impl Vmlinux {
     ///
     /// # Errors
     /// It can't be read, is of another kernel, or nothing tells how far the kernel was moved.
-    pub fn open(path: &Path, contents: &Contents, tables: &Tables) -> Result<Self, SymbolError> {
+    pub fn open(
+        path: &Path,
+        contents: &Contents,
+        tables: &Tables,
+        notes: &Rc<Notes>,
+    ) -> Result<Self, SymbolError> {
         let read = File::open(path).and_then(|file| {
             Ok((
                 DebugFile::read(&file, |_, _| None)?,
@@ -39,6 +48,13 @@ impl Vmlinux {
             path: path.to_owned(),
             source,
         })?;
+        if !debug.is_whole {
+            notes.add(format!(
+                "{} has more functions than are read",
+                visible(&path.display().to_string())
+            ));
+        }
+        let debug = with_split(debug, path, notes);
         let kernel = contents.kernel.as_ref();
         let recorded = kernel.map_or("", |kernel| kernel.build_id.as_str());
         if !recorded.is_empty() && recorded != debug.build_id {
@@ -67,6 +83,22 @@ impl Vmlinux {
             }),
             None => Err(SymbolError::NoSlide(path.to_owned())),
         }
+    }
+}
+
+/// `debug`, the file at `path`, whose units may lie in files beside it.
+fn with_split(debug: DebugFile, path: &Path, notes: &Rc<Notes>) -> DebugFile {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let parts = absolute.parent().zip(absolute.file_name());
+    let folder = parts.and_then(|(folder, name)| {
+        let name = name.to_str()?.to_owned();
+        Some((Sysroot::open(folder).ok()?, name))
+    });
+    match folder {
+        Some((root, name)) => {
+            debug.with_split(SplitFiles::new(Rc::new(root), vec![name], Rc::clone(notes)))
+        }
+        None => debug,
     }
 }
 

@@ -6,6 +6,7 @@ mod host_frames;
 mod hostile;
 mod readers;
 pub mod recording;
+mod totals;
 
 use std::path::Path;
 

@@ -229,6 +229,7 @@ fn blocks() -> Vec<Vec<u8>> {
             address: 0x40_1000,
             length: 0x1000,
         }],
+        code_crc32: None,
         source: "page cache".to_owned(),
     };
     let functions = FUNCTIONS.map(|(address, length, name)| BinaryFunction {

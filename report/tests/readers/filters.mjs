@@ -151,6 +151,24 @@ export async function search () {
   return answer
 }
 
+// A function that is typed, without Enter: what is selected then, what the lanes say of the bin that was looked at before, and one step back.
+export async function typed () {
+  const answer = { all: await text('#total') }
+  await page.focus('#lanesbox')
+  answer.before = await text('#values')
+  await page.fill('#function', 'no such fun')
+  await untilState('function', 'no such fun')
+  await page.fill('#function', 'no such function')
+  await untilState('function', 'no such function')
+  answer.total = await text('#total')
+  answer.values = await text('#values')
+  await page.goBack()
+  await untilState('function', '')
+  answer.back = await text('#total')
+  answer.again = await text('#values')
+  return answer
+}
+
 // More frames and lanes than are drawn.
 export async function crowded () {
   const crowd = async () => await page.isVisible('#crowded') ? text('#crowded') : ''

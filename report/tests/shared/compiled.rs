@@ -42,14 +42,20 @@ impl Guest {
 
     /// A guest whose program is built with further `options`.
     pub fn built(options: &[&str]) -> Self {
+        Self::compiled("cc", "work.c", SOURCE, options)
+    }
+
+    /// A guest whose program `compiler` makes of `text`, in a file called `name`.
+    pub fn compiled(compiler: &str, name: &str, text: &str, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let source = folder.path().join("work.c");
-        fs::write(&source, SOURCE).unwrap();
+        let source = folder.path().join(name);
+        fs::write(&source, text).unwrap();
         let bin = folder.path().join("root/usr/bin");
         fs::create_dir_all(&bin).unwrap();
         fs::create_dir_all(folder.path().join("root/tmp")).unwrap();
         let program = bin.join("work");
-        let status = Command::new("cc")
+        let status = Command::new(compiler)
+            .current_dir(&bin)
             .args(["-g", "-O2", "-Wl,--build-id=0x0badc0de"])
             .args(options)
             .arg("-o")
@@ -110,6 +116,7 @@ impl Guest {
             file: "/usr/bin/work".to_owned(),
             build_id: build_id.to_owned(),
             segments: self.program.segments.clone(),
+            code_crc32: self.program.code_crc32,
             source: "initrd".to_owned(),
         }
     }

@@ -30,6 +30,7 @@ mod ledger;
 mod list;
 mod list_vmms;
 mod memory;
+mod names;
 mod network;
 mod pcs_data;
 mod pcs_page;

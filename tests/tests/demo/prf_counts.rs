@@ -45,7 +45,9 @@ fn kallsyms(connection: &Connection) -> Vec<(u64, String)> {
     });
     let line = |line: &str| {
         let (address, rest) = line.split_at(16);
-        let name = rest.strip_prefix(" t ").unwrap();
+        // Ends of functions are among them.
+        let name = rest.strip_prefix(" t ").or(rest.strip_prefix(" ? "));
+        let name = name.unwrap();
         (u64::from_str_radix(address, 16).unwrap(), name.to_owned())
     };
     String::from_utf8(text).unwrap().lines().map(line).collect()

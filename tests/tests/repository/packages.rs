@@ -137,6 +137,7 @@ fn package(folder: &Path, name: &str) -> PathBuf {
 fn packages_can_be_installed_used_and_removed() {
     let debs = tempfile::tempdir().unwrap();
     build(debs.path());
+    what_packages_need_is_said(debs.path());
     let root = Root::new();
     let files = PACKAGES.map(|name| package(debs.path(), name));
     let install = PathBuf::from("--install");
@@ -166,6 +167,26 @@ fn packages_can_be_installed_used_and_removed() {
 
     root.dpkg(["--remove"].into_iter().chain(PACKAGES));
     assert_eq!(root.files(), BTreeSet::new());
+}
+
+/// What the package's programs run or read of other packages. They are static, so that nothing else is needed.
+fn what_packages_need_is_said(folder: &Path) {
+    for (name, needed) in [
+        ("kvmprof", "kvmprof-tools"),
+        ("kvmprof-collect", "ca-certificates, kvmprof"),
+        ("kvmprof-tools", ""),
+        ("kvmprof-guest", "kvmprof-tools"),
+    ] {
+        let field = |field| {
+            let mut command = Command::new("dpkg-deb");
+            command.arg("--field").arg(package(folder, name)).arg(field);
+            let ran = run_command(&mut command);
+            succeeded(&ran);
+            ran.stdout.trim().to_owned()
+        };
+        assert_eq!(field("Recommends"), needed, "{name}");
+        assert_eq!(field("Depends"), "", "{name}");
+    }
 }
 
 fn programs_run(root: &Root) {

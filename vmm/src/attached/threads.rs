@@ -12,6 +12,7 @@ use super::kernel_finder::KernelFinder;
 use super::kernel_vcpu::KernelVcpu;
 use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
+use crate::clock::monotonic_ns;
 use crate::vcpu::{VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
 
@@ -93,7 +94,9 @@ impl AttachedThreads {
                 return;
             };
             thread::scope(|scope| {
-                let modules = || (common.knowledge).serve_modules(&common.memory, &common.stopping);
+                let modules = || {
+                    (common.knowledge).serve_modules(&common.memory, &common.stopping, monotonic_ns)
+                };
                 let builder = thread::Builder::new().name("modules".into());
                 if let Err(error) = builder.spawn_scoped(scope, modules) {
                     log::warn!("The kernel's modules aren't read: {error}");

@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
+};
+use std::time::{Duration, Instant};
 
 use kvmprof_recording::elf;
 use kvmprof_recording::file::BinaryInfo;
 
 use super::BinarySources;
 use super::disk_files::DiskFiles;
+use super::tables::Tables;
 use crate::vm::block_signals;
 use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
 
@@ -19,24 +23,40 @@ pub type FileId = u32;
 /// Maximum number of maps that wait for the thread. For further maps, stacks are unwound by frame pointers, and functions are shown
 /// by their addresses.
 const QUEUE: usize = 256;
-/// Maximum number of bytes of unwind information that are kept.
-const MAX_TABLES: usize = 512 << 20;
+/// When a file that couldn't be read is tried again: after this time, which becomes [`LATER`] times as long each time. Its pages may come into
+/// memory, or to the disk, a little later.
+const RETRY: Duration = Duration::from_secs(1);
+const LATER: u32 = 4;
+/// Maximum number of tries: the last one is five minutes after the first.
+const MAX_TRIES: u32 = 6;
+/// Maximum number of files that are tried again. Further ones are tried once.
+const MAX_FAILED: usize = 4096;
 
 /// A map whose files are to be read.
 struct Request {
     map: Arc<ProcessMap>,
     /// The file of each of the map's areas.
     files: Vec<Option<FileId>>,
+    /// How many files may still be read for it: tables of some may have to make room for those of others.
+    reads_left: usize,
 }
 
 enum Done {
     /// A file's block of a recording.
-    File(Arc<[u8]>),
+    File(FileId, Arc<[u8]>),
     /// All of a map's files.
     Map,
 }
 
-/// Reads files, each once, and gives processes that have mapped them the unwinders of their stacks.
+/// A file that couldn't be read yet.
+struct Failure {
+    area: Area,
+    tries: u32,
+    /// When it is tried again.
+    next: Instant,
+}
+
+/// Reads files, and gives processes that have mapped them the unwinders of their stacks.
 pub struct BinaryLoader {
     queue: Option<SyncSender<Request>>,
     done: Option<Receiver<Done>>,
@@ -63,7 +83,12 @@ impl BinaryLoader {
         let Some(queue) = &self.queue else {
             return;
         };
-        match queue.try_send(Request { map, files }) {
+        let reads_left = files.len();
+        match queue.try_send(Request {
+            map,
+            files,
+            reads_left,
+        }) {
             Ok(()) => self.pending += 1,
             Err(TrySendError::Full(_)) => {}
             // A panic of that thread has been reported already.
@@ -90,8 +115,8 @@ impl BinaryLoader {
                 let thread = Thread {
                     sources,
                     disks: DiskFiles::default(),
-                    tables: BTreeMap::new(),
-                    tables_bytes: 0,
+                    tables: Tables::default(),
+                    failed: BTreeMap::new(),
                 };
                 thread.run(&requests, |result| {
                     // Nobody receives the result if the guest has ended.
@@ -107,19 +132,22 @@ impl BinaryLoader {
         self.pending > 0
     }
 
-    /// The blocks of files that have been read since the last call.
-    pub fn take(&mut self) -> Vec<Arc<[u8]>> {
+    /// The blocks of files that have been read since the last call. A file's block may come after its map is done, and more than once.
+    pub fn take(&mut self) -> Vec<(FileId, Arc<[u8]>)> {
         let mut blocks = Vec::new();
         let Some(done) = &self.done else {
             return blocks;
         };
-        while self.pending > 0 {
+        loop {
             match done.try_recv() {
-                Ok(Done::File(block)) => blocks.push(block),
-                Ok(Done::Map) => self.pending -= 1,
+                Ok(Done::File(id, block)) => blocks.push((id, block)),
+                Ok(Done::Map) => self.pending = self.pending.saturating_sub(1),
                 Err(TryRecvError::Empty) => break,
                 // A panic of that thread has been reported already.
-                Err(TryRecvError::Disconnected) => self.pending = 0,
+                Err(TryRecvError::Disconnected) => {
+                    self.pending = 0;
+                    break;
+                }
             }
         }
         blocks
@@ -129,9 +157,10 @@ impl BinaryLoader {
 struct Thread {
     sources: BinarySources,
     disks: DiskFiles,
-    /// The unwind tables of the files that have been read; `None` for files without tables.
-    tables: BTreeMap<FileId, Option<Arc<UnwindTable>>>,
-    tables_bytes: usize,
+    /// The unwind tables of the files that have been read.
+    tables: Tables,
+    /// The files that are to be read again.
+    failed: BTreeMap<FileId, Failure>,
 }
 
 impl Thread {
@@ -139,9 +168,10 @@ impl Thread {
         let mut waiting = VecDeque::new();
         loop {
             if waiting.is_empty() {
-                match requests.recv() {
+                match self.next_request(requests) {
                     Ok(request) => waiting.push_back(request),
-                    Err(_) => return,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
             while waiting.len() < QUEUE
@@ -151,61 +181,98 @@ impl Thread {
             }
             // A process that executes the same files as others needn't wait for the others: many processes end before all files have been read.
             waiting.retain(|request| {
-                let is_known = self.first_unknown(request).is_none();
-                if is_known {
+                let is_done = request.reads_left == 0 || self.first_unknown(request).is_none();
+                if is_done {
                     self.finish(request);
                     done(Done::Map);
                 }
-                !is_known
+                !is_done
             });
-            let next = waiting.front();
-            if let Some((area, id)) = next.and_then(|request| self.first_unknown(request))
-                && let Some(block) = self.read(area, id)
-            {
-                done(Done::File(block));
+            let next = waiting.front_mut().and_then(|request| {
+                request.reads_left = request.reads_left.saturating_sub(1);
+                let (area, id) = self.first_unknown(request)?;
+                Some((area.clone(), id))
+            });
+            if let Some((area, id)) = next {
+                self.read(area, id, 0, &done);
+            } else {
+                self.retry(&done);
             }
+        }
+    }
+
+    /// Waits for the next request, or until a file is to be read again.
+    fn next_request(&self, requests: &Receiver<Request>) -> Result<Request, RecvTimeoutError> {
+        match self.failed.values().map(|failure| failure.next).min() {
+            Some(next) => requests.recv_timeout(next.saturating_duration_since(Instant::now())),
+            None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// Reads a file again whose time has come, if there is one.
+    fn retry(&mut self, done: &impl Fn(Done)) {
+        let now = Instant::now();
+        let mut failed = self.failed.iter();
+        let due = failed.find(|(_, failure)| failure.next <= now);
+        if let Some(id) = due.map(|(id, _)| *id)
+            && let Some(Failure { area, tries, .. }) = self.failed.remove(&id)
+        {
+            self.read(area, id, tries, done);
         }
     }
 
     /// The first of a map's files that hasn't been read.
     fn first_unknown<'r>(&self, request: &'r Request) -> Option<(&'r Area, FileId)> {
         let mut files = request.map.areas.iter().zip(&request.files);
-        files.find_map(|(area, id)| {
-            id.filter(|id| !self.tables.contains_key(id))
-                .map(|id| (area, id))
-        })
+        files.find_map(|(area, id)| id.filter(|id| !self.tables.has(*id)).map(|id| (area, id)))
     }
 
     /// Makes the unwinder of a map whose files have been read.
-    fn finish(&self, Request { map, files }: &Request) {
+    fn finish(&mut self, Request { map, files, .. }: &Request) {
         let mappings = map.areas.iter().zip(files).filter_map(|(area, id)| {
-            let table = self.tables.get(id.as_ref()?)?.clone()?;
+            let table = self.tables.get((*id)?)?;
             Some((area.begin, area.end, area.offset, table))
         });
         map.unwinder.put(UserUnwinder::new(mappings));
     }
 
-    /// Reads the file of `area`; the result is its block.
-    fn read(&mut self, area: &Area, id: FileId) -> Option<Arc<[u8]>> {
-        // The file is read only once, whatever the result.
-        self.tables.insert(id, None);
+    /// Reads the file of `area`, after this many `tries`, and hands its block to `done`. What couldn't be read is tried again later.
+    fn read(&mut self, area: Area, id: FileId, tries: u32, done: &impl Fn(Done)) {
+        // Maps don't wait for another try.
+        self.tables.put(id, None);
+        self.failed.remove(&id);
+        let block = self.block(&area, id);
+        if let Some(block) = block {
+            done(Done::File(id, block));
+        } else if tries + 1 < MAX_TRIES && self.failed.len() < MAX_FAILED {
+            let next = Instant::now() + RETRY * LATER.saturating_pow(tries);
+            let tries = tries + 1;
+            self.failed.insert(id, Failure { area, tries, next });
+        }
+    }
+
+    /// The block of the file of `area`; `None` if it can't be read, or isn't whole.
+    fn block(&mut self, area: &Area, id: FileId) -> Option<Arc<[u8]>> {
         let found = match &area.backing {
             Backing::File(file) => self.sources.file(file, &self.disks)?,
             Backing::Vdso => self.sources.vdso()?,
             Backing::Anonymous => return None,
         };
         let parsed = elf::parse(&found.contents).ok()?;
-        if let Some(table) = UnwindTable::from_elf(&found.contents)
-            && self.tables_bytes + table.bytes() <= MAX_TABLES
-        {
-            self.tables_bytes += table.bytes();
-            self.tables.insert(id, Some(Arc::new(table)));
+        self.tables.put(id, UnwindTable::from_elf(&found.contents));
+        if parsed.unnamed > 0 {
+            log::warn!(
+                "{} functions of the guest's file {} have no name in recordings: it has more or longer names than kvmprof reads",
+                parsed.unnamed,
+                area.name()
+            );
         }
         let info = BinaryInfo {
             id,
             file: area.name().to_owned(),
             build_id: parsed.build_id,
             segments: parsed.segments,
+            code_crc32: parsed.code_crc32,
             source: found.source.to_owned(),
         };
         Some(info.to_block(&parsed.functions)?.into())

@@ -7,6 +7,7 @@ mod disk_files;
 mod initrd;
 mod loader;
 mod sources;
+mod tables;
 #[cfg(test)]
 mod tests;
 

@@ -1,11 +1,13 @@
 //! Finds the contents of a file.
 
-use std::cell::LazyCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
-use kvmprof_recording::{Sysroot, elf};
+use kvmprof_recording::Sysroot;
+use kvmprof_recording::elf::{Identity, Mismatch};
 
 use super::disk_files::{DiskFiles, GuestDisks};
 use super::initrd::Initrd;
@@ -15,6 +17,8 @@ use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile, SharedMe
 const MAX_FILE: u64 = 512 << 20;
 /// Number of bytes at a file's start in which its build id is looked for, if the rest isn't available.
 const START: u64 = 4096;
+/// Maximum number of files of the folder that are said not to be the guest's.
+const MAX_REFUSED: usize = 64;
 
 /// The places where the host can find the guest's files.
 pub struct BinarySources {
@@ -30,6 +34,8 @@ pub struct BinarySources {
     disks: GuestDisks,
     /// The unpacked initial RAM disk, once it was needed.
     unpacked: OnceLock<Option<Initrd>>,
+    /// The paths of files that were found to be others than the guest's.
+    refused: RefCell<BTreeSet<String>>,
 }
 
 /// A file's contents.
@@ -56,6 +62,7 @@ impl BinarySources {
             sysroot,
             disks: GuestDisks::default(),
             unpacked: OnceLock::new(),
+            refused: RefCell::default(),
         }
     }
 
@@ -75,32 +82,42 @@ impl BinarySources {
     pub(super) fn file(&self, file: &MappedFile, disks: &DiskFiles) -> Option<Found> {
         let linux = self.knowledge.linux()?;
         let mapped = linux.file_contents(&self.memory, &file.identity, u64::MAX);
+        let guests = GuestFile::new(linux, &self.memory, file, mapped.as_deref());
         let on_host = || self.sysroot.as_ref()?.read(&file.path, MAX_FILE);
         let in_initrd = || Some(self.initrd()?.read(&file.path)?.to_vec());
         let found = |contents, source| Found { contents, source };
-        let elsewhere = {
-            // This is needed only if there are several candidates.
-            let expected = LazyCell::new(|| Expected::new(linux, self, file, mapped.as_deref()));
-            on_host()
-                .filter(|contents| expected.is_met_by(contents))
-                .map(|contents| found(contents, "sysroot"))
-                .or_else(|| {
-                    // The guest executes the contents in its memory.
-                    let contents = mapped.is_none().then(in_initrd)??;
-                    expected
-                        .is_met_by(&contents)
-                        .then(|| found(contents, "initrd"))
-                })
-                .or_else(|| {
-                    if mapped.is_some() {
-                        return None;
-                    }
-                    let on_disks = disks.read(&self.disks, &file.path, MAX_FILE);
-                    let mut fitting = on_disks.into_iter().filter(|it| expected.is_met_by(it));
-                    fitting.next().map(|contents| found(contents, "disk"))
-                })
-        };
-        elsewhere.or_else(|| Some(found(mapped?, "page cache")))
+        if let Some(contents) = on_host() {
+            if guests.is(&contents) {
+                return Some(found(contents, "sysroot"));
+            }
+            self.refuse(&file.path);
+        }
+        // The guest executes the contents in its memory.
+        if let Some(mapped) = mapped {
+            return Some(found(mapped, "page cache"));
+        }
+        let in_initrd = in_initrd().filter(|contents| guests.is(contents));
+        in_initrd
+            .map(|contents| found(contents, "initrd"))
+            .or_else(|| {
+                let on_disks = disks.read(&self.disks, &file.path, MAX_FILE);
+                let mut fitting = on_disks.into_iter().filter(|it| guests.is(it));
+                fitting.next().map(|contents| found(contents, "disk"))
+            })
+    }
+
+    /// Says that the file at `path` in the folder on the host isn't the guest's.
+    fn refuse(&self, path: &str) {
+        let mut refused = self.refused.borrow_mut();
+        if refused.len() < MAX_REFUSED && refused.insert(path.to_owned()) {
+            let shown = self.sysroot.as_ref().map(|sysroot| sysroot.shown(path));
+            // Guests choose paths.
+            let shown = shown.unwrap_or_default().display().to_string();
+            log::warn!(
+                "{} is not used: it is not proven to be the file that the guest executes",
+                shown.escape_debug()
+            );
+        }
     }
 
     /// The code that the kernel gives to each process.
@@ -127,40 +144,67 @@ fn read_whole(file: &File) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The known properties of the file in the guest.
-struct Expected {
-    length: u64,
-    build_id: String,
+/// What is known of a file in the guest. Neither its path nor its length proves that another file is the same.
+struct GuestFile<'a> {
+    linux: &'a LinuxKnowledge,
+    memory: &'a SharedMemory,
+    file: &'a MappedFile,
+    /// Of what is known of its contents: all of them, or their start.
+    identity: OnceCell<Identity>,
+    whole: Option<&'a [u8]>,
 }
 
-impl Expected {
+impl<'a> GuestFile<'a> {
     fn new(
-        linux: &LinuxKnowledge,
-        sources: &BinarySources,
-        file: &MappedFile,
-        whole: Option<&[u8]>,
+        linux: &'a LinuxKnowledge,
+        memory: &'a SharedMemory,
+        file: &'a MappedFile,
+        whole: Option<&'a [u8]>,
     ) -> Self {
-        let start = match whole {
-            Some(_) => None,
-            None => linux.file_contents(&sources.memory, &file.identity, START),
-        };
         Self {
-            length: file.identity.length,
-            build_id: whole.or(start.as_deref()).map(build_id).unwrap_or_default(),
+            linux,
+            memory,
+            file,
+            identity: OnceCell::new(),
+            whole,
         }
     }
 
-    /// Whether `contents` are those of the same program: compares the build ids, or the lengths if one has no build id.
-    fn is_met_by(&self, contents: &[u8]) -> bool {
-        let theirs = build_id(contents);
-        if self.build_id.is_empty() || theirs.is_empty() {
-            contents.len() as u64 == self.length
-        } else {
-            theirs == self.build_id
+    fn identity(&self) -> &Identity {
+        self.identity.get_or_init(|| {
+            let start = match self.whole {
+                Some(_) => None,
+                None => (self.linux).file_contents(self.memory, &self.file.identity, START),
+            };
+            let known = self.whole.or(start.as_deref());
+            let identity = known.and_then(|bytes| Identity::of(bytes).ok());
+            identity.unwrap_or_default()
+        })
+    }
+
+    /// Whether `contents` are proven to be those of the same program: by the build ids, by the code, or by those parts of the code
+    /// that are in guest memory.
+    fn is(&self, contents: &[u8]) -> bool {
+        let Ok(found) = Identity::of(contents) else {
+            return false;
+        };
+        match self.identity().check(&found) {
+            Ok(()) => true,
+            Err(Mismatch::Unknown) => self.has_code_of(contents, &found),
+            Err(Mismatch::BuildId { .. } | Mismatch::Code) => false,
         }
     }
-}
 
-fn build_id(contents: &[u8]) -> String {
-    elf::parse(contents).map_or_else(|_| String::new(), |parsed| parsed.build_id)
+    /// Whether some of the code of `contents` is in guest memory, and none of that differs.
+    fn has_code_of(&self, contents: &[u8], found: &Identity) -> bool {
+        let mut equal = 0;
+        for (begin, code) in found.code(contents) {
+            let identity = &self.file.identity;
+            match (self.linux).compare_file(self.memory, identity, begin, code) {
+                Some(pages) => equal += pages,
+                None => return false,
+            }
+        }
+        equal > 0
+    }
 }

@@ -9,7 +9,7 @@ use kvmprof_recording::file::{Block, Kind};
 use super::*;
 use kvmprof_introspection::testing::kernel::{Areas, HOT, TEXT};
 use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-use kvmprof_introspection::testing::processes::{PAGE, Room};
+use kvmprof_introspection::testing::processes::{PAGE, PAGES, Room};
 use kvmprof_introspection::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
 
 /// An archive of the form "newc" with one file.
@@ -65,13 +65,68 @@ fn source_of_opened(
     // Whatever was found, stacks can be unwound by now.
     assert!(map.unwinder.get().is_some());
     assert!(blocks.len() <= 1);
-    let block = Block::decode(blocks.first()?).unwrap();
+    let (id, block) = blocks.first()?;
+    assert_eq!(*id, 3);
+    let block = Block::decode(block).unwrap();
     assert_eq!(block.kind, Some(Kind::Binary));
     let text = String::from_utf8(block.contents).unwrap();
     let info: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     assert_eq!(info["id"], 3);
     assert_eq!(info["file"], "/bin/tool");
     Some(info["source"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_file_that_could_not_be_read_is_read_again() {
+    let guest = LinuxGuest::new(HOT);
+    guest.identify(0, &guest.user());
+    let sysroot = tempfile::tempdir().unwrap();
+    fs::create_dir(sysroot.path().join("bin")).unwrap();
+    let program = HOT.file();
+    let mut room = Room::new(&guest, Areas::Tree);
+    let page = room.pages(&[0]);
+    let file = MappedFile {
+        path: "/bin/tool".to_owned(),
+        identity: FileIdentity {
+            inode: room.inode(5, program.len() as u64, page),
+            number: 5,
+            device: 0x0010_0002,
+            length: program.len() as u64,
+            modified: 1_700_000_000,
+        },
+    };
+    let sources = BinarySources::new(
+        Arc::new(guest.memory.clone()),
+        guest.knowledge.clone(),
+        None,
+        Some(Sysroot::open(sysroot.path()).unwrap()),
+    );
+    let mut loader = BinaryLoader::new(sources);
+    let area = Area {
+        begin: TEXT,
+        end: TEXT + PAGE,
+        offset: 0x1000,
+        backing: Backing::File(Arc::new(file)),
+    };
+    let map = Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]));
+    loader.load(Arc::clone(&map), vec![Some(3)]);
+    let begun = Instant::now();
+    let mut wait = |loader: &mut BinaryLoader| {
+        assert!(begun.elapsed() < Duration::from_secs(300));
+        std::thread::sleep(Duration::from_millis(10));
+        loader.take()
+    };
+    while loader.is_busy() {
+        assert!(wait(&mut loader).is_empty());
+    }
+    fs::write(sysroot.path().join("bin/tool"), &program).unwrap();
+    let blocks = loop {
+        let blocks = wait(&mut loader);
+        if !blocks.is_empty() {
+            break blocks;
+        }
+    };
+    assert_eq!(blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [3]);
 }
 
 #[test]
@@ -82,12 +137,16 @@ fn files_are_found_in_one_place_or_another() {
     let (initrd, sysroot) = (folder.path().join("initrd"), folder.path().join("root"));
     fs::create_dir_all(sysroot.join("bin")).unwrap();
     let program = HOT.file();
+    // Of the same length.
     let mut other = program.clone();
-    other.push(0);
+    other[5000] ^= 1;
     let mut room = Room::new(&guest, Areas::Tree);
-    // In the guest's memory only its first page is there.
-    let page = room.pages(&[0]);
-    let inode = room.inode(5, program.len() as u64, page);
+    // In the guest's memory only one page of the program's code is there, and neither its headers nor its build id.
+    let pages = room.pages(&[0, 0]);
+    let head = room.node(0, &[(0, pages), (1, pages + 64)]);
+    let code = (pages - PAGES) / 64 * PAGE + PAGE;
+    guest.write(code, &program[4096..8192]);
+    let inode = room.inode(5, program.len() as u64, head);
     let file = MappedFile {
         path: "/bin/tool".to_owned(),
         identity: FileIdentity {
@@ -114,4 +173,11 @@ fn files_are_found_in_one_place_or_another() {
     assert_eq!((found(), still.as_deref()), (None, Some("initrd")));
     fs::write(sysroot.join("bin/tool"), &program).unwrap();
     assert_eq!(found().as_deref(), Some("sysroot"));
+    // With more symbols the file is longer.
+    let longer = [&program[..], b"symbols"].concat();
+    fs::write(sysroot.join("bin/tool"), longer).unwrap();
+    assert_eq!(found().as_deref(), Some("sysroot"));
+    // Another program has the page at that place, and nothing of this one's code is there any more.
+    guest.write(code, &[0; 4096]);
+    assert_eq!(found(), None);
 }

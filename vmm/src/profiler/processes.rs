@@ -1,6 +1,6 @@
 //! The names of user code in recordings: the mappings of processes, and the mapped files.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kvmprof_abi::text::task_name;
@@ -13,9 +13,10 @@ use kvmprof_introspection::{Area, Backing, MappedFile, ProcessMap};
 const MAX_SPACES: usize = 4096;
 /// Maximum size of these in bytes.
 const MAX_SPACES_BYTES: usize = 128 << 20;
-/// Maximum number of files that are distinguished.
+/// Maximum number of files that are known. Beyond it, those of processes that have ended are forgotten, the least recently used ones first,
+/// then others. A file that is forgotten gets another number when a process is found that executes it.
 const MAX_FILES: usize = 16_384;
-/// Maximum size in bytes of files' blocks that are kept for recorders that start later.
+/// Maximum size in bytes of files' blocks that are kept for recorders that start later. Beyond it, files are forgotten too.
 const MAX_KEPT: usize = 256 << 20;
 
 /// The address spaces and files of the processes that vCPUs have met, as blocks for recordings.
@@ -24,10 +25,22 @@ pub struct Processes {
     spaces: BTreeMap<u64, Space>,
     spaces_bytes: usize,
     turns: u64,
-    files: HashMap<Key, FileId>,
+    files: HashMap<Key, KnownFile>,
+    next_file: FileId,
     loader: BinaryLoader,
-    kept: Vec<Arc<[u8]>>,
+    kept: BTreeMap<FileId, Arc<[u8]>>,
     kept_bytes: usize,
+    /// [`MAX_FILES`] and [`MAX_KEPT`], except in tests.
+    max_files: usize,
+    max_kept: usize,
+    has_warned: bool,
+}
+
+/// A file's number in recordings, and when it was last mapped: the higher, the later.
+#[derive(Clone, Copy, Debug)]
+struct KnownFile {
+    id: FileId,
+    turn: u64,
 }
 
 /// The newest map of an address space, its block, and its turn: the higher, the newer.
@@ -35,12 +48,13 @@ pub struct Processes {
 struct Space {
     map: Arc<ProcessMap>,
     block: Arc<[u8]>,
+    files: Vec<FileId>,
     turn: u64,
 }
 
 impl Space {
     fn bytes(&self) -> usize {
-        self.map.bytes() + self.block.len()
+        self.map.bytes() + self.block.len() + size_of_val(&*self.files)
     }
 }
 
@@ -58,14 +72,19 @@ impl Processes {
             spaces_bytes: 0,
             turns: 0,
             files: HashMap::new(),
+            next_file: 0,
             loader: BinaryLoader::new(sources),
-            kept: Vec::new(),
+            kept: BTreeMap::new(),
             kept_bytes: 0,
+            max_files: MAX_FILES,
+            max_kept: MAX_KEPT,
+            has_warned: false,
         }
     }
 
     /// Takes the mappings that a vCPU has found. Returns a block for recordings if they have changed.
     pub fn enter(&mut self, map: Arc<ProcessMap>) -> Option<Arc<[u8]>> {
+        self.turns += 1;
         let files: Vec<Option<FileId>> = map.areas.iter().map(|area| self.file(area)).collect();
         self.loader.load(Arc::clone(&map), files.clone());
         let known = self.spaces.get(&map.root);
@@ -77,9 +96,9 @@ impl Processes {
             return None;
         }
         let block: Arc<[u8]> = mappings(&map, &files).to_block()?.into();
-        self.turns += 1;
         let space = Space {
             block: Arc::clone(&block),
+            files: files.into_iter().flatten().collect(),
             turn: self.turns,
             map,
         };
@@ -90,6 +109,7 @@ impl Processes {
         while self.spaces.len() > MAX_SPACES || self.spaces_bytes > MAX_SPACES_BYTES {
             self.forget_oldest();
         }
+        self.forget_files();
         Some(block)
     }
 
@@ -115,11 +135,54 @@ impl Processes {
             Backing::Vdso if area.begin > u64::from(u32::MAX) => Key::Vdso,
             Backing::Vdso | Backing::Anonymous => return None,
         };
-        let next = FileId::try_from(self.files.len()).ok()?;
-        if self.files.len() >= MAX_FILES {
-            return self.files.get(&key).copied();
+        if let Some(known) = self.files.get_mut(&key) {
+            known.turn = self.turns;
+            return Some(known.id);
         }
-        Some(*self.files.entry(key).or_insert(next))
+        // Numbers aren't used again: recordings have files under them.
+        let id = self.next_file;
+        self.next_file = id.checked_add(1)?;
+        let turn = self.turns;
+        self.files.insert(key, KnownFile { id, turn });
+        Some(id)
+    }
+
+    /// Forgets files beyond the limits, until an eighth of the room is free.
+    fn forget_files(&mut self) {
+        let is_over = self.files.len() > self.max_files || self.kept_bytes > self.max_kept;
+        if !is_over {
+            return;
+        }
+        let used: BTreeSet<FileId> = self
+            .spaces
+            .values()
+            .flat_map(|space| space.files.clone())
+            .collect();
+        let mut oldest: Vec<(bool, u64, FileId)> = (self.files.values())
+            .map(|file| (used.contains(&file.id), file.turn, file.id))
+            .collect();
+        oldest.sort_unstable();
+        let mut forgotten = BTreeSet::new();
+        for (is_used, _, id) in oldest {
+            let count = self.files.len() - forgotten.len();
+            if count <= self.max_files - self.max_files / 8
+                && self.kept_bytes <= self.max_kept - self.max_kept / 8
+            {
+                break;
+            }
+            if let Some(block) = self.kept.remove(&id) {
+                self.kept_bytes -= block.len();
+            }
+            forgotten.insert(id);
+            if is_used && !self.has_warned {
+                self.has_warned = true;
+                log::warn!(
+                    "The names of the guest's programs take more than {} MiB: a recording that starts later lacks those of programs that have run for long",
+                    self.max_kept >> 20
+                );
+            }
+        }
+        self.files.retain(|_, file| !forgotten.contains(&file.id));
     }
 
     /// Whether files are still to be read.
@@ -130,19 +193,28 @@ impl Processes {
     /// The blocks of files that have been read since the last call.
     pub fn loaded(&mut self) -> Vec<Arc<[u8]>> {
         let blocks = self.loader.take();
-        for block in &blocks {
-            if self.kept_bytes + block.len() <= MAX_KEPT {
-                self.kept_bytes += block.len();
-                self.kept.push(Arc::clone(block));
-            }
+        for (id, block) in &blocks {
+            self.keep(*id, block);
         }
-        blocks
+        self.forget_files();
+        blocks.into_iter().map(|(_, block)| block).collect()
+    }
+
+    fn keep(&mut self, id: FileId, block: &Arc<[u8]>) {
+        // It may have been forgotten while it was read.
+        if !self.files.values().any(|file| file.id == id) {
+            return;
+        }
+        self.kept_bytes += block.len();
+        if let Some(before) = self.kept.insert(id, Arc::clone(block)) {
+            self.kept_bytes -= before.len();
+        }
     }
 
     /// The blocks with which a recording starts.
     pub fn known(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let spaces = self.spaces.values().map(|space| &space.block);
-        self.kept.iter().chain(spaces)
+        self.kept.values().chain(spaces)
     }
 }
 
@@ -235,6 +307,53 @@ mod tests {
         let mut low = map(0x1000, 1, &[Backing::Vdso]).areas[0].clone();
         low.begin = 0x1000;
         assert_eq!(processes.file(&low), None);
+    }
+
+    #[test]
+    fn a_guest_that_keeps_making_programs_has_names_for_the_newest() {
+        let mut processes = processes();
+        (processes.max_files, processes.max_kept) = (64, 64_000);
+        let server = [file("/bin/server", 0)];
+        processes.enter(map(0x1000, 1, &server));
+        let id = |processes: &mut Processes, backing: &Backing| {
+            let known = map(0x1000, 1, std::slice::from_ref(backing));
+            processes.file(&known.areas[0]).unwrap()
+        };
+        assert_eq!(id(&mut processes, &server[0]), 0);
+        let block: Arc<[u8]> = vec![0; 4000].into();
+        processes.keep(0, &block);
+        let mut last = 0;
+        for number in 1..1000 {
+            let program = file("/tmp/program", number);
+            // All run in the memory of the one before.
+            processes.enter(map(0x2000, 2, std::slice::from_ref(&program)));
+            let next = id(&mut processes, &program);
+            assert!(next > last, "{next} was another file's number");
+            last = next;
+            processes.keep(next, &block);
+            processes.forget_files();
+            assert!(processes.files.len() <= 64 && processes.kept_bytes <= 64_000);
+            assert!(processes.kept.contains_key(&next));
+            assert!(
+                processes.kept.contains_key(&0),
+                "its process has been running since"
+            );
+        }
+        assert!(!processes.has_warned);
+        assert_eq!(id(&mut processes, &server[0]), 0);
+        // What comes late is of a file that nobody knows any more.
+        processes.keep(1, &block);
+        assert!(!processes.kept.contains_key(&1));
+        // A program that was forgotten is read again.
+        assert!(id(&mut processes, &file("/tmp/program", 1)) > last);
+        let sum: usize = processes.kept.values().map(|block| block.len()).sum();
+        assert_eq!(processes.kept_bytes, sum);
+        // Where all are in use, some are forgotten, and that is said.
+        for root in 3..100 {
+            let program = file("/tmp/program", root);
+            processes.enter(map(root << 13, 2, std::slice::from_ref(&program)));
+        }
+        assert!(processes.has_warned && processes.files.len() <= 64);
     }
 
     #[test]

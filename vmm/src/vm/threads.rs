@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use kvm_ioctls::VcpuFd;
 
 use super::event_loop::GuestThreads;
+use crate::clock::monotonic_ns;
 use crate::counters::VcpuCounting;
 use crate::machine::{Machine, VcpuState};
 use crate::vcpu::{
@@ -119,7 +120,7 @@ impl VcpuThreads {
                         drop(image);
                         knowledge.complete(found);
                         known.open();
-                        knowledge.serve_modules(&memory, &stopping);
+                        knowledge.serve_modules(&memory, &stopping, monotonic_ns);
                     }
                     Err(error) => {
                         // Nobody receives it if the guest has ended already.

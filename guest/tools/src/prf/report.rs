@@ -29,7 +29,11 @@ impl Names {
         for symbol in symbols {
             let address = symbol.address.wrapping_add(slide);
             let known = best.get(&address);
-            if known.is_none_or(|(global, _)| symbol.global && !global) {
+            // An end is at the address of a function, if two lists are one.
+            let is_better = |(global, name): &(bool, String)| {
+                !symbol.name.is_empty() && (name.is_empty() || symbol.global && !global)
+            };
+            if known.is_none_or(is_better) {
                 best.insert(address, (symbol.global, symbol.name));
             }
         }
@@ -41,10 +45,11 @@ impl Names {
         Self(names)
     }
 
-    /// The name for `address`: a symbol's name, `name+0x10` between two symbols, a number below all symbols.
+    /// The name for `address`: a symbol's name, `name+0x10` between two symbols, a number below all symbols and where no symbol is.
     pub fn name_at(&self, address: u64) -> String {
         let after = self.0.partition_point(|(start, _)| *start <= address);
         match after.checked_sub(1).and_then(|at| self.0.get(at)) {
+            Some((_, name)) if name.is_empty() => format!("{address:#x}"),
             Some((start, name)) if *start == address => name.clone(),
             Some((start, name)) if *start != 0 => format!("{name}+{:#x}", address - start),
             _ => format!("{address:#x}"),
@@ -144,6 +149,9 @@ mod tests {
             symbol(0x100, "entry", true),
             symbol(0x100, "late", true),
             symbol(0x200, "sys_read", false),
+            symbol(0x280, "", false),
+            symbol(0x300, "", false),
+            symbol(0x300, "again", false),
         ];
         Names::new(symbols, 0x1000)
     }
@@ -177,6 +185,9 @@ mod tests {
             (0x1100, "entry"),
             (0x1200, "sys_read"),
             (0x1240, "sys_read+0x40"),
+            (0x1280, "0x1280"),
+            (0x1290, "0x1290"),
+            (0x1300, "again"),
             (0x10ff, "0x10ff"),
             (0, "0x0"),
         ] {

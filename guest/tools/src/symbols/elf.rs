@@ -6,6 +6,9 @@ use std::path::Path;
 use object::read::{ReadCache, ReadCacheOps};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
+use kvmprof_abi::kallsyms::CODE_ENDS;
+use kvmprof_recording::elf::extents::{self, Begin, Extent};
+
 use super::{Symbol, SymbolsError};
 
 /// Maximum number of bytes of all names together. All symbols of a hostile file can have the same name, which is half of the file.
@@ -27,22 +30,30 @@ fn read<R: ReadCacheOps>(data: &ReadCache<R>, path: &Path) -> Result<Vec<Symbol>
             path: path.to_path_buf(),
         });
     }
-    let text: Vec<_> = elf
+    let mut table = Table::default();
+    let mut text = Vec::new();
+    for section in elf
         .sections()
         .filter(|section| section.kind() == SectionKind::Text)
-        .map(|section| section.index())
-        .collect();
-    let mut symbols = Vec::new();
+    {
+        text.push(section.index());
+        let end = section.address().saturating_add(section.size());
+        table.bounds.push(end);
+    }
     let mut names_bytes = 0;
     for symbol in elf.symbols() {
-        // Assembly labels are text too, though they have no type.
-        let in_text = symbol.section_index().is_some_and(|at| text.contains(&at));
-        if !in_text || matches!(symbol.kind(), SymbolKind::Section | SymbolKind::File) {
+        let is_listed = matches!(symbol.kind(), SymbolKind::Section | SymbolKind::File);
+        let Some(section) = symbol.section_index().filter(|_| !is_listed) else {
+            continue;
+        };
+        let name = symbol.name_bytes().map_err(damaged)?;
+        // The assembler's own labels are within functions.
+        if name.starts_with(b".L") {
             continue;
         }
-        let name = symbol.name_bytes().map_err(damaged)?;
-        // Empty names and the assembler's own labels are useless.
-        if name.is_empty() || name.starts_with(b".L") {
+        table.bounds.push(symbol.address());
+        // Assembly labels are text too, though they have no type.
+        if !text.contains(&section) {
             continue;
         }
         names_bytes += name.len();
@@ -52,13 +63,65 @@ fn read<R: ReadCacheOps>(data: &ReadCache<R>, path: &Path) -> Result<Vec<Symbol>
                 limit: MAX_NAMES,
             });
         }
-        symbols.push(Symbol {
+        let is_end = CODE_ENDS.iter().any(|end| end.as_bytes() == name);
+        let name: &[u8] = if is_end { &[] } else { name };
+        let extent = Extent {
+            address: symbol.address(),
+            size: symbol.size(),
+        };
+        let symbol = Symbol {
             address: symbol.address(),
             name: String::from_utf8_lossy(name).into_owned(),
             global: symbol.is_global(),
-        });
+        };
+        table.functions.push((extent, symbol));
     }
-    Ok(symbols)
+    Ok(table.into_symbols())
+}
+
+/// A file's functions.
+#[derive(Default)]
+struct Table {
+    functions: Vec<(Extent, Symbol)>,
+    /// The addresses of all symbols, and the ends of sections with code.
+    bounds: Vec<u64>,
+}
+
+impl Table {
+    /// The functions and their ends, as kvmprof has them of the running guest.
+    fn into_symbols(mut self) -> Vec<Symbol> {
+        self.bounds.sort_unstable();
+        self.functions.sort_by_key(|(extent, _)| extent.address);
+        let extents: Vec<Extent> = self.functions.iter().map(|(extent, _)| *extent).collect();
+        let next = |address: u64| {
+            let after = self.bounds.partition_point(|bound| *bound <= address);
+            self.bounds.get(after).copied()
+        };
+        let begins = extents::begins(&extents, next).into_iter();
+        let mut names: usize = 0;
+        let symbols = begins.map(|(address, begin)| {
+            let function = match begin {
+                Begin::Function(index) => self.functions.get(index),
+                Begin::Unknown => None,
+            };
+            let (name, global) = match function {
+                Some((_, symbol)) => (symbol.name.clone(), symbol.global),
+                None => (String::new(), false),
+            };
+            // The rest of a function has its name once more.
+            names += name.len();
+            Symbol {
+                address,
+                name: if names > 2 * MAX_NAMES {
+                    String::new()
+                } else {
+                    name
+                },
+                global,
+            }
+        });
+        symbols.collect()
+    }
 }
 
 #[cfg(test)]
@@ -71,6 +134,10 @@ mod tests {
         let symbols = read_elf(File::open(&path).unwrap(), &path).unwrap();
         let main = symbols.iter().find(|symbol| symbol.name == "main").unwrap();
         assert!(main.global && main.address != 0);
+        // Its size tells where it ends.
+        let after = symbols.iter().find(|symbol| symbol.address > main.address);
+        assert!(after.is_some_and(|symbol| symbol.address - main.address < 4096));
+        assert!(symbols.iter().any(|symbol| symbol.name.is_empty()));
         // Data isn't text.
         assert!(!symbols.iter().any(|symbol| symbol.name == "environ"));
     }

@@ -54,7 +54,8 @@ pub(super) fn read_rest(bytes: &mut Vec<u8>, file: File, name: &str) -> Result<(
 }
 
 /// The text symbols of lines `address type name` with a hexadecimal address; a module in brackets after that is
-/// ignored. Types are nm(1)'s: `t`, `T`, `w` and `W` are text. `name` is the listing's name for errors.
+/// ignored. Types are nm(1)'s: `t`, `T`, `w` and `W` are text. A symbol without a name is the end of one, as in the lines `ADDRESS ? [end]`
+/// of the running guest's symbols. `name` is the listing's name for errors.
 ///
 /// # Errors
 /// [`SymbolsError::Line`].
@@ -68,10 +69,11 @@ pub fn parse_listing(bytes: &[u8], name: &str) -> Result<Vec<Symbol>, SymbolsErr
             source_name: name.to_owned(),
             line: index + 1,
         })?;
-        if is_function(symbol.kind) {
+        if is_function(symbol.kind) || symbol.is_end() {
+            let name: &[u8] = if symbol.is_end() { &[] } else { symbol.name };
             symbols.push(Symbol {
                 address: symbol.address,
-                name: String::from_utf8_lossy(symbol.name).into_owned(),
+                name: String::from_utf8_lossy(name).into_owned(),
                 global: symbol.kind.is_ascii_uppercase(),
             });
         }
@@ -90,10 +92,12 @@ mod tests {
             ffffffff81000040 t local\n\
             ffffffff81000080 W weak\n\
             ffffffff82000000 D data\n\
-            ffffffffc0001000 t init\t[fuse]\n";
+            ffffffffc0001000 t init\t[fuse]\n\
+            ffffffffc0001040 ? [end]\t[fuse]\n";
         let symbols = parse_listing(lines, "kallsyms").unwrap();
         let names: Vec<&str> = symbols.iter().map(|symbol| &*symbol.name).collect();
-        assert_eq!(names, ["_text", "local", "weak", "init"]);
+        assert_eq!(names, ["_text", "local", "weak", "init", ""]);
+        assert_eq!(symbols[4].address, 0xffff_ffff_c000_1040);
         assert_eq!(symbols[0].address, 0xffff_ffff_8100_0000);
         assert!(symbols[0].global && !symbols[1].global);
     }

@@ -20,7 +20,7 @@ pub use slide::{Slide, slide_of_table, slide_to};
 pub struct Symbol {
     /// Its address, in the kernel's address space.
     pub address: u64,
-    /// Its name.
+    /// Its name; empty at the end of one that isn't followed by another one.
     pub name: String,
     /// Whether it is visible outside its file; such names are preferred.
     pub global: bool,

@@ -41,7 +41,7 @@ pub fn slide_to(file: &[Symbol], running: &[Symbol]) -> Option<Slide> {
 /// The addresses of the names that occur once.
 fn unique(symbols: &[Symbol]) -> HashMap<&str, u64> {
     let mut seen: HashMap<&str, Option<u64>> = HashMap::new();
-    for symbol in symbols {
+    for symbol in symbols.iter().filter(|symbol| !symbol.name.is_empty()) {
         seen.entry(&symbol.name)
             .and_modify(|address| *address = None)
             .or_insert(Some(symbol.address));

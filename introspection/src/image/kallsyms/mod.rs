@@ -72,12 +72,13 @@ fn read(
         .zip(&decoded.entries)
         .map(|(address, entry)| Symbol {
             address: *address,
+            size: 0,
             name_start: entry.start,
             name_length: entry.length,
             kind: entry.kind,
         })
         .collect();
-    Some(Symbols::new(symbols, decoded.text))
+    Some(Symbols::new(symbols, decoded.text, Vec::new()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! All modules at one moment.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::PhysicalMemory;
@@ -83,6 +84,21 @@ impl LoadedModules {
             !others.any(|other| Arc::ptr_eq(module, other))
         };
         self.modules.iter().filter(is_new).cloned().collect()
+    }
+
+    /// The ranges of the modules' code that `later` doesn't have any more.
+    pub(super) fn gone_from(&self, later: &Self) -> Vec<Range<u64>> {
+        let is_there = |module: &Module, text: &Range<u64>| {
+            let mut others = later.modules.iter().map(|other| &other.info);
+            others.any(|other| other.has_text_of(&module.info, text))
+        };
+        let modules = self.modules.iter();
+        let texts =
+            modules.flat_map(|module| module.info.texts().iter().map(move |text| (module, text)));
+        texts
+            .filter(|(module, text)| !is_there(module, text))
+            .map(|(_, text)| text.clone())
+            .collect()
     }
 
     /// Reads the list with its head at `head` and the given fingerprint. Modules in `before` aren't read again.

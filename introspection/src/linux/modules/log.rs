@@ -1,6 +1,7 @@
 //! A log of all modules that the guest has loaded, for recorders.
 
 use std::collections::VecDeque;
+use std::fmt::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,13 +22,22 @@ const MAX_MODULES_AT_ONCE: usize = 512;
 /// Functions of modules that were loaded since the reader's last request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NewFunctions {
-    /// The functions, in the form of `/proc/kallsyms`.
+    /// The functions, in the form of `/proc/kallsyms`, with the times of changes as recordings have them.
     pub text: String,
     /// The position to continue from at the next request.
     pub known: u64,
 }
 
-/// One module.
+/// When a list of modules changed, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The change had happened at this time.
+    pub since: u64,
+    /// It hadn't yet at this one.
+    pub unchanged: u64,
+}
+
+/// One module, or those that have gone.
 #[derive(Debug)]
 pub struct Entry {
     /// Its functions.
@@ -39,15 +49,33 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The entry of `module`.
-    pub fn new(module: &Module) -> Self {
+    /// The entry of `module`, which came with a `change` if its time is known.
+    pub fn new(module: &Module, change: Option<Change>) -> Self {
+        let functions = &module.functions;
         Self {
-            text: Arc::clone(&module.functions),
+            text: match change {
+                Some(change) if !functions.is_empty() => format!("{change}{functions}").into(),
+                _ => Arc::clone(functions),
+            },
             code: (module.code.iter())
                 .map(|region| region.range.clone())
                 .collect(),
             end: 0,
         }
+    }
+
+    /// The entry of code that has `gone` with a change. `None` if there is none.
+    pub fn gone(gone: Vec<Range<u64>>, change: Change) -> Option<Self> {
+        let mut text = change.to_string();
+        for range in &gone {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "gone {:016x} {:016x}", range.start, range.end);
+        }
+        (!gone.is_empty()).then(|| Self {
+            text: text.into(),
+            code: gone,
+            end: 0,
+        })
     }
 
     /// Whether the module's code overlaps one of `others`.
@@ -57,6 +85,12 @@ impl Entry {
             let mut others = others.iter();
             others.any(|other| own.start < other.end && other.start < own.end)
         })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "since {} {}", self.since, self.unchanged)
     }
 }
 

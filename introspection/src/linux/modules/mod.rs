@@ -15,7 +15,7 @@ mod tests;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::PhysicalMemory;
 
@@ -26,7 +26,7 @@ use crate::Registers;
 use crate::Symbols;
 use crate::image::btf::Btf;
 use crate::memory::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
-use log::{Entry, ModuleLog};
+use log::{Change, Entry, ModuleLog};
 use module_layout::{ModuleLayout, NAME_LENGTH};
 use retired::RetiredLists;
 use watch::Watch;
@@ -52,6 +52,8 @@ pub struct ListFingerprint {
 #[derive(Debug)]
 pub struct Modules {
     layout: Option<ModuleLayout>,
+    /// The kernel's own page tables, also of a kernel that can't load modules.
+    page_tables: Option<u64>,
     five_levels: AtomicBool,
     /// The number of times that `loaded` has been replaced.
     generation: AtomicU64,
@@ -59,19 +61,29 @@ pub struct Modules {
     log: Mutex<ModuleLog>,
     retired: Mutex<RetiredLists>,
     watch: Watch,
+    clock: OnceLock<Clock>,
+    /// The last time at which a vCPU found the list unchanged.
+    unchanged: AtomicU64,
 }
+
+/// The time of samples, in ns.
+pub type Clock = fn() -> u64;
 
 impl Modules {
     /// The modules of a kernel with `symbols` and `btf`. If these lack what locates the modules, none will be found.
     pub fn new(symbols: &Symbols, btf: &Btf<'_>) -> Self {
+        let [page_tables] = symbols.addresses_of(["init_top_pgt"]);
         Self {
             layout: ModuleLayout::find(symbols, btf),
+            page_tables,
             five_levels: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             loaded: Mutex::default(),
             log: Mutex::default(),
             retired: Mutex::default(),
             watch: Watch::default(),
+            clock: OnceLock::new(),
+            unchanged: AtomicU64::new(0),
         }
     }
 
@@ -123,6 +135,9 @@ impl Modules {
         if !is_current || !loaded.is_complete() {
             self.watch.request();
         }
+        if is_current && let Some(now) = self.now() {
+            self.unchanged.fetch_max(now, Ordering::Relaxed);
+        }
         is_current
     }
 
@@ -169,6 +184,7 @@ impl Modules {
         let mut loaded = Arc::clone(&before);
         for _ in 0..MAX_TRIES {
             let fingerprint = fingerprint(layout, memory, placement);
+            let since = self.now();
             if fingerprint.is_none()
                 || (fingerprint == loaded.fingerprint() && loaded.is_complete())
             {
@@ -185,7 +201,7 @@ impl Modules {
                 &loaded,
             ));
             if fingerprint == self::fingerprint(layout, memory, placement) {
-                self.publish(loaded, &before);
+                self.publish(loaded, &before, since);
                 break;
             }
         }
@@ -224,14 +240,25 @@ impl Modules {
     /// Forgets the loaded modules, because the kernel restarts. Functions of former modules can still be requested.
     pub(crate) fn forget(&self) {
         let before = self.loaded();
-        self.publish(Arc::default(), &before);
+        self.publish(Arc::default(), &before, self.now());
     }
 
-    /// Replaces `before` with `loaded`.
-    fn publish(&self, loaded: Arc<LoadedModules>, before: &Arc<LoadedModules>) {
+    /// The time; `None` until a thread serves the list.
+    fn now(&self) -> Option<u64> {
+        self.clock.get().map(|clock| clock())
+    }
+
+    /// Replaces `before` with `loaded`, which the list has been `since` a time in ns at the latest.
+    fn publish(&self, loaded: Arc<LoadedModules>, before: &Arc<LoadedModules>, since: Option<u64>) {
         let new = loaded.not_in(before);
+        let change = since.map(|since| Change {
+            since,
+            unchanged: self.unchanged.load(Ordering::Relaxed).min(since),
+        });
+        let gone = change.and_then(|change| Entry::gone(before.gone_from(&loaded), change));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.add(new.iter().map(|module| Entry::new(module)));
+        let new = new.iter().map(|module| Entry::new(module, change));
+        log.add(gone.into_iter().chain(new));
         drop(log);
         self.retired().add(Arc::clone(before));
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
@@ -242,9 +269,9 @@ impl Modules {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers that select the kernel's own page tables, which map all modules. `None` for a kernel without modules.
+    /// Registers that select the kernel's own page tables. `None` if the kernel's symbols don't locate them.
     pub(crate) fn kernel_registers(&self, placement: Placement) -> Option<Registers> {
-        let page_tables = self.layout.as_ref()?.page_tables;
+        let page_tables = self.page_tables?;
         let five_levels = self.five_levels.load(Ordering::Relaxed);
         Some(Registers {
             cr0: CR0_PG,

@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvmprof_abi::kallsyms::is_function;
+use kvmprof_abi::kallsyms::{END_KIND, END_NAME, is_function};
+use kvmprof_recording::elf::extents::{self, Begin, Extent};
 
 use crate::PhysicalMemory;
 
@@ -22,11 +23,12 @@ const MAX_TEXT: u64 = 64 << 20;
 const MAX_SYMBOLS: usize = 1 << 18;
 /// Maximum number of ORC entries.
 const MAX_ORC: usize = 1 << 21;
-/// Bytes of an `Elf64_Sym`, which starts with `st_name`, `st_info`, `st_other`, `st_shndx`, `st_value`.
+/// Bytes of an `Elf64_Sym`: `st_name`, `st_info`, `st_other`, `st_shndx`, `st_value`, `st_size`.
 const SYMBOL: usize = 24;
 const SYMBOL_INFO: usize = 4;
 const SYMBOL_SECTION: usize = 6;
 const SYMBOL_VALUE: usize = 8;
+const SYMBOL_SIZE: usize = 16;
 /// `STT_FUNC`.
 const FUNCTION: u8 = 2;
 /// `STB_LOCAL`.
@@ -57,6 +59,15 @@ struct OrcInfo {
     addresses: u64,
     entries: u64,
     count: usize,
+}
+
+/// A function of a module.
+struct Function {
+    extent: Extent,
+    /// The type letter of nm(1).
+    letter: u8,
+    /// Empty if it isn't known.
+    name: String,
 }
 
 /// A `struct module` in the list.
@@ -112,6 +123,16 @@ impl ModuleInfo {
     /// Whether `address` is in the module's code.
     pub fn has_code_at(&self, address: u64) -> bool {
         self.texts.iter().any(|text| text.contains(&address))
+    }
+
+    /// The ranges of its code.
+    pub fn texts(&self) -> &[Range<u64>] {
+        &self.texts
+    }
+
+    /// Whether this is the same module as `other`, and still has its range of code `text`.
+    pub fn has_text_of(&self, other: &Self, text: &Range<u64>) -> bool {
+        self.name == other.name && self.build_id == other.build_id && self.texts.contains(text)
     }
 
     /// Whether the module is still loaded, according to a few reads: its name, its code, its build id. Allocates nothing.
@@ -174,7 +195,7 @@ impl Module {
 }
 
 impl ModuleInfo {
-    /// The functions in the module's code, a line each, and an empty line after each range of code.
+    /// The functions in the module's code and their ends, a line each, and an empty line after each range of code.
     fn functions<M: PhysicalMemory>(&self, reader: &mut BoundedReader<'_, M>) -> Option<String> {
         let symbols = self.symbols.as_ref()?;
         let table = reader.bytes(symbols.table, symbols.count * SYMBOL)?;
@@ -183,42 +204,94 @@ impl ModuleInfo {
             None => None,
         };
         let mut functions = Vec::new();
+        // Where other symbols are.
+        let mut others = Vec::new();
         for (index, symbol) in table.chunks_exact(SYMBOL).enumerate() {
             let info = *symbol.get(SYMBOL_INFO)?;
             let address = u64_at(symbol, SYMBOL_VALUE)?;
             let letter = match &letters {
                 Some(letters) => *letters.get(index)?,
                 None if info & 0xf == FUNCTION => b't',
-                None => continue,
+                None => END_KIND,
             };
             let is_defined = u16_at(symbol, SYMBOL_SECTION)? != 0;
             let is_here = self.texts.iter().any(|text| text.contains(&address));
-            if !is_defined || !is_here || !is_function(letter) {
+            if !is_defined || !is_here {
+                continue;
+            }
+            if !is_function(letter) {
+                others.push(address);
                 continue;
             }
             let name = symbols.names.checked_add(u32_at(symbol, 0)?.into())?;
-            if let Some(name) = reader.word(name) {
-                // Of several names at one address, the last one is shown: init_module is a global alias.
-                functions.push((address, info >> 4 == LOCAL, letter, name));
-            }
+            let function = Function {
+                extent: Extent {
+                    address,
+                    size: u64_at(symbol, SYMBOL_SIZE)?,
+                },
+                letter,
+                // A function without a readable name is still there.
+                name: reader.word(name).unwrap_or_default(),
+            };
+            // Of several names at one address, the last one is shown: init_module is a global alias.
+            functions.push((address, info >> 4 == LOCAL, function));
         }
-        functions.sort_by_key(|(address, is_local, ..)| (*address, *is_local));
+        functions.sort_by_key(|(address, is_local, _)| (*address, *is_local));
+        let functions: Vec<Function> = functions.into_iter().map(|(.., it)| it).collect();
+        others.extend(functions.iter().map(|function| function.extent.address));
+        others.sort_unstable();
         let mut text = String::new();
         for stretch in &self.texts {
-            let begun = text.len();
-            for (address, _, letter, name) in &functions {
-                if stretch.contains(address) {
-                    let letter = char::from(*letter);
-                    // Writing to a String cannot fail.
-                    let _ = writeln!(text, "{address:016x} {letter} {name}\t[{}]", self.name);
-                }
-            }
-            // The next range isn't adjacent to this one.
-            if text.len() > begun {
-                text.push('\n');
-            }
+            self.add_stretch(stretch, &functions, &others, &mut text);
         }
         Some(text)
+    }
+
+    /// Adds the lines of the `functions` in `stretch` to `text`. `symbols` are the addresses of all symbols.
+    fn add_stretch(
+        &self,
+        stretch: &Range<u64>,
+        functions: &[Function],
+        symbols: &[u64],
+        text: &mut String,
+    ) {
+        let first = functions.partition_point(|it| it.extent.address < stretch.start);
+        let functions = functions.get(first..).unwrap_or_default();
+        let count = functions.partition_point(|it| it.extent.address < stretch.end);
+        let functions = functions.get(..count).unwrap_or_default();
+        let extents: Vec<Extent> = functions
+            .iter()
+            .map(|function| {
+                let Extent { address, size } = function.extent;
+                let size = size.min(stretch.end - address);
+                Extent { address, size }
+            })
+            .collect();
+        let next = |address: u64| {
+            let after = symbols.partition_point(|symbol| *symbol <= address);
+            Some(
+                symbols
+                    .get(after)
+                    .map_or(stretch.end, |next| stretch.end.min(*next)),
+            )
+        };
+        for (address, begin) in extents::begins(&extents, next) {
+            let function = match begin {
+                Begin::Function(index) => functions.get(index),
+                Begin::Unknown => None,
+            };
+            let (letter, name) = match function {
+                Some(function) if !function.name.is_empty() => (function.letter, &*function.name),
+                _ => (END_KIND, END_NAME),
+            };
+            let letter = char::from(letter);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{address:016x} {letter} {name}\t[{}]", self.name);
+        }
+        // The next range isn't adjacent to this one.
+        if !functions.is_empty() {
+            text.push('\n');
+        }
     }
 
     /// The unwind tables of each range of code.

@@ -22,8 +22,6 @@ pub struct ModuleLayout {
     pub head: u64,
     /// A number that changes with every module that is loaded or unloaded: the sequence of `mod_tree`.
     pub changes: Option<u64>,
-    /// The kernel's own page tables, `init_top_pgt`, which map all modules.
-    pub page_tables: u64,
     /// The number of bytes of the structure that are read.
     pub length: usize,
     pub state: usize,
@@ -73,8 +71,7 @@ pub struct OrcOffsets {
 impl ModuleLayout {
     /// Finds the layout. `None` for a kernel without modules or with too little information.
     pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Option<Self> {
-        let [head, tree, page_tables] =
-            symbols.addresses_of(["modules", "mod_tree", "init_top_pgt"]);
+        let [head, tree] = symbols.addresses_of(["modules", "mod_tree"]);
         let member = |structure, member| usize::try_from(btf.offset_of(structure, member)?).ok();
         let module = |name| member("module", name);
         let (state, list, name) = (module("state")?, module("list")?, module("name")?);
@@ -96,7 +93,6 @@ impl ModuleLayout {
         (length <= MAX_LENGTH).then_some(Self {
             head: head?,
             changes: sequence(btf).and_then(|offset| tree?.checked_add(offset)),
-            page_tables: page_tables?,
             length,
             state,
             unformed: btf

@@ -7,7 +7,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::*;
 use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
 use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MODULES, SLIDE};
-use crate::testing::modules::{HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule};
+use crate::testing::modules::{CODE, HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule};
 use crate::{Stack, VcpuIntrospector};
 
 /// The physical address of the stack of a vCPU in a module.
@@ -29,6 +29,7 @@ fn names(guest: &LinuxGuest) -> Vec<String> {
     let mut addresses = Vec::new();
     let names = functions
         .lines()
+        .filter(|line| !line.contains(" ? [end]\t["))
         .map(|line| {
             addresses.push(u64::from_str_radix(&line[..16], 16).unwrap());
             assert_eq!(&line[16..19], " t ");
@@ -37,6 +38,84 @@ fn names(guest: &LinuxGuest) -> Vec<String> {
         .collect();
     assert!(addresses.is_sorted() && addresses.iter().all(|address| *address >= START));
     names
+}
+
+#[test]
+fn functions_end_where_their_symbols_say_and_at_the_end_of_the_code() {
+    let guest = located(HOT);
+    let mut module = TestModule::new("sized", 3);
+    module.sizes = vec![0x10, 0];
+    module.functions[2].1 = "gr\u{f6}\u{df}e".to_owned();
+    let offsets: Vec<u64> = module.functions.iter().map(|(offset, _)| *offset).collect();
+    guest.load(&[module]);
+    guest.read_modules();
+    let at = |offset: u64| format!("{:016x}", START + offset);
+    let expected = [
+        format!("{} t sized_0\t[sized]\n", at(offsets[0])),
+        format!("{} ? [end]\t[sized]\n", at(offsets[0] + 0x10)),
+        format!("{} t sized_1\t[sized]\n", at(offsets[1])),
+        // Its name can't be told.
+        format!("{} ? [end]\t[sized]\n", at(offsets[2])),
+        format!("{} ? [end]\t[sized]\n", at(CODE)),
+    ];
+    assert_eq!(modules(&guest).loaded().functions(), expected.concat());
+}
+
+#[test]
+fn the_log_says_when_modules_came_and_went() {
+    static NOW: AtomicU64 = AtomicU64::new(100);
+    let guest = located(HOT);
+    let known = modules(&guest);
+    known.clock.set(|| NOW.load(Ordering::Relaxed)).unwrap();
+    let check = |time| {
+        NOW.store(time, Ordering::Relaxed);
+        let placement = guest.knowledge.linux().unwrap().placement.get().unwrap();
+        known.check(&guest.memory, placement, &known.loaded())
+    };
+    let read = |time| {
+        NOW.store(time, Ordering::Relaxed);
+        guest.read_modules();
+    };
+    let mut first = TestModule::new("first", 1);
+    first.initialises = true;
+    first.functions.push((INIT, "init_module".to_owned()));
+    guest.load(std::slice::from_ref(&first));
+    assert!(!check(150));
+    read(200);
+    assert!(check(300));
+    let log = known.functions_after(0).unwrap();
+    assert!(log.text.starts_with("since 200 0\n"), "{}", log.text);
+    // It is initialised: its functions are the same, but for those of the initialisation.
+    first.initialises = false;
+    guest.load(std::slice::from_ref(&first));
+    assert!(!check(350));
+    read(400);
+    let initialised = known.functions_after(log.known).unwrap();
+    let (begin, end) = (START + INIT, START + INIT + CODE);
+    let gone = format!("since 400 300\ngone {begin:016x} {end:016x}\n");
+    assert!(initialised.text.starts_with(&gone), "{}", initialised.text);
+    // Another one is loaded at its place, and nobody has seen either.
+    assert!(check(500));
+    guest.load(&[TestModule::new("second", 1)]);
+    read(600);
+    let mut text = String::new();
+    let mut position = initialised.known;
+    while let Some(new) = known.functions_after(position) {
+        text += &new.text;
+        position = new.known;
+    }
+    let end = START + CODE;
+    let gone = format!(
+        "since 600 500\ngone {START:016x} {end:016x}\nsince 600 500\n{START:016x} t second_0"
+    );
+    assert!(text.starts_with(&gone), "{text}");
+    // What clients see has no times.
+    assert!(
+        known
+            .loaded()
+            .functions()
+            .starts_with(&format!("{START:016x} t second_0"))
+    );
 }
 
 #[test]
@@ -71,7 +150,7 @@ fn modules_are_found_in_every_generation() {
             .split_terminator("\n\n")
             .map(|stretch| stretch.trim().lines().count())
             .collect();
-        assert_eq!(stretches, [2, 2, 1], "{text}");
+        assert_eq!(stretches, [3, 3, 2], "{text}");
     }
 }
 
@@ -83,7 +162,7 @@ fn unchanged_modules_are_not_read_again() {
     guest.read_modules();
     let before = modules(&guest).loaded();
     let log = modules(&guest).functions_after(0).unwrap();
-    assert_eq!(log.text.trim().lines().count(), 3);
+    assert_eq!(log.text.trim().lines().count(), 4);
     assert_eq!(modules(&guest).functions_after(log.known), None);
     guest.read_modules();
     assert!(Arc::ptr_eq(&before, &modules(&guest).loaded()));
@@ -106,7 +185,7 @@ fn unchanged_modules_are_not_read_again() {
     guest.read_modules();
     assert_eq!(modules(&guest).functions_after(0), Some(all));
     let other = modules(&guest).functions_after(new.known).unwrap();
-    assert!(other.text.ends_with("other_0\t[other]\n\n"));
+    assert!(other.text.contains("other_0\t[other]\n"));
 }
 
 #[test]
@@ -264,7 +343,7 @@ fn a_sample_in_a_module_has_the_list_read() {
     let linux = guest.knowledge.linux().unwrap();
     let stopping = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| modules(&guest).serve(linux, &guest.memory, &stopping));
+        scope.spawn(|| modules(&guest).serve(linux, &guest.memory, &stopping, || 1000));
         let mut introspector = guest.introspector(0);
         // Code of the kernel itself doesn't cause a read of the list.
         for registers in [guest.kernel(0), guest.user()] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::PhysicalMemory;
 
 use super::super::LinuxKnowledge;
-use super::Modules;
+use super::{Clock, Modules};
 
 /// Minimum time between two reads of the list. A booting guest loads many modules in a row.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
@@ -53,14 +53,17 @@ impl Watch {
 }
 
 impl Modules {
-    /// Reads the list on request, until `stopping` is set and [`Modules::wake`] is called.
+    /// Reads the list on request, until `stopping` is set and [`Modules::wake`] is called. `clock` tells the time of samples.
     pub fn serve<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
         memory: &M,
         stopping: &AtomicBool,
+        clock: Clock,
     ) {
         let watch = &self.watch;
+        // The first one stays, as the thread does.
+        let _already = self.clock.set(clock);
         if !self.can_be_found() || watch.worker.set(thread::current()).is_err() {
             return;
         }

@@ -6,12 +6,11 @@ use crate::PhysicalMemory;
 
 use super::areas::{self, RawArea};
 use super::process_layout::ProcessLayout;
-use super::{Area, Backing, ProcessMap, UserMemory, files};
+use super::{Area, Backing, ProcessMap, UserMemory, files, user_memory};
 use crate::Registers;
 use crate::linux::LinuxKnowledge;
 use crate::linux::cpu::process_name;
 use crate::linux::view::KernelView;
-use crate::memory::{FRAME, PTI_USER};
 use crate::unwind::UnwindCache;
 
 /// Maximum number of address spaces that one vCPU remembers.
@@ -100,7 +99,8 @@ impl ProcessFollower {
         let UserMemory::Loaded(mm) = memory else {
             return None;
         };
-        let root = registers.cr3 & FRAME & !PTI_USER;
+        // Not by CR3: its bit 12 selects the user's half under KPTI, and may be a part of the address without.
+        let root = user_memory::page_tables(view, layout, mm)?;
         let (signature, extent) = signature(view, layout, mm, seen.pid)?;
         let known = self.spaces.iter().position(|space| space.map.root == root);
         if let Some(index) = known

@@ -35,7 +35,7 @@ pub use user_memory::UserMemory;
 /// The executable mappings of one address space at one moment.
 #[derive(Debug)]
 pub struct ProcessMap {
-    /// The physical address of its page tables, with bit 12 cleared: KPTI's kernel half is adjacent to the user's half.
+    /// The physical address of its page tables; under KPTI, of the kernel's half.
     pub root: u64,
     /// The process that was running.
     pub pid: i32,

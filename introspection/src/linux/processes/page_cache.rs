@@ -36,6 +36,56 @@ impl LinuxKnowledge {
         wanted: &FileIdentity,
         limit: u64,
     ) -> Option<Vec<u8>> {
+        let length = wanted.length.min(limit);
+        if length > MAX_FILE {
+            return None;
+        }
+        self.read_pages(memory, wanted, |reader| {
+            let mut contents = Vec::new();
+            for index in 0..length.div_ceil(PAGE) {
+                contents.extend(reader.contents(index)?);
+            }
+            contents.truncate(usize::try_from(length).ok()?);
+            Some(contents)
+        })
+    }
+
+    /// Compares `bytes`, which should be those of `wanted` from byte `begin` on, with the pages of it that are in guest memory. The
+    /// number of these pages; `None` if one of them differs, or the inode now belongs to another file.
+    pub fn compare_file<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        wanted: &FileIdentity,
+        begin: u64,
+        bytes: &[u8],
+    ) -> Option<u64> {
+        let mut left = bytes;
+        let mut at = begin;
+        self.read_pages(memory, wanted, |reader| {
+            let mut equal = 0;
+            while !left.is_empty() {
+                let from = usize::try_from(at % PAGE).ok()?;
+                let (part, rest) = left.split_at((PAGE_BYTES - from).min(left.len()));
+                if let Some(page) = reader.contents(at / PAGE) {
+                    if page.get(from..from + part.len())? != part {
+                        return None;
+                    }
+                    equal += 1;
+                }
+                at = at.checked_add(part.len() as u64)?;
+                left = rest;
+            }
+            Some(equal)
+        })
+    }
+
+    /// What `read` makes of the pages of `wanted`. `None` if the inode now belongs to another file.
+    fn read_pages<M: PhysicalMemory, T>(
+        &self,
+        memory: &M,
+        wanted: &FileIdentity,
+        read: impl FnOnce(&Reader<'_, '_, M>) -> Option<T>,
+    ) -> Option<T> {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref()?;
         // All of it is in the direct mapping, so no page tables are needed.
@@ -45,11 +95,12 @@ impl LinuxKnowledge {
         };
         let view = self.view(memory, &nowhere_else)?;
         let is_same = || files::identity(&view, layout, wanted.inode).as_ref() == Some(wanted);
-        let length = wanted.length.min(limit);
-        if !is_same() || length > MAX_FILE {
+        if !is_same() {
             return None;
         }
+        let pages = self.modules().kernel_registers(self.placement.get()?)?;
         let reader = Reader {
+            flags: self.view(memory, &pages)?,
             pages: match self.addresses.vmemmap_base {
                 Some(variable) => view.variable_u64(variable)?,
                 None => FIXED_PAGES,
@@ -59,14 +110,8 @@ impl LinuxKnowledge {
             memory,
             view: &view,
         };
-        let mut contents = Vec::new();
-        for index in 0..length.div_ceil(PAGE) {
-            let mut page = [0; PAGE_BYTES];
-            memory.read_physical(reader.page(index)?, &mut page)?;
-            contents.extend(page);
-        }
-        contents.truncate(usize::try_from(length).ok()?);
-        is_same().then_some(contents)
+        let result = read(&reader);
+        result.filter(|_| is_same())
     }
 }
 
@@ -75,6 +120,8 @@ struct Reader<'r, 'a, M> {
     layout: &'r PageCacheLayout,
     memory: &'a M,
     view: &'r KernelView<'a, M>,
+    /// A view of the kernel's virtual memory, where `struct page`s are.
+    flags: KernelView<'a, M>,
     /// The guest virtual address of the file's `struct address_space`.
     mapping: u64,
     /// The guest virtual address of page frame 0's `struct page`.
@@ -82,6 +129,14 @@ struct Reader<'r, 'a, M> {
 }
 
 impl<M: PhysicalMemory> Reader<'_, '_, M> {
+    /// The file's page `index`, if it is in guest memory.
+    fn contents(&self, index: u64) -> Option<[u8; PAGE_BYTES]> {
+        let mut page = [0; PAGE_BYTES];
+        self.memory
+            .read_physical(self.page(index)?, &mut page)
+            .map(|()| page)
+    }
+
     /// The physical address of the file's page `index`.
     fn page(&self, index: u64) -> Option<GuestAddress> {
         let mut entry = self.view.u64(self.mapping.wrapping_add(self.layout.head))?;
@@ -123,7 +178,7 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
     }
 
     /// The physical address of the page `distance` pages after the one with its `struct page` at `entry`. One entry may
-    /// stand for several pages (a folio).
+    /// stand for several pages (a folio), whose flags are those of the first one. `None` if they don't have the file's contents yet.
     fn frame(&self, entry: u64, distance: u64) -> Option<GuestAddress> {
         // Values stand for absent pages (`xa_is_value`).
         if entry & 3 != 0 || entry >> 63 == 0 {
@@ -131,6 +186,10 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
         }
         let offset = entry.checked_sub(self.pages)?;
         if !offset.is_multiple_of(self.layout.page) {
+            return None;
+        }
+        let flags = self.flags.u64(entry.wrapping_add(self.layout.flags))?;
+        if flags >> self.layout.uptodate & 1 == 0 {
             return None;
         }
         let number = (offset / self.layout.page).checked_add(distance)?;

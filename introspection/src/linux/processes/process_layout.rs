@@ -107,6 +107,9 @@ pub struct PageCacheLayout {
     pub slots: u64,
     /// Bytes of a `struct page`.
     pub page: u64,
+    /// `page.flags`, and the bit in it that says that the page has the file's contents (`PG_uptodate`).
+    pub flags: u64,
+    pub uptodate: u32,
 }
 
 impl ProcessLayout {
@@ -234,6 +237,10 @@ impl PageCacheLayout {
             shift: node.offset_of("shift")?,
             slots: node.offset_of("slots")?,
             page: btf.structures("page").size().filter(|size| *size >= 32)?,
+            flags: btf.structures("page").offset_of("flags")?,
+            uptodate: btf
+                .enumerator("pageflags", "PG_uptodate")
+                .filter(|bit| *bit < 64)?,
         })
     }
 }

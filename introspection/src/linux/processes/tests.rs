@@ -368,6 +368,15 @@ fn reads_files_out_of_the_page_cache() {
     ] {
         assert_eq!(contents(head, length * PAGE, &mut room), None, "{head:#x}");
     }
+    // Pages that are still being read from the disk. The flags of a folio are those of its first page.
+    for index in [4, 65] {
+        room.set_uptodate(page(index), false);
+        assert_eq!(contents(whole, 66 * PAGE, &mut room), None, "{index}");
+        room.set_uptodate(page(index), true);
+    }
+    room.set_uptodate(page(5), false);
+    let read = contents(whole, 66 * PAGE, &mut room);
+    assert_eq!(read.unwrap(), expected(66));
     // A pointer outside guest memory, a node that points to itself, an invalid shift.
     let circle = room.node(6, &[]);
     room.put(circle - 2 + 0x28, circle);
@@ -386,7 +395,21 @@ fn reads_files_out_of_the_page_cache() {
     let identity = identity(&guest, inode);
     let start = linux.file_contents(&guest.memory, &identity, PAGE);
     assert_eq!(start.unwrap(), expected(1));
+    // What is there is compared, what is absent isn't.
+    let compare =
+        |begin: u64, bytes: &[u8]| linux.compare_file(&guest.memory, &identity, begin, bytes);
+    let mut bytes = expected(66);
+    assert_eq!(compare(0, &bytes), Some(66));
+    assert_eq!(compare(100, &bytes[100..8000]), Some(2));
+    assert_eq!(compare(66 * PAGE, &[9; 4096]), Some(0));
+    assert_eq!(compare(u64::MAX, &[9; 4096]), None);
+    bytes[5000] ^= 1;
+    assert_eq!(compare(0, &bytes), None);
     room.touch(inode);
+    assert_eq!(
+        linux.compare_file(&guest.memory, &identity, 0, &expected(1)),
+        None
+    );
     assert_eq!(linux.file_contents(&guest.memory, &identity, PAGE), None);
     assert_eq!(
         linux.file_contents(&guest.memory, &FileIdentity::default(), PAGE),

@@ -24,6 +24,16 @@ pub enum UserMemory {
     NotLoaded,
 }
 
+/// The physical address of the page tables of the memory at `mm`; under KPTI, of the kernel's half.
+pub fn page_tables<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    mm: u64,
+) -> Option<u64> {
+    let tables = view.u64(mm.wrapping_add(layout.address_space.pgd))?;
+    Some(view.translate(tables)?.0)
+}
+
 impl UserMemory {
     /// The user memory of the task at kernel address `task`, on a vCPU with `registers`. `None` if the task is
     /// unreadable.
@@ -37,8 +47,7 @@ impl UserMemory {
         if mm >> 63 == 0 {
             return Some(Self::Absent);
         }
-        let own = view.u64(mm.wrapping_add(layout.address_space.pgd))?;
-        let own = view.translate(own)?.0;
+        let own = page_tables(view, layout, mm)?;
         let loaded = registers.cr3 & FRAME;
         // Without KPTI, the page next to the tables may belong to another process. The user half of a pair doesn't map
         // the kernel's structures.

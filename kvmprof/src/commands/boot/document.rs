@@ -10,7 +10,8 @@ const SCHEMA: u32 = 1;
 pub fn of_summary(summary: &Summary) -> String {
     let mut document = of_boots(summary);
     document["schema"] = SCHEMA.into();
-    document["phases"] = summary.phases.iter().map(of_phase).collect();
+    let phases = summary.phases.iter();
+    document["phases"] = phases.map(|row| of_phase(row, summary.tick_ns)).collect();
     document["initcalls"] = summary.calls.iter().map(of_row).collect();
     format!("{document}\n")
 }
@@ -31,21 +32,29 @@ pub fn of_comparison(
     format!("{document}\n")
 }
 
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "times of a boot are far below 2^53 ns"
+)]
 fn of_boots(summary: &Summary) -> Value {
     json!({
         "boots": summary.boots,
         "unseen": summary.unseen,
-        "tick_ms": ms(Estimate::new(&[summary.tick_ns]).mean_ns),
+        "tick_ms": ms(summary.tick_ns as f64),
         "whole": of_time(&summary.whole),
     })
 }
 
-/// The row of a phase, and its begin in each boot.
-fn of_phase(row: &Row) -> Value {
+/// The row of a phase, and its begin in each boot, by ticks that are `tick_ns` apart.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "times of a boot are far below 2^53 ns"
+)]
+fn of_phase(row: &Row, tick_ns: u64) -> Value {
     let mut document = of_row(row);
     let begins = row.begins_ns.iter();
-    let begins = begins.map(|begin| ms(Estimate::new(&[*begin]).mean_ns));
-    document["begins"] = of_time(&Estimate::new(&row.begins_ns));
+    let begins = begins.map(|begin| ms(*begin as f64));
+    document["begins"] = of_time(&Estimate::new(&row.begins_ns, tick_ns));
     document["each_begins_ms"] = begins.collect();
     document
 }

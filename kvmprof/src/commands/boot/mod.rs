@@ -36,7 +36,7 @@ const HZ: &str = "1000";
     mut_arg("hz", |option| option.default_value(HZ)),
     mut_arg("console", |option| option.default_value("none")),
     after_help = "The mean of several boots comes with its 95 % confidence interval, and a change with the probability that it is chance \
-    (Welch's t-test, corrected for as many comparisons as there are rows).\n\n\
+    (by t-tests, with the rounding to ticks, corrected for as many comparisons as there are rows).\n\n\
     Exit status: 0; 1 when a recording cannot be read or has no boot of Linux in it, or a boot hasn't come to its end; 2 for wrong \
     options. With --kernel also as kvmprof \
     run.\n\n\

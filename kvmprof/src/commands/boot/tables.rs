@@ -25,15 +25,19 @@ pub fn of_summary(summary: &Summary, top: usize) -> String {
     for row in &summary.phases {
         add_row(&mut text, row, &time_of(row));
     }
+    // They need the kernel's image.
+    let has_bounds = summary.calls.iter().any(|row| row.bounds_ns.is_some());
+    let title = if has_bounds { "SURELY BETWEEN" } else { "" };
     let _ = writeln!(
         text,
-        "\n{:>10} {:>19} {:>19}  INITCALL (LEVEL, OR MODULE)",
+        "\n{:>10} {:>19}{}  INITCALL (LEVEL, OR MODULE)",
         "MS",
         interval_title(summary),
-        "SURELY BETWEEN"
+        third(title)
     );
     for row in summary.calls.iter().take(top) {
-        add_row(&mut text, row, &bounds_of(row));
+        let bounds = has_bounds.then(|| bounds_of(row).unwrap_or_else(|| "-".to_owned()));
+        add_row(&mut text, row, &bounds.unwrap_or_default());
     }
     add_rest(&mut text, summary.calls.len(), top);
     text
@@ -97,30 +101,38 @@ fn interval_title(summary: &Summary) -> &'static str {
 
 /// The time of a phase, in seconds from the first instruction on, as an argument of --time. The mean of several boots.
 fn time_of(row: &Row) -> String {
-    let begin = Estimate::new(&row.begins_ns).mean_ns;
+    let begin = Estimate::new(&row.begins_ns, 0).mean_ns;
     let end = begin + row.time.mean_ns;
     format!("{:.4}:{:.4}", begin / NS_PER_S, end / NS_PER_S)
 }
 
 /// The bounds between which an initcall's time certainly is, if they are known.
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
-fn bounds_of(row: &Row) -> String {
+fn bounds_of(row: &Row) -> Option<String> {
     let bounds = row.bounds_ns;
-    let bounds = bounds.map(|(least, most)| range((least as f64, most as f64)));
-    bounds.unwrap_or_default()
+    bounds.map(|(least, most)| range((least as f64, most as f64)))
+}
+
+/// The third column, which isn't there if it is empty.
+fn third(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => format!(" {text:>19}"),
+    }
 }
 
 fn range((low, high): (f64, f64)) -> String {
     format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS)
 }
 
-/// Adds a row with `more` in its third column.
+/// Adds a row with `more` in its third column, if that is there.
 fn add_row(text: &mut String, row: &Row, more: &str) {
     let _ = writeln!(
         text,
-        "{:>10.1} {:>19} {more:>19}  {}",
+        "{:>10.1} {:>19}{}  {}",
         row.time.mean_ns / NS_PER_MS,
         row.time.interval_ns.map(range).unwrap_or_default(),
+        third(more),
         name(&row.name, &row.level)
     );
 }
@@ -154,5 +166,69 @@ fn name(name: &str, level: &str) -> String {
 fn add_rest(text: &mut String, rows: usize, top: usize) {
     if rows > top {
         let _ = writeln!(text, "... {} more (--top)", rows - top);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_report::boot::{Boot, Call, CallKind, Levels};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn boot() -> Boot {
+        let call = |function: &str| Call {
+            function: function.to_owned(),
+            kind: CallKind::Initcall,
+            began_ns: MS,
+            time_ns: 5 * MS,
+            at_least_ns: 4 * MS,
+            at_most_ns: 6 * MS,
+            samples: 5,
+        };
+        Boot {
+            phases: [
+                (0, 0),
+                (0, MS),
+                (MS, 9 * MS),
+                (9 * MS, 9 * MS),
+                (9 * MS, 20 * MS),
+            ],
+            calls: vec![call("one"), call("other")],
+            longest_unseen_ns: 2 * MS,
+            tick_ns: MS,
+            unseen: 0.0,
+        }
+    }
+
+    #[test]
+    fn bounds_have_a_column_if_any_are_known() {
+        let names = ["__initcall__kmod_m__1_1_one6"];
+        let levels = Levels::from_symbols(names.into_iter());
+        let with = of_summary(&Summary::new(&[boot()], &levels), 20);
+        let (_, calls) = with.split_once("\n\n").unwrap();
+        let lines: Vec<&str> = calls.lines().collect();
+        assert!(lines[0].contains("SURELY BETWEEN  INITCALL"), "{with}");
+        assert!(lines[1].ends_with("4.0-6.0  one (6)"), "{with}");
+        assert!(lines[2].ends_with("-  other"), "{with}");
+        let without = of_summary(&Summary::new(&[boot()], &Levels::default()), 20);
+        assert!(!without.contains("SURELY BETWEEN"), "{without}");
+        let (_, calls) = without.split_once("\n\n").unwrap();
+        let line = calls.lines().nth(1).unwrap();
+        assert_eq!(line, format!("{:>10}{:>20}  one", "5.0", ""));
+    }
+
+    #[test]
+    fn the_same_boots_have_no_mark() {
+        let levels = Levels::default();
+        let mut later = boot();
+        // It was between two ticks, and a tick is not a change.
+        later.calls[0].time_ns += MS;
+        let [before, after] = [boot(), later].map(|boot| vec![boot; 3]);
+        let [before, after] = [before, after].map(|boots| Summary::new(&boots, &levels));
+        let (phases, calls) = kvmprof_report::boot::compare(&before, &after);
+        let text = of_comparison((&before, &after), &phases, &calls, 20);
+        assert_eq!(text.matches('*').count(), 1, "{text}");
     }
 }

@@ -77,12 +77,19 @@ impl Flames {
         }
     }
 
-    /// Ends the recording and draws it. Returns an SVG document.
+    /// Ends the recording.
+    pub fn stop(&mut self) {
+        if self.trouble.is_none() {
+            let stopped = self.recorder.ioctl(REC_STOP, 0);
+            self.trouble = stopped.err().map(Into::into);
+        }
+    }
+
+    /// Draws the recording, which was stopped. Returns an SVG document.
     pub fn finish(mut self) -> anyhow::Result<Vec<u8>> {
         if let Some(trouble) = self.trouble {
             return Err(trouble);
         }
-        self.recorder.ioctl(REC_STOP, 0)?;
         self.read(RemoteDevice::read)?;
         let profile = Profile::from_file(&self.path, &[])?;
         let graph = Graph {

@@ -211,6 +211,10 @@ fn observe(
         }
     })?;
     let after = truth(arguments.cpus, memory).context("The guest has counted nothing")?;
+    // Both end here, before either is read to its end.
+    if let Some(Ok(flames)) = &mut flames {
+        flames.stop();
+    }
     let record::Recorded {
         status,
         observed,

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use kvmprof_abi::pcs::{Ledger, Status};
 use kvmprof_demo_guest::{Mode, ROWS, Row, rows};
+use kvmprof_recording::{misleads, without_sample};
 use serde_json::{Value, json};
 
 use super::Findings;
@@ -76,6 +78,9 @@ pub fn text(findings: &Findings, time: Duration) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", line.trim_end());
     }
+    if let Some(warning) = unseen(status) {
+        let _ = write!(text, "\n{warning}");
+    }
     let [(_, ticks), parts @ ..] = status.ledger.fields();
     let parts = parts.map(|(name, part)| format!("{part} {name}"));
     let _ = writeln!(text, "\n{ticks} ticks = {}", parts.join(" + "));
@@ -83,6 +88,22 @@ pub fn text(findings: &Findings, time: Duration) -> String {
         "expected: what the guest itself counted; observed: samples taken from outside\n",
     );
     text
+}
+
+/// A warning if so many ticks have no sample that both columns can't agree: the guest counts on while the host runs something else.
+fn unseen(status: &Status) -> Option<String> {
+    let Ledger {
+        ticks,
+        stolen,
+        lost,
+        ..
+    } = status.ledger;
+    misleads(ticks, lost, stolen).then(|| {
+        format!(
+            "{}: \"observed\" is of\nthe other ticks, \"expected\" of all the time, so they differ. Try a host with less to do.\n",
+            without_sample(ticks, lost, stolen)
+        )
+    })
 }
 
 /// The version of the object's form. It stays the same when members are added.
@@ -131,4 +152,39 @@ pub fn truth_json(cycles: &[u64; ROWS]) -> Value {
         })
         .collect();
     json!({ "schema": SCHEMA, "rows": rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(stolen: u64) -> String {
+        let ledger = Ledger {
+            ticks: 1000,
+            recorded: 990 - stolen,
+            stolen,
+            lost: 10,
+            ..Ledger::default()
+        };
+        let findings = Findings {
+            status: Status {
+                ledger,
+                ..Status::default()
+            },
+            observed: [10; ROWS],
+            foreign: 0,
+            expected: [1; ROWS],
+            graph: None,
+        };
+        text(&findings, Duration::from_secs(5))
+    }
+
+    /// Otherwise the columns look as if the clock were wrong.
+    #[test]
+    fn a_busy_host_is_named_where_most_ticks_were_stolen() {
+        assert!(!text_of(20).contains("stolen by the host"));
+        let text = text_of(850);
+        let said = "\n86.0 % of the ticks have no sample (85.0 % stolen by the host, 1.0 % lost): \"observed\" is of\n";
+        assert!(text.contains(said), "{text}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kvmprof_recording::file::{
-    Budget, Piece, ReadError, Reader, RecordingInfo, Samples, address_space_key,
+    Budget, Piece, ReadError, Reader, RecordingInfo, Samples, page_tables,
 };
 use kvmprof_recording::{Mode, SamplingEvent};
 use kvmprof_report::symbolize::{
@@ -125,7 +125,7 @@ impl Process {
                 return;
             };
             if sample.pid == self.pid && sample.mode == Mode::User {
-                self.space = address_space_key(sample.address_space);
+                self.space = page_tables(sample.address_space);
                 self.first_space.get_or_insert(self.space);
                 self.last_pc = Some(sample.pc);
                 is_there = true;

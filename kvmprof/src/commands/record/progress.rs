@@ -104,14 +104,20 @@ impl Counts {
         reason = "it is shown with one decimal place"
     )]
     fn text(&self) -> String {
-        let share = self.account.lost as f64 / self.account.ticks.max(1) as f64;
-        let by_event = self.event.as_ref();
+        let percent = |part: u64| part as f64 * 100.0 / self.account.ticks.max(1) as f64;
+        // Ticks that are events aren't stolen.
+        let (by_event, stolen) = match &self.event {
+            Some(event) => (format!(" of {event}"), String::new()),
+            None => {
+                let stolen = percent(self.account.stolen);
+                (String::new(), format!("{stolen:.1} % stolen, "))
+            }
+        };
         format!(
-            "{} samples{}, {}, {:.1} % lost",
+            "{} samples{by_event}, {}, {stolen}{:.1} % lost",
             HumanCount(self.account.samples),
-            by_event.map_or_else(String::new, |event| format!(" of {event}")),
             DecimalBytes(self.bytes),
-            share * 100.0
+            percent(self.account.lost)
         )
     }
 }
@@ -130,9 +136,10 @@ mod tests {
     #[test]
     fn counts_are_told() {
         let mut counts = Counts::default();
-        assert_eq!(counts.text(), "0 samples, 0 B, 0.0 % lost");
+        assert_eq!(counts.text(), "0 samples, 0 B, 0.0 % stolen, 0.0 % lost");
         let ticks = Ticks {
             lost: 1,
+            stolen: 6,
             idle: 2,
             sample: Some(Sample::default()),
             ..Ticks::default()
@@ -141,6 +148,10 @@ mod tests {
             counts.account.enter(&ticks);
         }
         counts.bytes = 12_345;
-        assert_eq!(counts.text(), "1,200 samples, 12.35 kB, 25.0 % lost");
+        let expected = "1,200 samples, 12.35 kB, 60.0 % stolen, 10.0 % lost";
+        assert_eq!(counts.text(), expected);
+        counts.event = Some("every 10 exits".to_owned());
+        let expected = "1,200 samples of every 10 exits, 12.35 kB, 10.0 % lost";
+        assert_eq!(counts.text(), expected);
     }
 }

@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args};
 
 use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
-use super::{CommandError, InputArguments};
+use super::{CommandError, InputArguments, most_rows};
 use kvmprof_report::diff::{changes, document, folded_changes, print};
 use kvmprof_report::graph::{Graph, account_of_changes};
 use kvmprof_report::html::{Counts, comparison_page};
@@ -60,14 +60,9 @@ pub struct DiffArguments {
         conflicts_with = "picture"
     )]
     sort: SortBy,
-    /// The most rows that the table has
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 20,
-        conflicts_with = "picture"
-    )]
-    top: usize,
+    /// The most rows that the table has [default: 20; all of a JSON document's]
+    #[arg(long, value_name = "N", conflicts_with = "picture")]
+    top: Option<usize>,
     /// Print a JSON document instead
     #[arg(long, conflicts_with = "picture")]
     json: bool,
@@ -109,12 +104,12 @@ impl Command for DiffArguments {
         let mut profiles = Vec::new();
         for side in &sides {
             let mut own = Counts::default();
-            let input = if self.html.is_some() {
-                side.input.open_with(side.path, console, &mut own)
+            let mut profile = if self.output.is_some() {
+                side.input.open(side.path, console)?.profile
             } else {
-                side.input.open(side.path, console)
+                let input = side.input.open_with(side.path, console, &mut own);
+                input?.profile
             };
-            let mut profile = input?.profile;
             if profile.samples() == 0 {
                 return Err(CommandError::NoSamples(side.name.clone()).into());
             }
@@ -138,7 +133,7 @@ impl Command for DiffArguments {
             let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
             write_picture(output, &svg, console)?;
         } else {
-            self.print([&before, &after], console)?;
+            self.print([&before, &after], &counts, console)?;
         }
         Ok(ExitStatus::SUCCESS)
     }
@@ -195,16 +190,19 @@ impl DiffArguments {
     fn print(
         &self,
         profiles: [&Profile; 2],
+        counts: &[Counts],
         console: &mut Console<'_>,
     ) -> Result<(), CommandError> {
-        let changes = changes(profiles[0], profiles[1], self.sort);
+        let [before, after] = [0, 1].map(|side: usize| (profiles[side], counts.get(side)));
+        let changes = changes(before, after, self.sort);
+        let top = most_rows(self.top, self.json);
         let out = &mut *console.output;
         let printed = if self.json {
-            let document = document(&changes, profiles, self.sort, self.top);
+            let document = document(&changes, profiles, self.sort, top);
             writeln!(out, "{document}")
         } else {
             let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
-            print(&changes, profiles, self.top, colours, out)
+            print(&changes, profiles, top, colours, out)
         };
         printed.map_err(CommandError::Output)
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::input::TaskInput;
 use super::output_limit::within;
-use super::{CommandError, InputArguments, OutputLimit};
+use super::{CommandError, InputArguments, OutputLimit, most_rows};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
     modules, print, relatives_document,
@@ -46,9 +46,9 @@ pub struct ReportArguments {
     /// The order of modules, functions and lines: by their own samples, or by all samples with them on the stack
     #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
     sort: SortBy,
-    /// Maximum number of rows of a table
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    top: usize,
+    /// Maximum number of rows of a table [default: 20; all of a JSON document's]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     /// Show what calls this function, instead of the tables
     #[arg(long, value_name = "FUNCTION")]
     callers: Option<String>,
@@ -107,7 +107,7 @@ impl Command for ReportArguments {
             let layout = Layout {
                 sections: self.by.clone(),
                 sort: self.sort,
-                top: self.top,
+                top: self.most_rows(),
                 look: Look::for_terminal(std::io::stdout().is_terminal()),
             };
             print(&profile, &layout, &relatives, out)
@@ -116,6 +116,10 @@ impl Command for ReportArguments {
 }
 
 impl ReportArguments {
+    fn most_rows(&self) -> usize {
+        most_rows(self.top, self.json)
+    }
+
     /// Prints the sums of the looks at the guest's tasks.
     fn show_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let TaskInput {
@@ -127,24 +131,24 @@ impl ReportArguments {
         let room = self.limit.room(length);
         if !self.json {
             return within(&room, console, |out| {
-                tasks::print(&sums, &resolver, self.top, out)
+                tasks::print(&sums, &resolver, self.most_rows(), out)
             });
         }
-        let mut document = tasks::document(&sums, &resolver, self.top, &room)?;
+        let mut document = tasks::document(&sums, &resolver, self.most_rows(), &room)?;
         document["schema"] = SCHEMA.into();
         within(&room, console, |out| writeln!(out, "{document}"))
     }
 
     /// The report as one JSON object, with the requested tables.
     fn document(&self, profile: &Profile, relatives: &[Relatives]) -> Value {
-        let mut document = document(profile, self.sort, self.top);
+        let mut document = document(profile, self.sort, self.most_rows());
         document["schema"] = SCHEMA.into();
         for relatives in relatives {
             let key = match relatives.relation {
                 Relation::Callers => "callers",
                 Relation::Callees => "callees",
             };
-            document[key] = relatives_document(relatives, self.top);
+            document[key] = relatives_document(relatives, self.most_rows());
         }
         let mut left_out = Map::new();
         for (section, key) in TABLES {
@@ -165,7 +169,7 @@ impl ReportArguments {
                 Section::Function => functions(profile, self.sort).len(),
                 Section::Line => lines(profile, self.sort).len(),
             };
-            left_out.insert(key.to_owned(), rows.saturating_sub(self.top).into());
+            left_out.insert(key.to_owned(), rows.saturating_sub(self.most_rows()).into());
         }
         document["rows_left_out"] = left_out.into();
         document

@@ -10,7 +10,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 use serde_json::json;
 
 use super::output_limit::within;
-use super::{CommandError, InputArguments, OutputLimit};
+use super::{CommandError, InputArguments, OutputLimit, most_rows};
 
 /// Show what held a guest up: interrupts off, waits for locks, and the host
 ///
@@ -30,9 +30,9 @@ pub struct StallsArguments {
     /// Only this time, in seconds from the recording's begin; either end may be left open
     #[arg(long, value_name = "A:B", default_value = ":")]
     time: TimeRange,
-    /// Maximum number of rows of a table
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    top: usize,
+    /// Maximum number of rows of a table [default: 20; all of a JSON document's]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     #[command(flatten)]
     limit: OutputLimit,
     /// Print a JSON document instead
@@ -53,7 +53,7 @@ impl Command for StallsArguments {
             return Err(CommandError::NotByTime(self.file.clone()).into());
         }
         let room = self.limit.room(profile.length());
-        let stalls = Stalls::new(&profile, watcher, self.top, &room)?;
+        let stalls = Stalls::new(&profile, watcher, most_rows(self.top, self.json), &room)?;
         within(&room, console, |out| {
             if self.json {
                 let account = &profile.contents.account;

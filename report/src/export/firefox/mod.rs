@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::{Event, ExportError, Frame, Source};
 use crate::profile::Stack;
 use crate::room::RoomWriter;
+use crate::text::visible;
 use document::{Thread as ThreadDocument, milliseconds};
 use libraries::Libraries;
 pub use libraries::{Library, hexadecimal};
@@ -320,6 +321,7 @@ fn meta(source: &Source, detail: Detail) -> Value {
         "debug": false,
         "extensions": { "length": 0, "baseURL": [], "id": [], "name": [] },
         "interval": milliseconds(interval),
+        "oscpu": system(source),
         "markerSchema": [{
             "name": MARKER,
             "display": ["marker-chart", "marker-table"],
@@ -339,6 +341,14 @@ fn meta(source: &Source, detail: Detail) -> Value {
         "usesOnlyOneStackType": true,
         "version": 24,
     })
+}
+
+/// The guest's system and processor. Only of Linux the recording says that it is the system.
+fn system(source: &Source) -> String {
+    match &source.profile().contents.kernel {
+        Some(kernel) => format!("Linux {} x86_64", visible(&kernel.release)),
+        None => "x86_64".to_owned(),
+    }
 }
 
 fn title(info: &RecordingInfo) -> String {

@@ -20,6 +20,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::by_time::for_each_by_time;
 use super::firefox::hexadecimal;
 use super::{Event, ExportError, Frame, Library, Source};
 use crate::profile::Stack;
@@ -29,7 +30,7 @@ use kvmprof_recording::file::Mapping;
 use records::{FileRange, Records};
 use symbols::{ANCHOR, CUT_SHORT_AT, HALTED_AT, KALLSYMS, SymbolFolder};
 
-/// The length of a round, in ns: perf keeps two rounds in memory to sort events. vCPUs are never that far apart.
+/// The length of a round, in ns: perf keeps two rounds in memory to sort events, which are sorted already.
 const ROUND: u64 = 2_000_000_000;
 
 /// The folder with perf's symbol files, beside the file at `path`.
@@ -71,11 +72,10 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
         known: HashMap::new(),
         maps: HashMap::new(),
         round_end: None,
-        latest: 0,
         times: None,
     };
     export.records.kernel_mapping(ANCHOR);
-    source.for_each(|event| {
+    for_each_by_time(source, |event| {
         export.add(event)?;
         Ok(export.records.hand_over(source.room(), &mut file)?)
     })?;
@@ -105,7 +105,6 @@ struct Export<'a> {
     // The mappings of each process in the records so far.
     maps: HashMap<i32, Maps>,
     round_end: Option<u64>,
-    latest: u64,
     // The times of the first and the last sample.
     times: Option<(u64, u64)>,
 }
@@ -120,8 +119,8 @@ struct Maps {
 impl Export<'_> {
     fn add(&mut self, event: &Event) -> Result<(), ExportError> {
         self.end_round(event.time);
-        let (first, last) = self.times.unwrap_or((event.time, event.time));
-        self.times = Some((first.min(event.time), last.max(event.time)));
+        let (first, _) = self.times.unwrap_or((event.time, event.time));
+        self.times = Some((first, event.time));
         self.name_thread(event);
         self.note_functions(event)?;
         let mut chain = Chain::default();
@@ -142,12 +141,11 @@ impl Export<'_> {
     }
 
     fn end_round(&mut self, time: u64) {
-        self.latest = self.latest.max(time);
         let end = *self
             .round_end
             .get_or_insert_with(|| time.saturating_add(ROUND));
-        if self.latest >= end {
-            self.round_end = Some(self.latest.saturating_add(ROUND));
+        if time >= end {
+            self.round_end = Some(time.saturating_add(ROUND));
             self.records.round();
         }
     }

@@ -16,12 +16,61 @@ function changeClass(sides) {
   return sides[1] === 0 ? `${colour} gone` : sides[0] === 0 ? `${colour} new` : colour;
 }
 
-// Wilson's interval of `z` standard errors, and by it Newcombe's of the difference of two shares, as in the report.
-function difference(sides, z) {
-  const [before, after] = sides.map((count, side) => {
-    const whole = sums.sides[side];
+// Neighbouring ticks depend on each other: what is known of chance is how much a share varies from one block of the selected time to the next, as in the
+// report. The ticks of sides that are compared are in the order of these blocks, those before first.
+const BLOCKS = 16;
+const newSides = () => isComparison ? Object.assign([0, 0], { blocks: new Uint32Array(2 * BLOCKS) }) : [0, 0];
+
+// For each side the number of blocks in the selected bins, and how many bins each has.
+function dividedTime([begin, end]) {
+  return data.lengths.map((length) => {
+    const bins = Math.max(Math.min(Math.floor(length / data.width) + 1, end) - begin, 1);
+    const width = Math.ceil(bins / BLOCKS);
+    return { begin, width, count: Math.ceil(bins / width) };
+  });
+}
+
+function addToBlock(sides, run, ticks) {
+  const side = sideOf(run);
+  const { begin, width, count } = divided[side];
+  const block = Math.min(Math.floor((runs.bin[run] - begin) / width), count - 1);
+  sides.blocks[side * BLOCKS + block] += ticks;
+}
+
+// How many independent ticks the ticks of both sides are worth, and the degrees of freedom: as diff/change.rs.
+function worthOf(sides) {
+  const all = sums.sides;
+  const parts = sides.map((count, side) => Math.min(count, all[side]));
+  const [counts, chances] = [divided.map(({ count }) => count), parts.map((part, side) => part * (all[side] - part) / Math.max(all[side], 1))];
+  if (counts.some((count) => count < 2)) return null;
+  const squares = parts.map((part, side) => {
+    let sum = 0;
+    for (let block = side * BLOCKS; block < side * BLOCKS + counts[side]; block++) {
+      sum += (sides.blocks[block] - part / Math.max(all[side], 1) * all.blocks[block]) ** 2;
+    }
+    return sum * counts[side] / (counts[side] - 1);
+  });
+  const times = (square, chance) => chance > 0 ? square / chance : 1;
+  const both = times(squares[0] + squares[1], chances[0] + chances[1]);
+  const worth = parts.map((part, side) => {
+    const stretch = Math.max(times(squares[side], chances[side]), both, 1);
+    return { part: part / stretch, whole: all[side] / stretch };
+  });
+  return { worth, freedom: freedomOf(worth, counts) };
+}
+
+// The degrees of freedom (Welch), as a whole number.
+function freedomOf(worth, counts) {
+  const [one, other] = worth.map(({ whole }) => 1 / Math.max(whole, 1));
+  const freedom = (one + other) ** 2 / (one ** 2 / (counts[0] - 1) + other ** 2 / (counts[1] - 1));
+  return Math.max(Math.floor(freedom + 1e-6), 1);
+}
+
+// Wilson's interval of `z` standard errors, and by it Newcombe's of the difference of two shares.
+function difference(worth, z) {
+  const [before, after] = worth.map(({ part, whole }) => {
     if (whole === 0) return { value: 0, low: 0, high: 1 };
-    const value = Math.min(count, whole) / whole;
+    const value = part / whole;
     const scale = 1 + z * z / whole;
     const middle = (value + z * z / (2 * whole)) / scale;
     const half = z / scale * Math.sqrt(value * (1 - value) / whole + z * z / (4 * whole * whole));
@@ -32,27 +81,45 @@ function difference(sides, z) {
     high: change + Math.hypot(after.high - after.value, before.value - before.low) };
 }
 
-// The probability of such a change, or a bigger one, by chance alone: by the widest interval without 0.
-function probability(sides) {
-  const containsNothing = (z) => {
-    const { low, high } = difference(sides, z);
-    return low <= 0 && high >= 0;
-  };
-  if (containsNothing(0)) return 1;
-  let [outside, inside] = [0, 40];
-  for (let step = 0; step < 40; step++) {
-    const middle = (outside + inside) / 2;
-    if (containsNothing(middle)) inside = middle;
-    else outside = middle;
+// The number from 0 to 40 up to which `isBelow` is true, which is true up to there only.
+function bisect(isBelow) {
+  let [low, high] = [0, 40];
+  for (let step = 0; step < 50; step++) {
+    const middle = (low + high) / 2;
+    if (isBelow(middle)) low = middle;
+    else high = middle;
   }
-  return errorComplement(outside / Math.SQRT2);
+  return low;
 }
 
-// erfc for numbers from 0, to 1.2e-7 of its value (Numerical Recipes, 6.2).
-function errorComplement(x) {
-  const t = 1 / (1 + x / 2);
-  const terms = [0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223];
-  return t * Math.exp(-x * x + terms.reduce((sum, term) => sum * t + term, 0));
+// The probability of such a change, or a bigger one, by chance alone: by the widest interval without 0.
+function probability(worth, freedom) {
+  const isWithout0 = (z) => {
+    const { low, high } = difference(worth, z);
+    return low > 0 || high < 0;
+  };
+  return isWithout0(0) ? beyond(bisect(isWithout0), freedom) : 1;
+}
+
+// The probability that Student's t is farther from 0 than `t` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+function beyond(t, freedom) {
+  const angle = Math.atan(t / Math.sqrt(freedom));
+  const square = Math.cos(angle) ** 2;
+  const isOdd = freedom % 2 === 1;
+  let [sum, term] = [0, isOdd ? Math.cos(angle) : 1];
+  for (let left = isOdd ? 3 : 2; left <= freedom; left += 2) {
+    sum += term;
+    term *= square * (left - 1) / left;
+  }
+  const within = isOdd ? 2 / Math.PI * (angle + Math.sin(angle) * sum) : Math.sin(angle) * sum;
+  return Math.min(Math.max(1 - within, 0), 1);
+}
+
+// The t that 5 % are beyond.
+const quantiles = new Map();
+function quantile(freedom) {
+  if (!quantiles.has(freedom)) quantiles.set(freedom, bisect((t) => beyond(t, freedom) > 0.05));
+  return quantiles.get(freedom);
 }
 
 // Compares all rows of a table, and corrects the probabilities for their number (Holm), as the report does.
@@ -60,7 +127,12 @@ function compareRows(rows) {
   for (const [sides, name] of [["sides", "change"], ["ownSides", "ownChange"], ["totalSides", "totalChange"]]) {
     const compared = rows.filter((row) => row[sides] && row[sides][0] + row[sides][1] > 0);
     rows.forEach((row) => { row[name] = { change: 0, low: 0, high: 0, p: 1 }; });
-    compared.forEach((row) => { row[name] = { ...difference(row[sides], 1.959964), p: probability(row[sides]) }; });
+    compared.forEach((row) => {
+      const known = worthOf(row[sides]);
+      // Without two blocks of time nothing is known of chance.
+      if (known === null) row[name] = { change: changeOf(row[sides]), low: -1, high: 1, p: 1 };
+      else row[name] = { ...difference(known.worth, quantile(known.freedom)), p: probability(known.worth, known.freedom) };
+    });
     let least = 0;
     compared.sort((a, b) => a[name].p - b[name].p).forEach((row, rank) => {
       least = Math.min(1, Math.max(least, row[name].p * (compared.length - rank)));

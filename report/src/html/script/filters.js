@@ -12,7 +12,12 @@ function setUpFilters() {
   for (const name of ["tid", "vcpu", "mode", "module"]) {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
   }
-  element("function").addEventListener("change", (event) => change({ function: event.target.value, zoom: "" }));
+  // What is typed from one pause to the next is one step.
+  let isTyping = false;
+  setUpSearch(element("function"), (text, isDone) => {
+    if (text !== state.function) (isTyping ? changeInPlace : change)({ function: text, zoom: "" });
+    isTyping = !isDone;
+  });
   element("regex").addEventListener("change", (event) => change({ regex: event.target.checked ? "1" : "", zoom: "" }));
   element("clear").addEventListener("click", () => {
     const cleared = Object.fromEntries(FILTERS.map((name) => [name, ""]));

@@ -40,6 +40,14 @@ function change(changes) {
   showState();
 }
 
+// The same as a part of the present step: a text that is being typed.
+function changeInPlace(changes) {
+  const hash = hashOf({ ...state, ...changes });
+  if (hash === hashOf(state)) return;
+  history.replaceState(null, "", hash);
+  showState();
+}
+
 // Changes what is searched for, which selects nothing: the sums stay. It is no step of its own.
 function search(text) {
   const hash = hashOf({ ...state, search: text });

@@ -74,6 +74,9 @@ function eachRun(selected, each) {
 // Whether a run is of what is compared with (0), or of what is compared (1).
 const sideOf = (run) => isComparison ? threads.recording[runs.thread[run]] : 0;
 
+// How the selected time of each side that is compared is divided.
+let divided = null;
+
 const NO_TICKS = { ticks: 0, first: Infinity };
 
 // Adds ticks of a run to a sum: by mode, and by recording where two are compared.
@@ -81,6 +84,7 @@ function addTicks(sum, run, ticks) {
   sum.ticks += ticks;
   sum.modes[runs.mode[run]] += ticks;
   sum.sides[sideOf(run)] += ticks;
+  if (isComparison) addToBlock(sum.sides, run, ticks);
   if (runs.bin[run] < sum.first) sum.first = runs.bin[run];
 }
 
@@ -93,7 +97,7 @@ class Sums {
   add(key, run, ticks) {
     let row = this.rows.get(key);
     if (!row) {
-      row = { key, ...NO_TICKS, modes: [0, 0, 0, 0], sides: [0, 0] };
+      row = { key, ...NO_TICKS, modes: [0, 0, 0, 0], sides: newSides() };
       this.rows.set(key, row);
     }
     addTicks(row, run, ticks);
@@ -111,8 +115,9 @@ const GROUPS = { process: (thread) => processOf[thread], thread: (thread) => sam
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 function sumUp() {
   const [begin, end] = selectedBins();
+  if (isComparison) divided = dividedTime([begin, end]);
   const all = selectedCells();
-  const sums = { total: 0, sides: [0, 0], all, process: new Sums(), thread: new Sums(), vcpu: new Sums(), mode: [0, 0, 0, 0] };
+  const sums = { total: 0, sides: newSides(), all, process: new Sums(), thread: new Sums(), vcpu: new Sums(), mode: [0, 0, 0, 0] };
   const group = GROUPS[state.group];
   const members = new Map(); // runs and their cells, by group
   eachRun(all, (run, selected, ticks) => {
@@ -120,6 +125,7 @@ function sumUp() {
     const thread = runs.thread[run];
     sums.total += ticks;
     sums.sides[sideOf(run)] += ticks;
+    if (isComparison) addToBlock(sums.sides, run, ticks);
     sums.mode[runs.mode[run]] += ticks;
     sums.process.add(processOf[thread], run, ticks);
     sums.thread.add(sameThread[thread], run, ticks);
@@ -144,7 +150,7 @@ function sumStacks(members) {
         const node = cells.node[cell];
         if (place[node] < first) {
           place[node] = stacks.length;
-          stacks.push({ group, node, ...NO_TICKS, modes: [0, 0, 0, 0], sides: [0, 0] });
+          stacks.push({ group, node, ...NO_TICKS, modes: [0, 0, 0, 0], sides: newSides() });
         }
         addTicks(stacks[place[node]], run, cells.ticks[cell]);
       }
@@ -167,18 +173,19 @@ function missedTicks(begin, end) {
 function addSides(sum, sides) {
   sum[0] += sides[0];
   sum[1] += sides[1];
+  if (sum.blocks) sides.blocks.forEach((ticks, block) => { sum.blocks[block] += ticks; });
 }
 
 // Self and total ticks by function, or by what `keyOfFunction` says of it: each tick once, however often it is on the stack.
 function sumFunctions(stacks, keyOfFunction) {
   const byNode = new Map();
   for (const stack of stacks) {
-    if (!byNode.has(stack.node)) byNode.set(stack.node, [0, 0]);
+    if (!byNode.has(stack.node)) byNode.set(stack.node, newSides());
     addSides(byNode.get(stack.node), stack.sides);
   }
   const rows = new Map();
   const row = (key) => {
-    if (!rows.has(key)) rows.set(key, { key, ownSides: [0, 0], totalSides: [0, 0], seen: -1 });
+    if (!rows.has(key)) rows.set(key, { key, ownSides: newSides(), totalSides: newSides(), seen: -1 });
     return rows.get(key);
   };
   for (const [leaf, sides] of byNode) {

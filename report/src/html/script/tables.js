@@ -6,7 +6,7 @@ const tables = { limit: ROWS, sort: {}, rows: [], shown: 0 };
 
 const number = (name, value) => ({ name, value, isNumber: true });
 const share = (name, value) => ({ name, isNumber: true, isShare: true, value,
-  text: (row) => percent(value(row), sums.total), title: (row) => `95 % confidence: ${intervalText(value(row))}`, interval: (row) => intervalText(value(row)) });
+  text: (row) => percent(value(row), sums.total), title: (row) => `95 % confidence, if ticks are independent of each other: ${intervalText(value(row))}`, interval: (row) => intervalText(value(row)) });
 const intervalText = (count) => `${interval(Math.min(count, sums.total), sums.total).map((end) => (100 * end).toFixed(1)).join(" to ")} %`;
 const modeColumns = MODES.map((mode, index) => number(mode, (row) => row.modes[index]));
 const usual = isComparison ? changeColumns("", (row) => row.sides, "change")

@@ -6,7 +6,7 @@ const VCPU_LANES = 64;
 const LANES_OF = { process: "processes", thread: "threads" };
 const PARTS = [...MODES, ...MISSED];
 
-const lanes = { boxes: [], at: { lane: 0, bin: 0 } };
+const lanes = { boxes: [], at: { lane: 0, bin: 0 }, isRead: false };
 
 function setUpTimeline() {
   element("lanes").addEventListener("change", (event) => change({ lanes: event.target.value }));
@@ -158,6 +158,8 @@ function drawTimeline() {
   const times = [0, 1, 2, 3, 4].map((quarter) => ((data.begin + data.length * quarter / 4) / 1e9).toFixed(3));
   element("times").replaceChildren(...times.map((time) => make("span", { textContent: `${time} s` })));
   markRange(...selectedBins());
+  // What it said may have been of another selection.
+  if (lanes.isRead) showValues(lanes.at.lane, lanes.at.bin);
 }
 
 // A lane: an area for each kind of ticks.
@@ -198,8 +200,12 @@ function showValues(index, place) {
   const within = (value, count) => Math.min(Math.max(value, 0), count - 1);
   const bin = within(place, data.bins);
   lanes.at = { lane: within(index, lanes.boxes.length), bin };
+  lanes.isRead = true;
   const lane = lanes.boxes[lanes.at.lane];
-  if (!lane) return;
+  if (!lane) {
+    element("values").textContent = "";
+    return;
+  }
   const parts = (lane.row.bins[bin] ?? []).map((ticks, part) => [PARTS[part], ticks]).filter(([, ticks]) => ticks > 0);
   const values = parts.map(([part, ticks]) => `${part} ${ticks} (${percent(ticks, lane.whole[bin])})`).join(", ");
   element("values").textContent = `${lane.name}, ${shownTime(bin)} to ${shownTime(bin + 1)}: ${values || "nothing"}`;

@@ -15,20 +15,20 @@ function setUpViews() {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
   }
   element("fold").addEventListener("change", (event) => change({ fold: event.target.checked ? "1" : "", zoom: "" }));
-  setUpSearch(element("search"));
+  setUpSearch(element("search"), search);
   element("whole").addEventListener("click", () => change({ zoom: "" }));
 }
 
-// Searches when no key has been pressed for a moment, or at once by Enter and when the focus leaves.
-function setUpSearch(input) {
+// Calls `take` with the text when no key has been pressed for a moment, or at once and with true by Enter and when the focus leaves.
+function setUpSearch(input, take) {
   let pause = 0;
   input.addEventListener("input", () => {
     clearTimeout(pause);
-    pause = setTimeout(() => search(input.value), PAUSE);
+    pause = setTimeout(() => take(input.value, false), PAUSE);
   });
   input.addEventListener("change", () => {
     clearTimeout(pause);
-    search(input.value);
+    take(input.value, true);
   });
 }
 

@@ -80,15 +80,17 @@ fn reader(home: &Path) -> Command {
     command
 }
 
-#[test]
-fn the_firefox_profiler_reads_its_format() {
-    let (folder, file, expected) = exported(Format::Firefox);
-    let session = Session::open(folder.path(), &file);
+/// The samples of each function, and of each thread its name, its process's, pid and tid.
+fn counted(session: &Session<'_>) -> (HashMap<String, u64>, Vec<[String; 4]>) {
     let threads = session.ask_json(&["thread", "list"]);
     let mut own: HashMap<String, u64> = HashMap::new();
     let mut names = Vec::new();
     for thread in threads["threads"].as_array().unwrap() {
-        let text = |key| thread[key].as_str().unwrap().to_owned();
+        // Those of other formats are numbers, or missing.
+        let text = |key| match &thread[key] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
         names.push([text("name"), text("processName"), text("pid"), text("tid")]);
         let handle = text("threadHandle");
         let all = ["thread", "functions", "--include-idle", "--thread", &handle];
@@ -98,7 +100,40 @@ fn the_firefox_profiler_reads_its_format() {
             *own.entry(name).or_default() += function["selfSamples"].as_u64().unwrap();
         }
     }
+    (own, names)
+}
+
+/// It counts lines, so that it knows a halted vCPU's ticks as one.
+#[test]
+fn the_firefox_profiler_reads_perf_script() {
+    let (folder, file, expected) = exported(Format::PerfScript);
+    let session = Session::open(folder.path(), &file);
+    let (own, names) = counted(&session);
+    // It shows the object of functions that are in no library of its own kind.
+    let own = own.into_iter();
+    let own = own.map(|(name, samples)| (name.split(" (in ").next().unwrap().to_owned(), samples));
+    let mut own: HashMap<String, u64> = own.collect();
+    own.insert("[halted]".to_owned(), 12 * ROUNDS);
     assert_eq!(first(own), expected);
+    for (name, tid) in [
+        ("server", "101"),
+        ("server worker", "102"),
+        ("swapper/1", "0"),
+        ("[unknown]", "4294967295"),
+    ] {
+        let is_it = |thread: &[String; 4]| thread[0] == name && thread[3] == tid;
+        assert!(names.iter().any(is_it), "{names:?}");
+    }
+}
+
+#[test]
+fn the_firefox_profiler_reads_its_format() {
+    let (folder, file, expected) = exported(Format::Firefox);
+    let session = Session::open(folder.path(), &file);
+    let (own, names) = counted(&session);
+    assert_eq!(first(own), expected);
+    let about = session.ask_json(&["profile", "info"]);
+    assert_eq!(about["platform"], "Linux 6.1.0-test x86_64");
 
     for name in [
         ["server", "server", "101", "101"],

@@ -4,6 +4,7 @@ mod callgrind;
 mod firefox;
 mod inferno;
 mod perf;
+mod perf_script;
 mod pprof;
 mod speedscope;
 

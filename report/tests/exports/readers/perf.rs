@@ -8,10 +8,10 @@ use kvmprof_report::export::{Format, Source};
 use tempfile::TempDir;
 
 use super::{PERIOD, ROUNDS, expected, first, run};
-use crate::exports::recording::recording;
+use crate::exports::recording::{info, recording, ticks, write};
 
 /// A recording for perf in a folder, and the expected functions.
-fn exported() -> (TempDir, Vec<(String, u64)>) {
+pub(super) fn exported() -> (TempDir, Vec<(String, u64)>) {
     let (folder, path) = recording(ROUNDS);
     let source = Source::open(&path, &[]).unwrap();
     let file = folder.path().join("perf.data");
@@ -20,7 +20,7 @@ fn exported() -> (TempDir, Vec<(String, u64)>) {
 }
 
 /// The output of perf for the export in `folder`, with the command that the export names.
-fn perf(folder: &Path, command: &str, arguments: &[&str]) -> String {
+pub(super) fn perf(folder: &Path, command: &str, arguments: &[&str]) -> String {
     let file = folder.join("perf.data");
     let reading = Format::PerfData.reading_command(&file).unwrap();
     let words = reading.strip_prefix("perf report ").unwrap();
@@ -199,4 +199,28 @@ fn perf_script_reads_perf_data() {
         })
         .collect();
     assert!(times.is_sorted(), "{times:?}");
+}
+
+/// The vCPUs' ticks are in the file in another order than in time.
+#[test]
+fn perf_knows_names_from_the_first_sample_on() {
+    let mut all = ticks(ROUNDS);
+    all.sort_by_key(|(ticks, _)| ticks.vcpu);
+    for (ticks, _) in all.iter_mut().filter(|(ticks, _)| ticks.vcpu == 0) {
+        ticks.sample.as_mut().unwrap().time += 60_000_000_000;
+    }
+    let (folder, path) = write(&info(), &all);
+    let source = Source::open(&path, &[]).unwrap();
+    Format::PerfData
+        .write_file(&source, &folder.path().join("perf.data"))
+        .unwrap();
+    let folder = folder.path();
+    assert_eq!(first(names(rows(folder, "sym", &[]))), expected(&path));
+    let objects = rows(folder, "comm,dso,sym", &[]);
+    for (row, ticks) in [
+        ("server;server;[.] server+0x401300", 11),
+        ("server worker;[kernel.kallsyms];[k] copy_page_to_iter", 8),
+    ] {
+        assert_eq!(objects.get(row), Some(&(ticks * ROUNDS)), "{objects:?}");
+    }
 }

@@ -1,10 +1,18 @@
 //! Reads the export with Go's pprof.
 
+use std::fs;
+use std::io::Read;
+use std::path::Path;
 use std::process::Command;
 
-use kvmprof_report::export::Format;
+use flate2::read::GzDecoder;
+use kvmprof_recording::file::KernelInfo;
+use kvmprof_report::export::{Format, pprof_message};
+use prost::Message;
 
 use super::{ROUNDS, exported, run};
+use crate::exports::export;
+use crate::shared::compiled::{Guest, SLIDE};
 
 /// Two columns of `go tool pprof -top`: name and flat.
 fn pprof_rows(text: &str) -> Vec<(String, u64)> {
@@ -44,4 +52,100 @@ fn go_tool_pprof_reads_pprof() {
     }
     let peek = pprof(&["-peek=^copy_page_to_iter$"]);
     assert!(peek.contains("ksys_read"), "{peek}");
+}
+
+/// What pprof finds in the guest's program, which is in the current folder, for an address in `outer` in `recording`, whatever name kvmprof knows.
+fn found(guest: &Guest, recording: &Path) -> String {
+    let file = recording.with_extension("pb.gz");
+    fs::write(&file, export(recording, &[], Format::Pprof)).unwrap();
+    run(Command::new("go")
+        .args(["tool", "pprof", "-symbolize=local:force", "-lines", "-top"])
+        .arg(&file)
+        .env("HOME", guest.folder.path())
+        .current_dir(guest.program_file().parent().unwrap()))
+}
+
+/// The program is mapped where its file doesn't say, and the recording has no names of its functions.
+#[test]
+fn pprof_finds_functions_in_the_guests_file() {
+    for options in [
+        &[][..],
+        &["-no-pie"],
+        &["-static"],
+        &["-Wl,-z,noseparate-code"],
+    ] {
+        let guest = Guest::built(options);
+        let address = guest.mapped(guest.address("outer") + 1);
+        // With the file's segments, and without.
+        let known = guest.info("").to_block(&[]).unwrap();
+        let unknown = guest.mappings(None).to_block().unwrap();
+        let known = [guest.mappings(Some(1)).to_block().unwrap(), known];
+        for blocks in [&known[..], &[unknown]] {
+            let recording = guest.recording(&[(&[], &[address])], blocks);
+            let text = found(&guest, &recording);
+            let is_found = text
+                .lines()
+                .any(|line| line.contains(" outer ") && line.contains("work.c:2"));
+            assert!(is_found, "{options:?}, {} blocks: {text}", blocks.len());
+        }
+    }
+}
+
+/// Each segment of a file is a mapping, whatever processes have it where, with the file's addresses and build id; so is the kernel, with the
+/// addresses at which it was linked.
+#[test]
+fn mappings_are_those_of_files() {
+    let guest = Guest::new();
+    let (outer, main) = (guest.address("outer"), guest.address("main"));
+    let stack = [guest.mapped(outer), guest.mapped(main)];
+    let kernel = KernelInfo {
+        build_id: "00c0ffee".to_owned(),
+        slide: SLIDE,
+        ..KernelInfo::default()
+    };
+    let blocks = [
+        guest.kallsyms(),
+        kernel.to_block().unwrap(),
+        guest.mappings(Some(1)).to_block().unwrap(),
+        guest.info("0badc0de").to_block(&[]).unwrap(),
+    ];
+    let in_kernel = [outer.wrapping_add(SLIDE)];
+    let recording = guest.recording(&[(&in_kernel, &stack)], &blocks);
+    let packed = export(&recording, &[], Format::Pprof);
+    let mut bytes = Vec::new();
+    GzDecoder::new(packed.as_slice())
+        .read_to_end(&mut bytes)
+        .unwrap();
+    let profile = pprof_message::Profile::decode(bytes.as_slice()).unwrap();
+    let text = |number: i64| profile.string_table[usize::try_from(number).unwrap()].as_str();
+    let places = profile.sample[0].location_id.iter().map(|id| {
+        let location = profile
+            .location
+            .iter()
+            .find(|location| location.id == *id)
+            .unwrap();
+        let mapping = profile
+            .mapping
+            .iter()
+            .find(|mapping| mapping.id == location.mapping_id)
+            .unwrap();
+        assert!((mapping.memory_start..mapping.memory_limit).contains(&location.address));
+        (
+            location.address,
+            text(mapping.filename),
+            text(mapping.build_id),
+            mapping.memory_start - mapping.file_offset,
+        )
+    });
+    let segment = guest.program.segments[0];
+    let base = segment.address - segment.offset;
+    assert_eq!(
+        places.collect::<Vec<_>>(),
+        [
+            (outer, " (guest kernel)", "00c0ffee", 0),
+            (outer, "work", "0badc0de", base),
+            (main, "work", "0badc0de", base),
+        ]
+    );
+    assert_eq!(profile.mapping.len(), 2);
 }

@@ -7,12 +7,16 @@ use std::path::Path;
 use kvmprof_report::export::Format;
 use serde_json::Value;
 
+use crate::exports::export;
+use crate::exports::recording::{info, recording, ticks};
 use crate::shared::browser::Browser;
 
-use super::{PERIOD, exported, first, node, npm_readers, run};
+use super::{PERIOD, ROUNDS, exported, first, node, npm_readers, run};
 
 /// The last heading of the table of functions.
 const HEADING: &str = "Symbol Name";
+/// The name of a file of speedscope's own format.
+const NAME: &str = "exported.speedscope.json";
 /// How often a page is opened whose table has no rows yet.
 const OPENINGS: usize = 10;
 
@@ -25,30 +29,53 @@ fn speedscope_takes_its_format() {
     let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     let frames = document["shared"]["frames"].as_array().unwrap();
     let mut own: HashMap<String, u64> = HashMap::new();
-    for (vcpu, profile) in document["profiles"].as_array().unwrap().iter().enumerate() {
+    let mut gaps = Vec::new();
+    let profiles = document["profiles"].as_array().unwrap();
+    for (vcpu, profile) in profiles.iter().enumerate() {
         assert_eq!(profile["name"], format!("vCPU {vcpu}"));
         let samples = profile["samples"].as_array().unwrap();
         let weights = profile["weights"].as_array().unwrap();
         assert_eq!(samples.len(), weights.len());
-        let mut end = 0;
+        let (mut lasted, mut without) = (0, 0);
         for (stack, weight) in samples.iter().zip(weights) {
-            let innermost = stack.as_array().unwrap().last().unwrap();
+            let weight = weight.as_u64().unwrap();
+            lasted += weight;
+            let Some(innermost) = stack.as_array().unwrap().last() else {
+                without += weight / PERIOD;
+                continue;
+            };
             let index = usize::try_from(innermost.as_u64().unwrap()).unwrap();
             let name = frames[index]["name"].as_str().unwrap();
-            let weight = weight.as_u64().unwrap();
             *own.entry(name.to_owned()).or_default() += weight / PERIOD;
-            end += weight;
         }
-        assert_eq!(profile["endValue"], end);
+        gaps.push(without);
+        // All vCPUs have the recording's time.
+        assert_eq!(profile["startValue"], 0);
+        assert_eq!(profile["endValue"], lasted);
+        assert_eq!(profile["endValue"], profiles[0]["endValue"]);
     }
     assert_eq!(first(own), expected);
+    // What isn't a tick, because it was stolen, or because the other vCPU has later samples.
+    let began = info().began_monotonic_ns;
+    let (mut counts, mut ends) = ([0; 2], [0; 2]);
+    for (ticks, _) in ticks(ROUNDS) {
+        counts[usize::from(ticks.vcpu)] += 1 + ticks.idle;
+        ends[usize::from(ticks.vcpu)] = (ticks.sample.unwrap().time - began) / PERIOD;
+    }
+    let end = ends[0].max(ends[1]);
+    assert!(counts[0] < ends[0] && ends[1] < end, "{counts:?} {ends:?}");
+    assert_eq!(gaps, counts.map(|count| end - count));
+    assert_eq!(profiles[0]["endValue"], end * PERIOD);
 }
 
-/// The texts of speedscope's page with the table of functions of the active profile in `document`.
-fn page(folder: &Path, document: &Value) -> Vec<String> {
+/// The texts of speedscope's page with the table of functions of the active profile in `document`, a file called `name`.
+fn page(folder: &Path, name: &str, document: String) -> Vec<String> {
     let script = folder.join("load.js");
-    let text = Value::String(document.to_string());
-    let load = format!("speedscope.loadFileFromBase64('exported.speedscope.json', btoa({text}))");
+    let text = Value::String(document);
+    let load = format!(
+        "const bytes = new TextEncoder().encode({text});\
+         speedscope.loadFileFromBase64('{name}', btoa(Array.from(bytes, byte => String.fromCharCode(byte)).join('')))"
+    );
     fs::write(&script, load).unwrap();
     let index = npm_readers().join("node_modules/speedscope/dist/release/index.html");
     let url = format!(
@@ -92,7 +119,7 @@ fn speedscope_shows_its_format() {
     let mut own: HashMap<String, u64> = HashMap::new();
     for vcpu in 0..2 {
         document["activeProfileIndex"] = vcpu.into();
-        let texts = page(folder.path(), &document);
+        let texts = page(folder.path(), NAME, document.to_string());
         assert!(texts.contains(&format!("({}/2)", vcpu + 1)), "{texts:?}");
         let begin = texts.iter().position(|text| text == HEADING);
         let rows = &texts[begin.unwrap() + 1..];
@@ -106,4 +133,31 @@ fn speedscope_shows_its_format() {
         assert!(rows.iter().any(|text| text == thread), "{rows:?}");
     }
     assert_eq!(first(own), expected);
+}
+
+/// It makes a profile of each thread, by the times between samples.
+#[test]
+fn speedscope_shows_perf_script() {
+    let (folder, path) = recording(ROUNDS);
+    for (pids, profiles, functions) in [
+        (&[][..], 6, &["[halted]"][..]),
+        (&[101], 2, &["copy_page_to_iter", "server+0x401300"]),
+        (
+            &[230],
+            1,
+            &["0x402080", "[cut short]", "update_process_times"],
+        ),
+    ] {
+        let text = String::from_utf8(export(&path, pids, Format::PerfScript)).unwrap();
+        let texts = page(folder.path(), "exported.linux-perf.txt", text);
+        if profiles > 1 {
+            assert!(texts.contains(&format!("(1/{profiles})")), "{texts:?}");
+        }
+        for function in functions {
+            assert!(
+                texts.iter().any(|text| text == function),
+                "{function}: {texts:?}"
+            );
+        }
+    }
 }

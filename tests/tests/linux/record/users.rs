@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvmprof_recording::Sample;
-use kvmprof_recording::file::{Contents, Mapping, ProcessMappings, Segment, address_space_key};
+use kvmprof_recording::file::{Contents, Mapping, ProcessMappings, Segment, kernels_half};
 
 /// The mappings and files of a recording.
 pub struct Users<'a> {
@@ -37,7 +37,7 @@ impl<'a> Users<'a> {
     }
 
     fn mapping(&self, sample: &Sample, address: u64) -> Option<&Mapping> {
-        let space = address_space_key(sample.address_space);
+        let space = kernels_half(sample.address_space);
         let current = self
             .mappings
             .iter()

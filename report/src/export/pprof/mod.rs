@@ -3,6 +3,9 @@
 //! Each sample has two values, ticks and ns (or events, where those take the samples), and the labels `pid`, `tid`, `vcpu`, `comm` and `mode`
 //! (`go tool pprof -tagfocus=mode=interrupt`, `-tagroot=comm`).
 
+mod mappings;
+pub mod message;
+
 use std::collections::HashMap;
 use std::io::Write;
 
@@ -14,115 +17,9 @@ use prost::Message;
 use super::interned::Interned;
 use super::{Event, ExportError, Frame, Source};
 use crate::profile::{Quantity, Stack, Weight};
-use crate::symbolize::{BuildIds, KERNEL, USER};
-
-/// The parts of the messages that are written. Fields have the names and numbers of the format's source.
-#[expect(missing_docs, reason = "the format's source tells what they mean")]
-pub mod message {
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Profile {
-        #[prost(message, repeated, tag = "1")]
-        pub sample_type: Vec<ValueType>,
-        #[prost(message, repeated, tag = "2")]
-        pub sample: Vec<Sample>,
-        #[prost(message, repeated, tag = "3")]
-        pub mapping: Vec<Mapping>,
-        #[prost(message, repeated, tag = "4")]
-        pub location: Vec<Location>,
-        #[prost(message, repeated, tag = "5")]
-        pub function: Vec<Function>,
-        #[prost(string, repeated, tag = "6")]
-        pub string_table: Vec<String>,
-        #[prost(int64, tag = "9")]
-        pub time_nanos: i64,
-        #[prost(int64, tag = "10")]
-        pub duration_nanos: i64,
-        #[prost(message, optional, tag = "11")]
-        pub period_type: Option<ValueType>,
-        #[prost(int64, tag = "12")]
-        pub period: i64,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub struct ValueType {
-        #[prost(int64, tag = "1")]
-        pub r#type: i64,
-        #[prost(int64, tag = "2")]
-        pub unit: i64,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Sample {
-        #[prost(uint64, repeated, tag = "1")]
-        pub location_id: Vec<u64>,
-        #[prost(int64, repeated, tag = "2")]
-        pub value: Vec<i64>,
-        #[prost(message, repeated, tag = "3")]
-        pub label: Vec<Label>,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub struct Label {
-        #[prost(int64, tag = "1")]
-        pub key: i64,
-        #[prost(int64, tag = "2")]
-        pub str: i64,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub struct Mapping {
-        #[prost(uint64, tag = "1")]
-        pub id: u64,
-        #[prost(uint64, tag = "2")]
-        pub memory_start: u64,
-        #[prost(uint64, tag = "3")]
-        pub memory_limit: u64,
-        #[prost(int64, tag = "5")]
-        pub filename: i64,
-        #[prost(int64, tag = "6")]
-        pub build_id: i64,
-        #[prost(bool, tag = "7")]
-        pub has_functions: bool,
-        #[prost(bool, tag = "8")]
-        pub has_filenames: bool,
-        #[prost(bool, tag = "9")]
-        pub has_line_numbers: bool,
-        #[prost(bool, tag = "10")]
-        pub has_inline_frames: bool,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Location {
-        #[prost(uint64, tag = "1")]
-        pub id: u64,
-        #[prost(uint64, tag = "2")]
-        pub mapping_id: u64,
-        #[prost(uint64, tag = "3")]
-        pub address: u64,
-        #[prost(message, repeated, tag = "4")]
-        pub line: Vec<Line>,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub struct Line {
-        #[prost(uint64, tag = "1")]
-        pub function_id: u64,
-        #[prost(int64, tag = "2")]
-        pub line: i64,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub struct Function {
-        #[prost(uint64, tag = "1")]
-        pub id: u64,
-        #[prost(int64, tag = "2")]
-        pub name: i64,
-        #[prost(int64, tag = "3")]
-        pub system_name: i64,
-        #[prost(int64, tag = "4")]
-        pub filename: i64,
-    }
-}
+use crate::symbolize::KERNEL;
+use crate::text::visible;
+use mappings::{ALL, Code, Place, Range, places};
 
 /// Samples with equal values here are summed up.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -135,9 +32,6 @@ struct SampleKey {
     stack: Option<Stack>,
 }
 
-/// The begin of the kernel's half of the address space.
-const KERNEL_HALF: u64 = 1 << 63;
-
 /// A function: its name, and its source file or else its module.
 type Function = (String, String);
 /// A location: mapping, address, and the lines of the functions there, innermost first.
@@ -145,10 +39,9 @@ type Location = (u64, u64, Vec<(u64, i64)>);
 
 struct Builder<'a> {
     source: &'a Source,
-    builds: BuildIds,
     weight: Weight,
     strings: Interned<String>,
-    mappings: Interned<(String, bool)>,
+    mappings: Interned<Code>,
     functions: Interned<Function>,
     locations: Interned<Location>,
     samples: HashMap<SampleKey, usize>,
@@ -159,10 +52,13 @@ struct Builder<'a> {
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut builder = Builder::new(source)?;
     let mut times = None;
+    let tick = source.weight().time_ns();
     source.for_each(|event| {
-        let (begin, end) = times.get_or_insert((event.time, event.time));
+        let last = (event.ticks.saturating_sub(1)).saturating_mul(tick);
+        let last = event.time.saturating_add(last);
+        let (begin, end) = times.get_or_insert((event.time, last));
         *begin = event.time.min(*begin);
-        *end = event.time.max(*end);
+        *end = last.max(*end);
         builder.add(event)
     })?;
     let (begin, end) = times.unwrap_or_default();
@@ -170,7 +66,7 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut profile = builder.profile;
     let after = begin.saturating_sub(info.began_monotonic_ns);
     profile.time_nanos = signed(info.began_ns.saturating_add(after));
-    profile.duration_nanos = signed((end - begin).saturating_add(source.weight().time_ns()));
+    profile.duration_nanos = signed((end - begin).saturating_add(tick));
     profile.string_table = builder.strings.into_ordered();
     let mut packer = GzEncoder::new(out, Compression::default());
     packer.write_all(&profile.encode_to_vec())?;
@@ -182,7 +78,6 @@ impl<'a> Builder<'a> {
     fn new(source: &'a Source) -> Result<Self, ExportError> {
         let mut builder = Self {
             source,
-            builds: BuildIds::new(&source.profile().contents),
             weight: source.weight(),
             strings: Interned::new("strings"),
             mappings: Interned::new("modules"),
@@ -194,7 +89,10 @@ impl<'a> Builder<'a> {
         // The format requires string number 0 to be empty.
         builder.string("")?;
         // Readers take the first mapping for the main program.
-        builder.mapping(KERNEL, true)?;
+        builder.mapping(match source.profile().contents.kernel {
+            Some(_) => Code::Kernel,
+            None => Code::Other(KERNEL.to_owned(), true),
+        })?;
         let samples = builder.value_type("samples", "count")?;
         let measured = match builder.weight.quantity {
             Quantity::Time => builder.value_type("cpu", "nanoseconds")?,
@@ -249,9 +147,11 @@ impl<'a> Builder<'a> {
             ..message::Sample::default()
         };
         let frames = self.source.frames_to_keep(event)?;
+        let mut places = places(self.source, event).into_iter();
         // Inlined functions have the same address as the function that contains them.
         for frames in frames.chunk_by(|frame, _| frame.is_inlined) {
-            sample.location_id.push(self.location(frames)?);
+            let place = places.by_ref().take(frames.len()).last().flatten();
+            sample.location_id.push(self.location(frames, place)?);
         }
         // Numbers are written as text: readers ignore a numeric label of 0.
         let labels = [
@@ -268,12 +168,13 @@ impl<'a> Builder<'a> {
         Ok(sample)
     }
 
-    /// The number of the location of all `frames`, from 1.
-    fn location(&mut self, frames: &[Frame<'_>]) -> Result<u64, ExportError> {
-        let Some(outermost) = frames.last() else {
-            return Ok(0);
+    /// The number of the location of all `frames`, from 1. A note isn't in any mapping: readers compute a mapping's base by the first address
+    /// that they look up in it.
+    fn location(&mut self, frames: &[Frame<'_>], place: Option<Place>) -> Result<u64, ExportError> {
+        let (mapping_id, address) = match place {
+            Some(place) => (self.mapping(place.code)?, place.address),
+            None => (0, 0),
         };
-        let mapping_id = self.mapping(&outermost.module, outermost.is_kernel)?;
         self.note_sources(mapping_id, frames);
         let mut lines = Vec::new();
         for frame in frames {
@@ -283,7 +184,6 @@ impl<'a> Builder<'a> {
             };
             lines.push((self.function(&frame.name, file)?, line));
         }
-        let address = outermost.address;
         let key = (mapping_id, address, lines.clone());
         let (number, is_new) = self.locations.number(key)?;
         let id = u64::from(number) + 1;
@@ -302,7 +202,8 @@ impl<'a> Builder<'a> {
 
     /// Marks a mapping as one with the source lines and inlined functions of `frames`.
     fn note_sources(&mut self, mapping_id: u64, frames: &[Frame<'_>]) {
-        let index = usize::try_from(mapping_id - 1).unwrap_or(usize::MAX);
+        let index = mapping_id.checked_sub(1).map(usize::try_from);
+        let Some(Ok(index)) = index else { return };
         let Some(mapping) = self.profile.mapping.get_mut(index) else {
             return;
         };
@@ -312,31 +213,37 @@ impl<'a> Builder<'a> {
         mapping.has_inline_frames |= frames.len() > 1;
     }
 
-    /// The number of a module, from 1. Modules have different addresses in different processes, so user code gets half
-    /// of all addresses.
-    fn mapping(&mut self, module: &str, is_kernel: bool) -> Result<u64, ExportError> {
-        let (number, is_new) = self.mappings.number((module.to_owned(), is_kernel))?;
+    /// The number of a mapping, from 1.
+    fn mapping(&mut self, code: Code) -> Result<u64, ExportError> {
+        let (number, is_new) = self.mappings.number(code.clone())?;
         let id = u64::from(number) + 1;
         if is_new {
             let contents = &self.source.profile().contents;
-            let filename = match (is_kernel, module) {
-                (true, KERNEL) => format!("{} (guest kernel)", contents.info.kernel),
-                (_, USER) => "guest user".to_owned(),
-                _ => module.to_owned(),
-            };
-            let build_id = self.builds.only(module).unwrap_or_default().to_owned();
-            let (memory_start, memory_limit) = if is_kernel {
-                (KERNEL_HALF, u64::MAX)
-            } else {
-                (0, KERNEL_HALF)
+            let kernel = || format!("{} (guest kernel)", contents.info.kernel);
+            let (filename, build_id, range) = match code {
+                Code::Kernel => {
+                    let known = contents.kernel.as_ref();
+                    let build_id = known.map_or("", |kernel| kernel.build_id.as_str());
+                    (kernel(), visible(build_id), ALL)
+                }
+                // Not its path: go tool pprof doesn't compare build ids, and would take this host's file.
+                Code::File(library, range) => {
+                    let build_id = library.code_id().unwrap_or_default().to_owned();
+                    (library.name, build_id, range)
+                }
+                Code::Other(module, true) if module == KERNEL => {
+                    (kernel(), String::new(), Range::default())
+                }
+                Code::Other(module, _) => (module, String::new(), Range::default()),
             };
             let mapping = message::Mapping {
                 id,
-                memory_start,
-                memory_limit,
+                memory_start: range.begin,
+                memory_limit: range.end,
+                file_offset: range.offset,
                 filename: self.string(&filename)?,
                 build_id: self.string(&build_id)?,
-                // No other tool can add functions. Files and lines are marked when a frame has them.
+                // Files and lines are marked when a frame has them.
                 has_functions: true,
                 ..message::Mapping::default()
             };

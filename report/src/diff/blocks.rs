@@ -1,0 +1,151 @@
+//! The ticks of functions in blocks of time.
+//!
+//! Neighbouring ticks depend on each other: a function that runs for 50 ticks has 50 samples, and is one observation. What is known of chance is how
+//! much its share varies from one long block of time to the next.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::html::{Counts, Part};
+use crate::profile::{HALTED, HALTED_MODULE, Profile, SortBy, StackFrame};
+
+/// The function that stands for all addresses without a name, which aren't comparable between runs.
+const ADDRESS: &str = "0x...";
+
+/// The largest number of blocks. They should be long in comparison with what runs without a pause, and enough to tell how they vary.
+pub const BLOCKS: usize = 16;
+
+/// A function: its name, its module, whether it is a kernel function.
+pub type Key = (String, String, bool);
+
+/// Ticks in each block.
+pub type Blocks = [u64; BLOCKS];
+
+/// The ticks of a function in one recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// All of them.
+    pub ticks: u64,
+    /// Those whose block is known.
+    pub blocks: Blocks,
+}
+
+impl Found {
+    fn add(&mut self, ticks: u64, parts: &[Part]) {
+        self.ticks = self.ticks.saturating_add(ticks);
+        for part in parts {
+            let block = &mut self.blocks[part.block];
+            *block = block.saturating_add(part.ticks);
+        }
+    }
+}
+
+/// The ticks of all functions in one recording.
+#[derive(Clone, Debug, Default)]
+pub struct Ticks {
+    /// The number of blocks of its time; 0 if the times of ticks aren't known.
+    pub blocks: usize,
+    /// All ticks.
+    pub all: Found,
+    /// Those of each function.
+    pub functions: HashMap<Key, Found>,
+}
+
+impl Ticks {
+    /// The ticks of the functions of `profile`, by self or total samples, in the times of `counts`.
+    pub fn of(profile: &Profile, counts: Option<&Counts>, sort: SortBy) -> Self {
+        let divided = counts.map(|counts| counts.divided(BLOCKS));
+        let divided = divided.unwrap_or_default();
+        let mut all = Found::default();
+        all.add(profile.samples(), &divided.all);
+        let mut functions = Functions::default();
+        for recording in profile.recordings() {
+            // Only the first recording is the one of `counts`.
+            let is_counted = std::ptr::eq(recording, profile);
+            let of_first = |parts| if is_counted { parts } else { [].as_slice() };
+            if recording.idle > 0 {
+                let halted = (HALTED.to_owned(), HALTED_MODULE.to_owned(), true);
+                let number = functions.number(halted);
+                let parts = of_first(&divided.idle);
+                functions.found[number].1.add(recording.idle, parts);
+            }
+            for (number, ((pid, stack), count)) in (0..).zip(&recording.stacks) {
+                let parts = of_first(divided.of(number));
+                let frames = recording.frames(*pid, stack);
+                let frames = match sort {
+                    SortBy::Own => frames.get(..1).unwrap_or_default(),
+                    SortBy::Total => &frames,
+                };
+                functions.add(frames, *count, parts);
+            }
+        }
+        Self {
+            blocks: divided.blocks,
+            all,
+            functions: functions.found.into_iter().collect(),
+        }
+    }
+}
+
+/// The functions by numbers, since most frames have a known one.
+#[derive(Debug, Default)]
+struct Functions {
+    found: Vec<(Key, Found)>,
+    numbers: HashMap<Key, usize>,
+    /// By what symbols call them.
+    known: HashMap<(Arc<str>, Arc<str>, bool), usize>,
+    on_stack: HashSet<usize>,
+}
+
+impl Functions {
+    fn number(&mut self, key: Key) -> usize {
+        let next = self.found.len();
+        let number = *self.numbers.entry(key.clone()).or_insert(next);
+        if number == next {
+            self.found.push((key, Found::default()));
+        }
+        number
+    }
+
+    /// Adds the ticks of a stack with these frames. A function that is on it twice has them once.
+    fn add(&mut self, frames: &[StackFrame], count: u64, parts: &[Part]) {
+        self.on_stack.clear();
+        for frame in frames {
+            let names = &frame.frame;
+            let name = (
+                Arc::clone(&names.function),
+                Arc::clone(&names.module),
+                frame.is_kernel,
+            );
+            let number = match self.known.get(&name) {
+                Some(number) => *number,
+                None => {
+                    let number = self.number(key(frame));
+                    self.known.insert(name, number);
+                    number
+                }
+            };
+            if self.on_stack.insert(number) {
+                self.found[number].1.add(count, parts);
+            }
+        }
+    }
+}
+
+/// The name of a function in comparisons.
+pub fn comparable_name(name: &str) -> &str {
+    if name.starts_with("0x") {
+        ADDRESS
+    } else {
+        name
+    }
+}
+
+fn key(frame: &StackFrame) -> Key {
+    let name = comparable_name(&frame.frame.function).to_owned();
+    (
+        name,
+        frame.frame.module.as_ref().to_owned(),
+        frame.is_kernel,
+    )
+}

@@ -1,0 +1,279 @@
+use super::*;
+
+#[test]
+fn finds_the_function_around_an_address() {
+    let symbols = Symbols::parse("2000 t second\nnonsense\n1000 T first\n3000 t last [module]\n");
+    assert_eq!(symbols.len(), 3);
+    assert_eq!(symbols.find(0xfff), None);
+    assert_eq!(symbols.find(0x1fff), Some("first"));
+    assert_eq!(symbols.find(0x2000), Some("second"));
+    assert_eq!(symbols.find(0x3000 + LAST - 1), Some("last"));
+    assert_eq!(symbols.find(0x3000 + LAST), None);
+    assert_eq!(symbols.address_of("second"), Some(0x2000));
+    assert_eq!(symbols.address_of("last"), None);
+}
+
+#[test]
+fn code_without_a_symbol_of_its_own_has_no_name() {
+    let symbols = Symbols::parse(
+        "1000 t weave\n1028 ? [end]\n1050 t turn\n1060 ? [end]\n\n\
+         3000 t a\t[m]\n3010 ? [end]\t[m]\n3020 t b\t[m]\n3030 ? [end]\t[m]\n\n",
+    );
+    assert_eq!(symbols.len(), 4);
+    let named = [0x1000, 0x1027, 0x1050, 0x105f, 0x300f, 0x302f];
+    let names = named.map(|address| symbols.find(address));
+    let expected = ["weave", "weave", "turn", "turn", "a", "b"];
+    assert_eq!(names, expected.map(Some));
+    for gap in [
+        0x1028, 0x104f, 0x1060, 0x1_0fff, 0x3010, 0x301f, 0x3030, 0x1_2fff,
+    ] {
+        assert_eq!(symbols.locate(gap), None, "{gap:#x}");
+    }
+    let wanted = symbols.wanted(|_| true);
+    let expected = [
+        (0x1000, 0x1028),
+        (0x1050, 0x1060),
+        (0x3000, 0x3010),
+        (0x3020, 0x3030),
+    ];
+    assert_eq!(wanted, expected);
+    // An end replaces a begin, as any later symbol does.
+    let mut symbols = Symbols::parse("1000 t old\n1020 t old2\n1040 ? [end]\n");
+    symbols.add("1000 ? [end]\n1010 t new\n1040 ? [end]\n");
+    assert_eq!(
+        [symbols.find(0x1000), symbols.find(0x1020)],
+        [None, Some("new")]
+    );
+}
+
+#[test]
+fn functions_know_their_module() {
+    let symbols = Symbols::parse("1000 T a\n900000 t b\t[net]\n");
+    let found = symbols.locate(0x90_0010).unwrap();
+    assert_eq!((found.name, &**found.module), ("b", "[net]"));
+    assert_eq!(found.offset, 16);
+    assert_eq!(&**symbols.locate(0x1001).unwrap().module, KERNEL);
+    // The kernel doesn't extend to its modules.
+    assert_eq!(symbols.locate(0x80_0000), None);
+}
+
+#[test]
+fn later_symbols_replace_earlier_ones() {
+    let mut symbols =
+        Symbols::parse("1000 T kernel\n2000 t old1\t[a]\n2800 t old2\t[a]\n5000 t far\t[b]\n");
+    symbols.add("2100 t new1\t[c]\n2900 t new2\t[c]\n1000 T kernel\n");
+    let name = |address| symbols.find(address).unwrap();
+    assert_eq!(name(0x2050), "old1");
+    assert_eq!(name(0x2850), "new1");
+    assert_eq!(name(0x2950), "new2");
+    assert_eq!(name(0x5000), "far");
+    assert_eq!(symbols.len(), 5);
+    symbols.add("");
+    assert_eq!(symbols.len(), 5);
+}
+
+#[test]
+fn a_samples_time_tells_which_module_was_there() {
+    let a = "since 100 0\n1000 t a1\t[a]\n1800 t a2\t[a]\n2000 ? [end]\t[a]\n\n";
+    let b = "since 300 250\n1000 t b1\t[b]\n1900 ? [end]\t[b]\n\n";
+    let mut symbols = Symbols::parse("500 T kernel\n540 ? [end]\n");
+    symbols.add(a);
+    // While one module is known, it has all of the samples: its first ones come before its symbols.
+    assert_eq!(symbols.epoch(50), symbols.epoch(500));
+    symbols.add(&format!("since 200 180\ngone 1000 2000\n{b}"));
+    let at = |symbols: &Symbols, address, time| {
+        let found = symbols.locate_then(address, symbols.epoch(time));
+        found.map(|found| format!("{}+{:x} {}", found.name, found.offset, found.module))
+    };
+    let name = |address, time| at(&symbols, address, time);
+    for time in [0, 99, 180] {
+        assert_eq!(name(0x1004, time).as_deref(), Some("a1+4 [a]"), "{time}");
+        assert_eq!(name(0x1fff, time).as_deref(), Some("a2+7ff [a]"), "{time}");
+    }
+    // It was unloaded in between.
+    assert_eq!([name(0x1004, 181), name(0x1004, 199)], [None, None]);
+    for time in [200, 299, 300, u64::MAX] {
+        assert_eq!(name(0x1004, time).as_deref(), Some("b1+4 [b]"), "{time}");
+        assert_eq!(name(0x1fff, time), None, "{time}");
+        assert_eq!(name(0x504, time).as_deref(), Some("kernel+4 [kernel]"));
+    }
+    assert_eq!(symbols.find(0x1004), Some("b1"));
+    let ever = |address| {
+        symbols
+            .locate_then(address, Epoch::ANY)
+            .map(|found| found.name)
+    };
+    assert_eq!([ever(0x1004), ever(0x504)], [None, Some("kernel")]);
+    // The same functions again change nothing, and another module at once replaces them.
+    symbols.add(&b.replace("300 250", "400 390"));
+    symbols.add("since 600 500\n1000 t c\t[c]\n1900 ? [end]\t[c]\n\n");
+    let name = |time| at(&symbols, 0x1004, time);
+    assert_eq!(name(395).as_deref(), Some("b1+4 [b]"));
+    assert_eq!(
+        [
+            name(500).as_deref(),
+            name(501).as_deref(),
+            name(599).as_deref()
+        ],
+        [Some("b1+4 [b]"), None, None]
+    );
+    assert_eq!(name(600).as_deref(), Some("c+4 [c]"));
+    assert_eq!(name(100).as_deref(), Some("a1+4 [a]"));
+    // What has gone for good has its name until then.
+    symbols.add("since 800 700\ngone 1000 1900\n");
+    let name = |time| at(&symbols, 0x1004, time);
+    assert_eq!(
+        [
+            name(700).as_deref(),
+            name(800).as_deref(),
+            name(900).as_deref()
+        ],
+        [Some("c+4 [c]"), None, None]
+    );
+    assert_eq!(symbols.find(0x1004), None);
+    assert_eq!(symbols.find(0x504), Some("kernel"));
+}
+
+#[test]
+fn a_guest_that_loads_modules_for_ever_fills_no_memory() {
+    let mut symbols = Symbols::default();
+    let (mut now, mut last) = (0, String::new());
+    for number in 0..5000 {
+        now += 10;
+        last = format!("m{number}");
+        symbols.add(&format!(
+            "since {now} {now}\n1000 t {last}\t[m]\n1010 ? [end]\t[m]\n\n"
+        ));
+    }
+    let name = |time| {
+        symbols
+            .locate_then(0x1004, symbols.epoch(time))
+            .map(|found| found.name)
+    };
+    assert_eq!(name(now), Some(&*last));
+    assert_eq!(name(15), Some("m0"));
+    // Beyond the limit, names are missing, and not wrong.
+    assert_eq!(name(now - 5), None);
+}
+
+#[test]
+fn lines_of_times_are_none_of_an_earlier_readers() {
+    for line in ["since 200 100", "gone 1000 2000"] {
+        assert_eq!(KernelSymbol::parse(line.as_bytes()), None, "{line}");
+    }
+    for wrong in [
+        "since 1",
+        "since x 2",
+        "gone 2000 1000",
+        "gone 1000",
+        "gone 1000 y",
+    ] {
+        let mut symbols = Symbols::parse("1000 t a\n");
+        symbols.add(&format!("{wrong}\n"));
+        assert_eq!(symbols.find(0x1004), Some("a"), "{wrong}");
+    }
+}
+
+#[test]
+fn the_gap_between_two_parts_of_a_module_is_not_its() {
+    // b was loaded between the two parts of a, which was there first, and stays.
+    let between = "3000 t b1\t[b]\n3800 t b2\t[b]\n\n";
+    let around = "1000 t a1\t[a]\n1800 t a2\t[a]\n\n5000 t init_a\t[a]\n\n";
+    for texts in [[between, around], [around, between]] {
+        let mut symbols = Symbols::default();
+        for text in texts {
+            symbols.add(text);
+        }
+        assert_eq!(symbols.len(), 5, "{texts:?}");
+        assert_eq!(symbols.find(0x3004), Some("b1"));
+        assert_eq!(symbols.find(0x3ffc), Some("b2"));
+    }
+    // The last function of a doesn't extend over the gap to the other part.
+    let mut symbols = Symbols::parse("1000 t a\t[a]\n\n90000 t init_a\t[a]\n\n");
+    assert_eq!(symbols.find(0x1000 + LAST), None);
+    // The first part was loaded again at a lower address, and replaces what was there.
+    symbols.add("90000 t c\t[c]\n\n800 t a\t[a]\n1800 t a2\t[a]\n");
+    let name = |address| symbols.find(address);
+    assert_eq!(
+        [name(0x900), name(0x1004), name(0x1900), name(0x9_0004)],
+        [Some("a"), Some("a"), Some("a2"), Some("c")]
+    );
+}
+
+/// As one list of all functions would be, whatever is added in which order.
+#[test]
+fn parts_are_as_one_list() {
+    // Knuth's MMIX generator.
+    let mut random = 7_u64;
+    let mut below = |end: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % end
+    };
+    for _ in 0..300 {
+        let mut symbols = Symbols::default();
+        let mut list: Vec<Placed> = Vec::new();
+        for text in 0..5 {
+            let mut lines = String::new();
+            let mut taken = Vec::new();
+            for number in 0..below(12) {
+                let address = 0x1000 + 0x1800 * below(64);
+                // In which order two are at one address isn't said.
+                if taken.contains(&address) {
+                    continue;
+                }
+                taken.push(address);
+                let module = ["", "\t[a]", "\t[b]"][usize::try_from(below(3)).unwrap()];
+                let end = ["", "\n"][usize::from(below(4) == 0)];
+                lines += &format!("{address:x} t f{text}_{number}{module}\n{end}");
+            }
+            symbols.add(&lines);
+            let added = placed(&lines, &mut HashMap::new());
+            let runs = runs(&added);
+            list.retain(|(begin, _)| !runs.iter().any(|run| run.contains(begin)));
+            list.extend(added);
+            list.sort_by_key(|(begin, _)| *begin);
+        }
+        assert_eq!(symbols.len(), list.len());
+        for address in (0..0x80_000).step_by(0x800) {
+            let after = list.partition_point(|(begin, _)| *begin <= address);
+            let expected = after.checked_sub(1).and_then(|index| {
+                let (begin, function) = &list[index];
+                let next = list.get(after);
+                let is_followed = !function.is_last
+                    && next.is_some_and(|(_, next)| next.module == function.module);
+                (is_followed || address - begin < LAST).then_some(&*function.name)
+            });
+            assert_eq!(symbols.find(address), expected, "{address:#x} {list:?}");
+        }
+    }
+}
+
+#[test]
+fn kernels_share_what_they_have_in_common() {
+    let text = |kernel: u64, module: u64| {
+        let kernel: String = (0..100)
+            .map(|number| format!("{:x} T kernel{number}\n", kernel + 16 * number))
+            .collect();
+        let module: String = (0..100)
+            .map(|number| format!("{:x} t module{number}\t[m]\n", module + 16 * number))
+            .collect();
+        format!("{kernel}\n{module}")
+    };
+    let one = Symbols::parse(&text(0xffff_ffff_8100_0000, 0xffff_ffff_c010_0000));
+    let mut other = Symbols::parse(&text(0xffff_ffff_9a00_0000, 0xffff_ffff_c0a0_0000));
+    assert_eq!(other.find(0xffff_ffff_9a00_0018), Some("kernel1"));
+    assert_eq!(other.find(0xffff_ffff_c0a0_0018), Some("module1"));
+    let are_shared = |other: &Symbols| -> Vec<bool> {
+        let parts = one.parts.iter().zip(&other.parts);
+        parts
+            .map(|(one, other)| Arc::ptr_eq(&one.functions, &other.functions))
+            .collect()
+    };
+    assert_eq!(are_shared(&other), [true, true]);
+    // What is loaded later changes nothing but what it replaces.
+    other.add("ffffffffc0a00000 t new\t[n]\nffffffffc0a00020 t new2\t[n]\n");
+    assert_eq!(are_shared(&other), [true, false]);
+    assert_eq!(other.find(0xffff_ffff_c0a0_0018), Some("new"));
+}

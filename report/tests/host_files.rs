@@ -1,0 +1,282 @@
+//! Tests of which files of `--sysroot` are used: those that are proven to be the guest's, and the debug files that these name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shared::compiled::Guest;
+use kvmprof_recording::elf;
+use kvmprof_recording::file::{BinaryInfo, Recording, Unobserved};
+use kvmprof_report::profile::{Profile, Selection, folded};
+use kvmprof_report::room::Room;
+use kvmprof_report::symbolize::{Asked, Resolver, Sources};
+
+const NO_ID: &str = "-Wl,--build-id=none";
+
+/// Runs `program` in `folder`.
+fn run(folder: &Path, program: &str, arguments: &[&str]) {
+    let status = Command::new(program)
+        .current_dir(folder)
+        .args(arguments)
+        .status();
+    assert!(status.unwrap().success(), "{program} {arguments:?}");
+}
+
+/// The recording of one sample in the inlined function, with `info` of the program.
+fn recording(guest: &Guest, info: &BinaryInfo) -> PathBuf {
+    let user = [
+        guest.mapped(guest.address("outer") + 8),
+        guest.mapped(guest.address("main")),
+    ];
+    let functions: Vec<_> = (guest.program.functions.iter())
+        .filter(|function| ["outer", "main"].contains(&function.name.as_str()))
+        .cloned()
+        .collect();
+    let blocks = [
+        guest.mappings(Some(1)).to_block().unwrap(),
+        info.to_block(&functions).unwrap(),
+    ];
+    guest.recording(&[(&[], &user)], &blocks)
+}
+
+fn profile(path: &Path, root: PathBuf) -> Profile {
+    let recording = Recording::open(path).unwrap();
+    let sources = Sources {
+        vmlinux: None,
+        sysroot: Some(root),
+    };
+    let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
+    Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap()
+}
+
+/// The sample's stack with the files of the sysroot, and the warnings.
+fn stack(guest: &Guest, path: &Path) -> (String, Vec<String>) {
+    let profile = profile(path, guest.root());
+    let stacks = folded(&profile, &Room::new(u64::MAX)).unwrap();
+    assert_eq!(stacks.len(), 1);
+    (stacks[0].clone(), profile.resolver.take_notes())
+}
+
+const RECORDED: &str = "pid-77;main;outer 1";
+const WITH_INLINED: &str = "pid-77;main;outer;inner_[i] 1";
+
+#[test]
+fn a_file_without_a_build_id_is_used_if_its_code_is_the_recorded_one() {
+    let guest = Guest::built(&[NO_ID]);
+    let info = guest.info("");
+    let path = recording(&guest, &info);
+    assert_eq!(stack(&guest, &path), (WITH_INLINED.to_owned(), vec![]));
+    // What removes symbols leaves the code as it is.
+    let whole = fs::read(guest.program_file()).unwrap();
+    run(&guest.root(), "strip", &["-g", "usr/bin/work"]);
+    assert_eq!(stack(&guest, &path), (RECORDED.to_owned(), vec![]));
+    // Earlier recordings have no checksum.
+    fs::write(guest.program_file(), whole).unwrap();
+    let earlier = BinaryInfo {
+        code_crc32: None,
+        ..info
+    };
+    let earlier = recording(&guest, &earlier);
+    let (found, notes) = stack(&guest, &earlier);
+    assert_eq!((found.as_str(), notes.len()), (RECORDED, 1));
+    assert!(notes[0].contains("usr/bin/work is not used: nothing in the recording tells"));
+    // Another build at the same path.
+    let path = recording(&guest, &guest.info(""));
+    let other = Guest::built(&[NO_ID, "-O0"]);
+    fs::copy(other.program_file(), guest.program_file()).unwrap();
+    let (found, notes) = stack(&guest, &path);
+    assert_eq!((found.as_str(), notes.len()), (RECORDED, 1));
+    assert!(
+        notes[0].ends_with("not used: its code is not the recorded file's"),
+        "{notes:?}"
+    );
+    let profile = profile(&path, guest.root());
+    let asked = Asked {
+        pid: 77,
+        mappings: profile.stacks.keys().next().unwrap().1.mappings,
+        address: guest.mapped(guest.address("outer")),
+        is_kernel: false,
+    };
+    assert_eq!(profile.resolver.code(asked, 9), None);
+}
+
+#[test]
+fn the_debug_file_that_a_program_names_is_used_if_its_checksum_is_right() {
+    let guest = Guest::built(&[NO_ID]);
+    let bin = guest.root().join("usr/bin");
+    run(&bin, "objcopy", &["--only-keep-debug", "work", "work.dbg"]);
+    run(&bin, "strip", &["-g", "work"]);
+    run(&bin, "objcopy", &["--add-gnu-debuglink=work.dbg", "work"]);
+    let path = recording(&guest, &guest.info(""));
+    let debug = fs::read(bin.join("work.dbg")).unwrap();
+    fs::remove_file(bin.join("work.dbg")).unwrap();
+    assert_eq!(stack(&guest, &path), (RECORDED.to_owned(), vec![]));
+    for place in ["usr/bin", "usr/bin/.debug", "usr/lib/debug/usr/bin"] {
+        let folder = guest.root().join(place);
+        fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("work.dbg");
+        fs::write(&file, &debug).unwrap();
+        assert_eq!(
+            stack(&guest, &path),
+            (WITH_INLINED.to_owned(), vec![]),
+            "{place}"
+        );
+        fs::write(&file, [&debug[..], b"\0"].concat()).unwrap();
+        let (found, notes) = stack(&guest, &path);
+        assert_eq!((found.as_str(), notes.len()), (RECORDED, 1), "{place}");
+        assert!(notes[0].contains("is not the debug file that"), "{notes:?}");
+        fs::remove_file(file).unwrap();
+    }
+    // One by the program's path alone proves nothing.
+    let beside = guest.root().join("usr/lib/debug/usr/bin/work.debug");
+    fs::write(beside, &debug).unwrap();
+    assert_eq!(stack(&guest, &path), (RECORDED.to_owned(), vec![]));
+}
+
+const POINTS: &str = "\
+namespace geo {
+struct Point { double x, y; double norm() const { return __builtin_sqrt(x * x + y * y); } };
+static inline __attribute__((always_inline)) double sum_norms(const Point *points, int count) {
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += points[i].norm();
+    return sum;
+}
+}
+extern \"C\" __attribute__((noinline)) double outer_total(const geo::Point *points, int count) {
+    return geo::sum_norms(points, count);
+}
+int main(int count, char **) {
+    geo::Point points[9] = {};
+    return outer_total(points, count) > 1;
+}
+";
+
+/// A guest whose program has its debug information in `/src/points.dwo`, by its own words.
+fn split(version: &str) -> Guest {
+    let guest = Guest::built(&[]);
+    let source = guest.root().join("src");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("points.cc"), POINTS).unwrap();
+    let map = format!("-ffile-prefix-map={}=", guest.root().display());
+    let options = ["-O2", "-ffast-math", "-gsplit-dwarf", version, &map];
+    run(
+        &source,
+        "g++",
+        &[&options[..], &["-c", "points.cc"]].concat(),
+    );
+    run(
+        &source,
+        "g++",
+        &[
+            "-Wl,--build-id=0x0badc0de",
+            "-o",
+            "../usr/bin/work",
+            "points.o",
+        ],
+    );
+    let program = elf::parse(&fs::read(guest.program_file()).unwrap()).unwrap();
+    Guest { program, ..guest }
+}
+
+/// The functions of each of `outer_total`'s instructions, outermost first, and the warnings.
+fn frames(guest: &Guest) -> (Vec<String>, Vec<String>) {
+    let blocks = [
+        guest.mappings(Some(1)).to_block().unwrap(),
+        (guest.info("0badc0de"))
+            .to_block(&guest.program.functions)
+            .unwrap(),
+    ];
+    let mut functions = guest.program.functions.iter();
+    let function = functions.find(|function| function.name == "outer_total");
+    let function = function.unwrap();
+    let pc = guest.mapped(function.address);
+    let path = guest.recording(&[(&[], &[pc])], &blocks);
+    let profile = profile(&path, guest.root());
+    let mappings = profile.stacks.keys().next().unwrap().1.mappings;
+    let stacks = (0..function.length).map(|distance| {
+        let resolved = profile.resolver.resolve(Asked {
+            pid: 77,
+            mappings,
+            address: pc + distance,
+            is_kernel: false,
+        });
+        let names: Vec<&str> = (resolved.frames.iter().rev())
+            .map(|frame| frame.function.as_ref())
+            .collect();
+        names.join(";")
+    });
+    let mut stacks: Vec<String> = stacks.collect();
+    stacks.sort();
+    stacks.dedup();
+    (stacks, profile.resolver.take_notes())
+}
+
+const INLINED: &str = "outer_total;geo::sum_norms(geo::Point const*, int);geo::Point::norm() const";
+
+fn assert_inlined(guest: &Guest) {
+    let (stacks, notes) = frames(guest);
+    assert!(stacks.iter().any(|stack| stack == INLINED), "{stacks:?}");
+    assert_eq!(notes, [""; 0]);
+}
+
+/// Nothing inlined, and one warning.
+fn assert_without(guest: &Guest) {
+    let (stacks, notes) = frames(guest);
+    assert_eq!(stacks, ["outer_total"]);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("usr/bin/work: its debug information points.dwo is missing"),
+        "{notes:?}"
+    );
+}
+
+/// Builds the unit in `/src` again, by another command: its id differs.
+fn rebuild_unit(guest: &Guest, version: &str) {
+    let options = ["-O1", "-gsplit-dwarf", version, "-c", "points.cc"];
+    run(&guest.root().join("src"), "g++", &options);
+}
+
+#[test]
+fn split_debug_information_is_read_from_files() {
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let guest = split(version);
+        let unit = guest.root().join("src/points.dwo");
+        assert_inlined(&guest);
+        // Beside the program.
+        let beside = guest.root().join("usr/bin/points.dwo");
+        fs::rename(&unit, &beside).unwrap();
+        assert_inlined(&guest);
+        fs::remove_file(&beside).unwrap();
+        assert_without(&guest);
+        rebuild_unit(&guest, version);
+        assert_without(&guest);
+    }
+}
+
+/// GNU's dwp makes packages of version 4.
+#[test]
+fn split_debug_information_is_read_from_packages() {
+    let guest = split("-gdwarf-4");
+    let bin = guest.root().join("usr/bin");
+    let unit = guest.root().join("src/points.dwo");
+    let pack = || {
+        run(&bin, "dwp", &["../../src/points.dwo", "-o", "work.dwp"]);
+        fs::remove_file(&unit).unwrap();
+    };
+    pack();
+    assert_inlined(&guest);
+    let package = fs::read(bin.join("work.dwp")).unwrap();
+    // A package of another build.
+    rebuild_unit(&guest, "-gdwarf-4");
+    pack();
+    assert_without(&guest);
+    // Damage is survived.
+    for (begin, step) in [(0, 1), (64, 7), (64, 61), (package.len() / 2, 199)] {
+        let mut damaged = package.clone();
+        for index in (begin..damaged.len()).step_by(step) {
+            damaged[index] ^= 0x55;
+        }
+        fs::write(bin.join("work.dwp"), damaged).unwrap();
+        assert!(!frames(&guest).0.is_empty());
+    }
+}
