@@ -229,7 +229,9 @@ impl Search<'_> {
         if end.saturating_sub(places.start) > MAX_SEARCHED {
             return true;
         }
-        for place in (places.start..end).step_by(8) {
+        // The words of a stack are aligned.
+        let start = places.start.saturating_add(7) & !7;
+        for place in (start..end).step_by(8) {
             if !self.may_read(1) {
                 return true;
             }

@@ -10,18 +10,19 @@ use std::sync::Arc;
 
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde,
-    CommonInformationEntry, EhFrame, EhFrameHdr, EhFrameOffset, EndianSlice, LittleEndian, Pointer,
-    UnwindSection,
+    CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection,
 };
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
-use object::{Object, ObjectSection};
+use kvmprof_recording::elf;
+use object::elf::{FileHeader64, PF_X, PT_LOAD, ProgramHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::row_rules::{Context, Evaluator, Found, KnownRows};
 use super::user_registers::FrameRegisters;
 
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Common<'a> = CommonInformationEntry<Bytes<'a>>;
-type Elf<'a> = ElfFile64<'a, object::LittleEndian>;
+type Header = FileHeader64<object::LittleEndian>;
+type Program = ProgramHeader64<object::LittleEndian>;
 
 /// Maximum length of a section, in bytes.
 const MAX_SECTION: usize = 64 << 20;
@@ -35,6 +36,7 @@ const MAX_SEGMENTS: usize = 64;
 const MAX_HEADERS: usize = 256;
 /// Maximum distance of a return address from a program's first instruction.
 const START: u64 = 64;
+
 /// The unwind information of one file, by its own virtual addresses.
 #[derive(Clone, Debug)]
 pub struct UnwindTable {
@@ -60,16 +62,23 @@ struct Load {
     is_executable: bool,
 }
 
-fn loads(elf: &Elf<'_>) -> impl Iterator<Item = Load> {
+/// A file's header and program headers. It needn't have sections.
+fn headers(file: &[u8]) -> Option<(&Header, &[Program])> {
+    let header = Header::parse(file).ok()?;
+    let programs = header.program_headers(header.endian().ok()?, file).ok()?;
+    Some((header, programs))
+}
+
+fn loads(programs: &[Program]) -> impl Iterator<Item = Load> {
     let endian = object::LittleEndian;
-    (elf.elf_program_headers().iter())
-        .filter(move |header| header.p_type(endian) == object::elf::PT_LOAD)
+    (programs.iter().take(MAX_HEADERS))
+        .filter(move |header| header.p_type(endian) == PT_LOAD)
         .take(MAX_SEGMENTS)
         .map(move |header| Load {
             offset: header.p_offset(endian),
             address: header.p_vaddr(endian),
             length: header.p_filesz(endian),
-            is_executable: header.p_flags(endian).contains(object::elf::PF_X),
+            is_executable: header.p_flags(endian).contains(PF_X),
         })
 }
 
@@ -82,58 +91,22 @@ struct Function {
     entry: Option<u32>,
 }
 
-/// The headers of a file that the kernel loads, too: a file needn't have sections.
-fn eh_frame_by_headers<'a>(elf: &Elf<'a>) -> Option<(&'a [u8], u64)> {
-    let endian = object::LittleEndian;
-    let headers = elf.elf_program_headers().iter().take(MAX_HEADERS);
-    let found = headers
-        .filter(|header| header.p_type(endian) == object::elf::PT_GNU_EH_FRAME)
-        .find_map(|header| {
-            Some((
-                header.p_vaddr(endian),
-                header.data(endian, elf.data()).ok()?,
-            ))
-        });
-    let (index_address, index) = found?;
-    let bases = BaseAddresses::default().set_eh_frame_hdr(index_address);
-    let parsed = EhFrameHdr::new(index, LittleEndian).parse(&bases, 8).ok()?;
-    let Pointer::Direct(address) = parsed.eh_frame_ptr() else {
-        return None;
-    };
-    // The end isn't known. Entries end with one of length 0, and behind other ones there is no valid one.
-    let data = loaded_from(elf, address)?;
-    Some((data, address))
-}
-
-/// The bytes of the segment at `address`, from there on.
-fn loaded_from<'a>(elf: &Elf<'a>, address: u64) -> Option<&'a [u8]> {
-    let endian = object::LittleEndian;
-    (elf.elf_program_headers().iter().take(MAX_HEADERS))
-        .filter(|header| header.p_type(endian) == object::elf::PT_LOAD)
-        .find_map(|header| {
-            let offset = address.checked_sub(header.p_vaddr(endian))?;
-            let data = header.data(endian, elf.data()).ok()?;
-            data.get(usize::try_from(offset).ok()?..)
-        })
-        .filter(|data| !data.is_empty())
-}
-
 impl UnwindTable {
     /// Reads the ELF file with contents `file`. `None` if it has no usable unwind information.
     pub fn from_elf(file: &[u8]) -> Option<Self> {
-        let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
-        Self::of_file(&elf)
+        let (header, programs) = headers(file)?;
+        Self::of_file(file, header, programs)
     }
 
     /// Reads the ELF file with contents `file`, which runs at its own addresses. Also returns the places of its
     /// executable segments. `None` if it has no usable unwind information.
     pub fn from_image(file: &[u8]) -> Option<(Self, Vec<Mapped>)> {
-        let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
+        let (header, programs) = headers(file)?;
         // A kernel in the upper half of all addresses has its first instructions in the lower half.
-        let largest = loads(&elf).max_by_key(|load| load.length)?;
+        let largest = loads(programs).max_by_key(|load| load.length)?;
         let near = |load: &Load| load.address >> 32 == largest.address >> 32;
-        let table = Self::of_file(&elf)?;
-        let code = loads(&elf).filter(|load| near(load) && load.is_executable);
+        let table = Self::of_file(file, header, programs)?;
+        let code = loads(programs).filter(|load| near(load) && load.is_executable);
         let code = code.map(|load| {
             let end = load.address.saturating_add(load.length);
             (load.address, end, load.offset)
@@ -141,17 +114,13 @@ impl UnwindTable {
         Some((table, code.collect()))
     }
 
-    fn of_file(elf: &Elf<'_>) -> Option<Self> {
-        let section = elf
-            .section_by_name(".eh_frame")
-            .and_then(|section| Some((section.data().ok()?, section.address())))
-            .filter(|(data, _)| !data.is_empty());
-        let (data, address) = section.or_else(|| eh_frame_by_headers(elf))?;
-        let segments = loads(elf)
+    fn of_file(file: &[u8], header: &Header, programs: &[Program]) -> Option<Self> {
+        let (address, data) = elf::eh_frame(file)?;
+        let segments = loads(programs)
             .filter(|load| load.is_executable)
             .map(|load| (load.offset, load.address, load.length))
             .collect();
-        let entry = elf.elf_header().e_entry(object::LittleEndian);
+        let entry = header.e_entry(object::LittleEndian);
         Self::new(data, address, entry, segments)
     }
 

@@ -46,12 +46,16 @@ fn is_known(functions: &[BinaryFunction], address: u64) -> bool {
 
 /// The section, and the base addresses of pointers in it.
 fn section<'a, H: Header>(elf: &Elf<'a, H>) -> Option<(EhFrame<Slice<'a>>, BaseAddresses)> {
-    let (address, bytes) = elf
-        .section(".eh_frame")
-        .filter(|(_, bytes)| !bytes.is_empty())
-        .or_else(|| by_header(elf))?;
+    let (address, bytes) = eh_frame(elf)?;
     let bases = BaseAddresses::default().set_eh_frame(address);
     Some((EhFrame::new(bytes, LittleEndian), bases))
+}
+
+/// The address and contents of `.eh_frame`. Other data may follow if it was found by `.eh_frame_hdr`.
+pub fn eh_frame<'a, H: Header>(elf: &Elf<'a, H>) -> Option<(u64, &'a [u8])> {
+    elf.section(".eh_frame")
+        .filter(|(_, bytes)| !bytes.is_empty())
+        .or_else(|| by_header(elf))
 }
 
 /// The section where `.eh_frame_hdr` says that it is.

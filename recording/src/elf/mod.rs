@@ -52,6 +52,12 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedBinary, BinaryError> {
     }
 }
 
+/// The virtual address and contents of the `.eh_frame` in the 64-bit file whose contents are `bytes`, which should be aligned
+/// to 8. A file without section headers is searched by its `PT_GNU_EH_FRAME`; then other data may follow. `None` if there is none.
+pub fn eh_frame(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    frames::eh_frame(&Elf::<FileHeader64<Endianness>>::parse(bytes).ok()?)
+}
+
 fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {
     let segments = elf.executable_segments();
     let mut collected = Collected::default();
