@@ -155,8 +155,9 @@ fn warnings(profile: &Profile, is_comparison: bool) -> String {
     } else {
         format!("<p>{account}</p>\n")
     };
+    // The text has names of files and processes.
     let mut warn = |text: &str| {
-        let _ = writeln!(out, "<p class=warning>{text}</p>");
+        let _ = writeln!(out, "<p class=warning>{}</p>", escape(text));
     };
     if is_comparison {
         for (side, one) in ["before", "after"].into_iter().zip(profile.recordings()) {
@@ -176,7 +177,7 @@ fn warnings(profile: &Profile, is_comparison: bool) -> String {
         if let Some(restarts) = restarts(recording) {
             let file = match recording.file.as_str() {
                 "" => String::new(),
-                file => format!("{}: ", escape(file)),
+                file => format!("{file}: "),
             };
             warn(&format!("{file}{restarts}."));
         }
@@ -197,7 +198,7 @@ fn warnings(profile: &Profile, is_comparison: bool) -> String {
     } else if profile.samples() < samples.saturating_add(idle) {
         warn(&format!(
             "Only {} is shown, {} ticks.",
-            escape(&profile.selection.to_string()),
+            profile.selection,
             profile.samples()
         ));
     }
@@ -222,5 +223,23 @@ mod tests {
             "{page}"
         );
         assert_eq!(page.matches("<script").count(), 2);
+    }
+    #[test]
+    fn names_of_recordings_are_text_in_warnings() {
+        // A recording without an end has a warning with its name.
+        let named = |file: &str| Profile {
+            file: file.to_owned(),
+            ..Profile::default()
+        };
+        let both = Profile {
+            merged: vec![named("other")],
+            ..named("<img src=x onerror=alert(1)>")
+        };
+        let warnings = warnings(&both, false);
+        assert!(
+            warnings.contains("&#60;img src=x onerror=alert(1)&#62;: The recording was cut off"),
+            "{warnings}"
+        );
+        assert!(!warnings.contains("<img"), "{warnings}");
     }
 }
