@@ -44,7 +44,8 @@ extern "C" fn count(signal: i32) {
     add(if signal == counted() { COUNTED } else { ENDED });
 }
 
-/// The signal that is counted. The one after it tells that there are no more: the kernel delivers it last.
+/// The signal that is counted. The one after it tells that there are no more: the kernel delivers it last, as its handler doesn't interrupt
+/// that of the other one.
 fn counted() -> i32 {
     libc::SIGRTMIN() + 1
 }
@@ -98,9 +99,9 @@ fn the_process() {
         "watchful" => (refusal, libc::SECCOMP_RET_KILL_PROCESS),
         _ => (refusal, refusal),
     };
-    handle(libc::SIGUSR1, try_to_get_out);
-    handle(counted(), count);
-    handle(counted() + 1, count);
+    handle(libc::SIGUSR1, try_to_get_out, &[]);
+    handle(counted(), count, &[counted() + 1]);
+    handle(counted() + 1, count, &[]);
     let (sender, received) = channel();
     thread::spawn(move || {
         // SAFETY: the set is made before it is used.
@@ -137,9 +138,17 @@ fn the_process() {
     }
 }
 
-fn handle(signal: i32, handler: extern "C" fn(i32)) {
-    // SAFETY: the handlers only do what handlers may do.
-    unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+/// Has `handler` handle `signal`, with the signals of `blocked` blocked meanwhile.
+fn handle(signal: i32, handler: extern "C" fn(i32), blocked: &[i32]) {
+    // SAFETY: the structure consists of numbers, and the handlers only do what handlers may do.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        for signal in blocked {
+            libc::sigaddset(&raw mut action.sa_mask, *signal);
+        }
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
 }
 
 fn send(thread: i32, signal: i32) -> i64 {
