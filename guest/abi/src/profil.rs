@@ -345,7 +345,7 @@ mod tests {
         assert!(call(1, 3).is_some());
         assert_eq!((call(0, 0), call(5, 0), call(1, 4)), (None, None, None));
         let mut status = Status::default().encode().to_vec();
-        status[0] = 7;
+        status[0] = 8;
         assert_eq!(Status::decode(&status), None);
     }
 }

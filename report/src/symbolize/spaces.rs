@@ -155,6 +155,12 @@ impl Spaces {
         found.unwrap_or_default()
     }
 
+    /// Whether two samples' `address_space` can be the same: the same page tables, or, as far as is known, both halves of a pair under KPTI.
+    pub fn can_be_same(&self, one: u64, other: u64) -> bool {
+        page_tables(one) == page_tables(other)
+            || !self.is_without_kpti && kernels_half(one) == kernels_half(other)
+    }
+
     /// The mappings of process `pid` in the page tables at `tables`.
     fn in_tables(&self, tables: u64, pid: i32, time: u64) -> Option<MappingSet> {
         let times = self.spaces.get(&tables)?;

@@ -165,7 +165,9 @@ impl Process {
     /// Whether the process has executed another program since it was first seen. Linux then gives it other page tables.
     pub fn has_executed(&self) -> bool {
         let is_linux = self.mappings() != MappingSet::default();
-        is_linux && self.first_space.is_some_and(|first| first != self.space)
+        let spaces = &self.resolver.tables().spaces;
+        let is_other = |first| !spaces.can_be_same(first, self.space);
+        is_linux && self.first_space.is_some_and(is_other)
     }
 
     /// The names of the code at `address`.
