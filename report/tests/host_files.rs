@@ -136,7 +136,7 @@ fn the_debug_file_that_a_program_names_is_used_if_its_checksum_is_right() {
 const POINTS: &str = "\
 namespace geo {
 struct Point { double x, y; double norm() const { return __builtin_sqrt(x * x + y * y); } };
-static inline __attribute__((always_inline)) double sum_norms(const Point *points, int count) {
+inline __attribute__((always_inline)) double sum_norms(const Point *points, int count) {
     double sum = 0;
     for (int i = 0; i < count; i++) sum += points[i].norm();
     return sum;

@@ -104,9 +104,14 @@ impl LoadedFile {
     ) -> Option<(&'a str, u64)> {
         let debug = self.debug.as_ref();
         let named = debug.and_then(|debug| debug.functions.find(address));
-        named
-            .or_else(|| recorded?.functions().find(address))
-            .or_else(|| self.functions.find(address))
+        let recorded = recorded.and_then(|recorded| recorded.functions().find(address));
+        match (named, recorded) {
+            // Of the names of one function the recorder has chosen the best.
+            (Some((_, begin)), Some((name, recorded))) if recorded >= begin && !name.is_empty() => {
+                Some((name, recorded))
+            }
+            (named, recorded) => named.or(recorded).or_else(|| self.functions.find(address)),
+        }
     }
 
     /// The begin and the length in bytes of each function that `is_wanted` by its name.

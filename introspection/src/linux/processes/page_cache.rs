@@ -51,7 +51,7 @@ impl LinuxKnowledge {
     }
 
     /// Compares `bytes`, which should be those of `wanted` from byte `begin` on, with the pages of it that are in guest memory. The
-    /// number of these pages; `None` if one of them differs, or the inode now belongs to another file.
+    /// number of these pages that aren't all zeros, which prove nothing; `None` if one of them differs, or the inode now belongs to another file.
     pub fn compare_file<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -70,7 +70,7 @@ impl LinuxKnowledge {
                     if page.get(from..from + part.len())? != part {
                         return None;
                     }
-                    equal += 1;
+                    equal += u64::from(part.iter().any(|byte| *byte != 0));
                 }
                 at = at.checked_add(part.len() as u64)?;
                 left = rest;

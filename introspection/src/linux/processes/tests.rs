@@ -405,6 +405,13 @@ fn reads_files_out_of_the_page_cache() {
     assert_eq!(compare(u64::MAX, &[9; 4096]), None);
     bytes[5000] ^= 1;
     assert_eq!(compare(0, &bytes), None);
+    let zeros = room.pages(&[0]);
+    let empty = room.inode(9, PAGE, zeros);
+    let file = self::identity(&guest, empty);
+    assert_eq!(
+        linux.compare_file(&guest.memory, &file, 0, &[0; 4096]),
+        Some(0)
+    );
     room.touch(inode);
     assert_eq!(
         linux.compare_file(&guest.memory, &identity, 0, &expected(1)),
