@@ -148,7 +148,7 @@ fn many_lost_ticks_have_a_warning() {
     let read_with = |ledger| read(&stream_with(Format::Native, ledger));
     let profile = read_with(of(15, 37));
     assert_eq!(profile.problems, [] as [String; 0]);
-    let warning = "5.1 % of the ticks have no sample (3.6 % stolen by the host, 1.5 % lost)";
+    let warning = "5.0 % of the ticks have no sample (3.6 % stolen by the host, 1.5 % lost)";
     let text = report(&profile, 3);
     let line = text.lines().find(|line| line.contains("Warning: "));
     let line = line.unwrap_or_else(|| panic!("{text}"));

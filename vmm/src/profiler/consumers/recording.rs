@@ -246,14 +246,17 @@ mod tests {
         let kernel = contents.kernel.unwrap();
         assert_eq!(Some(kernel.slide), guest.knowledge.slide());
         let functions = contents.symbols.lines();
-        let modules: Vec<&str> = functions.filter(|line| line.ends_with(']')).collect();
+        let of_modules = |line: &&str| line.contains("\t[");
+        let modules: Vec<&str> = functions.filter(of_modules).collect();
         assert_eq!(
             modules,
             [
                 "ffffffffc0400000 t first_0\t[first]",
                 "ffffffffc0401000 t first_1\t[first]",
+                "ffffffffc0402000 ? [end]\t[first]",
                 "ffffffffc0400000 t second_0\t[second]",
                 "ffffffffc0401000 t second_1\t[second]",
+                "ffffffffc0402000 ? [end]\t[second]",
             ]
         );
     }
