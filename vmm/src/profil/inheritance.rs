@@ -88,12 +88,15 @@ impl ProfiledProcesses {
 }
 
 impl ProfiledProcess {
-    /// Whether this is the profile of `process`. If that has executed another program since, or is another process with the pid, the
-    /// profile ends.
+    /// Whether this is the profile of `process`, or was: what has ended isn't inherited again. If the process has executed another program
+    /// since, or is another one with the pid, the profile ends.
     fn is_still(&self, process: &ProcessInstance) -> bool {
         let mut account = self.account();
         if account.ended.is_some() {
-            return false;
+            let is_it = |known: ProcessInstance| {
+                known.is_same(process) && known.programs == process.programs
+            };
+            return account.instance.is_some_and(is_it);
         }
         account.missed = 0;
         match account.instance {
