@@ -76,7 +76,10 @@ impl ProfiledProcesses {
         let mut heirs = of_program.filter_map(|other| Some((other, other.heir(&one)?)));
         let (parent, heir) = heirs.next()?;
         if one.shares_memory {
-            return Some(Arc::clone(parent));
+            // A call of its own may have come after `list` was read.
+            let own = self.newest(instance.pid);
+            let own = own.filter(|own| own.account().ended.is_none());
+            return Some(own.unwrap_or_else(|| Arc::clone(parent)));
         }
         let added = self.add(Arc::new(heir)).ok()?;
         // A call of the process may have come first, or another vCPU.
