@@ -76,7 +76,10 @@ impl ProfiledProcesses {
         let mut heirs = of_program.filter_map(|other| Some((other, other.heir(&one)?)));
         let (parent, heir) = heirs.next()?;
         if one.shares_memory {
-            return Some(Arc::clone(parent));
+            // A call of its own may have come after `list` was read.
+            let own = self.newest(instance.pid);
+            let own = own.filter(|own| own.account().ended.is_none());
+            return Some(own.unwrap_or_else(|| Arc::clone(parent)));
         }
         let added = self.add(Arc::new(heir)).ok()?;
         // A call of the process may have come first, or another vCPU.
@@ -88,12 +91,15 @@ impl ProfiledProcesses {
 }
 
 impl ProfiledProcess {
-    /// Whether this is the profile of `process`. If that has executed another program since, or is another process with the pid, the
-    /// profile ends.
+    /// Whether this is the profile of `process`, or was: what has ended isn't inherited again. If the process has executed another program
+    /// since, or is another one with the pid, the profile ends.
     fn is_still(&self, process: &ProcessInstance) -> bool {
         let mut account = self.account();
         if account.ended.is_some() {
-            return false;
+            let is_it = |known: ProcessInstance| {
+                known.is_same(process) && known.programs == process.programs
+            };
+            return account.instance.is_some_and(is_it);
         }
         account.missed = 0;
         match account.instance {
