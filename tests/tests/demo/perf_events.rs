@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 
 use kvmprof_tests::Capability::{Bpf, Perfmon};
-use kvmprof_tests::{Boot, Guest, as_root_with, kvmprof, on_kvm_of_lab, recorded, run_command};
+use kvmprof_tests::{Boot, Guest, as_root_with, kvmprof, on_kvm_of_lab, recorded, run, run_command};
 
 use crate::clock::check_sleep;
 
@@ -28,7 +28,9 @@ fn root_has_the_events_of_kvm_and_is_refused_no_counter() {
     on_kvm_of_lab(|| {
         assert_is_stock();
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let listed = guest.command("pmc", &["list"]);
+        let socket = guest.socket();
+        let list = ["pmc", "list", "--socket"].map(OsStr::new);
+        let listed = run(list.into_iter().chain([socket.as_os_str()]));
         assert_eq!(listed.status, 0, "{listed:?}");
         assert!(!listed.stdout.contains("refuses"), "{}", listed.stdout);
         let path = guest.folder().join("recording");
