@@ -130,7 +130,7 @@ pub fn without_frame(
         let place = others.get_mut(usize::from(super::user_registers::number::RBP))?;
         *place = memory.word(frame.sp);
     }
-    Some(FrameRegisters::with(back, at.checked_add(8)?, others))
+    Some(frame.caller(back, at.checked_add(8)?, others))
 }
 
 /// Whether one of the words at `places` may be a return address, or there are too many of them. May read `reads` words.

@@ -80,7 +80,7 @@ pub fn step(
         return Err(StackEnd::Broken);
     }
     if back != 0 && follows_call(memory, back) {
-        return Ok(FrameRegisters::new(back, sp, Some(caller)));
+        return Ok(FrameRegisters::new(back, sp, Some(caller)).assumed());
     }
     // Without a call before this address, the stack was set up to return to it.
     let is_started = back == 0 || caller == 0 && memory.code_before(back).is_some();

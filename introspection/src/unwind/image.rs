@@ -212,7 +212,7 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
         let (reads, memory) = (&mut self.reads, &mut self.memory);
         let mut candidates = Candidates::new(frame.at.ip, found.back, reads, memory);
         (candidates.belong_to_no_frame(frame.at.sp..frame.at.bp()?, memory)).then_some(())?;
-        let at = FrameRegisters::new(found.back, found.sp, Some(found.caller));
+        let at = FrameRegisters::new(found.back, found.sp, Some(found.caller)).assumed();
         self.interrupted(frame, at)
     }
 

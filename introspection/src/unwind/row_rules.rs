@@ -84,7 +84,7 @@ impl<F: FnMut(u64) -> Option<u64>> Evaluator<'_, '_, F> {
         if ip == 0 && matches!(returns, RegisterRule::Offset(_)) {
             return Some(Err(Ended::NoAddress(sp)));
         }
-        Some(Ok(FrameRegisters::with(ip, sp, others)))
+        Some(Ok(self.frame.caller(ip, sp, others)))
     }
 
     fn register(&mut self, own: u16, rule: &RegisterRule<usize>, cfa: u64) -> Option<u64> {
@@ -266,7 +266,7 @@ impl UsualRow {
         }
         Some(match read(returns)? {
             0 => Err(Ended::NoAddress(cfa)),
-            ip => Ok(FrameRegisters::with(ip, cfa, others)),
+            ip => Ok(frame.caller(ip, cfa, others)),
         })
     }
 }

@@ -98,18 +98,32 @@ fn a_return_address_may_be_in_a_register_and_must_have_a_rule() {
 }
 
 #[test]
-fn a_return_address_of_0_ends_a_stack_with_nothing_behind_it() {
+fn a_return_address_of_0_that_rules_alone_lead_to_ends_a_stack() {
     let unwinder = unwinder(&program());
     let mut memory = Memory::default();
     memory.call(STACK, MIDDLE);
     memory.set(STACK + 48, 0);
     let end = |memory: &mut Memory| frames(&walk(&unwinder, memory, BIAS + LEAF, 0)).1;
-    for place in (STACK + 56..STACK + 0x300).step_by(8) {
-        memory.set(place, 0x1234);
-    }
     assert_eq!(end(&mut memory), StackEnd::Complete);
+    // Another stack follows.
+    memory.call(STACK + 56, MIDDLE);
+    assert_eq!(end(&mut memory), StackEnd::Complete);
+}
+
+#[test]
+fn after_a_frame_pointer_nothing_may_be_behind_a_return_address_of_0() {
+    let unwinder = unwinder(&program());
+    let mut memory = Memory::default();
+    memory.set(STACK + 0x40, 0);
+    memory.call(STACK + 0x48, MIDDLE);
+    for place in (STACK + 0x78..STACK + 0x300).step_by(8) {
+        memory.set(place, 0);
+    }
+    let seen = |memory: &mut Memory| frames(&walk(&unwinder, memory, BIAS + UNKNOWN, STACK + 0x40));
+    let both = vec![UNKNOWN, MIDDLE];
+    assert_eq!(seen(&mut memory), (both.clone(), StackEnd::Complete));
     memory.call(STACK + 0x100, MIDDLE);
-    assert_eq!(end(&mut memory), StackEnd::Broken);
+    assert_eq!(seen(&mut memory), (both, StackEnd::Broken));
 }
 
 /// A function without rules at [`UNKNOWN`] + 0x50, whose frame pointer leads to a frame with a return address into

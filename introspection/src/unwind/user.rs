@@ -2,7 +2,7 @@
 //!
 //! Where there is unwind information, nothing else is used: a rule that can't be evaluated ends the stack. A stack is
 //! whole only if its end is proven: by a rule, by the code of a thread's, a context's or a program's start, or by a
-//! return address of 0 behind which there are no more return addresses.
+//! return address of 0 to which rules alone have led. After a frame pointer, no return addresses may follow it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -263,7 +263,7 @@ impl UserUnwinder {
         let places = frame.sp..frame.sp.saturating_add(frame_pointer::ABOVE);
         let (back, sp) = calls::first_return_address(places, reads, memory)?;
         let is_start = self.is_start(back, memory);
-        is_start.then(|| FrameRegisters::new(back, sp, None))
+        is_start.then(|| FrameRegisters::new(back, sp, None).assumed())
     }
 
     /// Whether the outermost function of a stack continues at `back`, by its code: that of a program's start, which
@@ -330,6 +330,8 @@ impl UserUnwinder {
         };
         match found {
             Some(Err(Ended::Outermost)) => Err(StackEnd::Complete),
+            // Rules alone have led to the word. Another stack may follow this one.
+            Some(Err(Ended::NoAddress(_))) if !frame.is_assumed => Err(StackEnd::Complete),
             Some(Err(Ended::NoAddress(sp))) => Err(frame_pointer::end_at(sp, reads, memory)),
             Some(Ok(caller)) if caller.sp >= LOWEST_STACK && memory.may_use(caller.sp) => {
                 Ok(caller)

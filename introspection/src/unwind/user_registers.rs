@@ -31,6 +31,8 @@ pub(super) struct FrameRegisters {
     pub sp: u64,
     /// The others, if they are known.
     pub others: [Option<u64>; GENERAL],
+    /// Whether a frame pointer has led here, and not rules alone.
+    pub is_assumed: bool,
 }
 
 impl FrameRegisters {
@@ -40,6 +42,7 @@ impl FrameRegisters {
             ip,
             sp,
             others: [None; GENERAL],
+            is_assumed: false,
         };
         registers.set(number::RBP, bp);
         registers
@@ -81,9 +84,23 @@ impl FrameRegisters {
         others
     }
 
-    /// Registers with these `others`.
-    pub fn with(ip: u64, sp: u64, others: [Option<u64>; GENERAL]) -> Self {
-        Self { ip, sp, others }
+    /// The registers of this function's caller, found by rules.
+    pub fn caller(&self, ip: u64, sp: u64, others: [Option<u64>; GENERAL]) -> Self {
+        Self {
+            ip,
+            sp,
+            others,
+            is_assumed: self.is_assumed,
+        }
+    }
+
+    /// The same registers, found by a frame pointer.
+    #[must_use]
+    pub fn assumed(self) -> Self {
+        Self {
+            is_assumed: true,
+            ..self
+        }
     }
 }
 
