@@ -335,11 +335,12 @@ impl TracedVcpu {
         while let Some(mut slow) = self.slow.take() {
             match has_stopped(&slow.traced) {
                 Ok(Some(Stop::Gone)) | Err(_) => return,
-                Ok(Some(stop)) => match slow.pass(stop) {
-                    Ok(true) => return self.release(slow.traced),
-                    // A thread that can't continue has been killed: it ends soon.
-                    Ok(false) | Err(_) => {}
-                },
+                // A thread that can't continue has been killed: it ends soon.
+                Ok(Some(stop)) => {
+                    if let Ok(true) = slow.pass(stop) {
+                        return self.release(slow.traced);
+                    }
+                }
                 Ok(None) => {
                     self.slow = Some(slow);
                     return;

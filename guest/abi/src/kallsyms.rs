@@ -35,7 +35,7 @@ impl<'a> KernelSymbol<'a> {
     /// writes such lines as `ADDRESS ? [end]`; of a kernel's own symbols, those of [`CODE_ENDS`] are ends.
     pub fn is_end(&self) -> bool {
         let is_name = |name: &&str| self.name == name.as_bytes();
-        self.kind == END_KIND && is_name(&END_NAME) || CODE_ENDS.iter().any(|name| is_name(name))
+        self.kind == END_KIND && is_name(&END_NAME) || CODE_ENDS.iter().any(is_name)
     }
 
     /// Reads `ADDRESS TYPE NAME [MODULE]`, with a hexadecimal address; further words are ignored. `None` for a line of another form.

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 
 use kvmprof_tests::Capability::{Bpf, Perfmon};
-use kvmprof_tests::{Boot, Guest, as_root_with, kvmprof, on_kvm_of_lab, recorded, run, run_command};
+use kvmprof_tests::{
+    Boot, Guest, as_root_with, kvmprof, on_kvm_of_lab, recorded, run, run_command,
+};
 
 use crate::clock::check_sleep;
 
