@@ -93,7 +93,7 @@ __asm__(".text\n"
         "and $-128, %rsp\n"
         "mov %rdx, 24(%rsp)\n"
         /* 8 above the word that is 24 above RSP */
-        ".cfi_escape 0x0f, 6, 0x77, 24, 0x06, 0x23, 8, 0\n"
+        ".cfi_escape 0x0f, 5, 0x77, 24, 0x06, 0x23, 8\n"
         "xor %edx, %edx\n"
         "mov $400000, %ecx\n"
         "1: dec %ecx\n"
