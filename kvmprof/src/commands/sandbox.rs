@@ -51,8 +51,8 @@ fn parse_inherited(word: &str) -> Result<i32, String> {
     number.ok_or_else(|| format!("'{word}' isn't {INHERITED} and a number"))
 }
 
-/// Processes that do what a process in the sandbox may not do. They end when this is dropped, in the order of the
-/// fields. So it has to live until the guest has ended, on a thread that may wait for them.
+/// Processes that do what a process in the sandbox may not do. They end when this is dropped. So it has to live until the guest
+/// has ended, on a thread that may wait for them.
 #[derive(Clone, Default)]
 pub struct Helpers {
     /// Starts virtiofsd.
@@ -140,9 +140,6 @@ fn without(part: &str, result: io::Result<()>) {
         log::warn!("The sandbox lacks {part}: {error}");
     }
 }
-
-// A process holds the connections to those that were forked before it. They see their end only after that process ends,
-// so the last one ends first.
 
 fn event_opener(is_another_user: bool) -> anyhow::Result<Option<EventOpener>> {
     // SAFETY: the command has started no thread yet.

@@ -8,7 +8,6 @@ mod attach_rights;
 mod attach_tools;
 mod balloon;
 mod clock;
-mod collect;
 mod command;
 mod control;
 mod disks;
