@@ -37,7 +37,6 @@
 //! ```
 
 pub mod attached;
-pub mod batch;
 pub mod child;
 pub mod collector;
 pub mod commands;
@@ -53,6 +52,8 @@ pub mod names;
 pub mod page;
 pub mod sinks;
 pub mod sockets;
-pub mod spool;
 pub mod watcher;
 pub mod work;
+
+pub use kvmprof_spool as spool;
+pub use kvmprof_spool::batch;

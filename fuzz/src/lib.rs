@@ -26,7 +26,7 @@ pub use targets::TARGETS;
 pub struct Target {
     /// Its name, which is that of its folder in `corpus` too.
     pub name: &'static str,
-    /// How many mutations the replay tries: about five seconds of them.
+    /// How many mutations the replay tries: about half a second of them.
     pub cases: u32,
     /// Does with the bytes what it is for.
     pub run: fn(&[u8]),
@@ -39,31 +39,31 @@ pub struct Target {
 macro_rules! for_each_target {
     ($action:ident) => {
         $action! {
-            wire 4_000_000,
-            endpoint 400_000,
-            console 20_000,
-            block 40_000,
-            net 40_000,
-            vsock 40_000,
-            balloon 40_000,
-            small_devices 60_000,
-            kernel_image 15_000,
-            elf 60_000,
-            unwind 3_000,
-            guest_memory 2_000,
-            initrd 300_000,
-            recording 3_000,
-            symbols 5_000,
-            streams 150_000,
-            options 30_000,
-            profiler 3_000,
-            profil 2_000_000,
-            pmc 2_000_000,
-            qcow2 1_000,
-            loader 100_000,
-            vhost_user 60_000,
-            symbol_server 500_000,
-            merge 1_500,
+            wire 400_000,
+            endpoint 40_000,
+            console 2_000,
+            block 4_000,
+            net 4_000,
+            vsock 4_000,
+            balloon 4_000,
+            small_devices 6_000,
+            kernel_image 1_500,
+            elf 6_000,
+            unwind 300,
+            guest_memory 200,
+            initrd 30_000,
+            recording 300,
+            symbols 500,
+            streams 15_000,
+            options 3_000,
+            profiler 300,
+            profil 200_000,
+            pmc 200_000,
+            qcow2 100,
+            loader 10_000,
+            vhost_user 6_000,
+            symbol_server 50_000,
+            merge 150,
         }
     };
 }

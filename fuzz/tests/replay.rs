@@ -1,7 +1,7 @@
 //! Runs each target with its corpus, and with a fixed number of mutations of that, the same at every run.
 //!
-//! `KVMPROF_FUZZ_CASES` is another number of mutations, `KVMPROF_FUZZ_SEED` another seed, `KVMPROF_BLESS=1` writes the seeds
-//! into the corpus.
+//! `KVMPROF_FUZZ_TIMES` is by how much that number is multiplied, `KVMPROF_FUZZ_SEED` another seed, `KVMPROF_BLESS=1` writes the
+//! seeds into the corpus.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::panic::{self, AssertUnwindSafe};
@@ -57,7 +57,7 @@ fn replay(target: &Target) {
     }
     let inputs: Vec<&[u8]> = kept.iter().map(|(_, input)| input.as_slice()).collect();
     let mut mutator = Mutator::new(number("KVMPROF_FUZZ_SEED").unwrap_or(1));
-    let cases = number("KVMPROF_FUZZ_CASES").unwrap_or(target.cases.into());
+    let cases = u64::from(target.cases) * number("KVMPROF_FUZZ_TIMES").unwrap_or(1);
     for case in 0..cases {
         run(target, &format!("case-{case}"), &mutator.mutate(&inputs));
     }

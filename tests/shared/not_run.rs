@@ -17,13 +17,22 @@ pub const MARK: &str = "not run: ";
 /// # Panics
 /// Where nobody prints such a list, since the test would pass as if it had been run.
 pub fn not_run(why: &str) {
-    println!("{MARK}{why}");
+    assert!(
+        note(why),
+        "{MARK}{why} (with {LIST}=FILE, as in tests/run, this goes into that file instead)"
+    );
+}
+
+/// Adds to the list what somebody who reads the results should know of the calling test. Returns whether there is a list.
+pub fn note(what: &str) -> bool {
+    println!("{MARK}{what}");
     let Some(list) = env::var_os(LIST) else {
-        panic!("{MARK}{why} (with {LIST}=FILE, as in tests/run, this goes into that file instead)");
+        return false;
     };
     let test = thread::current();
     let name = test.name().unwrap_or("a test");
-    enter(Path::new(&list), &format!("{name}: {why}\n"));
+    enter(Path::new(&list), &format!("{name}: {what}\n"));
+    true
 }
 
 /// Several tests may do so at the same time.

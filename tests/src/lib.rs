@@ -13,6 +13,8 @@ mod guest;
 mod long_mode;
 mod machine;
 mod not_run;
+#[path = "../shared/own_run.rs"]
+mod own_run;
 mod pcs;
 mod place;
 mod pmc;
@@ -41,6 +43,7 @@ pub use guest::{Guest, python_client, write_kernel};
 pub use long_mode::registers_in_long_mode;
 pub use machine::{Clock, Machine};
 pub use not_run::not_run;
+pub use own_run::with_own_run;
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{
     in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_of_lab, on_kvm_of_lab_with,
@@ -57,7 +60,7 @@ pub use recordings::{
     ENOUGH_SAMPLES, HostFrame, check_demo_processes, demo_row, host_stacks, recorded,
     recorded_with_frames,
 };
-pub use shares::{Sampled, assert_row_share, assert_share, sampling_rate, share, standard_error};
+pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use status::{read_status, status_of};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::{TERMINAL_TYPE, Terminal};

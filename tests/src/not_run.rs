@@ -5,6 +5,7 @@ mod on_host;
 
 use crate::in_lab;
 use on_host::MARK;
+pub(crate) use on_host::note;
 
 /// Reports that this machine can't run the calling test, or a part of it, and why. nextest knows no such result, so the test goes into the
 /// list that `tests/run` prints at its end.

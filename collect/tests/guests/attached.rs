@@ -9,7 +9,7 @@ use kvmprof_collect::batch::Batch;
 use kvmprof_demo_guest::{Mode, rows};
 use kvmprof_recording::Mode as SampleMode;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Machine, Sampled, assert_row_share, on_kvm_with_collector, run,
+    Boot, Clock, CpuPressure, Machine, Sampled, assert_share, on_kvm_with_collector, run,
     sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
@@ -143,7 +143,7 @@ fn look_agrees(capture: &str, compared: &[&str], known: Known) {
         let own: u64 = own.map(|(_, cycles)| cycles).sum();
         let count = counts.get(what).copied().unwrap_or_default();
         let shares = (share(count, whole), share(own, cycles.iter().sum()));
-        assert_row_share(what, shares, sampled);
+        assert_share(what, shares, sampled);
     }
     machine.stop();
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvmprof_tests::{
-    CpuPressure, Sampled, assert_row_share, in_lab, kvmprof, on_kvm_with_collector, run_command,
+    CpuPressure, Sampled, assert_share, in_lab, kvmprof, on_kvm_with_collector, run_command,
     sampling_rate, share, standard_error,
 };
 
@@ -100,7 +100,7 @@ fn it_prints_what_the_guests_have_counted_too() {
             let (stolen, lost) = unseen(&ran.stdout, guest);
             let sampled = Sampled::new(ticks, stolen, lost, &pressure);
             for (name, collected, own, _) in parts {
-                assert_row_share(&name, (collected, own), sampled);
+                assert_share(&name, (collected, own), sampled);
             }
         }
         assert_eq!(parquet_ticks(&all.join("parquet")), whole);

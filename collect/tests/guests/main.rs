@@ -22,7 +22,7 @@ use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::Mode as SampleMode;
 use kvmprof_test_guest::EXIT_ROUNDS;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_row_share, kvmprof,
+    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, kvmprof,
     on_kvm_with_collector, recorded, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
@@ -200,7 +200,7 @@ fn a_look_agrees_with_what_each_guest_counted() {
             let sampled = Sampled::new(whole, stolen, lost, &pressure);
             for ((row, count), own) in rows().iter().zip(counts).zip(own) {
                 let shares = (share(count, whole), share(own, own_sum(&cycles, guest)));
-                assert_row_share(row.name, shares, sampled);
+                assert_share(row.name, shares, sampled);
             }
         }
         for machine in machines {

@@ -102,7 +102,8 @@ struct truth_slot {
 
 struct truth_block {
     uint64_t updates; /* slot[updates % 2] holds; the other one is being written */
-    uint64_t reserved[7];
+    uint64_t row;     /* that runs, whenever the program counter is in a function of a row */
+    uint64_t reserved[6];
     struct truth_slot slot[2];
 };
 

@@ -68,6 +68,7 @@ void truth_start(uint64_t row)
     vcpu->last_ended = row;
     vcpu->stolen = vcpu->steal_time.nanoseconds;
     vcpu->truth->slot[1].row = row;
+    vcpu->truth->row = row;
     vcpu->truth->slot[1].since = rdtsc();
     __atomic_store_n(&vcpu->truth->updates, 1, __ATOMIC_RELEASE);
 }
@@ -89,6 +90,7 @@ uint64_t truth_prepare(uint64_t row)
     after->cycles[ROW_STOLEN] = before->cycles[ROW_STOLEN];
     after->cycles[ended] = before->cycles[ended] - before->since;
     after->row = row;
+    truth->row = row;
     vcpu->last_ended = ended;
     vcpu->ended_cycles = &after->cycles[ended];
     vcpu->next_slot = after;

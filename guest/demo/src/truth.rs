@@ -9,6 +9,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"KVMTRUTH");
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const BLOCK_BYTES: usize = 320;
+const ROW_OFFSET: usize = 8;
 const SLOTS_OFFSET: usize = 64;
 const SLOT_BYTES: usize = 128;
 const CYCLES_OFFSET: usize = 16;
@@ -84,6 +85,17 @@ impl Image {
         let bytes = HEADER_BYTES + vcpus * BLOCK_BYTES;
         let length = u64::try_from(bytes).unwrap_or(u64::MAX);
         Ok(start..end.min(start.saturating_add(length)))
+    }
+
+    /// The guest-physical address of the row that `vcpu` runs, an index into [`crate::rows`] of 8 bytes. It holds while the program counter is in a function
+    /// of a row; elsewhere the guest may be about to change it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Image::truth_area`].
+    pub fn row_place(&self, vcpu: usize) -> Result<u64, TruthError> {
+        let truth = self.truth_area(vcpu.saturating_add(1))?;
+        Ok(truth.end - (BLOCK_BYTES - ROW_OFFSET) as u64)
     }
 
     /// Reads the truth of `vcpus` vCPUs while they run. `copy` copies guest memory from a guest-physical address, and

@@ -10,6 +10,8 @@ mod compiled;
 mod files;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;
+#[path = "../../../tests/shared/own_run.rs"]
+mod own_run;
 mod pictures;
 mod pipes;
 #[path = "../../../report/tests/shared/recordings.rs"]

@@ -1,6 +1,7 @@
 //! Wrong uses: each is one line that says what to do, and an exit status of its own.
 
 use super::not_run::not_run;
+use super::own_run::with_own_run;
 use super::{FAILURE, Folder, SUCCESS, USAGE, kvmprof, recordings, run};
 use kvmprof_recording::Mode;
 
@@ -156,6 +157,7 @@ fn memory_that_is_no_machine_is_a_wrong_option() {
 
 #[test]
 fn without_a_socket_the_commands_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
     for words in [
         &["status"][..],
         &["top"],
@@ -165,6 +167,7 @@ fn without_a_socket_the_commands_say_what_to_do() {
     ] {
         for socket in [None, Some("")] {
             let mut command = kvmprof(words);
+            with_own_run(&mut command, folder.path());
             if let Some(socket) = socket {
                 command.env("KVMPROF_SOCKET", socket);
             }
@@ -175,6 +178,7 @@ fn without_a_socket_the_commands_say_what_to_do() {
     // The tools take the guest's own nodes then.
     for words in [&["getpc", "-o", "/dev/null"][..], &["prfstat"]] {
         let mut command = kvmprof(words);
+        with_own_run(&mut command, folder.path());
         command.env("KVMPROF_SOCKET", "");
         let ran = super::Ran::from(command.output().unwrap());
         ran.assert_refused(FAILURE, &["No device at /dev/", "--socket"]);

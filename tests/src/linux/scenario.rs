@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{Console, Program, Stream, turn};
+use crate::not_run::note;
 use crate::status::read_status;
 
 const DRIVER: &str = include_str!("driver.sh");
@@ -22,6 +23,16 @@ const GUEST: &str = include_str!("guest.sh");
 /// Scenarios take a minute or three. One whose guests go on at a crawl, as with a wrong rate of their clock, makes progress for
 /// hours, and isn't worth the wait. A machine that this host doesn't let run has more time.
 const RUN_LIMIT: Duration = Duration::from_secs(20 * 60);
+/// How often a scenario is booted in which kernels crash.
+const BOOTS: u32 = 4;
+/// What a kernel or kvmprof says of a kernel that has crashed.
+const CRASHES: [&str; 5] = [
+    "Kernel panic",
+    "Oops: ",
+    "BUG: unable to handle",
+    "general protection fault",
+    "The guest crashed: triple fault",
+];
 
 /// A guest's user space that starts with `script`, after what all of them need, and has `programs`
 /// in `/bin`, by name.
@@ -169,28 +180,53 @@ impl Scenario {
         self
     }
 
-    /// Runs `script`, which may use what `driver.sh` has, to its end.
+    /// Runs `script`, which may use what `driver.sh` has, to its end. Now and then QEMU's translation of code that a kernel is just patching goes wrong, and
+    /// that kernel crashes (docs/limits.md): then the scenario boots again, and the list of what wasn't run says so.
     ///
     /// # Panics
     /// When the lab fails, or the script doesn't end with status 0.
-    pub fn run(self, script: &str) -> Finished {
-        let lab = self
-            .lab
-            .script(&format!("{DRIVER}\n{JAIL}\ncd /lab\n{script}"));
+    pub fn run(mut self, script: &str) -> Finished {
+        let script = format!("{DRIVER}\n{JAIL}\ncd /lab\n{script}");
+        self.lab = self.lab.script(&script);
+        for boot in 1..=BOOTS {
+            let failure = match self.boot() {
+                Ok(()) => break,
+                Err(failure) => failure,
+            };
+            match CRASHES.iter().find(|crash| failure.contains(**crash)) {
+                Some(crash) if boot < BOOTS => {
+                    println!("{failure}");
+                    note(&format!(
+                        "at boot {boot} of this scenario a kernel crashed in emulation ({crash}), so it was booted again"
+                    ));
+                }
+                _ => panic!("{failure}"),
+            }
+            self.out = tempfile::tempdir().expect("temporary folder");
+            self.lab = self.lab.out(self.out.path());
+        }
+        Finished::of_scenario(self.out)
+    }
+
+    /// Boots the machine once.
+    ///
+    /// # Errors
+    /// Everything that was said.
+    fn boot(&self) -> Result<(), String> {
         let result = {
             let _turn = turn();
-            lab.run()
+            self.lab.run()
         };
         keep(self.out.path());
         let failure = match &result {
-            Ok(outcome) if outcome.status == 0 => return Finished::of_scenario(self.out),
+            Ok(outcome) if outcome.status == 0 => return Ok(()),
             Ok(outcome) => {
                 let said = String::from_utf8_lossy(&outcome.stderr);
                 format!("the script failed with status {}: {said}", outcome.status)
             }
             Err(error) => error.to_string(),
         };
-        panic!("{failure}{}", consoles(self.out.path()));
+        Err(format!("{failure}{}", consoles(self.out.path())))
     }
 }
 

@@ -12,7 +12,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::{ClockLedger, Mode as SampleMode};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_row_share, demo_row, on_kvm,
+    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, on_kvm,
     recorded, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
@@ -75,7 +75,7 @@ fn a_recording_agrees_with_the_guests_own_count() {
         let busy: u64 = cycles.iter().sum();
         for (row, (count, cycles)) in rows().iter().zip(counts.into_iter().zip(cycles)) {
             let shares = (share(count, whole), share(cycles, busy));
-            assert_row_share(row.name, shares, sampled);
+            assert_share(row.name, shares, sampled);
         }
     });
 }

@@ -5,9 +5,8 @@ use std::time::Instant;
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_tests::{
-    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_row_share,
-    assert_share, in_lab, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, threads,
-    ticks_by_kind, until,
+    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_share, in_lab,
+    is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, threads, ticks_by_kind, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use serde_json::Value;
@@ -49,7 +48,7 @@ fn check_rows(result: &Value, pressure: &CpuPressure) {
         let part = |name: &str| row[name].as_f64().unwrap();
         assert!(part("expected") > 0.0 && part("observed") > 0.0, "{row}");
         let shares = (part("observed"), part("expected"));
-        assert_row_share(expected.name, shares, sampled);
+        assert_share(expected.name, shares, sampled);
     }
 }
 

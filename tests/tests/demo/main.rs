@@ -60,3 +60,4 @@ mod stuck_vcpu;
 mod tools;
 mod top;
 mod vsock;
+mod witness;

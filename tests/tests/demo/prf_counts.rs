@@ -8,7 +8,7 @@ use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Mode, Row, rows, symbol};
 use kvmprof_tests::{
     Accounts, Boot, Clock, Counts, CpuPressure, Guest, Machine, Prf, PrfAccount, Sampled,
-    assert_row_share, errno_of, is_kernel_clock_for_demo, on_kvm, sampling_rate, share, until,
+    assert_share, errno_of, is_kernel_clock_for_demo, on_kvm, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use rustix::process::Signal;
@@ -131,7 +131,7 @@ fn check_counters(clock: Clock) {
             share(counted, counts.sum()),
             share(own, cycles.iter().sum()),
         );
-        assert_row_share(what, shares, sampled);
+        assert_share(what, shares, sampled);
     };
     expect("user", counts.user, &|row| row.mode == Mode::User);
     expect("idle", counts.idle, &|row| row.mode == Mode::Idle);

@@ -16,8 +16,8 @@ use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_row_share, demo_row,
-    kvmprof, on_kvm, recorded, run, run_command, sampling_rate, share, status_of, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, kvmprof,
+    on_kvm, recorded, run, run_command, sampling_rate, share, status_of, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
@@ -94,7 +94,7 @@ fn check_rows(
     let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
     for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
         let shares = (share(count, whole), share(own, cycles.iter().sum()));
-        assert_row_share(row.name, shares, sampled);
+        assert_share(row.name, shares, sampled);
     }
 }
 

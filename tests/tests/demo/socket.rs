@@ -13,7 +13,8 @@ use kvmprof_abi::wire::{HEADER_LENGTH, Request, device};
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_tests::raw_client::{self, encode};
 use kvmprof_tests::{
-    Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until, write_kernel,
+    Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until, with_own_run,
+    write_kernel,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -274,7 +275,9 @@ fn a_guest_with_a_name_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let kernel = write_kernel(Boot::Demo, folder.path());
         let name = format!("test-{}", std::process::id());
-        let mut guest = Command::new(kvmprof())
+        let mut command = Command::new(kvmprof());
+        with_own_run(&mut command, folder.path());
+        let mut guest = command
             .args([
                 "run",
                 "--memory",
@@ -286,15 +289,14 @@ fn a_guest_with_a_name_is_found() {
             ])
             .args(["--name", &name, "--kernel"])
             .arg(&kernel)
-            .env("XDG_RUNTIME_DIR", folder.path())
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
         let status = || {
             let mut command = Command::new(kvmprof());
+            with_own_run(&mut command, folder.path());
             command
                 .args(["status", "--json"])
-                .env("XDG_RUNTIME_DIR", folder.path())
                 .env_remove("KVMPROF_SOCKET");
             run_command(&mut command)
         };

@@ -5,13 +5,14 @@
 //!
 //! No thread waits for the disk while it has locked the state. The locks are taken in this order: `writing`, a sink's `notes`, `state`.
 
+pub mod batch;
 mod error;
 mod files;
 mod notes;
 mod progress;
 mod state;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

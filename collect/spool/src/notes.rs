@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spool::{Attempt, Counts};
+    use crate::{Attempt, Counts};
 
     fn progress(number: u64) -> Progress {
         Progress {

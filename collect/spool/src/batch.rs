@@ -175,13 +175,15 @@ impl Tables {
     }
 }
 
-/// An index as rows have it. The limits of all guests together keep it far below 2^32.
-pub(crate) fn number(place: usize) -> u32 {
+/// The index of a table's entry as rows have it. The limits of all guests together keep it far below 2^32.
+pub fn number(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
-#[cfg(test)]
-pub(crate) mod testing {
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    //! Batches for tests.
+
     use super::*;
 
     /// A batch that starts at `start`, of guests with two processes: `ticks` of `work` under `main` in `worker`, and 3 idle ones.

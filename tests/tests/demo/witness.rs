@@ -1,0 +1,61 @@
+//! The demo guest says at each moment which row of its work it is in. A sample that is taken at another place than its registers say would have another
+//! row than its program counter.
+
+use std::ffi::OsStr;
+
+use kvmprof_demo_guest::{IMAGE, Mode, function_at, process_of, rows};
+use kvmprof_recording::{Mode as SampleMode, Sample};
+use kvmprof_tests::{
+    Boot, Guest, is_kernel_clock_for_demo, on_kvm, recorded, sampling_rate, until,
+};
+
+/// The row whose function the program counter is in; `None` for code that leads from one row to another.
+fn row_by_function(sample: &Sample) -> Option<usize> {
+    let function = function_at(sample.pc)?;
+    if function == "service_interrupt" {
+        return rows().iter().position(|row| row.mode == Mode::Interrupt);
+    }
+    rows().iter().position(|row| match row.mode {
+        Mode::User => sample.mode == SampleMode::User && row.pid == process_of(function),
+        _ => row.functions.contains(&function),
+    })
+}
+
+/// Where the pid is elsewhere, the guest has its present row: it is read at each tick, as a pid would be.
+#[test]
+fn each_sample_is_of_the_row_that_the_guest_is_in() {
+    on_kvm(|| {
+        let place = format!("absolute:{:#x}:8", IMAGE.row_place(0).unwrap());
+        let hz = sampling_rate(1000).to_string();
+        for clock in ["thread", "kernel"] {
+            if clock == "kernel" && !is_kernel_clock_for_demo() {
+                continue;
+            }
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("recording");
+            let words = [
+                "--pid-at", &place, "--hz", &hz, "--clock", clock, "--record",
+            ];
+            let options = words.iter().map(OsStr::new).chain([path.as_os_str()]);
+            let guest = Guest::start(Boot::Demo, options);
+            until("enough is recorded", || {
+                let status = guest.status();
+                (status.recorders().next()?.ledger.recorded >= 2000).then_some(())
+            });
+            guest.stop();
+            let (samples, _) = recorded(&path);
+            let mut seen = vec![0; rows().len()];
+            for sample in &samples {
+                if let Some(row) = row_by_function(sample) {
+                    assert_eq!(i32::try_from(row), Ok(sample.pid), "{sample:x?}");
+                    seen[row] += 1;
+                }
+            }
+            println!("{clock}: {seen:?} of {}", samples.len());
+            for (row, count) in rows().iter().zip(seen) {
+                let has_functions = !matches!(row.mode, Mode::Idle) && row.name != "switching";
+                assert!(count > 0 || !has_functions, "{}", row.name);
+            }
+        }
+    });
+}
