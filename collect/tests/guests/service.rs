@@ -33,7 +33,7 @@ struct Host {
 impl Host {
     /// Starts it, with the sockets and the configuration in this folder, and its state in another; why it can't be on this host.
     fn start(sockets: &Path, state: &Path, root: &Path) -> Result<Self, String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/demo/collect/service.sh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/service.sh");
         let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/kvmprof-collect");
         let mut unshare = Command::new("unshare")
             .args([

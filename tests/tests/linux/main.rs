@@ -26,6 +26,7 @@ mod profil_command;
 mod record;
 mod report;
 mod requests;
+mod smoke;
 mod stalls;
 mod switches;
 mod tasks;
