@@ -8,12 +8,14 @@ mod boots;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
 mod files;
+mod filters;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;
 mod pictures;
 mod pipes;
 #[path = "../../../report/tests/shared/recordings.rs"]
 mod recordings;
+mod reports;
 mod stalls;
 mod usage;
 mod view;
