@@ -8,7 +8,7 @@ use super::attach::COMMON;
 
 /// Where the busy program is linked to.
 const ONE: u64 = 0x1000_0000;
-/// Addresses of the kernel begin here. Before it runs, its boot code unpacks it, below.
+/// Addresses of the kernel begin here. Its first instructions run below.
 const KERNEL: u64 = 1 << 63;
 
 fn run() -> Finished {
@@ -17,7 +17,8 @@ fn run() -> Finished {
         let init = guest_init(include_str!("init.sh"), &[("one", &one)]);
         Scenario::new()
             .cpus(1)
-            .kernel("vmlinuz", &debian("6.12"))
+            // Its guest needn't unpack it, so that it is soon as far as to have processes.
+            .unpacked_kernel("vmlinux", &debian("6.12"))
             .file("guest.cpio", init)
             .run(&format!("{COMMON}\n{}", include_str!("driver.sh")))
     })
@@ -47,12 +48,13 @@ fn a_recording_from_the_start_has_all_processes() {
     let run = run();
     assert_eq!(run.status("own"), 0, "{}", run.text("own.stderr"));
     let (samples, unknown) = samples(&run, "own");
-    let boot_code = |one: &&Sample| one.mode == Mode::Kernel && one.pc < KERNEL;
-    let before = samples.iter().filter(boot_code).count();
-    println!("{before} samples are of code that unpacks the kernel");
-    assert!(before > 0 && unknown == before);
-    let pid: i32 = run.console("own").number("pid one ");
-    assert!(of_program(&samples).count() >= 20);
+    let is_early = |one: &&Sample| one.mode == Mode::Kernel && one.pc < KERNEL;
+    let early = samples.iter().filter(is_early).count();
+    println!("{early} samples are of its first instructions");
+    // It has no tasks until it has set up where they are found, which takes no longer than a tick.
+    assert!(unknown <= early + 1);
+    let pid = run.console("own").number("pid one ");
+    assert!(of_program(&samples).count() >= 5);
     assert!(of_program(&samples).all(|one| one.pid == pid));
 }
 
@@ -60,7 +62,7 @@ fn a_recording_from_the_start_has_all_processes() {
 #[test]
 fn attached_guests_have_all_processes() {
     let run = run();
-    let pid: i32 = run.console("own").number("pid one ");
+    let pid = run.console("own").number("pid one ");
     for name in ["traced", "copied"] {
         let said = run.text(&format!("{name}.attach"));
         let status = run.text(&format!("{name}.attach.status"));
@@ -76,7 +78,7 @@ fn attached_guests_have_all_processes() {
             "{name}: {unknown}, {unread} unread"
         );
         assert!(samples.len() >= 60, "{name}");
-        assert!(of_program(&samples).count() >= 20, "{name}");
+        assert!(of_program(&samples).count() >= 5, "{name}");
         assert!(of_program(&samples).all(|one| one.pid == pid || one.pid < 0));
     }
 }
