@@ -5,7 +5,7 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
 use kvmprof_devices::profiling::Pmc;
-use kvmprof_devices::profiling::pmc::{Account, Counted, ProcessKey, Totals};
+use kvmprof_devices::profiling::pmc::{Account, Counted, Parent, ProcessKey, Totals};
 use kvmprof_recording::{EventKind, SamplingEvent};
 use proptest::prelude::*;
 
@@ -75,9 +75,23 @@ fn counted(process: ProcessKey, parent: Option<ProcessKey>, count: u64) -> Count
     counts[TIME.number()] = 1_000_000;
     Counted {
         process,
-        parent,
+        parent: parent.map(|key| Parent {
+            key,
+            may_have_adopted: false,
+        }),
         counts,
         ..Counted::default()
+    }
+}
+
+/// The same of a process that its parent may have adopted.
+fn adopted(process: ProcessKey, parent: ProcessKey, count: u64) -> Counted {
+    Counted {
+        parent: Some(Parent {
+            key: parent,
+            may_have_adopted: true,
+        }),
+        ..counted(process, None, count)
     }
 }
 
@@ -225,6 +239,49 @@ fn upon_a_fork_enabled_counters_are_inherited_and_zeroed() {
     // A process of somebody else.
     pmc.count(&counted(key(9), Some(key(8)), 4));
     assert_eq!(value(&mut pmc, 9, 0), Err(Errno::ENXIO));
+}
+
+/// The kernel gives the children of a process that has ended to another one, which may have counters that their real parent hadn't.
+#[test]
+fn who_may_be_adopted_inherits_only_what_all_of_the_family_have() {
+    let child = |pid| ProcessKey { pid, started: 2000 };
+    let inherits = |pmc: &mut Pmc, pid| {
+        pmc.count(&adopted(child(pid), key(5), 4));
+        let is_it = pmc.processes().any(|(other, _)| other == pid);
+        pmc.end(pid, Some(2000));
+        is_it
+    };
+    let enabled = |has_forked| {
+        let mut pmc = Pmc::default();
+        start(&mut pmc, 5);
+        pmc.diverge(&of(Function::Enable, 5, WRITES), has_forked);
+        pmc.count(&counted(key(5), None, 1));
+        pmc
+    };
+    // All that live since the call are the process's own, or inherited the same from it.
+    assert!(inherits(&mut enabled(false), 6));
+    // One that was forked before the call may have forked the adopted one.
+    assert!(!inherits(&mut enabled(true), 6));
+    let mut pmc = enabled(true);
+    pmc.count(&counted(child(7), Some(key(5)), 1));
+    assert!(pmc.processes().any(|(pid, _)| pid == 7), "its own child");
+    // One of the family has turned its counters off since.
+    let mut pmc = enabled(false);
+    pmc.count(&counted(child(7), Some(key(5)), 1));
+    pmc.count(&counted(child(8), Some(child(7)), 1));
+    assert!(inherits(&mut pmc, 6));
+    let off = Call {
+        time: 3000,
+        ..of(Function::Disable, 8, WRITES)
+    };
+    call(&mut pmc, off).unwrap();
+    pmc.diverge(&off, false);
+    assert!(!inherits(&mut pmc, 6));
+    // Another family doesn't matter.
+    let mut pmc = enabled(false);
+    start(&mut pmc, 9);
+    pmc.diverge(&of(Function::Enable, 9, WRITES), true);
+    assert!(inherits(&mut pmc, 6));
 }
 
 #[test]

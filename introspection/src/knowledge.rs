@@ -173,7 +173,7 @@ impl GuestKnowledge {
     /// A description of how processes are identified.
     pub fn describe(&self) -> String {
         match self.guest.get() {
-            None => "still reading the image".to_owned(),
+            None => "not known yet: the guest's kernel is still being read".to_owned(),
             Some(Guest::Linux(linux)) => match linux.slide() {
                 Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
                 None => format!("Linux {}, not found in memory yet", linux.release()),

@@ -41,8 +41,8 @@ pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_ar
 pub use knowledge::GuestKnowledge;
 pub use linux::{
     Area, Backing, FileIdentity, KernelPulse, KernelWatch, LinuxKnowledge, ListedProcess,
-    MappedFile, Modules, NewFunctions, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin,
-    TaskReader, TaskScope, UnwinderSlot,
+    MappedFile, ModuleOmissions, Modules, NewFunctions, ProcessFate, ProcessInstance, ProcessMap,
+    ProcessOrigin, TaskReader, TaskScope, UnwinderSlot,
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};

@@ -137,12 +137,13 @@ impl VcpuIntrospector {
         self.cpu.origin(linux, memory, registers)
     }
 
-    /// The parent of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest.
+    /// The parent of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest, and whether it may have adopted the
+    /// process ([`ProcessOrigin::may_be_adopted`]).
     pub fn parent<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
-    ) -> Option<ProcessInstance> {
+    ) -> Option<(ProcessInstance, bool)> {
         let linux = self.knowledge.linux()?;
         self.cpu.parent(linux, memory, registers)
     }

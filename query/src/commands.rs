@@ -13,6 +13,7 @@ use kvmprof_report::profile::{Layout, Look, Section, SortBy, document, print};
 use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::program::Setup;
+use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 use kvmprof_tools::text::visible_lines;
 
 use crate::engine::Engine;
@@ -197,9 +198,9 @@ struct RowsArguments {
     /// Order and compare functions by their own samples, or by all samples with them on the stack
     #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
     sort: SortBy,
-    /// Maximum number of rows of a table
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    top: usize,
+    /// Maximum number of rows of a table [default: 20; all of a JSON document's]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     /// Print a JSON document instead
     #[arg(long)]
     json: bool,
@@ -277,7 +278,8 @@ impl Command for TopArguments {
         let engine = self.data.open()?;
         let condition = self.chosen.condition.as_deref();
         let profile = picture::profile(&engine, condition, self.data.room())?;
-        let RowsArguments { sort, top, json } = self.rows;
+        let RowsArguments { sort, json, .. } = self.rows;
+        let top = most_rows(self.rows.top, USUAL_ROWS, json);
         if json {
             writeln!(console.output, "{}", document(&profile, sort, top))?;
             return Ok(ExitStatus::SUCCESS);
@@ -320,7 +322,8 @@ impl Command for DiffArguments {
             let picture = picture::changes_graph(sides, &style, room)?;
             return write_to(output, &picture, console);
         }
-        let RowsArguments { sort, top, json } = self.rows;
+        let RowsArguments { sort, json, .. } = self.rows;
+        let top = most_rows(self.rows.top, USUAL_ROWS, json);
         // The rows don't say when their ticks were.
         let changes = changes((&before, None), (&after, None), sort);
         if json {

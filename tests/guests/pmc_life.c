@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include "agent_checks.h"
 #include "pmc_work.h"
@@ -113,6 +114,48 @@ static void what_is_inherited_is_there_at_once(void)
 	has_value("the child's goes on", step(&steps), 'y');
 	kill(child, SIGKILL);
 	status_of(child);
+	close_steps(&steps);
+}
+
+/* In a child, at its first step: forks a process and ends, so that the parent adopts it. Whether that has counted its 3 reads is the step's word. */
+static void leave_an_orphan(struct steps *steps)
+{
+	pid_t parent = getppid();
+
+	wait_for_step(steps);
+	if (fork() == 0) {
+		while (getppid() != parent)
+			usleep(1000);
+		read_port(3);
+		char word = value_of(curlwp, READS, 0) == 3 ? 'y' : 'n';
+		_exit(write(steps->done[1], &word, 1) != 1);
+	}
+	_exit(0);
+}
+
+/* A process that adopts others is their parent from then on, and may not have been when they were forked. */
+static void who_is_adopted_inherits_only_what_its_family_has(void)
+{
+	struct steps steps;
+
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1))
+		stop("prctl");
+	make_steps(&steps);
+	pid_t other = fork();
+	if (other == 0)
+		leave_an_orphan(&steps);
+	returns("a counter that a child lacks", begin(curlwp, READS), 0);
+	has_value("an orphan of that child", step(&steps), 'n');
+	status_of(other);
+	wait(NULL);
+	returns("a counter without children", begin(curlwp, READS), 0);
+	other = fork();
+	if (other == 0)
+		leave_an_orphan(&steps);
+	has_value("an orphan of a child that has it", step(&steps), 'y');
+	status_of(other);
+	wait(NULL);
+	prctl(PR_SET_CHILD_SUBREAPER, 0);
 	close_steps(&steps);
 }
 
@@ -272,6 +315,7 @@ int main(int count, char **words)
 	allow_port();
 	fork_inherits_enabled_counters_at_0();
 	what_is_inherited_is_there_at_once();
+	who_is_adopted_inherits_only_what_its_family_has();
 	a_killed_processs_counts_are_not_lost();
 	counters_go_on_over_exec();
 	accumulate_adds_to_the_parent();

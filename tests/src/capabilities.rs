@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::not_run::not_run;
 use crate::place::in_lab;
+use crate::seccomp;
 
 /// The user `nobody`, and its group.
 pub const NOBODY: u32 = 65534;
@@ -28,6 +29,9 @@ pub enum Capability {
     /// Load eBPF programs.
     Bpf = 39,
 }
+
+/// Allows a system call.
+const ALLOW: libc::sock_filter = seccomp::action(libc::SECCOMP_RET_ALLOW);
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
@@ -93,57 +97,22 @@ pub fn is_perfmon_enough() -> bool {
 /// Makes `command` run with a seccomp filter that allows everything.
 pub fn with_seccomp_filter(command: &mut Command) {
     // SAFETY: the closure only makes system calls, which may be made between fork and exec.
-    unsafe { command.pre_exec(|| filter(&mut [ALLOW])) };
+    unsafe { command.pre_exec(|| seccomp::filter(&mut [ALLOW])) };
 }
 
 /// Makes `command` run as on a kernel without the system call with this number, which fails with ENOSYS.
 pub fn without_system_call(command: &mut Command, number: i64) {
     let number = u32::try_from(number).unwrap();
     let refuse = move || {
-        filter(&mut [
-            // The number comes first in the data of the filter (`struct seccomp_data`).
-            instruction(LOAD, 0, 0),
-            instruction(SKIP_IF_EQUAL, 1, number),
+        seccomp::filter(&mut [
+            seccomp::load(seccomp::NUMBER),
+            seccomp::skip(number, 0, 1),
+            seccomp::action(libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned()),
             ALLOW,
-            instruction(
-                RETURN,
-                0,
-                libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned(),
-            ),
         ])
     };
     // SAFETY: the closure only makes system calls, which may be made between fork and exec.
     unsafe { command.pre_exec(refuse) };
-}
-
-/// Ends a filter, and allows the call.
-const ALLOW: libc::sock_filter = instruction(RETURN, 0, libc::SECCOMP_RET_ALLOW);
-
-/// BPF_LD | BPF_W | BPF_ABS (`include/uapi/linux/bpf_common.h`).
-const LOAD: u16 = 0x20;
-/// BPF_JMP | BPF_JEQ | BPF_K.
-const SKIP_IF_EQUAL: u16 = 0x15;
-/// BPF_RET | BPF_K.
-const RETURN: u16 = 0x06;
-
-/// An instruction of a filter with the constant `k`. A comparison that holds skips the next `skipped` ones.
-const fn instruction(code: u16, skipped: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter {
-        code,
-        jt: skipped,
-        jf: 0,
-        k,
-    }
-}
-
-fn filter<const N: usize>(instructions: &mut [libc::sock_filter; N]) -> io::Result<()> {
-    let program = libc::sock_fprog {
-        len: u16::try_from(N).unwrap_or(u16::MAX),
-        filter: instructions.as_mut_ptr(),
-    };
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the kernel copies the program, whose instructions are alive.
-    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into())
 }
 
 fn become_nobody(capabilities: &[Capability]) -> io::Result<()> {

@@ -69,3 +69,5 @@ pub use wait::until;
 
 pub mod linux;
 pub mod raw_client;
+#[path = "../shared/seccomp.rs"]
+pub mod seccomp;

@@ -2,7 +2,7 @@
 
 use kvmprof_abi::pmc::{ALL_COUNTERS, COUNTERS, Call, CounterId, Function, KERNEL};
 use kvmprof_devices::profiling::Pmc;
-use kvmprof_devices::profiling::pmc::{Account, Counted, ProcessKey, Totals};
+use kvmprof_devices::profiling::pmc::{Account, Counted, Parent, ProcessKey, Totals};
 use kvmprof_recording::EventKind;
 
 use crate::input::Input;
@@ -69,7 +69,9 @@ pub fn run(data: &[u8]) {
                     value: input.u64(),
                     ..Call::new(function, pid(&mut input), counter)
                 };
-                let _refused = pmc.call(&call, &host);
+                if pmc.call(&call, &host).is_ok() {
+                    pmc.diverge(&call, call.value % 2 == 1);
+                }
             }
             3 | 4 => {
                 let counted = counted(&mut input);
@@ -117,7 +119,10 @@ fn counted(input: &mut Input<'_>) -> Counted {
     counts[usize::from(input.u8()) % COUNTERS] = input.u64() >> 16;
     Counted {
         process,
-        parent: (parent.pid > 0).then_some(parent),
+        parent: (parent.pid > 0).then_some(Parent {
+            key: parent,
+            may_have_adopted: parent.started % 2 == 1,
+        }),
         comm: *b"fuzzed\0\0\0\0\0\0\0\0\0\0",
         counts,
     }

@@ -22,6 +22,14 @@ pub struct Spacing {
     pub gap: &'static str,
 }
 
+/// The most rows of most commands' tables without `--top`.
+pub const USUAL_ROWS: usize = 20;
+
+/// The most rows of a table: `top`; without it `usual`, but all of those of a JSON document, which a program reads.
+pub fn most_rows(top: Option<usize>, usual: usize, is_document: bool) -> usize {
+    top.unwrap_or(if is_document { usize::MAX } else { usual })
+}
+
 /// `part` of `whole` in percent, with one decimal place; `-` if `whole` is 0.
 #[expect(
     clippy::cast_precision_loss,

@@ -136,6 +136,35 @@ fn json_says_the_same() {
     assert_eq!(json["processes"][2]["pid"], -1);
 }
 
+/// A program reads the object, and doesn't expect that rows are missing.
+#[test]
+fn the_object_is_whole_and_the_report_short() {
+    const COUNTERS: u64 = 15;
+    let mut records = vec![StreamRecord::Start(1_700_000_000)];
+    records.extend((0..COUNTERS).map(|number| sample(kind::USER, 42, 0x40_1000 + number)));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let bytes = records
+        .iter()
+        .flat_map(|record| record.encode(Format::Native).to_vec());
+    std::fs::write(file.path(), bytes.collect::<Vec<u8>>()).unwrap();
+    let said = |words: &[&str]| {
+        let mut tools = std::process::Command::new(env!("CARGO_BIN_EXE_kvmprof-tools"));
+        let ran = tools.arg("pcstat").arg(file.path()).args(words).output();
+        String::from_utf8(ran.unwrap().stdout).unwrap()
+    };
+    let counters = |words: &[&str]| {
+        let json: serde_json::Value = serde_json::from_str(&said(words)).unwrap();
+        json["program_counters"].as_array().unwrap().len() as u64
+    };
+    assert_eq!(counters(&["--json"]), COUNTERS);
+    assert_eq!(counters(&["--json", "--top", "12"]), 12);
+    let report = said(&[]);
+    assert!(
+        report.contains("and 5 other program counters (--top shows more)"),
+        "{report}"
+    );
+}
+
 /// From 5 % of lost or stolen ticks on, the shares of the others mislead; below, there is no warning.
 #[test]
 fn many_lost_ticks_have_a_warning() {

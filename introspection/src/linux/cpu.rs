@@ -212,15 +212,17 @@ impl Cpu {
         (linux.instances.as_ref()?).origin(&view, &space, task, mm)
     }
 
-    /// That process's parent.
+    /// That process's parent, and whether it may have adopted the process.
     pub fn parent<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
         memory: &M,
         registers: &Registers,
-    ) -> Option<ProcessInstance> {
+    ) -> Option<(ProcessInstance, bool)> {
         let view = linux.view(memory, registers)?;
-        (linux.instances.as_ref()?).parent(&view, self.seen?.task)
+        let (layout, task) = (linux.instances.as_ref()?, self.seen?.task);
+        let parent = layout.parent(&view, task)?;
+        Some((parent, layout.may_be_adopted(&view, task)))
     }
 
     /// Whether that process may write at `address`.

@@ -41,7 +41,7 @@ use view::KernelView;
 
 pub use cpu::Cpu;
 pub use kernel_watch::{KernelPulse, KernelWatch};
-pub use modules::{Modules, NewFunctions};
+pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
     Area, Backing, FileIdentity, ListedProcess, MappedFile, ProcessFate, ProcessInstance,
     ProcessMap, ProcessOrigin, UnwinderSlot,

@@ -6,9 +6,9 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, FolderStatus, MachineStatus,
-    NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status,
-    VsockStatus,
+    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, FolderStatus, LimitsStatus,
+    MachineStatus, NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus,
+    Status, VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 use kvmprof_tools::text::{visible_json, visible_rows};
@@ -75,6 +75,7 @@ fn text(status: &Status) -> String {
         ));
     }
     lines.extend(clock_lines(&status.clock));
+    lines.extend(limit_lines(&status.limits));
     for consumer in &status.consumers {
         let state = consumer_state(consumer);
         lines.push(format!("{:<10} {state}", consumer.name()));
@@ -309,6 +310,46 @@ fn clock_lines(clock: &ClockStatus) -> Vec<String> {
     lines
 }
 
+/// The limits that were reached.
+fn limit_lines(limits: &LimitsStatus) -> Vec<String> {
+    const LATER: &str = "forgotten: recordings that start later lack them";
+    const UNWOUND: &str = "stacks there are unwound by frame pointers";
+    let all = [
+        (limits.forgotten_address_spaces, "address spaces", LATER),
+        (limits.forgotten_files, "files of programs", LATER),
+        (
+            limits.forgotten_modules,
+            "changes of the kernel's modules",
+            LATER,
+        ),
+        (
+            limits.refused_modules,
+            "changes of the kernel's modules",
+            "refused: recordings lack them",
+        ),
+        (
+            limits.refused_names,
+            "names of processes",
+            "left out of the list of processes",
+        ),
+        (limits.refused_tables, "unwind tables of programs", UNWOUND),
+        (
+            limits.unnamed_functions,
+            "functions of programs",
+            "without names in recordings",
+        ),
+        (limits.unread_mappings, "lists of mappings unread", UNWOUND),
+    ];
+    let reached = all.into_iter().filter(|(count, ..)| *count > 0);
+    let mut margin = "limits";
+    reached
+        .map(|(count, what, effect)| {
+            let margin = std::mem::take(&mut margin);
+            format!("{margin:<10} {count} {what}, {effect}")
+        })
+        .collect()
+}
+
 fn consumer_state(consumer: &ConsumerStatus) -> String {
     match consumer {
         ConsumerStatus::Pcs(pcs) => pcs_state(pcs).to_owned(),
@@ -391,6 +432,40 @@ mod tests {
             shown.contains("x\u{fffd}clock      0 Hz\u{fffd}\u{fffd}[2J"),
             "{shown}"
         );
+    }
+
+    /// Where none was reached, there is nothing to say.
+    #[test]
+    fn limits_are_shown_once_they_were_reached() {
+        let plain = text(&Status::default());
+        assert!(!plain.contains("limits"), "{plain}");
+        let limits = LimitsStatus {
+            forgotten_address_spaces: 1,
+            forgotten_files: 2,
+            forgotten_modules: 3,
+            refused_modules: 4,
+            refused_names: 5,
+            refused_tables: 6,
+            unnamed_functions: 7,
+            unread_mappings: 8,
+        };
+        let text = text(&Status {
+            limits,
+            ..Status::default()
+        });
+        let lines: Vec<&str> = text
+            .lines()
+            .skip_while(|line| !line.starts_with("limits     1 "))
+            .collect();
+        for (line, count) in lines.iter().zip(1..=8) {
+            assert!(
+                line.get(11..)
+                    .is_some_and(|rest| rest.starts_with(&format!("{count} "))),
+                "{line}"
+            );
+        }
+        assert_eq!(lines.len(), 8, "{text}");
+        assert!(lines[1].contains("files of programs, forgotten"), "{text}");
     }
 
     #[test]

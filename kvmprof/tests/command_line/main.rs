@@ -8,6 +8,7 @@ mod boots;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
 mod files;
+mod filters;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;
 #[path = "../../../tests/shared/own_run.rs"]
@@ -16,6 +17,7 @@ mod pictures;
 mod pipes;
 #[path = "../../../report/tests/shared/recordings.rs"]
 mod recordings;
+mod reports;
 mod stalls;
 mod usage;
 mod view;

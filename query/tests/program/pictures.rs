@@ -65,6 +65,14 @@ fn tables_and_pictures_count_what_was_chosen() {
         top.contains("walwriter") && top.contains("XLogFlush") && !top.contains("nginx"),
         "{top}"
     );
+    let rows = |more: &[&str]| {
+        let document = said(&[&["top", "--where", "hz = 19", "--json"], more].concat());
+        let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+        document["functions"].as_array().unwrap().len()
+    };
+    // A program gets all of them without --top.
+    assert!(rows(&[]) > 20, "{}", rows(&[]));
+    assert_eq!(rows(&["--top", "20"]), 20);
     let svg = said(&["flamegraph", "--where", condition, "--output", "-"]);
     for name in ["ExecScan (", "copy_page (", "do_fault (", "postgres-"] {
         assert!(svg.contains(&format!("<title>{name}")), "{name}");

@@ -12,6 +12,7 @@ use crate::ClockLedger;
 mod balloon;
 mod consumers;
 mod folders;
+mod limits;
 mod networks;
 mod vsock;
 
@@ -20,6 +21,7 @@ pub use consumers::{
     ConsumerStatus, OtherStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus,
 };
 pub use folders::FolderStatus;
+pub use limits::LimitsStatus;
 pub use networks::{EntropyStatus, FrameCounts, NetworkStatus};
 pub use vsock::{VsockCounts, VsockStatus};
 
@@ -35,6 +37,8 @@ pub struct Status {
     pub sandbox: BTreeMap<String, String>,
     /// The clock that makes the ticks.
     pub clock: ClockStatus,
+    /// What is missing because a limit was reached.
+    pub limits: LimitsStatus,
     /// The consumers of the clock's ticks: first pcs, then the minors of prf that have a table, then the recorders.
     pub consumers: Vec<ConsumerStatus>,
 }

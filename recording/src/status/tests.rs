@@ -88,6 +88,7 @@ proptest! {
             control_faults: counts[2],
             ports: vec![PortStatus { name, queue_faults: counts[3], protocol_faults: 0 }],
         });
+        status.limits.forgotten_files = counts[0];
         status.machine.networks = vec![NetworkStatus {
             peer: "tap=tap0".to_owned(),
             up: counts[0].is_multiple_of(2),
@@ -158,6 +159,10 @@ fn a_document_has_this_form() {
             vcpus: vec![sum],
             ..ClockStatus::default()
         },
+        limits: LimitsStatus {
+            forgotten_files: 2,
+            ..LimitsStatus::default()
+        },
         consumers: vec![
             ConsumerStatus::Pcs(PcsStatus::new(true, false, ledger)),
             ConsumerStatus::Prf(PrfStatus::new(3, true, 40, ledger)),
@@ -180,6 +185,8 @@ fn a_document_has_this_form() {
         &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
         &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
         &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
+        r#""limits":{"forgotten_address_spaces":0,"forgotten_files":2,"forgotten_modules":0,"refused_modules":0,"refused_names":0,"#,
+        r#""refused_tables":0,"unnamed_functions":0,"unread_mappings":0},"#,
         r#""machine":{"balloon":null,"disks":[],"ended":false,"entropy":null,"folders":[],"held":false,"introspection":"not at all","kernel":"bzImage","#,
         r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"paused":false,"power_button":false,"resets":0,"#,
         r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null,"vsock":null},"#,

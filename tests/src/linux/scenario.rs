@@ -67,7 +67,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// A machine with 2 CPUs.
+    /// A machine with 2 CPUs, unless [`Self::cpus`] says otherwise.
     ///
     /// # Panics
     /// When kvmprof can't be built.
@@ -77,6 +77,13 @@ impl Scenario {
         let lab = Lab::new().add(kvmprof, "/lab/kvmprof");
         let lab = lab.out(out.path()).run_limit(RUN_LIMIT);
         Self { lab, out }
+    }
+
+    /// Gives the lab machine this many CPUs.
+    #[must_use]
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.lab = self.lab.cpus(cpus);
+        self
     }
 
     /// Gives the lab machine this much memory, in MiB.

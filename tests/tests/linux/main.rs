@@ -17,6 +17,7 @@ mod images;
 mod machines;
 mod matrix;
 mod net;
+mod one_cpu;
 mod page;
 mod perf;
 mod pmc;

@@ -10,16 +10,20 @@ use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
-use crate::vcpu::select_registers;
+use crate::vcpu::{Gate, select_registers};
 
 /// The pause between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);
+/// The vCPUs are sampled after this number of looks although the registers of none could be read.
+const FIRST_LOOKS: usize = 8;
 
 /// Finds the guest's kernel from the registers of its vCPUs.
 pub struct KernelFinder {
     vcpus: Vec<TracedVcpu>,
     /// The number of looks so far.
     looks: usize,
+    /// Whether a vCPU's registers were read.
+    has_seen: bool,
     /// Whether another kernel runs than that of the file, which has been logged.
     is_other: bool,
 }
@@ -30,6 +34,7 @@ impl KernelFinder {
         Self {
             vcpus,
             looks: 0,
+            has_seen: false,
             is_other: false,
         }
     }
@@ -80,30 +85,44 @@ impl KernelFinder {
         looked.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Looks again and again, until `knowledge` is complete and the kernel is located, or `stopping` is set. Returns the finder.
+    /// Looks again and again, until `knowledge` is complete and the kernel is located, or `stopping` is set. Opens the gate once it has seen a
+    /// vCPU's registers, and what runs there. Returns the finder.
     pub fn search(
         mut self,
         memory: &Arc<AttachedMemory>,
         knowledge: &GuestKnowledge,
+        sampled: &Gate,
         stopping: &AtomicBool,
     ) -> Self {
         let is_open = || knowledge.is_pending() || knowledge.is_unlocated();
         while is_open() && !stopping.load(Ordering::Relaxed) {
-            let is_slow = self.vcpus.iter().any(TracedVcpu::is_slow);
-            thread::park_timeout(if is_slow { SLOW_PAUSE } else { PAUSE });
-            self.vcpus.iter_mut().for_each(TracedVcpu::let_go);
-            if is_slow {
+            if self.looks > 0 && !self.pause() {
                 continue;
             }
             match self.look(memory, knowledge) {
-                Err(error @ IntrospectionError::OtherBuild { .. }) => {
+                Err(error)
+                    if !sampled.is_open()
+                        || matches!(error, IntrospectionError::OtherBuild { .. }) =>
+                {
                     log::warn!("Samples have no processes for now: {error}");
                 }
                 Err(error) => log::debug!("{error}"),
                 Ok(()) => {}
             }
+            if self.has_seen || self.looks >= FIRST_LOOKS {
+                sampled.open();
+            }
         }
+        sampled.open();
         self
+    }
+
+    /// Pauses between two looks. False if a vCPU that was too slow for the last look may be too slow still.
+    fn pause(&mut self) -> bool {
+        let is_slow = self.vcpus.iter().any(TracedVcpu::is_slow);
+        thread::park_timeout(if is_slow { SLOW_PAUSE } else { PAUSE });
+        self.vcpus.iter_mut().for_each(TracedVcpu::let_go);
+        !is_slow
     }
 
     /// The vCPUs, for another user on the same thread.
@@ -124,7 +143,10 @@ impl KernelFinder {
             vcpu.registers().map(Some)
         });
         match looked {
-            Ok(Look::Seen(seen)) => seen.map(|(regs, sregs)| select_registers(&regs, &sregs)),
+            Ok(Look::Seen(seen)) => {
+                self.has_seen |= seen.is_some();
+                seen.map(|(regs, sregs)| select_registers(&regs, &sregs))
+            }
             Ok(_) => None,
             Err(error) => {
                 log::debug!("The guest's kernel isn't looked for now: {error}");

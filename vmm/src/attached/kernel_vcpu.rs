@@ -124,6 +124,8 @@ struct Sampler {
 impl Sampler {
     /// Samples until the end, or until the vCPU's thread has ended.
     fn run(&mut self, stopping: &AtomicBool) {
+        // Nobody waits for this thread's answers before it is attached.
+        self.vcpu.common.sampled.pass();
         self.vcpu.shared.kicker.attach();
         while !stopping.load(Ordering::Relaxed) && self.poll().is_some() {
             signals::wait_for_kick(self.sleep());

@@ -137,7 +137,11 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let knowledge = Arc::new(known(&mut config)?);
     let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
     let sampled = sampled.collect();
-    let finder = finder(traced, &config, &memory, &knowledge)?;
+    let sampled_at_once = !knowledge.is_pending();
+    let mut finder = KernelFinder::new(traced);
+    if sampled_at_once {
+        look_once(&mut finder, &config, &memory, &knowledge)?;
+    }
     let host_stacks = (config.host_stacks && config.capture == Capture::Kernel)
         .then(|| HostStacks::read(pid).map(Arc::new))
         .transpose()
@@ -159,9 +163,14 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         .map(|record| start_recorder(record, vcpus.len(), &info, &plan))
         .transpose()?;
     let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
+    let gate = Gate::default();
+    if sampled_at_once {
+        gate.open();
+    }
     let common = AttachedCommon {
         memory,
         knowledge: Arc::clone(&knowledge),
+        sampled: gate,
         jitter: config.jitter,
         max_stack: config.max_stack,
         refreshed: AtomicU64::new(0),
@@ -191,14 +200,13 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     server.serve(threads, rings)
 }
 
-/// The finder of the guest's kernel, after one look: an error is better reported now than at the first tick.
-fn finder(
-    traced: Vec<TracedVcpu>,
+/// Compares the guest's kernel with that of the file: an error is better reported now than at the first tick.
+fn look_once(
+    finder: &mut KernelFinder,
     config: &AttachConfig,
     memory: &Arc<AttachedMemory>,
     knowledge: &GuestKnowledge,
-) -> Result<KernelFinder, AttachedError> {
-    let mut finder = KernelFinder::new(traced);
+) -> Result<(), AttachedError> {
     match finder.look_apart(memory, knowledge) {
         Ok(()) => {}
         Err(source @ IntrospectionError::OtherBuild { .. }) => {
@@ -207,7 +215,7 @@ fn finder(
         }
         Err(error) => log::warn!("Samples have no processes for now: {error}"),
     }
-    Ok(finder)
+    Ok(())
 }
 
 /// The one clock that makes the ticks of this guest.

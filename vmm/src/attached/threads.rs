@@ -89,7 +89,14 @@ impl AttachedThreads {
         let common = Arc::clone(&self.common);
         let builder = thread::Builder::new().name("introspection".into());
         self.threads.push(builder.spawn(move || {
-            let finder = finder.search(&common.memory, &common.knowledge, &common.stopping);
+            let AttachedCommon {
+                memory,
+                knowledge,
+                sampled,
+                stopping,
+                ..
+            } = &*common;
+            let finder = finder.search(memory, knowledge, sampled, stopping);
             let Some(linux) = common.knowledge.linux() else {
                 return;
             };
@@ -125,6 +132,7 @@ impl GuestThreads for AttachedThreads {
 
     fn stop(&mut self) {
         self.common.stopping.store(true, Ordering::SeqCst);
+        self.common.sampled.open();
         if let Some(modules) = self.common.knowledge.modules() {
             modules.wake();
         }

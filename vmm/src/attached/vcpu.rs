@@ -16,7 +16,8 @@ use kvmprof_recording::Sample;
 use super::backend::AttachedBackend;
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::vcpu::{
-    Doorbell, TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers, signals,
+    Doorbell, Gate, TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers,
+    signals,
 };
 
 /// The period at which the memory slots are checked, and whether the guest still exists, in ns.
@@ -30,6 +31,9 @@ pub struct AttachedCommon {
     pub memory: Arc<AttachedMemory>,
     /// What is known of the guest.
     pub knowledge: Arc<GuestKnowledge>,
+    /// The gate that holds the vCPUs' threads until the guest's kernel has been looked for, so that the first samples have a process: on a
+    /// busy host that takes seconds.
+    pub sampled: Gate,
     /// Whether ticks have a random phase.
     pub jitter: bool,
     /// Maximum number of frames of a call stack.
@@ -200,6 +204,8 @@ struct Sampler {
 impl Sampler {
     /// Samples until the end, or until the vCPU's thread has ended.
     fn run(&mut self, mut clock: VcpuClock<AttachedBackend>, stopping: &AtomicBool) {
+        // Nobody waits for this thread's answers before it is attached.
+        self.common.sampled.pass();
         self.shared.kicker.attach();
         let mut presence = self.follow_requests(&mut clock, monotonic_ns());
         while presence == Presence::There && !stopping.load(Ordering::Relaxed) {

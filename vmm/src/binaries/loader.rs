@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
 };
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use kvmprof_recording::elf;
 use kvmprof_recording::file::BinaryInfo;
+use kvmprof_recording::status::LimitsStatus;
 
 use super::BinarySources;
 use super::disk_files::DiskFiles;
@@ -62,6 +64,16 @@ pub struct BinaryLoader {
     done: Option<Receiver<Done>>,
     /// The number of maps that were handed over and aren't done.
     pending: usize,
+    /// The number of maps that weren't handed over, because too many were waiting.
+    refused: u64,
+    omissions: Arc<Omissions>,
+}
+
+/// What limits have cost, counted by the thread that reads files.
+#[derive(Debug, Default)]
+struct Omissions {
+    tables: AtomicU64,
+    functions: AtomicU64,
 }
 
 impl BinaryLoader {
@@ -71,6 +83,8 @@ impl BinaryLoader {
             queue: None,
             done: None,
             pending: 0,
+            refused: 0,
+            omissions: Arc::default(),
         };
         if let Err(error) = loader.start(sources) {
             log::error!("The guest's programs can't be read: {error}");
@@ -90,7 +104,7 @@ impl BinaryLoader {
             reads_left,
         }) {
             Ok(()) => self.pending += 1,
-            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Full(_)) => self.refused += 1,
             // A panic of that thread has been reported already.
             Err(TrySendError::Disconnected(_)) => self.queue = None,
         }
@@ -99,6 +113,7 @@ impl BinaryLoader {
     fn start(&mut self, sources: BinarySources) -> io::Result<()> {
         let (queue, requests) = sync_channel(QUEUE);
         let (sender, done) = channel();
+        let omissions = Arc::clone(&self.omissions);
         std::thread::Builder::new()
             .name("binaries".into())
             .spawn(move || {
@@ -117,6 +132,7 @@ impl BinaryLoader {
                     disks: DiskFiles::default(),
                     tables: Tables::default(),
                     failed: BTreeMap::new(),
+                    omissions,
                 };
                 thread.run(&requests, |result| {
                     // Nobody receives the result if the guest has ended.
@@ -125,6 +141,13 @@ impl BinaryLoader {
             })?;
         (self.queue, self.done) = (Some(queue), Some(done));
         Ok(())
+    }
+
+    /// Enters what limits have cost until now.
+    pub fn enter_omissions(&self, limits: &mut LimitsStatus) {
+        limits.unread_mappings = self.refused;
+        limits.refused_tables = self.omissions.tables.load(Ordering::Relaxed);
+        limits.unnamed_functions = self.omissions.functions.load(Ordering::Relaxed);
     }
 
     /// Whether there are files that are still to be read.
@@ -161,6 +184,7 @@ struct Thread {
     tables: Tables,
     /// The files that are to be read again.
     failed: BTreeMap<FileId, Failure>,
+    omissions: Arc<Omissions>,
 }
 
 impl Thread {
@@ -259,8 +283,13 @@ impl Thread {
             Backing::Anonymous => return None,
         };
         let parsed = elf::parse(&found.contents).ok()?;
-        self.tables.put(id, UnwindTable::from_elf(&found.contents));
+        let omissions = &self.omissions;
+        if !self.tables.put(id, UnwindTable::from_elf(&found.contents)) {
+            omissions.tables.fetch_add(1, Ordering::Relaxed);
+        }
         if parsed.unnamed > 0 {
+            let unnamed = parsed.unnamed as u64;
+            omissions.functions.fetch_add(unnamed, Ordering::Relaxed);
             log::warn!(
                 "{} functions of the guest's file {} have no name in recordings: it has more or longer names than kvmprof reads",
                 parsed.unnamed,

@@ -70,8 +70,8 @@ impl Tables {
         entry.table.clone()
     }
 
-    /// Notes that file `id` has been read, and its table. If there is no room for the table, the file has none.
-    pub fn put(&mut self, id: FileId, table: Option<UnwindTable>) {
+    /// Notes that file `id` has been read, and its table. False if there is no room for the table: then the file has none.
+    pub fn put(&mut self, id: FileId, table: Option<UnwindTable>) -> bool {
         if let Some(before) = self.files.remove(&id) {
             self.bytes -= before.bytes();
         }
@@ -94,6 +94,7 @@ impl Tables {
         };
         self.bytes += entry.bytes();
         self.files.insert(id, entry);
+        has_room
     }
 
     /// Forgets files that no process uses until an eighth of the room is free, and `bytes` more.
@@ -151,8 +152,10 @@ mod tests {
         assert_eq!(all.len() * table.bytes(), tables.bytes);
         let more: Vec<_> = (40..45)
             .map(|id| {
-                tables.put(id, Some(table.clone()));
-                tables.get(id)
+                let has_room = tables.put(id, Some(table.clone()));
+                let kept = tables.get(id);
+                assert_eq!(has_room, kept.is_some(), "{id}");
+                kept
             })
             .collect();
         assert!(more[4].is_none() && tables.has(44) && tables.has_warned);

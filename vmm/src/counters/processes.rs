@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kvmprof_devices::profiling::pmc::{Counted, ProcessKey};
+use kvmprof_devices::profiling::pmc::{Counted, Parent, ProcessKey};
 use kvmprof_introspection::ProcessInstance;
 
 use crate::lock::lock;
@@ -103,7 +103,7 @@ impl ProcessCounts {
         &self,
         vcpu: usize,
         one: CountedProcess,
-        parent: impl FnOnce() -> Option<ProcessKey>,
+        parent: impl FnOnce() -> Option<Parent>,
     ) -> bool {
         let Some(table) = self.tables.get(vcpu) else {
             return false;
@@ -145,7 +145,7 @@ impl ProcessCounts {
 }
 
 impl CountedProcess {
-    fn with_parent(mut self, parent: Option<ProcessKey>) -> Self {
+    fn with_parent(mut self, parent: Option<Parent>) -> Self {
         self.counted.parent = parent;
         self
     }
@@ -192,7 +192,10 @@ mod tests {
     #[test]
     fn counts_are_summed_up_until_they_are_taken() {
         let counts = ProcessCounts::new(2);
-        let parent = ProcessKey { pid: 1, started: 0 };
+        let parent = Parent {
+            key: ProcessKey { pid: 1, started: 0 },
+            may_have_adopted: true,
+        };
         for _ in 0..3 {
             assert!(!counts.add(0, one(5, 10), || Some(parent)));
             assert!(!counts.add(1, one(5, 1), || None));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvmprof_abi::pmc::{COUNTERS, CounterId, CounterSource};
-use kvmprof_devices::profiling::pmc::{Counted, ProcessKey};
+use kvmprof_devices::profiling::pmc::{Counted, Parent, ProcessKey};
 use kvmprof_introspection::{ProcessFate, ProcessInstance};
 
 use super::processes::{CountedProcess, KnownProcess, ProcessCounts};
@@ -131,8 +131,12 @@ impl VcpuCounting {
             counts,
         };
         let parent = || {
-            let parent = vcpu.introspector.parent(vcpu.memory, vcpu.registers)?;
-            Some(process_key(&parent))
+            let (parent, may_have_adopted) =
+                vcpu.introspector.parent(vcpu.memory, vcpu.registers)?;
+            Some(Parent {
+                key: process_key(&parent),
+                may_have_adopted,
+            })
         };
         let one = CountedProcess { instance, counted };
         self.counts.add(self.vcpu, one, parent)

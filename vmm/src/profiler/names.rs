@@ -29,6 +29,8 @@ pub struct Names {
     /// Number of names that were noted and weren't known before.
     changes: u64,
     table: Option<Table>,
+    /// How often a name found no room.
+    refused: u64,
 }
 
 /// The table that was made last.
@@ -63,7 +65,10 @@ impl Names {
             }
             Some(_) => false,
             None if room => self.processes.insert(pid, name).is_none(),
-            None => false,
+            None => {
+                self.refused += 1;
+                false
+            }
         };
         self.changes += u64::from(is_new);
     }
@@ -86,6 +91,11 @@ impl Names {
             good_until: made + pause.min(MAX_AGE),
         });
         text
+    }
+
+    /// How often a name found no room.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Whether the table was ever made.
@@ -176,5 +186,6 @@ mod tests {
             names.note(&sample(pid, pid, b"fork"));
         }
         assert_eq!(names.processes.len(), MAX_PROCESSES);
+        assert_eq!(names.refused(), 100_000 - MAX_PROCESSES as u64);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kvmprof_abi::text::task_name;
 use kvmprof_recording::file::{Mapping, ProcessMappings};
+use kvmprof_recording::status::LimitsStatus;
 
 use crate::binaries::{BinaryLoader, BinarySources, FileId};
 use kvmprof_introspection::{Area, Backing, MappedFile, ProcessMap};
@@ -33,7 +34,9 @@ pub struct Processes {
     /// [`MAX_FILES`] and [`MAX_KEPT`], except in tests.
     max_files: usize,
     max_kept: usize,
-    has_warned: bool,
+    forgotten_spaces: u64,
+    /// The number of files that were forgotten although a known address space has them.
+    forgotten_files: u64,
 }
 
 /// A file's number in recordings, and when it was last mapped: the higher, the later.
@@ -78,7 +81,8 @@ impl Processes {
             kept_bytes: 0,
             max_files: MAX_FILES,
             max_kept: MAX_KEPT,
-            has_warned: false,
+            forgotten_spaces: 0,
+            forgotten_files: 0,
         }
     }
 
@@ -124,6 +128,7 @@ impl Processes {
         let root = oldest.map(|(root, _)| *root);
         if let Some(space) = root.and_then(|root| self.spaces.remove(&root)) {
             self.spaces_bytes -= space.bytes();
+            self.forgotten_spaces += 1;
         }
     }
 
@@ -174,15 +179,22 @@ impl Processes {
                 self.kept_bytes -= block.len();
             }
             forgotten.insert(id);
-            if is_used && !self.has_warned {
-                self.has_warned = true;
+            if is_used && self.forgotten_files == 0 {
                 log::warn!(
                     "The names of the guest's programs take more than {} MiB: a recording that starts later lacks those of programs that have run for long",
                     self.max_kept >> 20
                 );
             }
+            self.forgotten_files += u64::from(is_used);
         }
         self.files.retain(|_, file| !forgotten.contains(&file.id));
+    }
+
+    /// Enters what limits have cost until now.
+    pub fn enter_omissions(&self, limits: &mut LimitsStatus) {
+        limits.forgotten_address_spaces = self.forgotten_spaces;
+        limits.forgotten_files = self.forgotten_files;
+        self.loader.enter_omissions(limits);
     }
 
     /// Whether files are still to be read.
@@ -339,7 +351,13 @@ mod tests {
                 "its process has been running since"
             );
         }
-        assert!(!processes.has_warned);
+        let omissions = |processes: &Processes| {
+            let mut limits = LimitsStatus::default();
+            processes.enter_omissions(&mut limits);
+            limits
+        };
+        // What only ended programs have isn't missed.
+        assert_eq!(omissions(&processes), LimitsStatus::default());
         assert_eq!(id(&mut processes, &server[0]), 0);
         // What comes late is of a file that nobody knows any more.
         processes.keep(1, &block);
@@ -353,7 +371,7 @@ mod tests {
             let program = file("/tmp/program", root);
             processes.enter(map(root << 13, 2, std::slice::from_ref(&program)));
         }
-        assert!(processes.has_warned && processes.files.len() <= 64);
+        assert!(omissions(&processes).forgotten_files > 0 && processes.files.len() <= 64);
     }
 
     #[test]
@@ -364,6 +382,9 @@ mod tests {
         }
         assert_eq!(processes.known().count(), MAX_SPACES);
         assert!(!processes.spaces.contains_key(&(1 << 13)));
+        let mut limits = LimitsStatus::default();
+        processes.enter_omissions(&mut limits);
+        assert_eq!(limits.forgotten_address_spaces, 100);
         let long = file(&"x".repeat(4000), 1);
         let many = vec![long; 1000];
         for root in 1..=100 {

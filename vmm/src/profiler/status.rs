@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use kvmprof_attach::HostStacks;
 use kvmprof_devices::virtio::block::SECTOR;
-use kvmprof_introspection::GuestKnowledge;
+use kvmprof_introspection::{GuestKnowledge, Modules};
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, DiskStatus, FolderStatus, FrameCounts, LinuxStatus, MachineStatus,
-    NetworkStatus, PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
+    BalloonStatus, ClockStatus, DiskStatus, FolderStatus, FrameCounts, LimitsStatus, LinuxStatus,
+    MachineStatus, NetworkStatus, PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
 };
 
 use super::Profiler;
@@ -76,6 +76,7 @@ impl Profiler {
                 .map(|(part, how)| (part.name().to_owned(), how))
                 .collect(),
             clock: self.clock_status(),
+            limits: self.limits_status(),
             consumers: self.consumers.iter().flat_map(Consumer::status).collect(),
         }
     }
@@ -120,6 +121,19 @@ impl Profiler {
             resets: self.resets,
             ended: self.has_ended,
         }
+    }
+
+    fn limits_status(&self) -> LimitsStatus {
+        let modules = self.info.knowledge.modules().map(Modules::omissions);
+        let modules = modules.unwrap_or_default();
+        let mut limits = LimitsStatus {
+            forgotten_modules: modules.forgotten,
+            refused_modules: modules.refused,
+            refused_names: self.names.refused(),
+            ..LimitsStatus::default()
+        };
+        self.processes.enter_omissions(&mut limits);
+        limits
     }
 
     fn clock_status(&self) -> ClockStatus {

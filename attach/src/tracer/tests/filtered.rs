@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use super::*;
 
+#[path = "../../../../tests/shared/seccomp.rs"]
+mod seccomp;
+
 /// Tries to get around the filter, tries that did, rounds of the thread, signals of which each one counts, and the one after them.
 static TOLD: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 const TRIES: usize = 0;
@@ -52,39 +55,18 @@ fn counted() -> i32 {
 
 /// Forbids the calling thread to do [`FORBIDDEN`] and ioctl(2), which have these actions as results.
 fn contain(forbidden: u32, ioctl: u32) {
-    let instruction = |code: u32, jt, jf, k| libc::sock_filter {
-        code: u16::try_from(code).unwrap(),
-        jt,
-        jf,
-        k,
-    };
-    let is = |number, jt, jf| {
-        let number = u32::try_from(number).unwrap();
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, number)
-    };
-    let result = |value| instruction(libc::BPF_RET | libc::BPF_K, 0, 0, value);
-    let mut filter = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        is(FORBIDDEN[0], 3, 0),
-        is(FORBIDDEN[1], 2, 0),
-        is(libc::SYS_ioctl, 2, 0),
-        result(libc::SECCOMP_RET_ALLOW),
-        result(forbidden),
-        result(ioctl),
-    ];
-    let program = libc::sock_fprog {
-        len: 7,
-        filter: filter.as_mut_ptr(),
-    };
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the program's instructions are alive, and are as many as it says.
-    let results = unsafe {
-        [
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0),
-        ]
-    };
-    assert_eq!(results, [0, 0]);
+    let is = |number, equal| seccomp::skip(u32::try_from(number).unwrap(), equal, 0);
+    seccomp::no_new_privileges().unwrap();
+    let filtered = seccomp::filter(&mut [
+        seccomp::load(seccomp::NUMBER),
+        is(FORBIDDEN[0], 3),
+        is(FORBIDDEN[1], 2),
+        is(libc::SYS_ioctl, 2),
+        seccomp::action(libc::SECCOMP_RET_ALLOW),
+        seccomp::action(forbidden),
+        seccomp::action(ioctl),
+    ]);
+    filtered.unwrap();
 }
 
 /// The process: one thread is contained, and another one sends it signals.

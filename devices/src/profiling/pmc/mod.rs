@@ -29,13 +29,22 @@ pub struct ProcessKey {
     pub started: u64,
 }
 
+/// The parent of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parent {
+    /// The process.
+    pub key: ProcessKey,
+    /// Whether another process may have forked the child: a guest's kernel gives the children of a process that has ended to another one.
+    pub may_have_adopted: bool,
+}
+
 /// The counts of a stretch of time in which a process ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// The process.
     pub process: ProcessKey,
     /// Its parent, if that is known.
-    pub parent: Option<ProcessKey>,
+    pub parent: Option<Parent>,
     /// Its name.
     pub comm: [u8; 16],
     /// The counts, by the numbers of the counters.
@@ -80,6 +89,8 @@ pub struct KernelUses([Option<KernelUse>; COUNTERS]);
 #[derive(Debug, Default)]
 pub struct Pmc {
     processes: Vec<Process>,
+    /// The number of families of processes so far.
+    families: u64,
     kernel: KernelUses,
 }
 
@@ -140,19 +151,36 @@ impl Pmc {
 
     /// Notes that process `key` lives, and has this parent. If it is met for the first time, it gets the counters that it has inherited. True
     /// if it has counters.
-    pub fn meet(&mut self, key: ProcessKey, parent: Option<ProcessKey>) -> bool {
+    pub fn meet(&mut self, key: ProcessKey, parent: Option<Parent>) -> bool {
         self.met(key, parent).is_some()
     }
 
-    fn met(&mut self, key: ProcessKey, parent: Option<ProcessKey>) -> Option<&mut Process> {
+    fn met(&mut self, key: ProcessKey, parent: Option<Parent>) -> Option<&mut Process> {
         if !self.processes.iter().any(|process| process.is(key)) {
             self.forget_predecessors(key);
             self.inherit(key, parent);
         }
         let mut newest = self.processes.iter_mut().rev();
         let process = newest.find(|process| process.is(key))?;
-        process.meet(key, parent);
+        process.meet(key, parent.map(|parent| parent.key));
         Some(process)
+    }
+
+    /// Notes that `call` has changed which counters its process has enabled. `has_forked` says whether the process has forked others that live, or
+    /// that this is unknown. From now on processes of its family may have inherited other counters than those of the process that adopts them.
+    pub fn diverge(&mut self, call: &Call, has_forked: bool) {
+        let Some(index) = (self.processes.iter()).rposition(|process| is_meant(process, call))
+        else {
+            return;
+        };
+        let family = self.processes.get(index).map(Process::family);
+        for (other, process) in self.processes.iter_mut().enumerate() {
+            if other == index {
+                process.set_others(has_forked);
+            } else if Some(process.family()) == family {
+                process.set_others(true);
+            }
+        }
     }
 
     /// Notes that process `pid` has ended, which was started at `started`. `None` stands for a process that has never been seen. The process
@@ -261,7 +289,8 @@ impl Pmc {
             return Err(Errno::EBUSY);
         }
         if self.newest(call).is_none() {
-            self.add(Process::new(call.pid, call.time))?;
+            self.families = self.families.wrapping_add(1);
+            self.add(Process::new(call.pid, call.time, self.families))?;
         }
         let process = self.newest_mut(call).ok_or(Errno::ENXIO)?;
         process.configure(id)
@@ -369,11 +398,12 @@ impl Pmc {
     }
 
     /// Gives a process that is seen for the first time the counters that it has inherited, if a process with counters has forked it.
-    fn inherit(&mut self, key: ProcessKey, parent: Option<ProcessKey>) {
+    fn inherit(&mut self, key: ProcessKey, parent: Option<Parent>) {
         let Some(parent) = parent else { return };
         let mut processes = self.processes.iter();
         let forked = processes
-            .find(|process| process.is(parent))
+            .find(|process| process.is(parent.key))
+            .filter(|process| !(parent.may_have_adopted && process.has_others()))
             .and_then(|process| process.fork(key));
         if let Some(forked) = forked {
             // Without room for it, the process isn't counted.

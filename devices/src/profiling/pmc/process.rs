@@ -26,18 +26,24 @@ pub struct Process {
     /// A process that was started later than this is another one.
     before: u64,
     parent: Option<ProcessKey>,
+    /// The number that this process shares with those that have inherited their counters from it, or it from them.
+    family: u64,
+    /// Whether it may have descendants that haven't inherited the counters that it has now.
+    has_others: bool,
     is_saved: bool,
     counters: [Counter; COUNTERS],
 }
 
 impl Process {
-    /// The process with this pid that was started before `time`, in ns of the guest's CLOCK_MONOTONIC.
-    pub fn new(pid: i32, time: u64) -> Self {
+    /// The process with this pid that was started before `time`, in ns of the guest's CLOCK_MONOTONIC. It begins a family.
+    pub fn new(pid: i32, time: u64, family: u64) -> Self {
         Self {
             pid,
             started: None,
             before: time,
             parent: None,
+            family,
+            has_others: true,
             is_saved: false,
             counters: [Counter::default(); COUNTERS],
         }
@@ -95,8 +101,25 @@ impl Process {
             parent,
             counters,
             started: Some(key.started),
-            ..Self::new(key.pid, key.started)
+            // All that it forks inherits what it has inherited, until a call changes that.
+            has_others: false,
+            ..Self::new(key.pid, key.started, self.family)
         })
+    }
+
+    /// The number of its family.
+    pub fn family(&self) -> u64 {
+        self.family
+    }
+
+    /// Whether it may have descendants that haven't inherited the counters that it has now.
+    pub fn has_others(&self) -> bool {
+        self.has_others
+    }
+
+    /// Sets whether it may have such descendants.
+    pub fn set_others(&mut self, has_others: bool) {
+        self.has_others = has_others;
     }
 
     fn counter(&self, id: CounterId) -> Option<&Counter> {

@@ -10,6 +10,10 @@ use super::{PcstatError, Profile, read_profile, to_json, write_report};
 use crate::command_line::{Command, Console, ExitStatus};
 use crate::getpc::FormatName;
 use crate::interrupt::ignore_first_interrupt;
+use crate::table::most_rows;
+
+/// The most program counters of the report without `--top`.
+const FEW_ROWS: usize = 10;
 
 /// Report what getpc has gathered
 ///
@@ -25,9 +29,9 @@ pub struct Arguments {
     /// The file; - is standard input [default: standard input]
     pub file: Option<PathBuf>,
 
-    /// The most program counters to list
-    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 10)]
-    pub top: usize,
+    /// The most program counters to list [default: 10; all of a JSON object's]
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    pub top: Option<usize>,
 
     /// Print one JSON object instead
     #[arg(long)]
@@ -73,10 +77,11 @@ impl Arguments {
     }
 
     fn print(&self, profile: &Profile, console: &mut Console<'_>) -> io::Result<()> {
+        let top = most_rows(self.top, FEW_ROWS, self.json);
         if self.json {
-            writeln!(console.output, "{}", to_json(profile, self.top))
+            writeln!(console.output, "{}", to_json(profile, top))
         } else {
-            write_report(profile, self.top, console.output)
+            write_report(profile, top, console.output)
         }
     }
 }

@@ -101,6 +101,16 @@ pub struct ModuleLog {
     entries: VecDeque<Entry>,
     kept: usize,
     end: u64,
+    omissions: ModuleOmissions,
+}
+
+/// Entries of the log that limits have cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModuleOmissions {
+    /// Those that no reader gets who starts later.
+    pub forgotten: u64,
+    /// Those that no reader gets.
+    pub refused: u64,
 }
 
 impl ModuleLog {
@@ -109,7 +119,11 @@ impl ModuleLog {
         for mut entry in entries {
             let length = entry.text.len();
             entry.end = self.end.saturating_add(length as u64);
-            if length == 0 || entry.end > MAX_EVER {
+            if length == 0 {
+                continue;
+            }
+            if entry.end > MAX_EVER {
+                self.omissions.refused += 1;
                 continue;
             }
             self.end = entry.end;
@@ -119,8 +133,14 @@ impl ModuleLog {
                 && let Some(oldest) = self.entries.pop_front()
             {
                 self.kept -= oldest.text.len();
+                self.omissions.forgotten += 1;
             }
         }
+    }
+
+    /// What limits have cost until now.
+    pub fn omissions(&self) -> ModuleOmissions {
+        self.omissions
     }
 
     /// The text after the first `known` bytes, if there is more and it is still stored. The reply may be incomplete: a
@@ -166,9 +186,20 @@ mod tests {
         assert!(log.kept <= MAX_KEPT && log.end <= MAX_EVER);
         let lengths = log.entries.iter().map(|entry| entry.text.len());
         assert_eq!(log.kept, lengths.sum::<usize>());
+        let ModuleOmissions { forgotten, refused } = log.omissions();
+        assert_eq!(forgotten + refused + log.entries.len() as u64, 200);
+        assert_eq!(refused, 200 - MAX_EVER / (3 << 20));
         let mut many = ModuleLog::default();
         many.add((0..10_000).map(|number| entry("x", number * 10)));
         assert_eq!((many.entries.len(), many.kept), (MAX_ENTRIES, MAX_ENTRIES));
+        let forgotten = 10_000 - MAX_ENTRIES as u64;
+        assert_eq!(
+            many.omissions(),
+            ModuleOmissions {
+                forgotten,
+                refused: 0
+            }
+        );
         let most = many.after(0).unwrap().text.len();
         assert_eq!(most, MAX_MODULES_AT_ONCE);
         // One by one to the end, from the oldest stored module on.

@@ -32,7 +32,7 @@ use retired::RetiredLists;
 use watch::Watch;
 
 pub use loaded::LoadedModules;
-pub use log::NewFunctions;
+pub use log::{ModuleOmissions, NewFunctions};
 
 /// Maximum number of modules of a list whose names are read: far more than kernels have.
 const MAX_NAMED: usize = 1024;
@@ -166,6 +166,12 @@ impl Modules {
     pub fn functions_after(&self, known: u64) -> Option<NewFunctions> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.after(known)
+    }
+
+    /// The modules, and ends of modules, that limits keep from readers of [`Self::functions_after`].
+    pub fn omissions(&self) -> ModuleOmissions {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.omissions()
     }
 
     /// Reads the list if it has changed, unless former lists that are still in use take too much memory.

@@ -201,7 +201,7 @@ impl InstanceLayout {
     }
 
     /// Whether the parent of the process of the task at `task` may have adopted it. True if that is unknown.
-    fn may_be_adopted<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> bool {
+    pub fn may_be_adopted<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, task: u64) -> bool {
         self.parent_adopts(view, task).unwrap_or(true)
     }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use kvmprof_abi::profil::{MAX_KEPT, RATE_HZ, WORD_SIZE};
 use kvmprof_recording::SamplingEvent;
 use kvmprof_tools::command_line::{SocketArgs, value};
+use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 
 use super::process::Process;
 use crate::commands::units::{format_memory, parse_memory};
@@ -28,14 +29,9 @@ pub struct ProcessArguments {
     /// Print a JSON document instead of the table
     #[arg(long)]
     pub json: bool,
-    /// The most rows that the table has
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 20,
-        allow_negative_numbers = true
-    )]
-    pub top: usize,
+    /// The most rows that the table has [default: 20; all of a JSON document's]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub top: Option<usize>,
     /// A folder with the guest's files, for the functions of programs that the guest has no symbols of
     #[arg(long, value_name = "DIR")]
     pub sysroot: Option<PathBuf>,
@@ -102,6 +98,8 @@ pub fn buffer_size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches;
+
     use super::*;
 
     #[test]
@@ -161,6 +159,22 @@ mod tests {
         }
         assert!(process_id("weaver").unwrap_err().contains("number"));
     }
+
+    /// A program reads the document, and doesn't expect that rows are missing.
+    #[test]
+    fn documents_are_whole_and_tables_short() {
+        let rows = |words: &[&str]| {
+            let words = [&["pcsample", "--pid", "7"], words].concat();
+            let program = ProcessArguments::augment_args(clap::Command::new("pcsample"));
+            let matches = program.get_matches_from(words);
+            ProcessArguments::from_arg_matches(&matches)
+                .unwrap()
+                .most_rows()
+        };
+        assert_eq!(rows(&[]), 20);
+        assert_eq!(rows(&["--json"]), usize::MAX);
+        assert_eq!(rows(&["--json", "--top", "5"]), 5);
+    }
 }
 
 /// Which ticks are stored.
@@ -198,5 +212,10 @@ impl ProcessArguments {
             None if self.every_tick => StoredTicks::Rate(process.hz()),
             None => StoredTicks::Rate(RATE_HZ),
         }
+    }
+
+    /// The most rows that are printed.
+    pub fn most_rows(&self) -> usize {
+        most_rows(self.top, USUAL_ROWS, self.json)
     }
 }

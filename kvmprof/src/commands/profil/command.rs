@@ -96,7 +96,7 @@ impl Command for ProfilArguments {
                 top: if self.counts {
                     rows.len()
                 } else {
-                    self.process.top
+                    self.process.most_rows()
                 },
             };
             let printed = if self.process.json {

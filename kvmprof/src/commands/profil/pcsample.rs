@@ -62,7 +62,7 @@ impl Command for PcsampleArguments {
                 }
                 let name = |hit: &Hit| process.name(hit.begin, hit.last);
                 let rows = function_rows(&hits(&samples), name);
-                let top = self.process.top;
+                let top = self.process.most_rows();
                 if self.process.json {
                     let collected = Collected {
                         pid,

@@ -7,12 +7,13 @@ use clap::{ArgGroup, Args};
 
 use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
-use super::{CommandError, InputArguments, most_rows};
+use super::{CommandError, InputArguments};
 use kvmprof_report::diff::{changes, document, folded_changes, print};
 use kvmprof_report::graph::{Graph, account_of_changes};
 use kvmprof_report::html::{Counts, comparison_page};
 use kvmprof_report::profile::{Look, Profile, SortBy, Weight};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 
 /// Show what changed from one recording to another, or from one time of a recording to another
 ///
@@ -195,7 +196,7 @@ impl DiffArguments {
     ) -> Result<(), CommandError> {
         let [before, after] = [0, 1].map(|side: usize| (profiles[side], counts.get(side)));
         let changes = changes(before, after, self.sort);
-        let top = most_rows(self.top, self.json);
+        let top = most_rows(self.top, USUAL_ROWS, self.json);
         let out = &mut *console.output;
         let printed = if self.json {
             let document = document(&changes, profiles, self.sort, top);

@@ -27,8 +27,3 @@ pub use progress::{Part, Progress};
 pub use report::ReportArguments;
 pub use stalls::StallsArguments;
 pub use view::ViewArguments;
-
-/// The most rows of a table: `top`; without it 20, but all of a JSON document's, which a program reads.
-fn most_rows(top: Option<usize>, json: bool) -> usize {
-    top.unwrap_or(if json { usize::MAX } else { 20 })
-}

@@ -9,13 +9,14 @@ use serde_json::{Map, Value};
 
 use super::input::TaskInput;
 use super::output_limit::within;
-use super::{CommandError, InputArguments, OutputLimit, most_rows};
+use super::{CommandError, InputArguments, OutputLimit};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
     modules, print, relatives_document,
 };
 use kvmprof_report::tasks;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 
 /// Show what a recording has: modes, vCPUs, processes, modules, functions
 ///
@@ -117,7 +118,7 @@ impl Command for ReportArguments {
 
 impl ReportArguments {
     fn most_rows(&self) -> usize {
-        most_rows(self.top, self.json)
+        most_rows(self.top, USUAL_ROWS, self.json)
     }
 
     /// Prints the sums of the looks at the guest's tasks.

@@ -7,10 +7,11 @@ use clap::Args;
 use kvmprof_report::profile::{Look, TimeRange};
 use kvmprof_report::stalls::{StallWatcher, Stalls, print};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 use serde_json::json;
 
 use super::output_limit::within;
-use super::{CommandError, InputArguments, OutputLimit, most_rows};
+use super::{CommandError, InputArguments, OutputLimit};
 
 /// Show what held a guest up: interrupts off, waits for locks, and the host
 ///
@@ -53,7 +54,12 @@ impl Command for StallsArguments {
             return Err(CommandError::NotByTime(self.file.clone()).into());
         }
         let room = self.limit.room(profile.length());
-        let stalls = Stalls::new(&profile, watcher, most_rows(self.top, self.json), &room)?;
+        let stalls = Stalls::new(
+            &profile,
+            watcher,
+            most_rows(self.top, USUAL_ROWS, self.json),
+            &room,
+        )?;
         within(&room, console, |out| {
             if self.json {
                 let account = &profile.contents.account;

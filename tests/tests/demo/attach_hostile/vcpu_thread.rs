@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::VcpuFd;
+use kvmprof_tests::seccomp;
 
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: libc::Ioctl = 0xae80;
@@ -180,37 +181,18 @@ fn seek(memory: &File) {
 
 /// A seccomp filter for the calling thread: ioctl(2) with KVM_GET_REGS ends the process.
 fn forbid_registers() {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const EQUALS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let instruction = |code: u32, jf, k| libc::sock_filter {
-        code: u16::try_from(code).unwrap(),
-        jt: 0,
-        jf,
-        k,
-    };
-    // The number of the system call, and the lower half of its second argument.
-    let mut filter = [
-        instruction(LOAD, 0, 0),
-        instruction(EQUALS, 3, u32::try_from(libc::SYS_ioctl).unwrap()),
-        instruction(LOAD, 0, 24),
-        instruction(EQUALS, 1, u32::try_from(KVM_GET_REGS).unwrap()),
-        instruction(RETURN, 0, libc::SECCOMP_RET_KILL_PROCESS),
-        instruction(RETURN, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: 6,
-        filter: filter.as_mut_ptr(),
-    };
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the program's instructions are alive, and are as many as it says.
-    let results = unsafe {
-        [
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0),
-        ]
-    };
-    assert_eq!(results, [0, 0]);
+    /// The lower half of the second argument.
+    const REQUEST: u32 = 24;
+    seccomp::no_new_privileges().unwrap();
+    let filtered = seccomp::filter(&mut [
+        seccomp::load(seccomp::NUMBER),
+        seccomp::skip(u32::try_from(libc::SYS_ioctl).unwrap(), 0, 3),
+        seccomp::load(REQUEST),
+        seccomp::skip(u32::try_from(KVM_GET_REGS).unwrap(), 0, 1),
+        seccomp::action(libc::SECCOMP_RET_KILL_PROCESS),
+        seccomp::action(libc::SECCOMP_RET_ALLOW),
+    ]);
+    filtered.unwrap();
 }
 
 /// Another descriptor of the same.

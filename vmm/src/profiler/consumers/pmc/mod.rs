@@ -1,33 +1,29 @@
 //! pmc: calls of clients, and the counts that the vCPUs' threads have made for processes (`crate::counters`).
 
+mod accounts;
+mod calls;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Ledger;
-use kvmprof_abi::pmc::{
-    ALL_COUNTERS, Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL, VALUE_FLAGS_CHILDREN,
-};
-use kvmprof_abi::text::task_name;
+use kvmprof_abi::pmc::{PMC_ACCOUNT, PMC_CALL};
 use kvmprof_abi::wire::device;
-use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{Handle, Readiness};
 use kvmprof_devices::profiling::Pmc;
-use kvmprof_devices::profiling::pmc::{Account, Called, ProcessKey, Row, Totals, event_kind};
+use kvmprof_devices::profiling::pmc::{Account, ProcessKey};
 use kvmprof_introspection::ProcessInstance;
-use kvmprof_recording::counters::ProcessCounters;
+use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
-use kvmprof_recording::{EventKind, SamplingEvent, Ticks};
 
 use super::documents::Documents;
 use super::{
-    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources,
-    TicksBefore, check_event,
+    ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources, TicksBefore,
 };
 use crate::clock::TickSource;
-use crate::counters::{KnownProcess, MachineCounters, ProcessCounts, process_key};
-
-/// Maximum number of clients that count for all processes: the account of each may take most of a megabyte, and its document as much.
-const MAX_ACCOUNTS: usize = 32;
+use crate::counters::{KnownProcess, ProcessCounts};
+use calls::asks_for_children;
 
 /// The device, and the handles that clients have open.
 #[derive(Debug)]
@@ -36,7 +32,7 @@ pub struct PmcConsumer {
     counts: Arc<ProcessCounts>,
     /// The handles that clients have open. There may be very many, and they cost no time at ticks or at other requests.
     open: BTreeSet<Handle>,
-    /// The accounts of handles that count for all processes, [`MAX_ACCOUNTS`] at most.
+    /// The accounts of handles that count for all processes, [`accounts::MAX_ACCOUNTS`] at most.
     accounts: BTreeMap<Handle, Account>,
     documents: Documents,
     /// The bits of the counters that count for processes with counters of their own, and of all counters that count.
@@ -123,217 +119,6 @@ impl PmcConsumer {
         self.processes_wanted = self.pmc.wanted();
         self.wanted = accounts.fold(self.processes_wanted, |all, one| all | one);
         self.counts.want(self.wanted);
-    }
-
-    /// Gives processes that `call` is about, and those that they have forked, the counters that they have inherited until now: no tick or
-    /// exit may have found them yet, and the call may change what is inherited.
-    fn settle(&mut self, call: &Call, context: &Context<'_>) {
-        let processes = self.pmc.processes().map(|(pid, _)| pid);
-        let mut pids: BTreeSet<i32> = processes.collect();
-        let is_known = only_asks(call.function) && pids.contains(&call.pid);
-        if pids.is_empty() || call.pid < 1 || is_known {
-            return;
-        }
-        // A parent comes before those that it has forked.
-        for one in context.list_processes().unwrap_or_default() {
-            let (process, parent) = (process_key(&one.process), process_key(&one.parent));
-            let is_meant = pids.contains(&process.pid) || pids.contains(&parent.pid);
-            if is_meant && self.pmc.meet(process, Some(parent)) {
-                pids.insert(process.pid);
-                self.instances.insert(process, one.process);
-            }
-        }
-        self.follow();
-    }
-
-    fn call(&mut self, data: &[u8], context: &Context<'_>) -> Result<IoctlReply, Errno> {
-        if data.len() < Call::SIZE {
-            return Err(Errno::EFAULT);
-        }
-        let mut call = Call::decode(data).ok_or(Errno::EINVAL)?;
-        if context.has_ended {
-            return Err(Errno::ENXIO);
-        }
-        self.settle(&call, context);
-        // The first counter takes the present source of ticks, or the clock.
-        if self.processes_wanted == 0 {
-            self.guests_source = context.ticks();
-        }
-        let called = match call.function {
-            Function::StartProfiling => self.start_profiling(&call, context)?,
-            // The guest's clients end only what the guest has started.
-            Function::StopProfiling
-                if context.client == Client::Guest && self.profiles_for_host() =>
-            {
-                return Err(Errno::EBUSY);
-            }
-            _ => self.pmc.call(&call, &HostTotals::new(context))?,
-        };
-        call.value = called.value;
-        if !only_asks(call.function) {
-            self.follow();
-        }
-        Ok(IoctlReply {
-            value: called.returned,
-            data: call.encode().to_vec(),
-        })
-    }
-
-    /// Whether a counter's overflow makes ticks, and the host has started that.
-    fn profiles_for_host(&self) -> bool {
-        self.profiles_for_host && self.pmc.profiling().is_some()
-    }
-
-    fn start_profiling(&mut self, call: &Call, context: &Context<'_>) -> Result<Called, Errno> {
-        let is_host = context.client == Client::Host;
-        let uses = self.pmc.kernel_uses();
-        if is_host && !self.profiles_for_host() {
-            // What the guest has started doesn't block the host.
-            self.pmc.stop_profiling();
-        }
-        let called = self.check_source(call, context);
-        let called = called.and_then(|()| self.pmc.call(call, &HostTotals::new(context)));
-        match called {
-            Ok(_) => self.profiles_for_host = is_host,
-            Err(_) => self.pmc.set_kernel_uses(uses),
-        }
-        called
-    }
-
-    /// Checks that the source of ticks that `call` asks for may make them.
-    fn check_source(&self, call: &Call, context: &Context<'_>) -> Result<(), Errno> {
-        if self.pmc.profiling().is_some() {
-            return Ok(());
-        }
-        let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
-        let event = event_kind(counter).and_then(|kind| SamplingEvent::new(kind, call.reset_value));
-        event.map_or(Ok(()), |event| context.can_count(TickSource::Event(event)))
-    }
-
-    fn account(
-        &mut self,
-        handle: Handle,
-        counters: i64,
-        context: &Context<'_>,
-    ) -> Result<IoctlReply, Errno> {
-        let counters = u32::try_from(counters).map_err(|_| Errno::EINVAL)?;
-        if counters & !ALL_COUNTERS != 0 {
-            return Err(Errno::EINVAL);
-        }
-        if context.has_ended {
-            return Err(Errno::ENXIO);
-        }
-        let totals = HostTotals::new(context);
-        let mut chosen = CounterId::ALL.into_iter();
-        if chosen.any(|id| counters & id.bit() != 0 && !totals.can_count(id)) {
-            return Err(Errno::ENODEV);
-        }
-        if !self.open.contains(&handle) {
-            return Err(Errno::EBADF);
-        }
-        let others = self.accounts.keys().filter(|other| **other != handle);
-        if counters != 0 && others.count() >= MAX_ACCOUNTS {
-            return Err(Errno::ENOMEM);
-        }
-        if self.accounts.is_empty() {
-            self.hosts_source = context.ticks();
-        }
-        if counters == 0 {
-            self.accounts.remove(&handle);
-        } else {
-            self.accounts.insert(handle, Account::new(counters));
-        }
-        self.follow();
-        Ok(IoctlReply::default())
-    }
-
-    fn read(
-        &mut self,
-        handle: Handle,
-        limit: usize,
-        context: &Context<'_>,
-    ) -> Result<Vec<u8>, Errno> {
-        if !self.open.contains(&handle) {
-            return Err(Errno::EBADF);
-        }
-        if !self.documents.has(handle) {
-            let mut counters = context.machine.counters.read(&context.clocks.ticks());
-            counters.processes = self.accounts.get(&handle).map(processes);
-            let text = serde_json::to_vec(&counters).map_err(|_| Errno::EIO)?;
-            self.documents.begin(handle, text)?;
-        }
-        Ok(self.documents.read(handle, limit))
-    }
-}
-
-/// Whether calls of `function` change nothing.
-fn only_asks(function: Function) -> bool {
-    matches!(
-        function,
-        Function::NumCounters
-            | Function::CounterType
-            | Function::Value
-            | Function::IsRunning
-            | Function::IsConfigured
-            | Function::Enabled
-    )
-}
-
-/// Whether the call in `data` depends on which processes have ended.
-fn asks_for_children(data: &[u8]) -> bool {
-    Call::decode(data).is_some_and(|call| match call.function {
-        Function::Value => call.flags & VALUE_FLAGS_CHILDREN != 0,
-        Function::Accumulate => true,
-        // A counter of a process that has ended is free.
-        Function::AllocKernel | Function::StartProfiling => true,
-        _ => false,
-    })
-}
-
-/// The counts of each process.
-fn processes(account: &Account) -> Vec<ProcessCounters> {
-    let process = |(key, row): (&ProcessKey, &Row)| {
-        let counts = CounterId::ALL.into_iter().zip(row.counts);
-        let counts = counts.map(|(id, count)| account.has(id).then_some(count));
-        ProcessCounters {
-            pid: key.pid,
-            comm: task_name(&row.comm).collect(),
-            started: key.started,
-            counts: counts.collect(),
-        }
-    };
-    account.rows().map(process).collect()
-}
-
-/// The counts of this host.
-struct HostTotals<'a> {
-    counters: &'a MachineCounters,
-    /// The number of ticks that each vCPU's clock has made.
-    ticks: Vec<u64>,
-}
-
-impl<'a> HostTotals<'a> {
-    fn new(context: &Context<'a>) -> Self {
-        Self {
-            counters: &context.machine.counters,
-            ticks: context.clocks.ticks(),
-        }
-    }
-}
-
-impl Totals for HostTotals<'_> {
-    fn can_count(&self, counter: CounterId) -> bool {
-        self.counters.values(counter, &self.ticks).is_ok()
-    }
-
-    fn can_sample(&self, kind: EventKind) -> bool {
-        check_event(kind).is_ok()
-    }
-
-    fn total(&self, counter: CounterId) -> u64 {
-        let values = self.counters.values(counter, &self.ticks);
-        let sum = |sum: u64, one: u64| sum.saturating_add(one);
-        values.map_or(0, |values| values.into_iter().fold(0, sum))
     }
 }
 
@@ -471,6 +256,10 @@ impl Device for PmcConsumer {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_abi::pmc::{Call, CounterId, Function};
+    use kvmprof_devices::profiling::pmc::Totals;
+    use kvmprof_recording::EventKind;
+
     use super::*;
 
     /// A host that can count everything.

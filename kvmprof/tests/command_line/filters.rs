@@ -1,0 +1,121 @@
+//! Samples that are chosen by process, time, mode and function.
+
+use super::{FAILURE, Folder, USAGE};
+
+#[test]
+fn a_part_without_anything_in_it_is_told() {
+    let folder = Folder::new();
+    for options in [
+        &["--pid", "9999"][..],
+        &["--time", "100:200"],
+        &["--pid", "7", "--time", "0.5:"],
+        &["--comm", "work"],
+        &["--comm", "worker", "--pid", "9"],
+        &["--vcpu", "1"],
+        &["--mode", "interrupt", "--grep", "copy"],
+        &["--grep", "^nothing$"],
+    ] {
+        for command in [
+            &["report", "before"][..],
+            &["export", "--format", "folded", "before"],
+        ] {
+            let ran = folder.run(&[command, options].concat());
+            ran.assert_refused(FAILURE, &["Nothing in before matches", options[0]]);
+            assert_eq!(ran.stdout, "");
+        }
+    }
+    for options in [
+        &["--pid", "7,9"][..],
+        &["--pid", "7", "--pid", "9"],
+        &["--time", ":0.05"],
+        &["--comm", "worker", "--comm", "logger"],
+        &[
+            "--vcpu",
+            "0",
+            "--mode",
+            "kernel,interrupt",
+            "--grep",
+            "copy|timer",
+        ],
+    ] {
+        folder
+            .run(&[&["report", "before"], options].concat())
+            .assert_success();
+    }
+}
+
+#[test]
+fn processes_are_chosen_by_pid_or_name() {
+    let folder = Folder::new();
+    let by_pid = folder.run(&["report", "before", "--pid", "7"]).stdout;
+    assert!(
+        by_pid.contains("worker") && !by_pid.contains("logger"),
+        "{by_pid}"
+    );
+    let by_name = folder.run(&["report", "before", "--comm", "worker"]).stdout;
+    assert_eq!(by_name.replace("--comm worker", "--pid 7"), by_pid);
+}
+
+#[test]
+fn filters_hold_for_every_output() {
+    let folder = Folder::new();
+    let options = ["--mode", "kernel", "--grep", "^copy_", "--comm", "worker"];
+    let run = |words: &[&str]| {
+        let ran = folder.run(&[words, &options].concat());
+        ran.assert_success();
+        ran.stdout
+    };
+    let report = run(&["report", "before"]);
+    assert!(
+        report.contains("Only --comm worker --mode kernel --grep ^copy_: 20 samples"),
+        "{report}"
+    );
+    let folded = run(&["export", "--format", "folded", "before"]);
+    let expected =
+        "worker-7;0x401000;0x401234;entry_SYSCALL_64_[k];ksys_read_[k];copy_page_[k] 20\n";
+    assert_eq!(folded, expected);
+    let script = run(&["export", "--format", "perf-script", "before"]);
+    assert_eq!(script.matches("cpu-clock").count(), 20, "{script}");
+    let svg = run(&["flamegraph", "before", "-o", "-"]);
+    assert!(svg.contains("all (20 ticks, 100%)"), "{svg}");
+    let page = run(&["html", "before", "-o", "-"]);
+    assert!(page.contains("Only --comm worker --mode kernel --grep ^copy_ is shown, 20 ticks."));
+    let diff = folder.run(
+        &[
+            &["diff", "before", "after", "--sort", "total"],
+            &options[..],
+        ]
+        .concat(),
+    );
+    diff.assert_success();
+    assert!(
+        diff.stdout.contains("100.0 %  100.0 %    +0.0"),
+        "{}",
+        diff.stdout
+    );
+}
+
+#[test]
+fn wrong_filters_say_what_there_is() {
+    let folder = Folder::new();
+    for (options, said) in [
+        (
+            ["--mode", "halted"],
+            &["user", "kernel", "interrupt", "idle"][..],
+        ),
+        (
+            ["--grep", "operator("],
+            &["no regular expression", "--grep"],
+        ),
+        (["--grep", "a{999}{999}"], &["no regular expression"]),
+        (["--grep", ""], &["--grep", "such as"]),
+        (["--vcpu", "-1"], &["--vcpu"]),
+        (["--vcpu", "70000"], &["--vcpu", "70000"]),
+        (["--time", "1"], &["--time", "1.5:4"]),
+    ] {
+        let ran = folder.run(&[&["report", "before"], &options[..]].concat());
+        ran.assert_refused(USAGE, said);
+    }
+    let ran = folder.run(&["report", "before", "--time", ":1", "--time", "1:"]);
+    ran.assert_refused(USAGE, &["--time", "kvmprof diff"]);
+}
