@@ -60,7 +60,8 @@ impl PerfMapLayout {
     ) -> Option<String> {
         let leader = instances.instance(view, task)?.leader();
         let own = self.innermost_pid(view, leader, pid)?;
-        let root = self.root(view, leader)?;
+        // A main thread that has ended has none any more.
+        let root = self.root(view, leader).or_else(|| self.root(view, task))?;
         let first = instances.first_process(view)?;
         let is_guests = own == pid && root == self.root(view, first)?;
         Some(if is_guests {
@@ -155,6 +156,13 @@ mod tests {
             let inode = room.inode(77, PAGE, 0);
             let program = room.file(guests, program, inode);
             assert_eq!(found(&guest, &mut room, program), "");
+            // The main thread, task 3, has ended before the one that runs.
+            guest.task(3, 41, 41, 41);
+            room.namespaces(3, &[41], guests, entry);
+            let filesystem = DIRECT_MAP + TASKS + 3 * 0x1000 + task::FILESYSTEM;
+            room.put(filesystem, 0);
+            guest.leader(1, 3);
+            assert_eq!(found(&guest, &mut room, 0), "/tmp/perf-41.map");
             // Where process 1 isn't known, the guest's root isn't either.
             guest.task(2, 3, 3, 3);
             assert_eq!(found(&guest, &mut room, 0), "");
