@@ -152,6 +152,29 @@ fn a_file_that_the_recording_has_not_got_is_not_used() {
         ),
         "{notes:?}"
     );
+    // A process of a container has it elsewhere, and one whose namespaces aren't known nowhere.
+    let own = "/proc/77/root/tmp/perf-7.map";
+    for (perf_map, place, is_named) in [
+        (own, own, true),
+        (own, "/tmp/perf-7.map", false),
+        ("", "/tmp/perf-77.map", false),
+    ] {
+        let mut mappings = guest.mappings(None);
+        mappings.perf_map = perf_map.to_owned();
+        let path = guest.recording(&[(&[], &generated)], &[mappings.to_block().unwrap()]);
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join(&place[1..]);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "7fff00001000 20 fast\n").unwrap();
+        let profile = profile(&path, &sources(None, Some(root.path().to_owned()))).unwrap();
+        let expected = if is_named {
+            "pid-77;fast_[j] 1"
+        } else {
+            "pid-77;0x7fff00001010 1"
+        };
+        let stacks = folded(&profile, &Room::new(u64::MAX)).unwrap();
+        assert_eq!(stacks, [expected], "{perf_map:?} {place}");
+    }
     let missing = profile(&path, &sources(None, Some(guest.root().join("none"))));
     assert!(matches!(missing, Err(SymbolError::Sysroot { .. })));
 }

@@ -79,6 +79,7 @@ fn contents() -> Contents {
             address_space: 0,
             pid: PID,
             name: "program".to_owned(),
+            perf_map: format!("/tmp/perf-{PID}.map"),
             time: 1,
             mappings: vec![
                 mapping(CODE, CODE + 0x2000, "/usr/bin/program"),

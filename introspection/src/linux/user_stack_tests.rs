@@ -42,6 +42,8 @@ impl Processes {
             tables.map(STACK, pages + 0x1000, 1);
             // Every eight bytes of code end with a call.
             guest.write(pages, &[0xe8; 4096]);
+            // HLT behind the outermost call.
+            guest.write(pages + 0x100 * (frames - 1), &[0xf4]);
             for index in 0..frames - 1 {
                 let is_last = index == frames - 2;
                 let caller = if is_last { 0 } else { STACK + (index + 1) * 16 };

@@ -275,6 +275,8 @@ impl Kernel {
                 ("exit_state", 1, bits(task::EXIT_STATE)),
                 ("real_parent", 1, bits(task::PARENT)),
                 ("tasks", 1, bits(task::TASKS)),
+                ("thread_pid", 1, bits(task::OWN_PID)),
+                ("fs", 1, bits(task::FILESYSTEM)),
             ],
         );
         super::processes::describe(&mut builder, self.areas);
@@ -289,8 +291,16 @@ impl Kernel {
         builder.composite(KIND_STRUCT, true, "signal_struct", &signal);
         builder.structure("mutex", &[("owner", 1, bits(lock::MUTEX_OWNER))]);
         builder.structure("rw_semaphore", &[("owner", 1, bits(lock::RWSEM_OWNER))]);
-        builder.structure("pid", &[("numbers", 1, bits(0x18))]);
-        builder.structure("upid", &[("nr", 1, bits(4))]);
+        builder.structure(
+            "pid",
+            &[
+                ("level", 1, bits(task::LEVEL)),
+                ("numbers", 1, bits(task::NUMBER - 4)),
+            ],
+        );
+        let number = builder.structure("upid", &[("nr", 1, bits(4))]);
+        let length = u32::try_from(task::NUMBER_LENGTH).unwrap();
+        builder.resize(number, 1, length);
         let hot = builder.structure("", &[("current_task", 1, 0), ("preempt_count", 1, 64)]);
         builder.structure("pcpu_hot", &[("", hot, 0)]);
         if self.modules {

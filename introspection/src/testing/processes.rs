@@ -97,6 +97,7 @@ pub(super) fn describe(builder: &mut Builder, areas: Areas) {
         builder.structure(name, &[("pivot", 0, 64), ("slot", 0, bits(slots))]);
     }
     let path = builder.structure("path", &[("mnt", 0, 0), ("dentry", 0, 64)]);
+    builder.structure("fs_struct", &[("root", path, bits(task::ROOT))]);
     let file = [
         ("f_inode", 0, bits(at::INODE)),
         ("f_path", path, bits(at::MOUNT)),
@@ -348,6 +349,22 @@ impl<'g> Room<'g> {
         ];
         self.put_all(inode, &numbers);
         inode
+    }
+
+    /// Gives task `index` the ids `numbers` in its pid namespaces, the outermost first, and its root directory at `dentry` of `mount`.
+    pub fn namespaces(&mut self, index: u64, numbers: &[i32], mount: u64, dentry: u64) {
+        let (pid, filesystem) = (self.take(0x400), self.take(0x40));
+        let level = u32::try_from(numbers.len() - 1).unwrap();
+        let write = |at: u64, bytes: &[u8]| self.guest.write(at - DIRECT_MAP, bytes);
+        write(pid + task::LEVEL, &level.to_le_bytes());
+        for (level, number) in (0..).zip(numbers) {
+            let at = pid + task::NUMBER + level * task::NUMBER_LENGTH;
+            write(at, &number.to_le_bytes());
+        }
+        let root = [(task::ROOT, mount), (task::ROOT + 8, dentry)];
+        self.put_all(filesystem, &root);
+        let pointers = [(task::OWN_PID, pid), (task::FILESYSTEM, filesystem)];
+        self.put_all(DIRECT_MAP + TASKS + index * 0x1000, &pointers);
     }
 
     /// Changes the modification time of the file of `inode`.

@@ -34,6 +34,10 @@ pub const RUN_DELAY: u64 = 0xc8;
 pub const STACK: u64 = 0xd8;
 /// `task_struct.thread_node`.
 pub const THREAD_NODE: u64 = 0xe0;
+/// `task_struct.thread_pid`, a pointer.
+pub const OWN_PID: u64 = 0xf0;
+/// `task_struct.fs`, a pointer.
+pub const FILESYSTEM: u64 = 0xf8;
 /// `task_struct.thread_info.cpu`, 4 bytes.
 pub const CPU: u64 = 0x10;
 /// `signal_struct.thread_head`.
@@ -46,5 +50,11 @@ pub const SIGNAL_FLAGS: u64 = 0x38;
 pub const REAPERS: u64 = 0x3c;
 /// `signal_struct.pids[PIDTYPE_PGID]`, a pointer.
 pub const GROUP: u64 = 0x20 + 16;
+/// `pid.level`, 4 bytes.
+pub const LEVEL: u64 = 4;
+/// Bytes of one of `pid.numbers`.
+pub const NUMBER_LENGTH: u64 = 16;
+/// `fs_struct.root.mnt`, a pointer; `root.dentry` follows it.
+pub const ROOT: u64 = 0x18;
 /// `pid.numbers[0].nr`.
 pub const NUMBER: u64 = 0x18 + 4;

@@ -14,13 +14,22 @@ use super::user_registers::FrameRegisters;
 
 /// Maximum distance between two frames, in bytes: the default size of a thread's whole stack (RLIMIT_STACK).
 const MAX_FRAME: u64 = 8 << 20;
+/// The code behind the call of a thread's function in musl, which ends the thread: `mov %eax,%edi; xor %eax,%eax;
+/// mov $__NR_exit,%al; syscall` (`src/thread/x86_64/clone.s`).
+pub const THREAD_EXIT: [u8; 8] = [0x89, 0xc7, 0x31, 0xc0, 0xb0, 0x3c, 0x0f, 0x05];
 /// Bytes of the return address and the caller's frame pointer.
 const LINKAGE: u64 = 16;
 /// Bytes above the outermost frame that are searched for return addresses.
 pub const ABOVE: u64 = 512;
 
+/// The instruction behind the call with which programs begin, which never returns.
+const HLT: u8 = 0xf4;
+
 /// Unwinds the stack from `start` and passes each frame to `push`, which returns whether there was room for it. May read
 /// `reads` words.
+///
+/// The program's unwind information isn't known yet: its code may have some, and no frame pointers. Then 0 in RBP is what the thread began
+/// with, or any number, and not the end of the stack. Only the code of the outermost function shows that there is no other.
 pub fn walk(
     start: &UserRegisters,
     reads: &mut u32,
@@ -32,13 +41,14 @@ pub fn walk(
     if !push(frame.ip.wrapping_sub(u64::from(!is_exact))) {
         return StackEnd::Truncated;
     }
-    let mut has_frames = false;
     loop {
-        frame = match step(&frame, is_exact, has_frames, reads, memory) {
+        frame = match step(&frame, is_exact, false, reads, memory) {
             Ok(caller) => caller,
+            Err(StackEnd::Broken) if !is_exact && is_begin(frame.ip, memory) => {
+                return StackEnd::Complete;
+            }
             Err(end) => return end,
         };
-        has_frames = true;
         is_exact = false;
         if !push(frame.ip - 1) {
             return StackEnd::Truncated;
@@ -89,6 +99,13 @@ pub fn step(
         true if has_frames => end_at(sp, reads, memory),
         _ => StackEnd::Broken,
     })
+}
+
+/// Whether the outermost function of a stack continues at `back`, by the code there: that of a program's start, or the one that has called a
+/// thread's function.
+fn is_begin(back: u64, memory: &mut impl StackMemory) -> bool {
+    let code = calls::code_from(memory, back);
+    code.is_some_and(|code| code[0] == HLT || code == THREAD_EXIT)
 }
 
 /// The kind of end of a stack whose outermost function seems to have the stack pointer `sp`: behind it there are no more

@@ -30,9 +30,6 @@ const SIGNAL_RETURN: [u8; 8] = [0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const SIGNAL_RETURN_LENGTH: u64 = 9;
 /// The instruction SYSCALL.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// The code behind the call of a thread's function in musl, which ends the thread: `mov %eax,%edi; xor %eax,%eax;
-/// mov $__NR_exit,%al; syscall` (`src/thread/x86_64/clone.s`).
-const THREAD_EXIT: [u8; 8] = [0x89, 0xc7, 0x31, 0xc0, 0xb0, 0x3c, 0x0f, 0x05];
 /// The first instruction of glibc's `__start_context`, to which a context's function returns: `mov %rbx,%rsp`. `pop
 /// %rdi` or `mov (%rsp),%rdi` follows (`sysdeps/unix/sysv/linux/x86_64/__start_context.S`). It isn't called.
 const CONTEXT_START: [u8; 3] = [0x48, 0x89, 0xdc];
@@ -269,7 +266,7 @@ impl UserUnwinder {
     /// Whether the outermost function of a stack continues at `back`, by its code: that of a program's start, which
     /// begins by clearing RBP, or that behind the call of a thread's function.
     fn is_start(&self, back: u64, memory: &mut impl StackMemory) -> bool {
-        if code_from(memory, back) == Some(THREAD_EXIT) {
+        if code_from(memory, back) == Some(frame_pointer::THREAD_EXIT) {
             return true;
         }
         let inside = back.wrapping_sub(1);

@@ -20,6 +20,11 @@ pub struct ProcessMappings {
     /// The name of the process's main thread at that time; empty when unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
+    /// The path, in the guest, of the process's perf map, which names the code that it generates. In the root directory of the guest's process 1 it is
+    /// `/tmp/perf-PID.map`; a process with another root directory, or with another id in its own pid namespace, has it at `/proc/PID/root/tmp/perf-OWN.map`. Empty when
+    /// unknown, or when there is no mapping for such code.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub perf_map: String,
     /// The time from which they are valid, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// The mappings.

@@ -229,8 +229,8 @@ impl Names {
             address_space: tables(process.pid),
             pid: process.pid,
             name: process.name.clone(),
-            time: 0,
             mappings: modules.map(mapping).collect(),
+            ..ProcessMappings::default()
         }
     }
 }

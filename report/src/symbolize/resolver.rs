@@ -11,17 +11,17 @@ use kvmprof_recording::Sample;
 use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::former::Epoch;
-use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
 use super::notes::Notes;
+use super::perf_map::PerfMap;
 use super::tables::{AddressLocation, Tables, file_address, module_name, segment_of};
 use super::vmlinux::Vmlinux;
-use super::{MappingSet, SymbolError, USER, demangle, perf_map};
+use super::{MappingSet, SymbolError, USER, demangle};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings, Segment};
 
-/// Maximum number of bytes of a `perf-PID.map` that are read.
+/// Maximum number of bytes of a perf map.
 const MAX_MAP: u64 = 256 << 20;
 
 /// Maximum number of functions and addresses whose names are remembered.
@@ -88,12 +88,12 @@ pub struct Resolved {
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an
-/// address in a process, whose name is known, or not. Without debug information it is the function's address.
+/// address in a process, whose name is known by its perf map of this number, or isn't. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(bool, u64, Epoch),
     File(u32, u64),
-    Process(i32, u64, bool),
+    Process(i32, u64, Option<usize>),
 }
 
 type FileKey = (Option<u32>, String);
@@ -106,7 +106,7 @@ pub struct Resolver {
     sysroot: Option<Rc<Sysroot>>,
     found: RefCell<HashMap<Key, Rc<[Frame]>>>,
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
-    maps: RefCell<HashMap<i32, Rc<FunctionTable>>>,
+    maps: RefCell<HashMap<String, (usize, Rc<PerfMap>)>>,
     notes: Rc<Notes>,
     is_hurried: Cell<bool>,
 }
@@ -370,15 +370,18 @@ impl Resolver {
 
     /// Resolves an address outside files, in `mapping` if it is known: it may be code that the program generated.
     fn elsewhere(&self, module: &str, mapping: Option<&Mapping>, asked: Asked) -> Resolved {
-        let map = mapping.map(|_| self.map(asked.pid));
-        let function = map.as_ref().and_then(|map| map.find(asked.address));
-        // The file goes by its name alone: another process with this pid may have written it, whose code was elsewhere.
-        let function =
-            function.filter(|(_, begin)| mapping.is_some_and(|mapping| mapping.begin <= *begin));
-        let begin = function.map_or(asked.address, |(_, begin)| begin);
-        let frames = self.once(Key::Process(asked.pid, begin, function.is_some()), || {
+        let path = self.tables.spaces.perf_map(asked.mappings);
+        let map = mapping.and_then(|mapping| Some((mapping, self.map(path)?)));
+        let function = map.as_ref().and_then(|(mapping, (number, map))| {
+            let (name, begin) = map.find(asked.address)?;
+            // The file goes by its name alone: an earlier process with this pid may have written it, whose code was elsewhere.
+            (mapping.begin <= begin).then_some((name, begin, *number))
+        });
+        let begin = function.map_or(asked.address, |(_, begin, _)| begin);
+        let number = function.map(|(.., number)| number);
+        let frames = self.once(Key::Process(asked.pid, begin, number), || {
             let name = match function {
-                Some((name, _)) => visible(&demangle(name)),
+                Some((name, ..)) => visible(&demangle(name)),
                 None => format!("{:#x}", asked.address),
             };
             let frame = Frame::new(name.into(), visible(module).into());
@@ -389,7 +392,7 @@ impl Resolver {
         });
         Resolved {
             frames,
-            offset: function.map(|(_, begin)| asked.address - begin),
+            offset: function.map(|(_, begin, _)| asked.address - begin),
             file_address: asked.address,
         }
     }
@@ -441,27 +444,29 @@ impl Resolver {
         loaded
     }
 
-    /// The functions in the perf map of process `pid`.
-    fn map(&self, pid: i32) -> Rc<FunctionTable> {
-        let mut maps = self.maps.borrow_mut();
-        let map = maps.entry(pid).or_insert_with(|| {
-            let sysroot = self.sysroot.as_deref().filter(|_| pid > 0);
-            let functions = sysroot.and_then(|sysroot| {
-                let path = format!("/tmp/perf-{pid}.map");
-                let text = sysroot.text(&path, MAX_MAP).ok()?;
-                let (functions, is_whole) = perf_map::parse(&text);
-                if !is_whole || text.len() as u64 >= MAX_MAP {
-                    let path = sysroot.shown(&path);
-                    self.notes.add(format!(
-                        "{} has more functions than are read: the others are shown as addresses",
-                        visible(&path.display().to_string())
-                    ));
-                }
-                Some(functions)
-            });
-            Rc::new(functions.unwrap_or_default())
+    /// The number and the functions of the perf map at `path` of the guest. `None` if no path is known.
+    fn map(&self, path: &str) -> Option<(usize, Rc<PerfMap>)> {
+        let sysroot = self.sysroot.as_deref().filter(|_| !path.is_empty())?;
+        if let Some((number, map)) = self.maps.borrow().get(path) {
+            return Some((*number, Rc::clone(map)));
+        }
+        let map = sysroot.text(path, MAX_MAP).ok().and_then(|text| {
+            let is_whole = (text.len() as u64) < MAX_MAP;
+            let map = Some(text).filter(|_| is_whole);
+            let map = map.and_then(|text| PerfMap::parse(&text));
+            if map.is_none() {
+                let path = sysroot.shown(path);
+                self.notes.add(format!(
+                    "{} is not used: it has more functions than are read",
+                    visible(&path.display().to_string())
+                ));
+            }
+            map
         });
-        Rc::clone(map)
+        let mut maps = self.maps.borrow_mut();
+        let found = (maps.len(), Rc::new(map.unwrap_or_default()));
+        maps.insert(path.to_owned(), found.clone());
+        Some(found)
     }
 }
 

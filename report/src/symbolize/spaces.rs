@@ -48,13 +48,20 @@ struct Since {
     set: MappingSet,
 }
 
+/// Mappings by their addresses, and the path of the perf map of those without a file.
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
+struct Mapped {
+    mappings: Vec<Mapping>,
+    perf_map: String,
+}
+
 /// The mappings of all address spaces.
 #[derive(Clone, Debug)]
 pub struct Spaces {
     /// The number of the first set, which has no mappings.
     first: u32,
-    sets: Vec<Arc<[Mapping]>>,
-    numbers: HashMap<Arc<[Mapping]>, MappingSet>,
+    sets: Vec<Arc<Mapped>>,
+    numbers: HashMap<Arc<Mapped>, MappingSet>,
     /// The mappings of each address space, in the order of time.
     spaces: HashMap<u64, Vec<Since>>,
     /// The last known name of each process's main thread.
@@ -111,15 +118,19 @@ impl Spaces {
         let mut sorted = mappings.mappings.clone();
         sorted.retain(|mapping| mapping.begin < mapping.end);
         sorted.sort_by_key(|mapping| mapping.begin);
+        let mapped = Mapped {
+            mappings: sorted,
+            perf_map: mappings.perf_map.clone(),
+        };
         let number = u32::try_from(self.sets.len()).ok();
         let number = number.and_then(|number| self.first.checked_add(number));
-        let set = match (self.numbers.get(sorted.as_slice()), number) {
+        let set = match (self.numbers.get(&mapped), number) {
             (Some(set), _) => *set,
             (None, Some(number)) => {
-                let sorted: Arc<[Mapping]> = sorted.into();
-                self.sets.push(Arc::clone(&sorted));
+                let mapped = Arc::new(mapped);
+                self.sets.push(Arc::clone(&mapped));
                 let set = MappingSet::of_user(number);
-                self.numbers.insert(sorted, set);
+                self.numbers.insert(mapped, set);
                 set
             }
             (None, None) => return,
@@ -180,10 +191,17 @@ impl Spaces {
 
     /// The mappings of `set`, by their addresses.
     pub fn mappings(&self, set: MappingSet) -> &[Mapping] {
-        let index = set.user.checked_sub(self.first);
-        let index = index.and_then(|index| usize::try_from(index).ok());
-        let mappings = index.and_then(|index| self.sets.get(index));
-        mappings.map_or(&[], |mappings| mappings)
+        self.mapped(set).map_or(&[], |mapped| &mapped.mappings)
+    }
+
+    /// The path, in the guest, of the perf map of the process with the mappings `set`; empty if unknown.
+    pub fn perf_map(&self, set: MappingSet) -> &str {
+        self.mapped(set).map_or("", |mapped| &mapped.perf_map)
+    }
+
+    fn mapped(&self, set: MappingSet) -> Option<&Mapped> {
+        let index = usize::try_from(set.user.checked_sub(self.first)?).ok()?;
+        self.sets.get(index).map(Arc::as_ref)
     }
 
     /// The mapping that contains `address` in `set`.
@@ -212,6 +230,7 @@ mod tests {
             name: format!("main-{pid}"),
             time,
             mappings: vec![mapping(0x8000, "other"), mapping(0x1000, file)],
+            ..ProcessMappings::default()
         }
     }
 

@@ -298,9 +298,9 @@ mod tests {
             let mappings = ProcessMappings {
                 address_space: 0x2000 * u64::from(pid.unsigned_abs()),
                 pid,
-                name: String::new(),
                 time: 1,
                 mappings: vec![mapping],
+                ..ProcessMappings::default()
             };
             let block = mappings.to_block().unwrap();
             model.feed(&block, Duration::ZERO).unwrap();

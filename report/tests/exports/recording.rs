@@ -213,12 +213,12 @@ fn blocks() -> Vec<Vec<u8>> {
     let mappings = ProcessMappings {
         address_space: (0x1000 * 101) & !0x1fff,
         pid: 101,
-        name: String::new(),
         time: BEGAN + 5 * PERIOD,
         mappings: vec![
             mapping(0x40_1000, 0x40_2000, 0x1000, "/usr/bin/server", Some(3)),
             mapping(0x7f00_0000_0000, 0x7f00_0010_0000, 0, "[anon]", None),
         ],
+        ..ProcessMappings::default()
     };
     let info = BinaryInfo {
         id: 3,

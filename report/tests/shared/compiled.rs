@@ -102,6 +102,7 @@ impl Guest {
             address_space: 0x8000,
             pid: 77,
             name: String::new(),
+            perf_map: "/tmp/perf-77.map".to_owned(),
             time: 1000,
             mappings: vec![
                 mapping(BASE, segment.offset & !0xfff, "/usr/bin/work", binary),

@@ -15,7 +15,7 @@ mod stream;
 pub use console::{Accounts, Console, Process};
 pub use kernel::{debian, kernel_knowledge, unpacked, with_noise, without_btf, without_pvh};
 pub use once::{once, turn};
-pub use programs::{Program, SharedProgram, guest_program, shared_program};
+pub use programs::{Program, SharedProgram, guest_program, shared_library, shared_program};
 pub use running_guest::RunningGuest;
 pub use scenario::{Finished, Scenario, guest_builder, guest_init};
 pub use stream::{Stream, pcs_kind, print_losses};

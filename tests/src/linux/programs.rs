@@ -53,6 +53,14 @@ pub fn shared_program(source: &str, more: &[&str]) -> SharedProgram {
     }
 }
 
+/// Compiles `tests/guests/SOURCE` to a shared library, with the arguments `more`.
+///
+/// # Panics
+/// If there is no compiler, or it fails.
+pub fn shared_library(source: &str, more: &[&str]) -> Vec<u8> {
+    compile(source, &["-shared", "-fPIC"], more)
+}
+
 /// Compiles `tests/guests/SOURCE`, linked to `address`, with the arguments `more` for the linker.
 ///
 /// # Panics

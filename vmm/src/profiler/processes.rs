@@ -95,7 +95,10 @@ impl Processes {
         // Another vCPU may have found the same map.
         if known.is_some_and(|space| {
             let found = &space.map;
-            found.pid == map.pid && found.name == map.name && found.areas == map.areas
+            found.pid == map.pid
+                && found.name == map.name
+                && found.perf_map == map.perf_map
+                && found.areas == map.areas
         }) {
             return None;
         }
@@ -243,6 +246,7 @@ fn mappings(map: &ProcessMap, files: &[Option<FileId>]) -> ProcessMappings {
         address_space: map.root,
         pid: map.pid,
         name: task_name(&map.name).collect(),
+        perf_map: map.perf_map.clone(),
         time: map.time,
         mappings: mappings.collect(),
     }

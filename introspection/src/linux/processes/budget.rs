@@ -29,6 +29,13 @@ impl MapBudget {
         paid_until <= time.saturating_add(BURST * SHARE)
     }
 
+    /// Leaves no room at `time`.
+    #[cfg(test)]
+    pub fn use_up(&self, time: u64) {
+        let until = time + BURST * SHARE + 1;
+        self.paid_until.store(until, Ordering::Relaxed);
+    }
+
     /// Accounts for `map`, which is passed on at `time`.
     pub fn spend(&self, time: u64, map: &ProcessMap) {
         let cost = cost(map).saturating_mul(SHARE);

@@ -6,7 +6,7 @@ use crate::PhysicalMemory;
 
 use super::areas::{self, RawArea};
 use super::process_layout::ProcessLayout;
-use super::{Area, Backing, ProcessMap, UserMemory, files, user_memory};
+use super::{Area, Backing, ProcessMap, UnwinderSlot, UserMemory, files, user_memory};
 use crate::Registers;
 use crate::linux::LinuxKnowledge;
 use crate::linux::cpu::process_name;
@@ -34,7 +34,7 @@ pub struct Seen {
 }
 
 /// Values that change with the executable mappings. A new address space may have the same address as an earlier one,
-/// but it has another process or other arguments.
+/// but it has another process or other arguments. The child of vfork(2) is another process in its parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
     mm: u64,
@@ -71,6 +71,15 @@ impl Signature {
             ..*self
         };
         anywhere == *other
+    }
+
+    /// Whether `other` is that of the same program in the same memory, possibly in a child that shares it.
+    fn is_same_memory(&self, other: &Self) -> bool {
+        let anyone = Self {
+            pid: other.pid,
+            ..*self
+        };
+        anyone == *other
     }
 }
 
@@ -119,10 +128,9 @@ impl ProcessFollower {
             }
         }
         if !linux.map_budget.has_room(time) {
-            let space = known.and_then(|index| self.spaces.get(index));
-            // The old map of the same program is mostly right, but that of another program isn't.
-            let is_same = space.is_some_and(|space| space.signature.is_same_program(&signature));
-            self.current = known.filter(|_| is_same);
+            let index = known?;
+            let serves = self.serves(view, layout, index, &signature);
+            self.current = known.filter(|_| serves);
             return None;
         }
         areas::read(view, layout, mm, &mut self.areas)?;
@@ -134,8 +142,12 @@ impl ProcessFollower {
             }
         }
         let areas = named(view, layout, mm, &self.areas);
+        let perf_map = perf_map(linux, view, seen, &areas).unwrap_or_default();
+        let (unwinder, cache) = self.shared(known, &signature, &areas);
         let map = Arc::new(ProcessMap {
             name: process_name(linux, view, seen.task),
+            perf_map,
+            unwinder,
             ..ProcessMap::new(root, seen.pid, time, areas)
         });
         linux.map_budget.spend(time, &map);
@@ -148,10 +160,48 @@ impl ProcessFollower {
                 seen: time,
                 areas: self.areas.clone(),
                 map: Arc::clone(&map),
-                cache: UnwindCache::default(),
+                cache,
             },
         );
         Some(map)
+    }
+
+    /// Whether the old map of space `index` serves for a process with `signature`. That of the same program is mostly right, but that of another
+    /// program isn't.
+    fn serves<M: PhysicalMemory>(
+        &mut self,
+        view: &KernelView<'_, M>,
+        layout: &ProcessLayout,
+        index: usize,
+        signature: &Signature,
+    ) -> bool {
+        let Some(space) = self.spaces.get(index) else {
+            return false;
+        };
+        space.signature.is_same_program(signature)
+            || space.signature.is_same_memory(signature)
+                && areas::read(view, layout, signature.mm, &mut self.areas).is_some()
+                && space.areas == self.areas
+    }
+
+    /// The unwinder of space `known`, and its cache, if a process with `signature` has the same memory with the same `areas`: a parent and
+    /// its child (vfork) take turns there. New ones otherwise.
+    fn shared(
+        &mut self,
+        known: Option<usize>,
+        signature: &Signature,
+        areas: &[Area],
+    ) -> (Arc<UnwinderSlot>, UnwindCache) {
+        let space = known.and_then(|index| self.spaces.get_mut(index));
+        let is_shared =
+            |space: &Space| space.signature.is_same_memory(signature) && space.map.areas == areas;
+        match space {
+            Some(space) if is_shared(space) => (
+                Arc::clone(&space.map.unwinder),
+                std::mem::take(&mut space.cache),
+            ),
+            _ => Default::default(),
+        }
     }
 
     fn remember(&mut self, known: Option<usize>, space: Space) {
@@ -216,6 +266,18 @@ fn signature<M: PhysicalMemory>(
     Some((signature, extent))
 }
 
+/// The path of the perf map of a process with `areas`, if it has memory for generated code, and the path is known.
+fn perf_map<M: PhysicalMemory>(
+    linux: &LinuxKnowledge,
+    view: &KernelView<'_, M>,
+    seen: Seen,
+    areas: &[Area],
+) -> Option<String> {
+    (areas.iter()).find(|area| area.backing == Backing::Anonymous)?;
+    let layout = linux.processes.as_ref()?.perf_map.as_ref()?;
+    layout.path(view, linux.instances.as_ref()?, seen.task, seen.pid)
+}
+
 /// The areas with their backing. Areas whose backing is unreadable are left out.
 fn named<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
@@ -257,4 +319,78 @@ fn named<M: PhysicalMemory>(
         Some(area)
     };
     areas.iter().filter_map(&mut named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::kernel::{Areas, HOT, task};
+    use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
+    use crate::testing::processes::{AreaPlan, PAGE, Room};
+
+    const PARENT: Seen = Seen {
+        task: DIRECT_MAP + TASKS + 0x1000,
+        pid: 41,
+    };
+    const CHILD: Seen = Seen {
+        task: DIRECT_MAP + TASKS + 0x2000,
+        pid: 42,
+    };
+
+    fn area(begin: u64) -> AreaPlan {
+        AreaPlan {
+            begin,
+            end: begin + PAGE,
+            executable: true,
+            offset: 0,
+            file: 0,
+        }
+    }
+
+    /// A child of vfork(2), which has its parent's memory, and the parent take turns.
+    #[test]
+    fn a_child_in_its_parents_memory_has_its_unwinder() {
+        let guest = LinuxGuest::new(HOT);
+        guest.identify(0, &guest.kernel(0));
+        let linux = guest.knowledge.linux().unwrap();
+        let registers = guest.kernel(0);
+        let view = linux.view(&guest.memory, &registers).unwrap();
+        let mut room = Room::new(&guest, Areas::Tree);
+        let mm = room.process(1, &[area(0x40_0000)]);
+        room.put(CHILD.task + task::MM, mm);
+        let mut follower = ProcessFollower::default();
+        let mut follow = |seen, time| {
+            let map = follower.follow(linux, &view, &registers, seen, time);
+            let unwinder = follower.current().map(|(map, _)| Arc::clone(&map.unwinder));
+            (map.map(|map| map.pid), unwinder)
+        };
+        let (pid, parents) = follow(PARENT, 0);
+        let parents = parents.unwrap();
+        let is_parents =
+            |unwinder: Option<Arc<UnwinderSlot>>| Arc::ptr_eq(&unwinder.unwrap(), &parents);
+        assert_eq!(pid, Some(41));
+        for (seen, time) in [(CHILD, 1), (PARENT, 2), (CHILD, 3)] {
+            // Each is a map of its own, for the names.
+            let (pid, unwinder) = follow(seen, time);
+            assert_eq!(pid, Some(seen.pid));
+            assert!(is_parents(unwinder));
+        }
+        // Also while too many maps are passed on.
+        linux.map_budget.use_up(5);
+        let (pid, unwinder) = follow(PARENT, 4);
+        assert_eq!(pid, None);
+        assert!(is_parents(unwinder));
+        // Other mappings of the same size, as of another process in memory that was freed.
+        room.map(mm, &[area(0x50_0000)]);
+        assert!(follow(PARENT, 5).1.is_none());
+        let later = 1_000_000_000_000;
+        assert!(!is_parents(follow(PARENT, later).1));
+        // Another address space with the same page tables.
+        room.map(mm, &[area(0x40_0000)]);
+        let (_, first) = follow(PARENT, 2 * later);
+        room.process(2, &[area(0x40_0000)]);
+        let (pid, second) = follow(CHILD, 2 * later + 1);
+        assert_eq!(pid, Some(42));
+        assert!(!Arc::ptr_eq(&first.unwrap(), &second.unwrap()));
+    }
 }

@@ -41,6 +41,11 @@ impl ProcessInstance {
         }
     }
 
+    /// The guest virtual address of its main thread's `task_struct`; 0 if unknown.
+    pub(super) fn leader(&self) -> u64 {
+        self.leader
+    }
+
     /// Whether `other` is the same process, perhaps with another program.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.pid, self.started) == (other.pid, other.started)
@@ -299,6 +304,14 @@ impl InstanceLayout {
         // The main thread may have ended before others.
         let signal = kernel_pointer(view.u64(leader.wrapping_add(self.signal))?)?;
         Some(view.i32(signal.wrapping_add(self.live))? > 0)
+    }
+
+    /// The guest virtual address of process 1's main thread, which is always the first one in the list.
+    pub(super) fn first_process<M: PhysicalMemory>(&self, view: &KernelView<'_, M>) -> Option<u64> {
+        let first = view.linked(self.first);
+        let next = kernel_pointer(view.u64(first.wrapping_add(self.next))?)?;
+        let task = next.wrapping_sub(self.next);
+        (view.i32(task.wrapping_add(self.pid))? == 1).then_some(task)
     }
 
     /// The process `pid`; `Some(None)` if there is none. `None` if that is unknown.

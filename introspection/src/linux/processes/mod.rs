@@ -13,6 +13,7 @@ mod instance;
 mod instance_tests;
 mod maple;
 mod page_cache;
+mod perf_map;
 mod process_layout;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,8 @@ pub struct ProcessMap {
     pub pid: i32,
     /// The name (`comm`) of its main thread, padded with NULs; all zeros if unknown.
     pub name: [u8; COMM_LENGTH],
+    /// The path, in the guest, of the names of the code that it generates; empty if it has no memory for such code, or the path is unknown.
+    pub perf_map: String,
     /// When the mappings were read, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// Sorted by address, without overlaps.
@@ -124,6 +127,7 @@ impl ProcessMap {
             root,
             pid,
             name: [0; COMM_LENGTH],
+            perf_map: String::new(),
             time,
             areas,
             unwinder: Arc::default(),
@@ -133,7 +137,7 @@ impl ProcessMap {
     /// Its approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
         let area = |area: &Area| size_of::<Area>() + area.name().len();
-        self.areas.iter().map(area).sum()
+        self.areas.iter().map(area).sum::<usize>() + self.perf_map.len()
     }
 }
 

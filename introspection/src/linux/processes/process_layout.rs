@@ -1,5 +1,6 @@
 //! Offsets from BTF in the kernel's data about processes and mappings.
 
+use super::perf_map::PerfMapLayout;
 use crate::image::btf::Btf;
 
 /// Maximum number of bytes of one structure that are read at once.
@@ -17,6 +18,8 @@ pub struct ProcessLayout {
     pub mount: Option<MountLayout>,
     /// Offsets for the contents of files, if known.
     pub page_cache: Option<PageCacheLayout>,
+    /// Offsets for the paths of perf maps, if known.
+    pub perf_map: Option<PerfMapLayout>,
 }
 
 /// `struct mm_struct`.
@@ -122,6 +125,7 @@ impl ProcessLayout {
             file: FileLayout::find(btf)?,
             mount: MountLayout::find(btf),
             page_cache: PageCacheLayout::find(btf),
+            perf_map: PerfMapLayout::find(btf),
         })
     }
 }

@@ -371,7 +371,8 @@ fn user_stacks_follow_frame_pointers_over_calls() {
     let mut stack = Stack::default();
     stack.walk_user(&start, None, &mut memory);
     assert_eq!(stack.frames(), [0x40_0123, 0x40_100f, 0x40_200f, 0x40_300f]);
-    assert_eq!(stack.summary().user_end, StackEnd::Complete);
+    // What has called the outermost of them may have no frame pointer.
+    assert_eq!(stack.summary().user_end, StackEnd::Broken);
 }
 
 /// Tests 300 callers, each at the same place, and a function that the innermost of them has called.
@@ -379,6 +380,8 @@ fn user_stacks_follow_frame_pointers_over_calls() {
 fn stacks_are_as_deep_as_was_asked_for() {
     const FRAMES: u64 = 0x7ffe_0000;
     let (start, mut memory) = user();
+    // HLT.
+    memory.set(0x40_1010, &[0xf4]);
     for number in 0..300 {
         let frame = FRAMES + 16 * number;
         let back = if number < 299 { frame + 16 } else { 0 };

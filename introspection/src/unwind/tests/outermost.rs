@@ -41,28 +41,26 @@ fn a_register_alone_says_of_no_stack_that_it_is_whole() {
 }
 
 #[test]
-fn after_a_frame_the_outermost_one_is_the_last() {
-    let mut memory = code();
-    memory.set(FRAME, &[0, BACK]);
-    assert_eq!(ended(FRAME, &mut memory), (2, StackEnd::Complete));
-    // A frame without a call, or with an invalid return address.
-    memory.set(FRAME, &[FRAME + 0x10, BACK]);
-    for words in [[0, ELSEWHERE], [0, 0], [FRAME + 0x20, 0]] {
-        memory.set(FRAME + 0x10, &words);
-        assert_eq!(
-            ended(FRAME, &mut memory),
-            (2, StackEnd::Complete),
-            "{words:x?}"
-        );
-    }
-    // Invalid code addresses, and a caller with further frames.
-    for words in [[0, 0x1234_5678], [0, 1 << 63], [FRAME + 0x20, ELSEWHERE]] {
-        memory.set(FRAME + 0x10, &words);
-        assert_eq!(
-            ended(FRAME, &mut memory),
-            (2, StackEnd::Broken),
-            "{words:x?}"
-        );
+fn the_outermost_function_is_known_by_its_code_alone() {
+    let ends = [[0x90; 8], [0xf4; 8], frame_pointer::THREAD_EXIT];
+    let expected = [StackEnd::Broken, StackEnd::Complete, StackEnd::Complete];
+    for (code_behind, end) in ends.into_iter().zip(expected) {
+        let mut memory = code();
+        memory.set(BACK, &[u64::from_le_bytes(code_behind)]);
+        memory.set(FRAME, &[0, BACK]);
+        assert_eq!(ended(FRAME, &mut memory), (2, end), "{code_behind:x?}");
+        // What is in its RBP says nothing.
+        memory.set(FRAME, &[FRAME + 0x10, BACK]);
+        for words in [
+            [0, ELSEWHERE],
+            [0, 0],
+            [FRAME + 0x20, 0],
+            [0, 0x1234_5678],
+            [FRAME + 0x20, ELSEWHERE],
+        ] {
+            memory.set(FRAME + 0x10, &words);
+            assert_eq!(ended(FRAME, &mut memory), (2, end), "{words:x?}");
+        }
     }
 }
 

@@ -105,6 +105,7 @@ fn symbols_mappings_and_files_add_up() {
                 binary: Some(4),
                 ..Mapping::default()
             }],
+            ..ProcessMappings::default()
         };
         bytes.extend(mappings.to_block().unwrap());
     }

@@ -1,9 +1,18 @@
-# A guest that is recorded until so many samples were taken of all that it does.
+# Guests that are recorded until so many samples were taken of all that they do.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --jitter \
     --cmdline "console=ttyS0 $quick nokaslr"
 says 'workload running'
 record guest.kvmprof
+sampled 8000
+stop_recording
+tell end
+ended
+
+start modules --kernel /lab/vmlinuz --initrd /lab/modules.cpio --memory 256M --jitter \
+    --cmdline "console=ttyS0 $quick nokaslr"
+says 'modules come and go'
+record modules.kvmprof
 sampled 4000
 stop_recording
-kill $machine
+tell end
 ended

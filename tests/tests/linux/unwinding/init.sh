@@ -9,12 +9,22 @@ for tracing in /sys/kernel/tracing /tracing; do
     echo 1 >$tracing/events/kprobes/back/enable
     echo ksys_read >$tracing/set_ftrace_filter
     echo function_graph >$tracing/current_tracer
-    echo "hooks: $(cat $tracing/kprobe_events) $(cat $tracing/current_tracer) $(cat $tracing/set_ftrace_filter)"
+    break
 done
 dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null &
 odd &
 odd &
 own &
 headless &
+lazy &
+# One makes code as a process of the guest, one as the first process of its own namespaces.
+generates &
+unshare -p -f -m own_generates &
+usleep 500000
+echo "hooks: $(cat $tracing/kprobe_events); $(cat $tracing/current_tracer) of $(cat $tracing/set_ftrace_filter)"
+echo "traced: $(head -n 100 $tracing/trace | grep -c 'ksys_read()')"
 echo workload running
-while :; do sleep 100000; done
+# Until the host has its samples.
+read -r word
+echo "hooks at the end: $(cat $tracing/current_tracer)"
+poweroff -f

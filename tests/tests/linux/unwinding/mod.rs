@@ -1,15 +1,24 @@
-//! Stacks in a guest whose callers are hard to find: each is the right one, or is marked where it stops.
+//! Stacks in a guest whose callers are hard to find: each is the right one, or is marked where it stops. Names of code that comes to
+//! the place of other code, or that programs make.
+
+mod lazy;
+mod named;
+mod replaced;
 
 use std::collections::BTreeMap;
 
 use kvmprof_recording::StackEnd;
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, guest_program, once};
+use kvmprof_tests::linux::{
+    Finished, Program, Scenario, debian, guest_builder, guest_program, once, shared_library,
+    shared_program,
+};
 use object::{Object, ObjectSymbol};
 
 const ODD: u64 = 0x1000_0000;
 const OWN: u64 = 0x2000_0000;
 const HEADLESS: u64 = 0x3000_0000;
+const GENERATES: u64 = 0x4000_0000;
 /// Static programs have no PT_GNU_EH_FRAME otherwise.
 const HEADLESS_OPTIONS: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-Wl,--eh-frame-hdr"];
 /// The functions that glibc's programs begin with, outermost last.
@@ -22,6 +31,9 @@ const BEGIN: [&str; 4] = [
 
 /// Percent of the stacks that must be whole if there is a rule for each step. The first ones come before kvmprof has read the program.
 const WITH_RULES: usize = 50;
+
+/// The same of what one child after the other does in its parent's memory.
+const WITH_SHARED_MEMORY: usize = 90;
 
 /// A stack: the names of its frames, innermost first, and how each part ends.
 struct Seen {
@@ -49,13 +61,34 @@ fn programs() -> [(&'static str, Program); 3] {
 
 fn run() -> Finished {
     once("unwinding", || {
-        let programs = programs();
-        let programs = [0, 1, 2].map(|index| (programs[index].0, &programs[index].1));
+        let kernel = debian("6.12");
+        let modules = guest_builder(include_str!("modules_init.sh"), &[])
+            .modules(&kernel, &replaced::MODULES)
+            .build();
         Scenario::new()
-            .unpacked_kernel("vmlinuz", &debian("6.12"))
-            .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
+            .unpacked_kernel("vmlinuz", &kernel)
+            .file("guest.cpio", initrd())
+            .file("modules.cpio", modules.unwrap())
             .run(include_str!("driver.sh"))
     })
+}
+
+/// The initial RAM disk of the guest whose stacks are looked at.
+fn initrd() -> Vec<u8> {
+    let programs = programs();
+    let generates = guest_program("generates.c", GENERATES, &[]);
+    let mut all = vec![("generates", &generates), ("own_generates", &generates)];
+    all.extend(programs.iter().map(|(name, program)| (*name, program)));
+    let lazy = shared_program("lazy.c", &[]);
+    let options = ["-Wl,-z,lazy", "-Wl,--no-ld-generated-unwind-info"];
+    let library = shared_library("lazy_library.c", &options);
+    let mut builder = guest_builder(include_str!("init.sh"), &all)
+        .contents("/bin/lazy", 0o755, lazy.file)
+        .contents("/lib/lazy.so", 0o755, library);
+    for (place, library) in lazy.libraries {
+        builder = builder.add(library, place);
+    }
+    builder.build().unwrap()
 }
 
 /// The functions of the guest's programs, by address: the end, and the name. That of the program without section
@@ -178,7 +211,7 @@ fn vfork_leads_to_its_caller() {
         &seen(),
         "odd",
         &from_main(&["__libc_vfork", "spawns"]),
-        WITH_RULES,
+        WITH_SHARED_MEMORY,
     );
 }
 
@@ -187,7 +220,12 @@ fn replaced_return_addresses_of_the_kernel_lead_to_the_true_caller() {
     let finished = run();
     let console = finished.console("guest");
     let hooks = console.after("hooks: ");
-    assert!(hooks.contains("vfs_read"), "{hooks}");
+    assert!(
+        hooks.contains(" vfs_read; function_graph of ksys_read"),
+        "{hooks}"
+    );
+    assert!(console.number("traced: ") > 0, "nothing was traced");
+    assert_eq!(console.after("hooks at the end: "), "function_graph");
     let seen = seen();
     let dd = || seen.iter().filter(|seen| seen.comm == "dd");
     let expected: [(&str, &[&str]); 2] = [

@@ -1,0 +1,76 @@
+//! Stacks through the dynamic linker, which binds a library's functions when they are first called, and through a stub without unwind
+//! information.
+
+use kvmprof_recording::StackEnd;
+
+use super::named::{Named, Seen, read};
+use super::run;
+
+const LINKER: &str = "ld-linux-x86-64.so.2";
+/// Percent of the stacks that must be whole. Each time that the library comes or goes, stacks are cut until kvmprof has the tables of what is
+/// mapped then.
+const WHILE_MAPPINGS_CHANGE: usize = 25;
+
+fn seen() -> Vec<Seen> {
+    let (_, mut seen) = read(&run(), "guest.kvmprof");
+    seen.retain(|seen| seen.is_of("lazy") && !seen.user.is_empty());
+    seen
+}
+
+fn functions(frames: &[Named]) -> Vec<&str> {
+    frames.iter().map(|frame| frame.function.as_str()).collect()
+}
+
+/// Checks that `callers` are the first of `frames`, which are those behind the function that `seen` is looked at for. A stack that was cut may
+/// lack some. Returns whether all are there.
+fn leads_to(seen: &Seen, frames: &[Named], callers: &[&str]) -> bool {
+    let found = functions(frames);
+    let is_whole = found.starts_with(callers);
+    let is_cut = seen.sample.stack.user_end != StackEnd::Complete && callers.starts_with(&found);
+    assert!(is_whole || is_cut, "{seen:?}");
+    is_whole && seen.sample.stack.user_end == StackEnd::Complete
+}
+
+fn check(what: &str, whole: usize, all: usize) {
+    println!("{what}: {whole} of {all} are whole");
+    assert!(all >= 10, "{what}: {all} samples");
+    assert!(whole * 100 >= all * WHILE_MAPPINGS_CHANGE, "{what}");
+}
+
+#[test]
+fn lazy_binding_leads_to_the_caller() {
+    let seen = seen();
+    let (mut whole, mut all, mut bound) = (0, 0, 0);
+    for seen in seen.iter().filter(|seen| seen.user[0].module == LINKER) {
+        all += 1;
+        let outside = seen.user.iter().position(|frame| frame.module != LINKER);
+        let Some(outside) = outside else {
+            assert_ne!(seen.sample.stack.user_end, StackEnd::Complete, "{seen:?}");
+            continue;
+        };
+        if seen.user[outside].function == "calls_each" {
+            let callers = ["binds", "once", "main"];
+            bound += usize::from(leads_to(seen, &seen.user[outside + 1..], &callers));
+        }
+        // The C library calls it, too, to load the library.
+        whole += usize::from(seen.user.iter().any(|frame| frame.module == "lazy"));
+    }
+    check("the dynamic linker", whole, all);
+    println!("of these {bound} bind a function");
+    assert!(bound >= 10, "{bound} bind a function");
+}
+
+#[test]
+fn a_stub_without_tables_leads_to_its_caller() {
+    let callers = ["through_stub", "stubbed", "once", "main"];
+    let seen = seen();
+    let in_stub = seen
+        .iter()
+        .filter(|seen| seen.user[0].function == "nothing@plt");
+    let (mut whole, mut all) = (0, 0);
+    for seen in in_stub {
+        all += 1;
+        whole += usize::from(leads_to(seen, &seen.user[1..], &callers));
+    }
+    check("nothing@plt", whole, all);
+}

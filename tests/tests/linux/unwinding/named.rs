@@ -1,0 +1,61 @@
+//! Frames by the names that reports show.
+
+use kvmprof_recording::Sample;
+use kvmprof_recording::file::Contents;
+use kvmprof_report::symbolize::{Asked, Resolver};
+use kvmprof_tests::linux::Finished;
+
+/// A frame's function, and the file or module that it is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub function: String,
+    pub module: String,
+}
+
+/// A sample, and its frames, innermost first: those in the kernel, and in user mode.
+#[derive(Debug)]
+pub struct Seen {
+    pub sample: Sample,
+    pub kernel: Vec<Named>,
+    pub user: Vec<Named>,
+}
+
+impl Seen {
+    /// Whether `comm` is the name of its thread.
+    pub fn is_of(&self, comm: &str) -> bool {
+        self.sample.comm.split(|byte| *byte == 0).next() == Some(comm.as_bytes())
+    }
+}
+
+/// A recording, and all samples with their names.
+pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
+    let (contents, samples) = run.recording(name);
+    let resolver = Resolver::from_contents(&contents);
+    let named = |sample: &Sample, addresses: &[u64], is_kernel| {
+        let mappings = resolver.mappings_of(sample);
+        let name = |address: &u64| {
+            let resolved = resolver.resolve(Asked {
+                pid: sample.pid,
+                mappings,
+                address: *address,
+                is_kernel,
+            });
+            let frame = resolved.frames.last().unwrap();
+            Named {
+                function: frame.function.as_ref().to_owned(),
+                module: frame.module.as_ref().to_owned(),
+            }
+        };
+        addresses.iter().map(name).collect()
+    };
+    let seen = samples.into_iter().map(|(sample, frames)| {
+        let (kernel, user) = frames.split_at(usize::from(sample.stack.kernel));
+        Seen {
+            kernel: named(&sample, kernel, true),
+            user: named(&sample, user, false),
+            sample,
+        }
+    });
+    let seen = seen.collect();
+    (contents, seen)
+}

@@ -1,0 +1,83 @@
+//! Names of code that isn't in a file for good: of a module at the place of another one, and of code that programs make.
+
+use std::collections::BTreeMap;
+
+use super::named::{Seen, read};
+use super::run;
+
+/// Each works for processes of its own, while the other one isn't there.
+pub const MODULES: [&str; 2] = ["brd", "null_blk"];
+
+/// The processes that worked with each module, and the addresses at which it was.
+#[derive(Debug, Default)]
+struct Said {
+    processes: BTreeMap<i32, String>,
+    places: BTreeMap<String, Vec<String>>,
+}
+
+fn said() -> Said {
+    let mut said = Said::default();
+    for line in run().console("modules").text().lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["place", module, place] => {
+                let places = said.places.entry((*module).to_owned()).or_default();
+                places.push((*place).to_owned());
+            }
+            ["process", module, pid] => {
+                let pid = pid.parse().unwrap();
+                said.processes.insert(pid, (*module).to_owned());
+            }
+            _ => {}
+        }
+    }
+    said
+}
+
+#[test]
+fn a_module_is_not_named_by_one_that_comes_to_its_place() {
+    let said = said();
+    let [first, second] = MODULES.map(|module| &said.places[module]);
+    let shared = first.iter().filter(|place| second.contains(place)).count();
+    println!("{shared} of {} times in the other's place", first.len());
+    assert!(shared > 0, "{said:?}");
+    let (_, seen) = read(&run(), "modules.kvmprof");
+    let is_in = |seen: &Seen, module: &str| {
+        let module = format!("[{module}]");
+        seen.kernel.iter().any(|frame| frame.module == module)
+    };
+    let mut named = BTreeMap::new();
+    for seen in &seen {
+        let Some(own) = said.processes.get(&seen.sample.pid) else {
+            continue;
+        };
+        for module in MODULES {
+            let is_named = is_in(seen, module);
+            assert!(!is_named || module == own, "of {own}: {seen:?}");
+            *named.entry(module).or_insert(0) += u32::from(is_named);
+        }
+    }
+    println!("samples with each module's functions: {named:?}");
+    assert!(named.values().all(|count| *count >= 10), "{named:?}");
+}
+
+#[test]
+fn a_process_in_namespaces_of_its_own_has_its_own_perf_map() {
+    let (contents, seen) = read(&run(), "guest.kvmprof");
+    for (comm, is_own) in [("generates", false), ("own_generates", true)] {
+        let mut mappings = contents.mappings.iter();
+        let mappings = mappings.find(|mappings| mappings.name == comm).unwrap();
+        let pid = mappings.pid;
+        let expected = if is_own {
+            format!("/proc/{pid}/root/tmp/perf-1.map")
+        } else {
+            format!("/tmp/perf-{pid}.map")
+        };
+        assert_eq!(mappings.perf_map, expected);
+        let generated = seen.iter().filter(|seen| {
+            let innermost = seen.user.first();
+            seen.is_of(comm) && innermost.is_some_and(|frame| frame.module == "[anon]")
+        });
+        assert!(generated.count() > 0, "{comm}");
+    }
+}
