@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::{env, process};
 
 /// Where each lies, and more arguments for the compiler: only what is profiled keeps its symbols.
-const PROGRAMS: [(&str, &str, &[&str]); 2] = [
+const PROGRAMS: [(&str, &str, &[&str]); 3] = [
     ("keeper", "src/keeper.c", &["-s"]),
+    ("parallel_port", "src/parallel_port.c", &["-O1", "-s"]),
     ("part_time", "src/linux/part_time.c", &["-O1"]),
 ];
 

@@ -16,6 +16,9 @@ const QUIET_LIMIT: Duration = Duration::from_secs(600);
 #[derive(Debug, Parser)]
 #[command(name = "cargo lab", version)]
 pub(crate) struct Arguments {
+    /// Give the machine Intel's VT-x in place of AMD's SVM (run, linux, demo): one CPU, emulated by Bochs, slowly
+    #[arg(long, global = true)]
+    vmx: bool,
     #[command(subcommand)]
     action: Action,
 }
@@ -46,12 +49,12 @@ struct RunArguments {
     /// /lib/modules [default: Debian's 6.1 cloud kernel]
     #[arg(long, value_name = "PATH")]
     kernel: Option<PathBuf>,
-    /// Memory of the machine: MiB, or with K, M or G
-    #[arg(long, value_name = "SIZE", default_value = "2048M", value_parser = memory_size)]
-    memory: u64,
-    /// CPUs of the machine
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    cpus: u32,
+    /// Memory of the machine: MiB, or with K, M or G [default: 2048M; with --vmx 1024M]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    memory: Option<u64>,
+    /// CPUs of the machine [default: 2; with --vmx 1]
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
     /// Put a file or folder into the machine [default place: /lab/NAME]
     #[arg(long, value_name = "FILE[:DEST]")]
     add: Vec<String>,
@@ -87,11 +90,16 @@ impl LimitArguments {
 impl Arguments {
     /// Executes the action. Returns the exit status.
     pub(crate) fn run(self) -> Result<u8> {
+        let lab = match self.vmx {
+            true => Lab::new().vmx(),
+            false => Lab::new(),
+        };
         match self.action {
-            Action::Run(arguments) => arguments.run(),
-            Action::Linux(arguments) => arguments.run(),
+            Action::Run(arguments) => arguments.run(lab),
+            Action::Linux(arguments) => arguments.run(lab),
+            Action::Demo(arguments) => arguments.run(lab),
+            _ if self.vmx => bail!("--vmx is for run, linux and demo"),
             Action::Debian(arguments) => arguments.run(),
-            Action::Demo(arguments) => arguments.run(),
             Action::Probe => Ok(match kvmprof_lab::probe_kvm() {
                 Ok(()) => {
                     println!("/dev/kvm runs guests");
@@ -115,12 +123,14 @@ impl Arguments {
 }
 
 impl RunArguments {
-    fn run(self) -> Result<u8> {
-        let mut lab = Lab::new()
-            .cpus(self.cpus)
-            .memory(self.memory)
-            .command(self.command)
-            .forward_output();
+    fn run(self, lab: Lab) -> Result<u8> {
+        let mut lab = lab.command(self.command).forward_output();
+        if let Some(cpus) = self.cpus {
+            lab = lab.cpus(cpus);
+        }
+        if let Some(memory) = self.memory {
+            lab = lab.memory(memory);
+        }
         lab = self.limit.apply(lab, Duration::ZERO);
         if let Some(image) = self.kernel {
             lab = lab.kernel(Kernel::from_image(&image)?);

@@ -28,14 +28,14 @@ pub(crate) struct DemoArguments {
 }
 
 impl DemoArguments {
-    /// Runs the demo. Returns the exit status.
-    pub(crate) fn run(self) -> Result<u8> {
+    /// Runs the demo in this machine. Returns the exit status.
+    pub(crate) fn run(self, lab: Lab) -> Result<u8> {
         let kvmprof = match self.kvmprof {
             Some(path) => path,
             None => kvmprof_lab::build_program("kvmprof")?,
         };
         let command = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned);
-        let mut lab = Lab::new().add(kvmprof, "/lab/kvmprof").out(".");
+        let mut lab = lab.add(kvmprof, "/lab/kvmprof").out(".");
         // The demo itself decides whether it may replace this file.
         if Path::new(FLAME_GRAPH).is_file() {
             lab = lab.add(FLAME_GRAPH, &format!("/out/{FLAME_GRAPH}"));

@@ -95,16 +95,16 @@ pub enum LabError {
     /// There is no folder for packages.
     #[error("No place for the cache of packages: set KVMPROF_CACHE, XDG_CACHE_HOME or HOME")]
     NoCacheFolder,
-    /// QEMU did not start the machine.
-    #[error("QEMU did not start the lab machine\n{console}")]
+    /// The emulator did not start the machine.
+    #[error("The lab machine was not started\n{console}")]
     Refused {
-        /// QEMU's messages.
+        /// The emulator's messages.
         console: String,
     },
     /// The machine did not come up, in several attempts.
     #[error("The lab machine did not come up{}", Lines("Its console", console))]
     NotUp {
-        /// The last lines of its console, and QEMU's messages.
+        /// The last lines of its console, and the emulator's messages.
         console: String,
     },
     /// The machine went down before the command ended.
@@ -150,7 +150,7 @@ pub enum LabError {
 /// The output of a machine that ended before its command did.
 #[derive(Debug, Clone, Default)]
 pub struct Traces {
-    /// The last lines of its console, and QEMU's messages.
+    /// The last lines of its console, and the emulator's messages.
     pub console: String,
     /// The last lines of the command's standard error; empty if that was forwarded.
     pub stderr: String,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# First process of the lab machine. Ports, in the order QEMU was given them:
-# 1 standard output, 2 standard error, 3 output folder (tar), 4 control.
+# First process of the lab machine. Beside the console it has streams for standard output, standard error, the output folder (tar) and
+# control; /streams knows how they are written in this emulator.
 export PATH=/lab:/bin HOME=/root LAB_OUT=/out
 
 mount -t devtmpfs none /dev
@@ -17,23 +17,15 @@ ln -sf /proc/self/fd/2 /dev/stderr
 ip link set lo up
 hostname lab
 
+. /streams
 for module in /modules/*.ko; do
     [ -e "$module" ] && { insmod "$module" || echo "lab: $module does not load"; }
 done
 
-# The ports appear after a handshake with QEMU.
-tries=0
-until [ -e /dev/vport0p1 ] && [ -e /dev/vport0p2 ] && [ -e /dev/vport0p3 ] && [ -e /dev/vport0p4 ]; do
-    tries=$((tries + 1))
-    if [ "$tries" -gt 6000 ]; then
-        echo 'lab: the virtio-serial ports did not appear'
-        poweroff -f
-    fi
-    usleep 10000
-done
-exec 4<>/dev/vport0p4
+open_streams
+exec 4<>$control
 if [ ! -e /dev/kvm ]; then
-    echo 'lab: there is no /dev/kvm: this QEMU emulates no SVM, or this kernel has no KVM for it'
+    echo 'lab: there is no /dev/kvm: the emulator has no virtualization, or this kernel has no KVM for it'
     poweroff -f
 fi
 chmod 666 /dev/kvm
@@ -42,13 +34,15 @@ ulimit -c 0
 ulimit -n 65536
 ulimit -l unlimited
 
-keeper=$(/keeper) || poweroff -f
+# In QEMU the kernel's code has to be still before the command starts; see the program's source.
+keeper=
+[ ! -e /keeper ] || keeper=$(/keeper) || poweroff -f
 
 # A port can be opened only once at a time, so it can't serve as /dev/stdout.
 mkfifo /run/stdout /run/stderr
-cat </run/stdout >/dev/vport0p1 4>&- &
+send_stdout </run/stdout 4>&- &
 stdout=$!
-cat </run/stderr >/dev/vport0p2 4>&- &
+send_stderr </run/stderr 4>&- &
 stderr=$!
 
 # end_all ID...: ends all processes but the first one, these, the kernel's own, and those that can't be ended, such as one that waits for a
@@ -90,11 +84,13 @@ wait "$stderr"
 
 cd /
 if [ -e /want-out ]; then
-    tar -C /out -cf /dev/vport0p3 .
-    # When the machine powers off, output that QEMU has not passed on yet is lost, and the host may receive it slowly.
+    send_folder /out
+    # When the machine powers off, output that the emulator has not passed on yet is lost, and the host may receive it slowly.
     while read -r word <&4; do
         [ "$word" = taken ] && break
     done
 fi
 echo "exit $status" >&4
+# A serial port is closed once all has been sent.
+exec 4>&-
 poweroff -f

@@ -9,31 +9,25 @@ use kvmprof_initramfs::InitramfsError;
 
 use crate::initramfs::{Archive, InitramfsBuilder, add_host_file};
 use crate::kernels::kernel_for_lab;
-use crate::machine::{self, Finished, Machine, RunOptions};
+use crate::machine::{self, Emulator, Finished, Inside, Machine, RunOptions};
 use crate::qemu::Qemu;
 use crate::{Kernel, LabError};
 
 /// The first process of the machine.
 const INIT: &str = include_str!("init.sh");
-/// Holds the lab kernel's code still; see its source.
-const KEEPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keeper"));
-/// What the machine needs: its ports, and KVM on AMD's SVM, which is what
-/// QEMU emulates.
-const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "kvm_amd"];
 /// Where files go that have no place named. It is in the machine's `PATH`.
 const FILES_FOLDER: &str = "/lab";
 
 /// How long a machine may be silent.
 const QUIET_LIMIT: Duration = Duration::from_secs(300);
 
-/// How often a machine is started to come up once.
-const BOOTS_MAX: u32 = 3;
-
-const CPUS_MAX: u32 = 64;
+const CPUS_MAX: u64 = 64;
 /// Below this the kernel and busybox have no room, in MiB.
 const MEMORY_MIN: u64 = 256;
 /// More than that QEMU's address layout here was never meant for, in MiB.
 const MEMORY_MAX: u64 = 64 << 10;
+/// As much as Bochs has below the addresses of devices, in MiB.
+const MEMORY_MAX_VMX: u64 = 2 << 10;
 
 /// A lab machine about to be started: set it up, then [`Lab::run`].
 ///
@@ -42,6 +36,7 @@ const MEMORY_MAX: u64 = 64 << 10;
 /// can be brought back; what it leaves running is killed.
 #[derive(Debug, Clone)]
 pub struct Lab {
+    has_vmx: bool,
     kernel: Option<Kernel>,
     cpus: u32,
     memory: u64,
@@ -78,6 +73,7 @@ pub struct Outcome {
 impl Default for Lab {
     fn default() -> Self {
         Self {
+            has_vmx: false,
             kernel: None,
             cpus: 2,
             memory: 2048,
@@ -110,21 +106,31 @@ impl Lab {
         self
     }
 
-    /// Number of CPUs, 1 to 64.
+    /// Makes it a machine with Intel's VT-x in place of AMD's SVM, with 1 CPU and 1024 MiB. Bochs emulates it, some times slower than QEMU does.
+    /// Its time is the number of executed instructions.
+    #[must_use]
+    pub fn vmx(mut self) -> Self {
+        self.has_vmx = true;
+        self.cpus = 1;
+        self.memory = 1024;
+        self
+    }
+
+    /// Number of CPUs, 1 to 64; with VT-x, 1.
     #[must_use]
     pub fn cpus(mut self, cpus: u32) -> Self {
         self.cpus = cpus;
         self
     }
 
-    /// Memory in MiB, 256 to 65536.
+    /// Memory in MiB, 256 to 65536; with VT-x, to 2048.
     #[must_use]
     pub fn memory(mut self, mebibytes: u64) -> Self {
         self.memory = mebibytes;
         self
     }
 
-    /// Gives its processors page tables with five levels (LA57), which are slower in emulation.
+    /// Gives its processors page tables with five levels (LA57), which are slower in emulation. With VT-x, there are none.
     #[must_use]
     pub fn five_levels(mut self) -> Self {
         self.has_five_levels = true;
@@ -243,9 +249,13 @@ impl Lab {
             Some(kernel) => kernel.clone(),
             None => kernel_for_lab()?,
         };
-        let initramfs = self.initramfs(&kernel)?;
+        let emulator = match self.has_vmx {
+            true => Emulator::Bochs,
+            false => Emulator::Qemu(Qemu::find()?),
+        };
+        let initramfs = self.initramfs(&kernel, &emulator.inside())?;
         let machine = Machine {
-            qemu: &Qemu::find()?,
+            emulator,
             kernel: &kernel.image,
             initramfs,
             cpus: self.cpus,
@@ -275,30 +285,40 @@ impl Lab {
         if self.command.is_empty() {
             return Err(LabError::NoCommand);
         }
-        if !(1..=CPUS_MAX).contains(&self.cpus) {
-            return Err(LabError::OutOfRange {
-                what: "A CPU count",
-                value: self.cpus.into(),
-                range: "1 to 64",
-            });
-        }
-        if !(MEMORY_MIN..=MEMORY_MAX).contains(&self.memory) {
-            return Err(LabError::OutOfRange {
-                what: "A memory size in MiB",
-                value: self.memory,
-                range: "256 to 65536",
-            });
+        let (cpus, memory, levels) = match self.has_vmx {
+            true => (
+                (1, "1 with VT-x"),
+                (MEMORY_MAX_VMX, "256 to 2048 with VT-x"),
+                (4, "4 with VT-x"),
+            ),
+            false => (
+                (CPUS_MAX, "1 to 64"),
+                (MEMORY_MAX, "256 to 65536"),
+                (5, "4 or 5"),
+            ),
+        };
+        let level = if self.has_five_levels { 5 } else { 4 };
+        for (what, value, min, (max, range)) in [
+            ("A CPU count", self.cpus.into(), 1, cpus),
+            ("A memory size in MiB", self.memory, MEMORY_MIN, memory),
+            ("A number of levels of page tables", level, 4, levels),
+        ] {
+            if !(min..=max).contains(&value) {
+                return Err(LabError::OutOfRange { what, value, range });
+            }
         }
         Ok(())
     }
 
     /// Two archives, one after the other: the machine's own, then the files.
-    fn initramfs(&self, kernel: &Kernel) -> Result<File, LabError> {
+    fn initramfs(&self, kernel: &Kernel, inside: &Inside) -> Result<File, LabError> {
         let more = self.modules.iter().map(String::as_str);
-        let modules: Vec<&str> = MODULES.into_iter().chain(more).collect();
+        let modules: Vec<&str> = inside.modules.iter().copied().chain(more).collect();
+        let (place, program) = inside.program;
         let own = InitramfsBuilder::new()
             .init(INIT)
-            .contents("/keeper", 0o700, KEEPER)
+            .contents("/streams", 0o600, inside.streams)
+            .contents(place, 0o700, program)
             .modules(kernel, &modules)
             .build()?;
         let files = self.files()?;
@@ -344,11 +364,10 @@ impl Lab {
     }
 }
 
-/// Starts another machine when one did not come up: emulated processors make a
-/// kernel fall over its own patching now and then. Nothing of the command has
+/// Starts another machine when one did not come up. Nothing of the command has
 /// run by then, so no failure of its own is covered up.
 fn run_until_up(machine: &Machine, options: &RunOptions) -> Result<Finished, LabError> {
-    for _ in 1..BOOTS_MAX {
+    for _ in 1..machine.emulator.boots_max() {
         match machine::run(machine, options) {
             Err(failure @ LabError::NotUp { .. }) => {
                 eprintln!("lab: {failure}\nlab: starting anew")
@@ -425,6 +444,9 @@ mod tests {
         assert!(refused(Lab::new().cpus(0)).contains("1 to 64"));
         assert!(refused(Lab::new().cpus(65)).contains("1 to 64"));
         assert!(refused(Lab::new().memory(16)).contains("256 to 65536"));
+        assert!(refused(Lab::new().vmx().cpus(2)).contains("1 with VT-x"));
+        assert!(refused(Lab::new().vmx().memory(4096)).contains("256 to 2048"));
+        assert!(refused(Lab::new().vmx().five_levels()).contains("4 with VT-x"));
         assert!(matches!(Lab::new().run(), Err(LabError::NoCommand)));
     }
 }

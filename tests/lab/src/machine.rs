@@ -1,11 +1,11 @@
-//! The QEMU process: started, listened to, and ended on every way out.
+//! The emulator's process: started, listened to, and ended on every way out.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -18,17 +18,9 @@ use crate::error::Traces;
 use crate::qemu::Qemu;
 use crate::quiet::{OwnTime, Quiet};
 use crate::streams::{self, Counted, Progress};
-use crate::{LabError, outfolder, tsc};
+use crate::{LabError, bochs, outfolder, qemu};
 
-/// All that QEMU can emulate, but for XSAVE and what needs it: KVM in the
-/// machine isn't told of its guest's XSETBV, so that the guest finds a CPUID
-/// that contradicts itself. Some kernels crash of that. And without fast copies
-/// of bytes, for which kernels use `rep movsb`: emulated, it is slower than their loops.
-const CPU: &str = "max,-xsave,-avx,-avx2,-f16c,-fma,-pku,-vaes,-vpclmulqdq,-fsrm,-erms";
-/// A fifth level makes each walk of the machine's and its guests' page tables longer by nearly half, and all of a guest slower by a tenth.
-const FOUR_LEVELS: &str = ",-la57";
-
-/// How long a machine may be silent until it is up. It takes 2 s, and one that hangs never comes up.
+/// How long a machine may be silent until it is up. It takes 2 s in QEMU and 20 s in Bochs, and one that hangs never comes up.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a machine may be silent once its command was stopped, until it has sent the output folder.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -39,37 +31,85 @@ const STOP: &[u8] = b"stop\n";
 /// Tells the machine that the output folder is here.
 const TAKEN: &[u8] = b"taken\n";
 
-/// Kernel command line. A panic ends the machine; TCG's TSC is the host's, so
+/// Kernel command line in each emulator. A panic ends the machine. The time-stamp counter is steady, so
 /// it needs no watchdog. Nor does RCU: a stall is a busy host's, and its report
 /// interrupts the other CPU by an NMI, which QEMU's emulated SVM doesn't survive
 /// while that runs a guest. The rest saves time that emulation makes long.
-const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable nokaslr \
+pub(crate) const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable nokaslr \
     mitigations=off cryptomgr.notests ipv6.disable=1 audit=0 random.trust_cpu=on \
-    rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_suppress=1 nowatchdog 8250.nr_uarts=1 no_timer_check";
+    rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_suppress=1 nowatchdog no_timer_check";
 
-/// Console, standard output, standard error, output folder, control: in the
-/// order in which QEMU is given them and the first process numbers its ports.
-type Streams = [UnixStream; 5];
+/// Console, standard output, standard error, output folder, control.
+pub(crate) type Streams = [File; 5];
 
-/// The stream that is the serial console and no virtio port.
-const CONSOLE: usize = 0;
 /// The stream that is the control port.
 const CONTROL: usize = 4;
 
 /// A machine to start.
 pub(crate) struct Machine<'a> {
     /// What emulates it.
-    pub qemu: &'a Qemu,
+    pub emulator: Emulator,
     /// The bzImage.
     pub kernel: &'a Path,
     /// The whole initramfs, in a file that needs no name.
-    pub initramfs: std::fs::File,
+    pub initramfs: File,
     /// Virtual CPUs.
     pub cpus: u32,
     /// Memory in MiB.
     pub memory: u64,
     /// Whether its processors have page tables with five levels.
     pub has_five_levels: bool,
+}
+
+/// A program that emulates machines.
+pub(crate) enum Emulator {
+    /// With SVM.
+    Qemu(Qemu),
+    /// With VT-x.
+    Bochs,
+}
+
+/// What a machine's first process needs in an emulator.
+pub(crate) struct Inside {
+    /// Modules of the kernel: KVM, and what the streams need.
+    pub modules: &'static [&'static str],
+    /// A script that defines how the streams are written.
+    pub streams: &'static str,
+    /// A program, and its place.
+    pub program: (&'static str, &'static [u8]),
+}
+
+/// A machine's process, and the host's ends of its streams.
+pub(crate) struct Started {
+    pub child: Child,
+    pub streams: Streams,
+}
+
+impl Emulator {
+    /// Its name, as in messages.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Qemu(_) => "qemu",
+            Self::Bochs => "bochs",
+        }
+    }
+
+    /// What the first process needs.
+    pub fn inside(&self) -> Inside {
+        match self {
+            Self::Qemu(_) => qemu::INSIDE,
+            Self::Bochs => bochs::INSIDE,
+        }
+    }
+
+    /// How often a machine is started to come up once. QEMU's processors make a kernel fall over its own patching now and then. Bochs does
+    /// the same each time.
+    pub fn boots_max(&self) -> u32 {
+        match self {
+            Self::Qemu(_) => 3,
+            Self::Bochs => 1,
+        }
+    }
 }
 
 /// How long the machine runs, and what to do with what comes back.
@@ -101,72 +141,19 @@ pub(crate) struct Finished {
 /// Runs the machine until it ends by itself, sends what it must not, is silent for
 /// too long, or the time is up.
 pub(crate) fn run(machine: &Machine, options: &RunOptions) -> Result<Finished, LabError> {
-    let (ours, theirs) = stream_pairs()?;
-    let child = start(machine, &theirs)?;
-    // Only QEMU's own copies may be left, so that its end is seen.
-    drop(theirs);
-    follow(child, ours, options)
-}
-
-/// [`COMMAND_LINE`] with the rate of the time-stamp counter, in kHz. On a busy host a kernel that measures that itself, by devices that QEMU
-/// emulates, has been seen to be wrong by a factor of 40: all guests of such a machine have clocks that run too fast by as much,
-/// and get nowhere for timers.
-fn command_line() -> String {
-    format!("{COMMAND_LINE} tsc_early_khz={}", tsc::rate_khz())
-}
-
-fn stream_pairs() -> Result<(Streams, Streams), LabError> {
-    let pair = || UnixStream::pair().map_err(LabError::file("create", "a socket pair"));
-    let (a, b, c, d, e) = (pair()?, pair()?, pair()?, pair()?, pair()?);
-    Ok(([a.0, b.0, c.0, d.0, e.0], [a.1, b.1, c.1, d.1, e.1]))
-}
-
-fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
-    let mut inherited: Vec<RawFd> = streams.iter().map(AsRawFd::as_raw_fd).collect();
-    let initramfs = machine.initramfs.as_raw_fd();
-    let levels = if machine.has_five_levels {
-        ""
-    } else {
-        FOUR_LEVELS
+    let started = match &machine.emulator {
+        Emulator::Qemu(qemu) => qemu.start(machine)?,
+        Emulator::Bochs => bochs::start(machine)?,
     };
-    let cpu = format!("{CPU}{levels}");
-    let mut qemu = machine.qemu.command();
-    // Not microvm, though it boots quicker: one boot in ten hangs there.
-    qemu.args(["-machine", "q35,sata=off,smm=off,smbus=off,vmport=off"])
-        .args(["-accel", "tcg,thread=multi", "-cpu", &cpu])
-        .args(["-smp", &machine.cpus.to_string()])
-        .args(["-m", &format!("{}M", machine.memory)])
-        .args([
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-no-reboot",
-        ])
-        .args(["-monitor", "none", "-append", &command_line()])
-        .arg("-kernel")
-        .arg(machine.kernel)
-        .args(["-initrd", &format!("/proc/self/fd/{initramfs}")])
-        .args(["-device", "virtio-serial-pci"]);
-    for (number, stream) in inherited.iter().enumerate() {
-        qemu.args(["-chardev", &format!("socket,id=stream{number},fd={stream}")]);
-        if number == CONSOLE {
-            qemu.args(["-serial", &format!("chardev:stream{number}")]);
-        } else {
-            let port = format!("virtserialport,nr={number},chardev=stream{number}");
-            qemu.args(["-device", &port]);
-        }
-    }
-    inherited.push(initramfs);
-    qemu.stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
+    follow(started, machine.emulator.name(), options)
+}
+
+/// Lets the program inherit these descriptors, which have to outlive the start, and die with the thread that starts it.
+pub(crate) fn hand_over(command: &mut Command, descriptors: Vec<RawFd>) {
     // SAFETY: the closure runs between fork and exec and makes only system
-    // calls, which are async-signal-safe; it allocates nothing. The descriptors
-    // are those of `streams` and `initramfs`, which outlive the spawn.
-    unsafe { qemu.pre_exec(move || prepare_child(&inherited)) };
-    let spawned = qemu.spawn();
-    spawned.map_err(LabError::file("run", machine.qemu.program()))
+    // calls, which are async-signal-safe; it allocates nothing. The caller
+    // keeps the descriptors open until the program is started.
+    unsafe { command.pre_exec(move || prepare_child(&descriptors)) };
 }
 
 /// Lets the child inherit its streams, and die with the thread that started it
@@ -204,7 +191,8 @@ enum End {
     Late(Duration),
 }
 
-fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finished, LabError> {
+fn follow(started: Started, emulator: &str, options: &RunOptions) -> Result<Finished, LabError> {
+    let (mut child, ours) = (started.child, started.streams);
     let bytes = AtomicU64::new(0);
     let mut orders = ours[CONTROL]
         .try_clone()
@@ -253,12 +241,13 @@ fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finis
             // It may just have ended by itself.
             let _ = child.kill();
         }
-        let ended = child.wait().map_err(LabError::file("wait for", "QEMU"))?;
+        let ended = child.wait().map_err(LabError::file("wait for", emulator))?;
 
         let mut tail = joined(console)?;
         let said = joined(messages)?;
+        let refused = tail.is_empty() && ended.code().is_some_and(|code| code != 0);
         if !said.is_empty() {
-            tail = format!("{tail}\nqemu: {said}");
+            tail = format!("{tail}\n{emulator}: {said}");
         }
         let streams = Taken {
             console: tail,
@@ -266,8 +255,9 @@ fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finis
             stderr: joined(stderr),
             out: joined(out),
             progress: joined(control),
+            refused,
         };
-        streams.finished(end, ended, options)
+        streams.finished(end, options)
     })
 }
 
@@ -308,7 +298,7 @@ impl Watch<'_> {
     }
 
     /// Has the command ended and the output folder sent.
-    fn stop(&mut self, orders: &mut UnixStream) -> End {
+    fn stop(&mut self, orders: &mut File) -> End {
         // A machine that has ended doesn't read any more.
         let _ = orders.write_all(STOP);
         self.quiet.begin();
@@ -323,22 +313,20 @@ struct Taken {
     stderr: Result<Vec<u8>, LabError>,
     out: Result<(), LabError>,
     progress: Result<Progress, LabError>,
+    /// Whether the emulator failed before the machine said anything. One that hangs or reboots ends otherwise.
+    refused: bool,
 }
 
 impl Taken {
     /// What the run amounts to. The first cause of a failure comes first: streams of a machine that was ended are cut short.
-    fn finished(
-        self,
-        end: End,
-        ended: ExitStatus,
-        options: &RunOptions,
-    ) -> Result<Finished, LabError> {
+    fn finished(self, end: End, options: &RunOptions) -> Result<Finished, LabError> {
         let Self {
             console,
             stdout,
             stderr,
             out,
             progress,
+            refused,
         } = self;
         if end == End::Failed {
             let first = [stdout.err(), stderr.err(), out.err(), progress.err()];
@@ -383,10 +371,7 @@ impl Taken {
             (_, None) if progress.ready => Err(LabError::WentDown {
                 traces: traces(said),
             }),
-            // QEMU's way to refuse; a machine that reboots or hangs ends otherwise.
-            (_, None) if ended.code().is_some_and(|code| code != 0) => {
-                Err(LabError::Refused { console })
-            }
+            (_, None) if refused => Err(LabError::Refused { console }),
             (_, None) => Err(LabError::NotUp { console }),
         }
     }

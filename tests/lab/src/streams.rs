@@ -6,6 +6,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::io::Errno;
+
 use crate::LabError;
 
 const CHUNK: usize = 64 << 10;
@@ -30,7 +32,11 @@ impl<'a, R> Counted<'a, R> {
 
 impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.stream.read(buffer)?;
+        let count = match self.stream.read(buffer) {
+            // A terminal whose other end is closed.
+            Err(error) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => 0,
+            other => other?,
+        };
         self.bytes.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
     }

@@ -60,8 +60,8 @@ pub(crate) struct LinuxArguments {
 }
 
 impl LinuxArguments {
-    /// Profiles a kernel. Returns the exit status.
-    pub(crate) fn run(self) -> Result<u8> {
+    /// Profiles a kernel in this machine. Returns the exit status.
+    pub(crate) fn run(self, lab: Lab) -> Result<u8> {
         let kernel = match &self.kernel {
             Some(image) => Kernel::from_image(image)?,
             None => kvmprof_lab::kernels()?
@@ -100,7 +100,7 @@ impl LinuxArguments {
             "samples"
         };
         let out = tempfile::tempdir().context("Cannot make a folder for the recording")?;
-        let lab = Lab::new()
+        let lab = lab
             .out(out.path())
             .add(kvmprof, "/lab/kvmprof")
             .add(&kernel.image, "/lab/vmlinuz")
