@@ -281,6 +281,27 @@ impl Guest {
         run(all)
     }
 
+    /// Records with more `arguments` until the recorder has taken so many `ticks`, and returns what `kvmprof record` said. The guest has no other recorder.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn record(&self, ticks: u64, arguments: &[&str]) -> Ran {
+        let mut command = Command::new(kvmprof());
+        command.arg("record").arg("--socket").arg(self.socket());
+        command.args(arguments).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        until("enough is recorded", || {
+            let has_ended = child.try_wait().unwrap().is_some();
+            let ledger = self.status().recorders().next().map(|it| it.ledger);
+            let taken = ledger.map_or(0, |ledger| ledger.recorded + ledger.ungathered);
+            (has_ended || taken >= ticks).then_some(())
+        });
+        // It may have ended by itself.
+        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        Ran::from(child.wait_with_output().unwrap())
+    }
+
     /// Runs another kvmprof with the same socket, to its end.
     pub fn run_again(&self, boot: Boot) -> Ran {
         let kernel = write_kernel(boot, self.folder());

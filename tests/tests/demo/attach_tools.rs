@@ -44,7 +44,8 @@ fn tools_work_as_on_a_guest_of_ones_own() {
             }
             let path = guest.folder().join("recording");
             let output = path.to_str().unwrap();
-            command(&guest, "record", &["--output", output, "--seconds", "4"]);
+            let ran = guest.record(300, &["--output", output]);
+            assert_eq!(ran.status, 0, "{ran:?}");
             check_samples(&path);
             guest.stop();
         }

@@ -377,7 +377,11 @@ fn close_throws_away_what_is_left() {
         accounts.check();
         let ledger = accounts.pcs;
         assert_eq!((accounts.open, ledger.pending), (false, 0));
-        assert!(ledger.discarded >= 3 * 63 - 10, "{ledger:?}");
+        // Each record is a tick or more, and merged ones may be several.
+        assert!(
+            ledger.discarded + ledger.recorded + ledger.merged >= 3 * 63,
+            "{ledger:?}"
+        );
         assert!(ledger.recorded + ledger.merged >= 10, "{ledger:?}");
         // Nothing of it reaches the next.
         let next = Pcs::open(other).unwrap();

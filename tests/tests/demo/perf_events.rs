@@ -38,8 +38,7 @@ fn root_has_the_events_of_kvm_and_is_refused_no_counter() {
         let path = guest.folder().join("recording");
         let output = path.to_str().unwrap();
         for event in ["kvm-exits:10", "guest-time:1ms"] {
-            let options = ["--event", event, "--seconds", "2", "--output", output];
-            let ran = guest.command("record", &options);
+            let ran = guest.record(10, &["--event", event, "--output", output]);
             assert_eq!(ran.status, 0, "{event}: {ran:?}");
             let (samples, contents) = recorded(&path);
             assert_eq!(contents.info.event, Some(event.parse().unwrap()));

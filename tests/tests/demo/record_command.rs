@@ -60,9 +60,9 @@ fn a_recording_of_some_processes_counts_the_others() {
         let guest = guest();
         let path = guest.folder().join("some");
         let record = |pids: &[&str]| {
-            let mut words = vec!["--seconds", "1.5", "--output", path.to_str().unwrap()];
+            let mut words = vec!["--output", path.to_str().unwrap()];
             words.extend(pids.iter().flat_map(|pid| ["--pid", pid]));
-            let ran = guest.command("record", &words);
+            let ran = guest.record(1000, &words);
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
             let samples = samples(&path);
             // What was written, in words.
@@ -194,7 +194,7 @@ fn an_older_recording_is_kept_under_another_name() {
         let path = guest.folder().join("out");
         let record = || {
             let output = path.to_str().unwrap();
-            let ran = guest.command("record", &["--seconds", "1", "--output", output]);
+            let ran = guest.record(10, &["--output", output]);
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
             fs::read(&path).unwrap()
         };

@@ -109,7 +109,7 @@ fn stacks_have_as_many_frames_as_was_asked_for() {
             let guest = Guest::start(Boot::Test("workload=nested depth=100"), options);
             let path = guest.folder().join("recording");
             let output = path.to_str().unwrap();
-            let ran = guest.command("record", &["--seconds", "1", "--output", output]);
+            let ran = guest.record(100, &["--output", output]);
             assert_eq!(ran.status, 0, "{ran:?}");
             let (samples, _) = recorded_with_frames(&path);
             guest.stop();
