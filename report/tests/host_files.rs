@@ -10,6 +10,7 @@ use kvmprof_recording::file::{BinaryInfo, Recording, Unobserved};
 use kvmprof_report::profile::{Profile, Selection, folded};
 use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::{Asked, Resolver, Sources};
+use object::{Object, ObjectSection};
 
 const NO_ID: &str = "-Wl,--build-id=none";
 
@@ -253,22 +254,84 @@ fn split_debug_information_is_read_from_files() {
     }
 }
 
-/// GNU's dwp makes packages of version 4.
-#[test]
-fn split_debug_information_is_read_from_packages() {
-    let guest = split("-gdwarf-4");
+/// Sections of a unit that a package's index has, by their numbers there (DWARF 5, 7.3.5.3).
+const INDEXED: [(u32, &str); 6] = [
+    (1, ".debug_info.dwo"),
+    (3, ".debug_abbrev.dwo"),
+    (4, ".debug_line.dwo"),
+    (5, ".debug_loclists.dwo"),
+    (6, ".debug_str_offsets.dwo"),
+    (8, ".debug_rnglists.dwo"),
+];
+
+/// The index of a package of version 5 with nothing but `unit`, the file of a unit.
+fn index_of(unit: &[u8]) -> Vec<u8> {
+    let file = object::File::parse(unit).unwrap();
+    let section = |name| Some(file.section_by_name(name)?.data().unwrap());
+    let present = INDEXED.iter().filter_map(|(number, name)| {
+        let length = section(name)?.len();
+        Some((*number, u32::try_from(length).unwrap()))
+    });
+    let present: Vec<(u32, u32)> = present.collect();
+    // The unit's id follows its length, version, kind, and the place of its abbreviations.
+    let id: [u8; 8] = section(".debug_info.dwo").unwrap()[12..20]
+        .try_into()
+        .unwrap();
+    let count = u32::try_from(present.len()).unwrap();
+    let mut index = Vec::new();
+    // The version, the numbers of columns, units and slots.
+    let mut words = |words: &[u32]| {
+        index.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    };
+    words(&[5, count, 1, 2]);
+    // A unit is in the slot that the low bits of its id say: its id, and its row.
+    let [low, high] = [0, 4].map(|at| u32::from_le_bytes(id[at..at + 4].try_into().unwrap()));
+    match low % 2 {
+        0 => words(&[low, high, 0, 0, 1, 0]),
+        _ => words(&[0, 0, low, high, 0, 1]),
+    }
+    for (number, _) in &present {
+        words(&[*number]);
+    }
+    words(&vec![0; present.len()]);
+    for (_, length) in &present {
+        words(&[*length]);
+    }
+    index
+}
+
+/// Makes a package beside the program of the unit in `/src`, and removes the unit. GNU's dwp makes packages of version 4 alone; for one of version
+/// 5 the unit's own sections get an index.
+fn pack(guest: &Guest, version: &str) {
     let bin = guest.root().join("usr/bin");
     let unit = guest.root().join("src/points.dwo");
-    let pack = || {
+    if version == "-gdwarf-4" {
         run(&bin, "dwp", &["../../src/points.dwo", "-o", "work.dwp"]);
-        fs::remove_file(&unit).unwrap();
-    };
-    pack();
+    } else {
+        fs::write(bin.join("index"), index_of(&fs::read(&unit).unwrap())).unwrap();
+        let option = "--add-section=.debug_cu_index=index";
+        let files = ["../../src/points.dwo", "work.dwp"];
+        run(&bin, "objcopy", &[&[option], &files[..]].concat());
+    }
+    fs::remove_file(unit).unwrap();
+}
+
+#[test]
+fn split_debug_information_is_read_from_packages() {
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        packages_of(version);
+    }
+}
+
+fn packages_of(version: &str) {
+    let guest = split(version);
+    let bin = guest.root().join("usr/bin");
+    pack(&guest, version);
     assert_inlined(&guest);
     let package = fs::read(bin.join("work.dwp")).unwrap();
     // A package of another build.
-    rebuild_unit(&guest, "-gdwarf-4");
-    pack();
+    rebuild_unit(&guest, version);
+    pack(&guest, version);
     assert_without(&guest);
     // Damage is survived.
     for (begin, step) in [(0, 1), (64, 7), (64, 61), (package.len() / 2, 199)] {

@@ -179,6 +179,48 @@ fn a_file_that_the_recording_has_not_got_is_not_used() {
     assert!(matches!(missing, Err(SymbolError::Sysroot { .. })));
 }
 
+/// GCC writes no linkage names of static functions.
+#[test]
+fn static_functions_have_their_namespaces() {
+    let text = "\
+        volatile long total;\n\
+        namespace geo {\n\
+        namespace {\n\
+        struct Box {\n\
+        inline __attribute__((always_inline)) void fill(long x) { total += x * total; }\n\
+        };\n\
+        static inline __attribute__((always_inline)) void inner(long x) { Box().fill(x); }\n\
+        }\n\
+        static __attribute__((noipa)) void outer(long x) { inner(x); }\n\
+        }\n\
+        int main() { geo::outer(7); return 0; }\n";
+    let guest = Guest::compiled("g++", "work.cc", text, &[]);
+    let blocks = [
+        guest.mappings(Some(1)).to_block().unwrap(),
+        (guest.info("0badc0de"))
+            .to_block(&guest.program.functions)
+            .unwrap(),
+    ];
+    let mut functions = guest.program.functions.iter();
+    let outer = functions.find(|function| function.name == "_ZN3geoL5outerEl");
+    let outer = outer.unwrap();
+    let stacks: Vec<Vec<u64>> = (outer.address..outer.address + outer.length)
+        .map(|address| vec![guest.mapped(address)])
+        .collect();
+    let stacks: Vec<(&[u64], &[u64])> = stacks.iter().map(|user| (&[][..], &**user)).collect();
+    let path = guest.recording(&stacks, &blocks);
+    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    let found = folded(&profile, &Room::new(u64::MAX)).unwrap();
+    let inlined = "pid-77;geo::outer(long);geo::(anonymous namespace)::inner_[i];\
+                   geo::(anonymous namespace)::Box::fill_[i] ";
+    assert!(
+        found.iter().any(|line| line.starts_with(inlined)),
+        "{found:?}"
+    );
+    let is_outer = |line: &String| line.starts_with("pid-77;geo::outer(long)");
+    assert!(found.iter().all(is_outer), "{found:?}");
+}
+
 #[test]
 fn packed_debug_information_is_read() {
     let guest = Guest::built(&["-gz=zlib"]);

@@ -10,6 +10,7 @@ mod frames;
 mod identity;
 mod plt;
 mod symbols;
+mod table;
 
 use object::Endianness;
 use object::elf::{FileHeader32, FileHeader64};
@@ -21,6 +22,7 @@ pub use file::hex;
 pub use identity::{Identity, Mismatch};
 use symbols::Collected;
 pub use symbols::{MAX_NAMES_BYTES, bounded_name};
+pub use table::SymbolSections;
 
 /// The data of a file that recordings have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -50,9 +50,12 @@ pub fn bounded_name(name: &str) -> &str {
 }
 
 /// Functions from all tables, with several names for one address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Collected {
     candidates: Vec<Candidate>,
+    /// The maximum number of candidates.
+    room: usize,
+    /// How many bytes of names there is still room for.
     names: usize,
     /// The addresses of data among the code.
     data: Vec<u64>,
@@ -61,7 +64,25 @@ pub struct Collected {
     is_cut: bool,
 }
 
+impl Default for Collected {
+    fn default() -> Self {
+        Self::with_room(MAX_FUNCTIONS, MAX_NAMES)
+    }
+}
+
 impl Collected {
+    /// Nothing yet, with room for `room` functions and `names` bytes of names.
+    pub fn with_room(room: usize, names: usize) -> Self {
+        Self {
+            candidates: Vec::new(),
+            room,
+            names,
+            data: Vec::new(),
+            unnamed: 0,
+            is_cut: false,
+        }
+    }
+
     /// Adds the functions of `table` that are in `segments`; false when there is no table.
     pub fn add_table<H: Header>(
         &mut self,
@@ -80,7 +101,7 @@ impl Collected {
             if section == SHN_UNDEF || !is_in(segments, address) {
                 continue;
             }
-            if kind == STT_OBJECT && self.data.len() < MAX_FUNCTIONS {
+            if kind == STT_OBJECT && self.data.len() < self.room {
                 self.data.push(address);
             }
             if !(is_function || kind == STT_NOTYPE && section != SHN_ABS) {
@@ -137,17 +158,17 @@ impl Collected {
     }
 
     fn add(&mut self, (address, length): (u64, u64), name: &[u8], form: Form, visibility: u8) {
-        if self.candidates.len() >= MAX_FUNCTIONS {
+        if self.candidates.len() >= self.room {
             (self.unnamed, self.is_cut) = (self.unnamed + 1, true);
             return;
         }
         let name = name.get(..MAX_NAME).unwrap_or(name);
         let mut name = String::from_utf8_lossy(name).into_owned();
-        if self.names + name.len() > MAX_NAMES {
+        if name.len() > self.names {
             self.unnamed += 1;
             name.clear();
         }
-        self.names += name.len();
+        self.names -= name.len();
         self.candidates.push(Candidate {
             rank: (
                 !name.is_empty(),

@@ -174,7 +174,7 @@ mod tests {
         for (id, functions) in [
             (
                 1,
-                "401000 20 weave\n401020 0 _ZN6Weaver4spinEv\n401040 8 x\n403f00 800 card\n",
+                "401000 20 weave\n401020 20 _ZN6Weaver4spinEv\n401040 8 x\n403f00 800 card\n",
             ),
             (2, "100 40 weave\n"),
         ] {

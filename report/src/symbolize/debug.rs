@@ -6,15 +6,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use addr2line::{LookupContinuation, LookupResult};
-use gimli::{Dwarf, EndianArcSlice, LittleEndian};
+use gimli::{DwLang, Dwarf, EndianArcSlice, LittleEndian};
 use object::read::elf::ElfFile64;
+use object::read::elf::ProgramHeader;
 use object::read::{CompressedData, CompressedFileRange, ReadCache};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Endianness, Object, ObjectSection, SectionFlags, elf};
 
-use kvmprof_recording::elf::{MAX_NAMES_BYTES, hex};
+use kvmprof_recording::elf::{SymbolSections, hex};
+use kvmprof_recording::file::Segment;
 
 use super::demangle::demangle;
 use super::functions::FunctionTable;
+use super::scopes::UnitScopes;
 use super::split::SplitFiles;
 
 /// Maximum size of a section in bytes, compressed and uncompressed.
@@ -23,8 +26,8 @@ const MAX_SECTION: u64 = 4 << 30;
 /// information saves two thirds, and nine tenths if there are many equal parts.
 const MAX_RATIO: u64 = 64;
 const ALWAYS_ALLOWED: u64 = 16 << 20;
-/// Maximum number of functions of a file's symbol table.
-const MAX_FUNCTIONS: usize = 1 << 21;
+/// Maximum number of executable segments and of sections with code.
+const MAX_PARTS: usize = 256;
 /// Maximum number of nested inlined functions.
 const MAX_INLINED: usize = 64;
 
@@ -59,6 +62,7 @@ pub struct DebugFile {
     pub is_whole: bool,
     context: Option<addr2line::Context<Slice>>,
     split: Option<SplitFiles>,
+    scopes: UnitScopes,
     begin: Option<u64>,
 }
 
@@ -96,9 +100,10 @@ impl DebugFile {
             is_whole: true,
             context: context.and_then(Result::ok),
             split: None,
+            scopes: UnitScopes::default(),
             begin: None,
         };
-        table.read_functions(&elf);
+        table.read_functions(file, &elf)?;
         Ok(table)
     }
 
@@ -109,28 +114,31 @@ impl DebugFile {
         self
     }
 
-    fn read_functions(&mut self, elf: &Parsed<'_>) {
-        let mut left = MAX_NAMES_BYTES;
-        let mut begin = None;
-        let mut is_whole = elf.symbols().nth(MAX_FUNCTIONS).is_none();
-        let symbols = elf.symbols().take(MAX_FUNCTIONS).map_while(|symbol| {
-            let name = symbol.name().unwrap_or_default();
-            let Some(rest) = left.checked_sub(name.len()) else {
-                is_whole = false;
-                return None;
-            };
-            left = rest;
-            // `_stext` is a label, not a function.
-            if begin.is_none() && name == super::KERNEL_BEGIN {
-                begin = Some(symbol.address());
-            }
-            let is_function = symbol.is_definition() && matches!(symbol.kind(), SymbolKind::Text);
-            let is_named = is_function && !name.is_empty();
-            Some(is_named.then(|| (symbol.address(), symbol.size(), name)))
-        });
-        self.functions = FunctionTable::new(symbols.flatten());
-        self.is_whole = is_whole;
-        self.begin = begin;
+    fn read_functions(&mut self, file: &File, elf: &Parsed<'_>) -> io::Result<()> {
+        let table = elf.elf_symbol_table();
+        if table.is_empty() {
+            return Ok(());
+        }
+        let contents = |index| match elf.section_by_index(index) {
+            Ok(section) => contents(file, &section),
+            Err(error) => Err(invalid(error)),
+        };
+        let (symbols, names) = (
+            contents(table.section())?,
+            contents(table.string_section())?,
+        );
+        let sections = SymbolSections {
+            symbols: symbols.bytes(),
+            names: names.bytes(),
+            segments: &executable_segments(elf),
+            code: &code(elf),
+        };
+        let (functions, unnamed) = sections.functions();
+        self.functions = FunctionTable::of_binary(&functions);
+        self.is_whole = unnamed == 0;
+        // It is a label, which needn't be a function.
+        self.begin = sections.address_of(super::KERNEL_BEGIN);
+        Ok(())
     }
 
     /// The address of `_stext`, the begin of a kernel's code.
@@ -148,38 +156,71 @@ impl DebugFile {
         let Some(context) = &self.context else {
             return Vec::new();
         };
-        let mut looked_up = context.find_frames(address);
-        let frames = loop {
-            looked_up = match looked_up {
-                LookupResult::Output(frames) => break frames,
-                LookupResult::Load { load, continuation } => {
-                    let split = self.split.as_ref();
-                    continuation.resume(split.and_then(|split| split.load(&load)))
-                }
-            };
-        };
-        let Ok(mut frames) = frames else {
+        let Ok(mut frames) = self.looked_up(context.find_frames(address)) else {
             return Vec::new();
         };
+        let mut unit = None;
         let mut found = Vec::new();
         while let Ok(Some(frame)) = frames.next()
             && found.len() < MAX_INLINED
         {
             let name = frame.function.as_ref();
             let name = name.and_then(|name| name.raw_name().ok());
+            let is_cpp = frame
+                .function
+                .as_ref()
+                .and_then(|name| name.language)
+                .is_some_and(is_cpp);
+            let name = name.map(|name| match frame.dw_die_offset.filter(|_| is_cpp) {
+                Some(offset) => {
+                    let unit = *unit.get_or_insert_with(|| {
+                        self.looked_up(context.find_dwarf_and_unit(address))
+                    });
+                    let qualified =
+                        unit.and_then(|unit| self.scopes.qualified(unit, offset, &name));
+                    qualified.unwrap_or_else(|| demangle(&name).into_owned())
+                }
+                None => demangle(&name).into_owned(),
+            });
             let source = frame.location.and_then(|location| {
                 Some(SourceLine {
                     file: location.file?.into(),
                     line: location.line.unwrap_or(0),
                 })
             });
-            found.push(DebugFrame {
-                name: name.map(|name| demangle(&name).into_owned()),
-                source,
-            });
+            found.push(DebugFrame { name, source });
         }
         found
     }
+
+    /// The result of a look-up, with units out of other files where it needs them.
+    fn looked_up<L: LookupContinuation<Buf = Slice>>(
+        &self,
+        mut result: LookupResult<L>,
+    ) -> L::Output {
+        loop {
+            result = match result {
+                LookupResult::Output(output) => return output,
+                LookupResult::Load { load, continuation } => {
+                    let split = self.split.as_ref();
+                    continuation.resume(split.and_then(|split| split.load(&load)))
+                }
+            };
+        }
+    }
+}
+
+/// Whether a unit in `language` has namespaces.
+fn is_cpp(language: DwLang) -> bool {
+    matches!(
+        language,
+        gimli::DW_LANG_C_plus_plus
+            | gimli::DW_LANG_C_plus_plus_03
+            | gimli::DW_LANG_C_plus_plus_11
+            | gimli::DW_LANG_C_plus_plus_14
+            | gimli::DW_LANG_C_plus_plus_17
+            | gimli::DW_LANG_C_plus_plus_20
+    )
 }
 
 fn dwarf(file: &File, elf: &Parsed<'_>) -> io::Result<Dwarf<Slice>> {
@@ -197,11 +238,43 @@ pub fn no_section() -> Slice {
     Slice::new(Arc::from([]), LittleEndian)
 }
 
-/// The decompressed contents of the section called `name`; empty if there is none. Bypasses the cache, which would keep them too.
+/// The executable segments, with their lengths in memory.
+fn executable_segments(elf: &Parsed<'_>) -> Vec<Segment> {
+    let endian = elf.endian();
+    let executable = elf.elf_program_headers().iter().filter(|program| {
+        program.p_type(endian) == elf::PT_LOAD && program.p_flags(endian).contains(elf::PF_X)
+    });
+    let segments = executable.map(|program| Segment {
+        offset: program.p_offset(endian),
+        address: program.p_vaddr(endian),
+        length: program.p_memsz(endian),
+    });
+    segments.take(MAX_PARTS).collect()
+}
+
+/// The begins and ends of the sections with code.
+fn code(elf: &Parsed<'_>) -> Vec<(u64, u64)> {
+    let sections = elf.sections().filter(|section| match section.flags() {
+        SectionFlags::Elf { sh_flags, .. } => sh_flags.contains(elf::SHF_EXECINSTR),
+        _ => false,
+    });
+    let places = sections.map(|section| {
+        let begin = section.address();
+        (begin, begin.saturating_add(section.size()))
+    });
+    places.take(MAX_PARTS).collect()
+}
+
+/// The contents of the section called `name`; empty if there is none.
 pub fn section(file: &File, elf: &Parsed<'_>, name: &str) -> io::Result<Slice> {
-    let Some(section) = elf.section_by_name(name) else {
-        return Ok(no_section());
-    };
+    match elf.section_by_name(name) {
+        Some(section) => contents(file, &section),
+        None => Ok(no_section()),
+    }
+}
+
+/// The decompressed contents of `section`. Bypasses the cache, which would keep them too.
+fn contents<'a>(file: &File, section: &impl ObjectSection<'a>) -> io::Result<Slice> {
     let range = section.compressed_file_range().map_err(invalid)?;
     let length = file.metadata()?.len();
     let is_there = range.compressed_size <= length.saturating_sub(range.offset);

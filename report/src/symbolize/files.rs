@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::debug::DebugFile;
 use super::functions::FunctionTable;
 use super::host_copy::{self, HostCopy};
-use super::machine_code::MachineCode;
+use super::machine_code::{self, MachineCode};
 use super::notes::Notes;
 use super::split::SplitFiles;
 use super::tables::{RecordedFile, module_name};
@@ -91,7 +91,11 @@ impl LoadedFile {
         };
         let code = self.code.get_or_init(|| {
             let copy = search.copy(&self.copy)?;
-            MachineCode::of(&copy.file).ok()
+            let code = MachineCode::of(&copy.file).ok()?;
+            if !code.is_whole() {
+                notes.add(machine_code::incomplete(&search.shown(&mapping.file)));
+            }
+            Some(code)
         });
         code.as_ref()
     }

@@ -1,11 +1,12 @@
 //! The functions of a file or of generated code, by address.
 
 use kvmprof_recording::elf::{MAX_NAMES_BYTES, bounded_name};
+use kvmprof_recording::file::BinaryFunction;
 
 /// Functions sorted by address.
 #[derive(Debug, Default)]
 pub struct FunctionTable {
-    /// First address, length in bytes (0: up to the next one), and the range of the name in `names`.
+    /// First address, length in bytes, and the range of the name in `names`.
     functions: Vec<(u64, u64, u32, u32)>,
     names: String,
 }
@@ -14,8 +15,8 @@ pub struct FunctionTable {
 const MAX_NESTED: usize = 16;
 
 impl FunctionTable {
-    /// A table of `functions`: address, length, name. Of several at one address the last one is kept. Long names are cut off, and
-    /// functions beyond the limit are left out.
+    /// A table of `functions`: address, length, name. Of several at one address the last one is kept. One whose length isn't known (0) has its first
+    /// byte alone: what is behind that may be anything. Long names are cut off, and functions beyond the limit are left out.
     pub fn new<'a>(functions: impl Iterator<Item = (u64, u64, &'a str)>) -> Self {
         let mut table = Self::default();
         for (address, length, name) in functions {
@@ -29,7 +30,7 @@ impl FunctionTable {
                 break;
             }
             table.names.push_str(name);
-            table.functions.push((address, length, begin, end));
+            table.functions.push((address, length.max(1), begin, end));
         }
         table.functions.reverse();
         table.functions.sort_by_key(|(address, ..)| *address);
@@ -40,40 +41,30 @@ impl FunctionTable {
     /// The function at `address`: its name, which may be empty, and its begin.
     pub fn find(&self, address: u64) -> Option<(&str, u64)> {
         let after = (self.functions).partition_point(|(begin, ..)| *begin <= address);
-        let before = self.functions[..after].iter().rev().take(MAX_NESTED);
-        let is_last = after == self.functions.len();
-        for (distance, (begin, length, name_begin, name_end)) in before.enumerate() {
-            let reaches = match length {
-                // The end of the last one is unknown.
-                0 => distance == 0 && !is_last,
-                _ => address - begin < *length,
-            };
-            if reaches {
-                let (name_begin, name_end) = (*name_begin as usize, *name_end as usize);
-                return Some((self.names.get(name_begin..name_end)?, *begin));
-            }
-        }
-        None
+        let mut before = self.functions[..after].iter().rev().take(MAX_NESTED);
+        let (begin, _, name_begin, name_end) =
+            before.find(|(begin, length, ..)| address - begin < *length)?;
+        let name = self.names.get(*name_begin as usize..*name_end as usize)?;
+        Some((name, *begin))
     }
 
-    /// The begin and the length in bytes of each function that `is_wanted` by its name. A length that is unknown reaches to
-    /// the next function, and is 0 for the last one.
+    /// The begin and the length in bytes of each function that `is_wanted` by its name.
     pub fn wanted(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
-        let next = self.functions.iter().skip(1).map(Some).chain([None]);
-        let wanted = self
-            .functions
-            .iter()
-            .zip(next)
-            .filter(|((.., first, last), _)| {
-                let name = self.names.get(*first as usize..*last as usize);
-                name.is_some_and(&is_wanted)
-            });
+        let wanted = self.functions.iter().filter(|(.., first, last)| {
+            let name = self.names.get(*first as usize..*last as usize);
+            name.is_some_and(&is_wanted)
+        });
         wanted
-            .map(|((begin, length, ..), next)| match (length, next) {
-                (0, Some((next, ..))) => (*begin, next - begin),
-                _ => (*begin, *length),
-            })
+            .map(|(begin, length, ..)| (*begin, *length))
             .collect()
+    }
+
+    /// A table of a file's `functions`.
+    pub fn of_binary(functions: &[BinaryFunction]) -> Self {
+        let functions = functions.iter();
+        Self::new(
+            functions.map(|function| (function.address, function.length, function.name.as_str())),
+        )
     }
 
     /// True if there are no functions.
@@ -108,11 +99,12 @@ mod tests {
         assert_eq!(found(0x143), Some(("label", 0x140)));
         assert_eq!(found(0x150), Some(("outer", 0x100)));
         assert_eq!(found(0x200), None);
-        assert_eq!(found(0x3ff), Some(("open", 0x300)));
+        assert_eq!(found(0x300), Some(("open", 0x300)));
+        assert_eq!(found(0x301), None);
         assert_eq!(found(0x40f), Some(("", 0x400)));
         assert_eq!(found(0x410), None);
         assert_eq!(found(0x501), None);
         let wanted = table.wanted(|name| ["outer", "open", "end"].contains(&name));
-        assert_eq!(wanted, [(0x100, 0x100), (0x300, 0x100), (0x500, 0)]);
+        assert_eq!(wanted, [(0x100, 0x100), (0x300, 1), (0x500, 1)]);
     }
 }

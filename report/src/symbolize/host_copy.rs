@@ -46,12 +46,8 @@ impl HostCopy {
     pub fn functions(&self) -> FunctionTable {
         let parsed = read_whole(&self.file).ok();
         let parsed = parsed.and_then(|bytes| elf::parse(&bytes).ok());
-        let functions = parsed.into_iter().flat_map(|parsed| parsed.functions);
-        let functions: Vec<_> = functions.collect();
-        let functions = functions.iter();
-        FunctionTable::new(
-            functions.map(|function| (function.address, function.length, function.name.as_str())),
-        )
+        let functions = parsed.map_or_else(Vec::new, |parsed| parsed.functions);
+        FunctionTable::of_binary(&functions)
     }
 
     /// The name of its debug file and that file's CRC-32 (`.gnu_debuglink`).

@@ -16,6 +16,7 @@ const MAX_SECTIONS: usize = 1 << 16;
 pub struct MachineCode {
     file: File,
     sections: Vec<Section>,
+    is_whole: bool,
 }
 
 #[derive(Debug)]
@@ -23,6 +24,13 @@ struct Section {
     address: u64,
     offset: u64,
     length: u64,
+}
+
+/// Says that not all code of the file called `shown` can be read.
+pub fn incomplete(shown: &str) -> String {
+    format!(
+        "{shown} has more sections with code than are read: instructions of the others are missing"
+    )
 }
 
 impl MachineCode {
@@ -38,7 +46,7 @@ impl MachineCode {
             .sections()
             .filter(|section| section.kind() == SectionKind::Text);
         // Sections of debug files have no bytes.
-        let sections = code.filter_map(|section| {
+        let mut sections = code.filter_map(|section| {
             let (offset, length) = section.file_range()?;
             Some(Section {
                 address: section.address(),
@@ -47,9 +55,15 @@ impl MachineCode {
             })
         });
         Ok(Self {
-            sections: sections.take(MAX_SECTIONS).collect(),
+            sections: sections.by_ref().take(MAX_SECTIONS).collect(),
+            is_whole: sections.next().is_none(),
             file: file.try_clone()?,
         })
+    }
+
+    /// Whether all sections of the file with code are known. What is in others can't be read.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// At most `length` bytes of code from `address` on, by the file's own addresses; `None` if there is no code.
@@ -64,5 +78,37 @@ impl MachineCode {
         let offset = section.offset.checked_add(distance)?;
         self.file.read_exact_at(&mut bytes, offset).ok()?;
         Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The code of an object file with this number of sections.
+    fn of_sections(count: usize) -> MachineCode {
+        let folder = tempfile::tempdir().unwrap();
+        let object = folder.path().join("code.o");
+        let mut command = Command::new("cc");
+        command.args(["-c", "-x", "assembler", "-", "-o"]);
+        let mut compiler = (command.arg(&object).stdin(Stdio::piped()))
+            .spawn()
+            .unwrap();
+        let text = (0..count).map(|number| format!(".section .text.{number},\"ax\"\nret\n"));
+        let text: String = text.collect();
+        let mut input = compiler.stdin.take().unwrap();
+        input.write_all(text.as_bytes()).unwrap();
+        drop(input);
+        assert!(compiler.wait().unwrap().success());
+        MachineCode::of(&File::open(object).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_file_with_more_sections_than_are_read_is_not_whole() {
+        assert!(of_sections(3).is_whole());
+        assert!(!of_sections(MAX_SECTIONS + 1).is_whole());
     }
 }

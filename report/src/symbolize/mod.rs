@@ -19,6 +19,7 @@ mod machine_code;
 mod notes;
 mod perf_map;
 mod resolver;
+mod scopes;
 mod shared;
 mod source_texts;
 mod spaces;

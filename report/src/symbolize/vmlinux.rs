@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::debug::DebugFile;
-use super::machine_code::MachineCode;
+use super::machine_code::{self, MachineCode};
 use super::notes::Notes;
 use super::split::SplitFiles;
 use super::tables::Tables;
@@ -48,11 +48,12 @@ impl Vmlinux {
             path: path.to_owned(),
             source,
         })?;
+        let shown = visible(&path.display().to_string());
         if !debug.is_whole {
-            notes.add(format!(
-                "{} has more functions than are read",
-                visible(&path.display().to_string())
-            ));
+            notes.add(format!("{shown} has more functions than are read"));
+        }
+        if !code.is_whole() {
+            notes.add(machine_code::incomplete(&shown));
         }
         let debug = with_split(debug, path, notes);
         let kernel = contents.kernel.as_ref();
