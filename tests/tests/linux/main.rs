@@ -30,3 +30,4 @@ mod stalls;
 mod switches;
 mod tasks;
 mod unwinding;
+mod vmx;

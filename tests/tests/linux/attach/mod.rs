@@ -17,7 +17,7 @@ use kvmprof_tests::linux::{
 use kvmprof_tests::{HostFrame, host_stacks, share, standard_error};
 
 /// How scripts start QEMU's guests, and attach to guests.
-const COMMON: &str = include_str!("common.sh");
+pub const COMMON: &str = include_str!("common.sh");
 
 /// A guest: its name, how many vCPUs it has, and its memory in bytes.
 type Guest = (&'static str, usize, u64);

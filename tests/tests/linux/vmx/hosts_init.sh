@@ -1,0 +1,6 @@
+# A process in user mode and one that has the kernel work for it, both of which sleep most of the time: the only processor is the host's, too.
+( while :; do sometimes; echo 'one more round'; sleep 2; done ) &
+( while :; do dd if=/dev/zero of=/dev/null bs=64k count=1000 2>/dev/null; sleep 1; done ) &
+echo workload running
+read -r word
+poweroff -f
