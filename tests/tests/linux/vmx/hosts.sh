@@ -14,7 +14,7 @@ attach_it() {
 
 hz=100
 # A guest of kvmprof's own: by the clock of the host's kernel, and by events, also those of KVM's tracepoints.
-start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 128M --clock kernel --cmdline "console=ttyS0 $quick"
+start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --clock kernel --cmdline "console=ttyS0 $quick"
 says 'workload running'
 gather clock --all
 sampled 100
@@ -24,14 +24,18 @@ record own.recorded.kvmprof
 sampled 60
 status own.recorded.json && cp /run/own.recorded.json "$LAB_OUT"
 stop_recording
-for event in exits:1 kvm-exits:20 page-faults:1 halt:1; do
+for event in exits:1 kvm-exits:20 halt:1; do
     record "own.${event%:*}.kvmprof" --event $event
-    sampled 30
+    sampled 20
     stop_recording
 done
+record own.page-faults.kvmprof --event page-faults:1
+tell touch
+sampled 20
+stop_recording
 attach_it "$machine"
 
 # The same guest by another VMM.
-qemu qemu 1 '' -M pc -m 128
+qemu qemu 1 '' -M pc -m 256
 says 'workload running'
 attach_it qemu
