@@ -67,14 +67,26 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// A machine with 2 CPUs, unless [`Self::cpus`] says otherwise.
+    /// A machine with AMD's SVM, and with 2 CPUs, unless [`Self::cpus`] says otherwise.
     ///
     /// # Panics
     /// When kvmprof can't be built.
     pub fn new() -> Self {
+        Self::on(Lab::new())
+    }
+
+    /// A machine with 1 CPU, and Intel's VT-x.
+    ///
+    /// # Panics
+    /// As for [`Scenario::new`].
+    pub fn vmx() -> Self {
+        Self::on(Lab::new().vmx())
+    }
+
+    fn on(lab: Lab) -> Self {
         let kvmprof = kvmprof_lab::build_program("kvmprof").expect("kvmprof");
         let out = tempfile::tempdir().expect("temporary folder");
-        let lab = Lab::new().add(kvmprof, "/lab/kvmprof");
+        let lab = lab.add(kvmprof, "/lab/kvmprof");
         let lab = lab.out(out.path()).run_limit(RUN_LIMIT);
         Self { lab, out }
     }
@@ -83,6 +95,13 @@ impl Scenario {
     #[must_use]
     pub fn cpus(mut self, cpus: u32) -> Self {
         self.lab = self.lab.cpus(cpus);
+        self
+    }
+
+    /// The kernel that the lab machine itself runs.
+    #[must_use]
+    pub fn host_kernel(mut self, kernel: Kernel) -> Self {
+        self.lab = self.lab.kernel(kernel);
         self
     }
 

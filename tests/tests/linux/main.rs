@@ -32,3 +32,4 @@ mod stalls;
 mod switches;
 mod tasks;
 mod unwinding;
+mod vmx;

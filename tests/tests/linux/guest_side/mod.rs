@@ -6,11 +6,20 @@ use kvmprof_tests::linux::{
 use serde_json::Value;
 
 /// Modules of a stock kernel that the agent needs.
-const MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
+pub const MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
 /// Where the programs of the guest are linked to.
 const HOG: u64 = 0x1000_0000;
 const BRIEF: u64 = 0x3000_0000;
 const PRF_CPUS: u64 = 0x40_0000;
+
+/// What dd does: the kernel's read of /dev/zero, by whichever way it clears memory.
+pub const ZEROING: [&str; 5] = [
+    "read_zero",
+    "rep_stos_alternative",
+    "clear_user_rep_good",
+    "clear_user_erms",
+    "clear_user_original",
+];
 
 /// How far two pictures of what a process does may be apart, which are taken one after the other, beside what chance does
 /// to their few samples.
@@ -97,8 +106,9 @@ fn the_host_decides_what_the_guest_opens() {
     ));
 }
 
-fn report(run: &Run, name: &str) -> Value {
-    let report: Value = serde_json::from_str(run.console.after(name)).unwrap();
+/// The report of pcstat that the guest printed as `name`.
+pub fn report_of(console: &Console, name: &str) -> Value {
+    let report: Value = serde_json::from_str(console.after(name)).unwrap();
     assert_eq!(report["problems"], Value::Array(Vec::new()));
     assert!(kvmprof_tests::ledger_of(&report["ledger"]).balances());
     report
@@ -106,7 +116,7 @@ fn report(run: &Run, name: &str) -> Value {
 
 /// What a report says of one process: its share of all hits that aren't idle, of its own hits those in user mode and
 /// those in the kernel, and twice the largest standard error that these may have.
-fn process(report: &Value, pid: i32) -> [f64; 4] {
+pub fn process(report: &Value, pid: i32) -> [f64; 4] {
     let hits = |value: &Value| value.as_f64().unwrap_or(0.0);
     let types = &report["types"];
     let busy: f64 = ["USER", "KERNEL", "KERNELI"]
@@ -132,7 +142,7 @@ fn both_sides_see_the_same(run: &Run) {
     let [one, copy, idle] =
         ["one is ", "copy is ", "idle is "].map(|name| run.console.number(name));
     let (within, without) = (
-        report(run, "picture "),
+        report_of(&run.console, "picture "),
         run.finished.json("guest.picture.json"),
     );
     for (side, report) in [("within", &within), ("the host", &without)] {
@@ -156,7 +166,7 @@ fn both_sides_see_the_same(run: &Run) {
 
 /// Only processes of the group are recorded, whose members come and go.
 fn only_the_groups_processes_are_recorded(run: &Run) {
-    let report = report(run, "group ");
+    let report = report_of(&run.console, "group ");
     let types = report["types"].as_object().unwrap();
     let hits = |kind: &str| types.get(kind).and_then(Value::as_u64).unwrap_or(0);
     assert!(
@@ -189,40 +199,36 @@ fn only_the_groups_processes_are_recorded(run: &Run) {
     );
 }
 
-/// prfpr names the functions that the workload spends its time in.
-fn the_workloads_functions_are_named(run: &Run) {
-    let text = run.console.text();
+/// The percentage of `names` in the profile that the guest printed.
+pub fn profile_share(console: &Console, names: &[&str]) -> f64 {
+    let text = console.text();
     let (_, profile) = text.split_once("profile begins\n").unwrap();
     let (profile, _) = profile.split_once("profile ends").unwrap();
-    let share = |names: &[&str]| -> f64 {
-        let rows = profile.lines().filter_map(|line| line.rsplit_once(' '));
-        rows.filter(|(name, _)| names.contains(&name.trim()))
-            .map(|(_, percent)| percent.parse::<f64>().unwrap())
-            .sum()
-    };
-    // dd: the kernel's read of /dev/zero, by whichever way it clears memory.
-    let zeroing = share(&[
-        "read_zero",
-        "rep_stos_alternative",
-        "clear_user_rep_good",
-        "clear_user_erms",
-        "clear_user_original",
-    ]);
+    println!("{profile}");
+    let rows = profile.lines().filter_map(|line| line.rsplit_once(' '));
+    rows.filter(|(name, _)| names.contains(&name.trim()))
+        .map(|(_, percent)| percent.parse::<f64>().unwrap())
+        .sum()
+}
+
+/// prfpr names the functions that the workload spends its time in.
+fn the_workloads_functions_are_named(run: &Run) {
+    let zeroing = profile_share(&run.console, &ZEROING);
     // cat: /proc/kallsyms is decompressed and printed.
-    let printing = share(&[
-        "kallsyms_expand_symbol.constprop.0",
-        "kallsyms_expand_symbol",
-        "vsnprintf",
-        "number",
-        "format_decode",
-        "string_nocheck",
-        "s_show",
-    ]);
-    assert!(
-        zeroing > 3.0 && printing > 3.0,
-        "{zeroing}, {printing}:\n{profile}"
+    let printing = profile_share(
+        &run.console,
+        &[
+            "kallsyms_expand_symbol.constprop.0",
+            "kallsyms_expand_symbol",
+            "vsnprintf",
+            "number",
+            "format_decode",
+            "string_nocheck",
+            "s_show",
+        ],
     );
-    assert!(text.contains("profiling disabled"), "{text}");
+    assert!(zeroing > 3.0 && printing > 3.0, "{zeroing}, {printing}");
+    assert!(run.console.has("profiling disabled"));
 }
 
 fn check_access(finished: &Finished) {

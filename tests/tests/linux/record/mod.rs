@@ -167,7 +167,7 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
 }
 
 /// Prints how many of `seen` are as they should be, and a few that aren't; at least `percent` have to be.
-fn most(what: &str, seen: &[&Seen], percent: usize, good: impl Fn(&Seen) -> bool) {
+pub fn most(what: &str, seen: &[&Seen], percent: usize, good: impl Fn(&Seen) -> bool) {
     let bad: Vec<_> = seen.iter().filter(|seen| !good(seen)).collect();
     println!("{what}: {} of {}", seen.len() - bad.len(), seen.len());
     for seen in bad.iter().take(8) {

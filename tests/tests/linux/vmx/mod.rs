@@ -1,0 +1,4 @@
+//! Hosts with Intel's VT-x, emulated by Bochs. All other tests run on AMD's SVM.
+
+mod hosts;
+mod smoke;
