@@ -22,6 +22,7 @@ const SHARES: u64 = 0x6000_0000;
 const SUCCESS: u8 = 0;
 
 /// A sample, and the names of its frames, innermost first.
+#[derive(Debug)]
 pub struct Seen {
     pub sample: Sample,
     pub frames: Vec<String>,
