@@ -16,7 +16,7 @@ wait $machine
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cmdline "console=ttyS0 $quick"
 says 'workload running'
 record guest.kvmprof
-sampled 250
+sampled 200
 stop_recording
 status guest.json && cp /run/guest.json "$LAB_OUT"
 tell go
