@@ -39,7 +39,7 @@ fn run(series: &str) -> Finished {
 
 /// Checks that samples in the program are the program's, and that those of dd in the kernel are in it. Each is a program counter, whether it is
 /// in user mode, a pid and a name.
-fn check_processes<'a>(what: &str, samples: impl Iterator<Item = (u64, bool, i32, String)>) {
+fn check_processes(what: &str, samples: impl Iterator<Item = (u64, bool, i32, String)>) {
     let (mut user, mut kernel) = (0, 0);
     for (pc, is_user, pid, name) in samples {
         if TEXT.contains(&pc) {
@@ -55,12 +55,13 @@ fn check_processes<'a>(what: &str, samples: impl Iterator<Item = (u64, bool, i32
         }
     }
     println!("{what}: {user} samples of the program, {kernel} of dd in the kernel");
-    assert!(user >= 10 && kernel >= 3, "{what}");
+    assert!(user >= 5 && kernel >= 3, "{what}");
 }
 
-/// Those of a recording.
+/// Those of a recording from the moment on at which kvmprof knows where the guest keeps its running process.
 fn of_recording(seen: &[Seen]) -> impl Iterator<Item = (u64, bool, i32, String)> {
-    seen.iter().map(|seen| {
+    let known = seen.iter().skip_while(|seen| seen.sample.pid < 0);
+    known.map(|seen| {
         let sample = &seen.sample;
         (
             sample.pc,
@@ -72,7 +73,7 @@ fn of_recording(seen: &[Seen]) -> impl Iterator<Item = (u64, bool, i32, String)>
 }
 
 fn the_kernels_clock_samples_pids_and_program_counters(run: &Finished) {
-    let status = run.status_document("own.clock.json");
+    let status = run.status_document("own.clock.status");
     assert_eq!(status.clock.source, "kernel");
     let stream = run.stream("own.clock");
     stream.check_accounts();
@@ -164,6 +165,12 @@ fn guests_are_attached_to_by_both_captures(run: &Finished) {
     }
 }
 
+/// Whether it is at the serial port's I/O.
+fn is_port(seen: &Seen) -> bool {
+    let innermost = seen.frames.first();
+    innermost.is_some_and(|frame| frame.starts_with("io_serial_"))
+}
+
 /// Exits to kvmprof are at the serial port's I/O, page faults of KVM where memory is first used, halts in the idle loop.
 fn events_are_where_they_happen(run: &Finished) {
     let event = |event: &str| {
@@ -186,29 +193,12 @@ fn events_are_where_they_happen(run: &Finished) {
         println!("{what}: {count} of {}", seen.len());
         count * 100 / seen.len()
     };
-    let exits = event("exits:1");
-    assert!(
-        part("exits at ports", &exits, |seen| seen
-            .frames
-            .first()
-            .is_some_and(|frame| frame.starts_with("io_serial_")))
-            >= 90
-    );
-    assert!(
-        part("halts", &event("halt:1"), |seen| seen.sample.mode
-            == Mode::Idle)
-            >= 90
-    );
-    assert!(
-        part("page faults of dd", &event("page-faults:1"), |seen| seen
-            .name()
-            == "dd")
-            >= 50
-    );
+    assert!(part("exits at ports", &event("exits:1"), is_port) >= 90);
+    let halted = |seen: &Seen| seen.sample.mode == Mode::Idle;
+    assert!(part("halts", &event("halt:1"), halted) >= 90);
+    let faults = event("page-faults:1");
+    assert!(part("page faults of dd", &faults, |seen| seen.name() == "dd") >= 50);
+    // Timer interrupts and the like: exits that KVM handles itself.
     let all = event("kvm-exits:20");
-    assert!(
-        part("exits to KVM in the program", &all, |seen| seen.name()
-            == "sometimes")
-            >= 5
-    );
+    assert!(part("other exits", &all, |seen| !is_port(seen)) >= 50);
 }

@@ -18,7 +18,6 @@ start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --clock k
 says 'workload running'
 gather clock --all
 sampled 100
-status own.clock.json && cp /run/own.clock.json "$LAB_OUT"
 stop_gathering
 record own.recorded.kvmprof
 sampled 60
