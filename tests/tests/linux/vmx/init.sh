@@ -19,7 +19,7 @@ prfsnap log
 sleep 1
 prfsnap log
 echo "profile begins"
-prfpr log 1
+prfpr log 1 /namelist
 echo "profile ends"
 prfstat off
 echo 'all done'
