@@ -59,6 +59,7 @@ struct disk {
     uint64_t base;
     uint64_t sectors;
     uint32_t queues;
+    int needs_reset;   /* since a queue's failure, until the reset; the other queues go on */
     uint32_t features; /* the low half of those that were accepted */
     struct virtqueue queue[DISK_QUEUES];
     struct request_header header;

@@ -42,6 +42,7 @@ int disk_start(struct disk *disk, uint32_t features)
     uint32_t status = STATUS_ACKNOWLEDGE | STATUS_DRIVER;
 
     register_write(base, REGISTER_STATUS, STATUS_RESET);
+    disk->needs_reset = 0;
     for (uint32_t queue = 0; queue < DISK_QUEUES; queue++)
         queue_clear(&disk->queue[queue]);
     register_write(base, REGISTER_STATUS, status);
@@ -82,8 +83,10 @@ int disk_wait(struct disk *disk, uint32_t queue)
         __asm__ volatile("pause");
         if (looks % LOOKS_PER_STATUS != 0)
             continue;
-        if (register_read(disk->base, REGISTER_STATUS) & STATUS_NEEDS_RESET)
+        if (!disk->needs_reset && register_read(disk->base, REGISTER_STATUS) & STATUS_NEEDS_RESET) {
+            disk->needs_reset = 1;
             return DISK_NEEDS_RESET;
+        }
         if (rdtsc() - since > kvmprof_truth.tsc_khz * TIMEOUT_MS)
             return DISK_TIMED_OUT;
     }
