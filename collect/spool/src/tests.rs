@@ -246,7 +246,7 @@ fn the_folder_is_ones_own_and_used_once() {
 #[test]
 fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
     on_small_disk(
-        "spool::tests::a_sink_that_is_new_on_a_full_disk_gets_all_but_one",
+        "tests::a_sink_that_is_new_on_a_full_disk_gets_all_but_one",
         |folder| {
             let open = |sinks| Spool::open(&folder.join("spool"), LARGE, sinks).unwrap();
             let spool = open(&["a"]);
@@ -273,7 +273,7 @@ fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
 #[test]
 fn a_full_disk_loses_what_is_counted() {
     on_small_disk(
-        "spool::tests::a_full_disk_loses_what_is_counted",
+        "tests::a_full_disk_loses_what_is_counted",
         fill_the_disk,
     );
 }
