@@ -272,10 +272,7 @@ fn a_sink_that_is_new_on_a_full_disk_gets_all_but_one() {
 
 #[test]
 fn a_full_disk_loses_what_is_counted() {
-    on_small_disk(
-        "tests::a_full_disk_loses_what_is_counted",
-        fill_the_disk,
-    );
+    on_small_disk("tests::a_full_disk_loses_what_is_counted", fill_the_disk);
 }
 
 fn fill_the_disk(folder: &Path) {
