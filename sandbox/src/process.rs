@@ -68,15 +68,6 @@ pub fn hide_from_own_user() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Gives up all rights of a superuser but those over networks, and privileges of programs that it executes.
-///
-/// # Errors
-/// The system refuses it.
-pub fn keep_network_rights() -> io::Result<()> {
-    set_no_new_privs(true)?;
-    capabilities::keep_only(CapabilitySet::NET_ADMIN)
-}
-
 /// Gives up all rights of a superuser but that to use files of other users, and privileges of programs that it executes.
 ///
 /// # Errors

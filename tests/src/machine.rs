@@ -19,6 +19,7 @@ use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
+use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd};
@@ -57,11 +58,11 @@ fn contain_threads() {
 /// Makes threads outside the sandbox connect to the other ends of the guest's networks and sockets.
 fn with_connectors(config: VmConfig) -> VmConfig {
     let connector = |allowed| Arc::new(SocketConnector::on_thread(allowed).unwrap());
-    let devices = AllowedSockets::of_devices(&config.shares, &config.networks);
+    let devices = AllowedSockets::at(config.networks.iter().filter_map(NetworkConfig::socket));
     VmConfig {
         socket_connector: (!config.networks.is_empty()).then(|| connector(devices)),
         port_connector: (config.vsock.as_ref())
-            .map(|vsock| connector(AllowedSockets::of_ports(Some(vsock)))),
+            .map(|vsock| connector(AllowedSockets::of_ports([vsock.path.clone()]))),
         ..config
     }
 }

@@ -33,7 +33,6 @@ mod not_run;
 mod perf_event;
 pub mod profil;
 pub mod profiler;
-mod restricted;
 pub mod share;
 mod unix_socket;
 pub mod vcpu;

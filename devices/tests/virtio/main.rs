@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attacks;
-mod balloon;
 mod block;
 mod console;
 mod driver;

@@ -97,10 +97,6 @@ pub struct GuestOptions {
     /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
     #[arg(long, value_name = "PATH")]
     virtiofsd: Option<PathBuf>,
-    /// Give the guest a memory balloon: memory that it doesn't need goes back to the host, and the status has what it says of
-    /// its memory
-    #[arg(long)]
-    balloon: bool,
     /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
     /// host: PATH for connections to the guest, PATH_PORT for the guest's own
     #[arg(long, value_name = "CID,socket=PATH")]
@@ -169,7 +165,6 @@ impl GuestOptions {
             networks: self.networks.clone(),
             shares: shares.chain(self.root.share()).collect(),
             virtiofsd: self.virtiofsd.clone(),
-            balloon: self.balloon,
             vsock: self.vsock.clone(),
             hz,
             clock_source: self.clock.source,
@@ -266,7 +261,6 @@ impl GuestOptions {
         config.share_helper = helpers.shares.clone();
         config.socket_connector = helpers.sockets.clone();
         config.port_connector = helpers.ports.clone();
-        config.tap_opener = helpers.taps.clone();
         let disk = match &config.machine.kernel {
             KernelSource::Path(kernel) => self.root.make_disk(kernel, &self.console)?,
             KernelSource::Embedded(_) => None,

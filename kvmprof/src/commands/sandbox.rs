@@ -13,7 +13,7 @@ use kvmprof_sandbox::{Mode, filters, process};
 use kvmprof_vmm::EventOpener;
 use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::console::restore_terminal;
-use kvmprof_vmm::network::{NetworkConfig, TapOpener};
+use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::share::{ShareHelper, ShareOptions};
 use kvmprof_vmm::vsock::VsockConfig;
 
@@ -61,8 +61,6 @@ pub struct Helpers {
     pub ports: Option<Arc<SocketConnector>>,
     /// Connects to programs that serve folders already, and to the other ends of networks.
     pub sockets: Option<Arc<SocketConnector>>,
-    /// Opens taps again after they were removed.
-    pub taps: Option<Arc<TapOpener>>,
     /// Opens perf events for threads that may not.
     _events: Option<Arc<EventOpener>>,
 }
@@ -98,11 +96,12 @@ impl SandboxOptions {
                 _events: event_opener(user.is_some())?.map(Arc::new),
                 ..helpers
             };
-            helpers.taps = opener(networks)?.map(Arc::new);
-            let devices = AllowedSockets::of_devices(shares, networks);
+            let sockets = shares.iter().filter_map(ShareOptions::socket);
+            let devices = sockets.chain(networks.iter().filter_map(NetworkConfig::socket));
+            let devices = AllowedSockets::at(devices);
             helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
             // The connections of the guest are made with the rights of the user.
-            let ports = AllowedSockets::of_ports(vsock);
+            let ports = AllowedSockets::of_ports(vsock.map(|vsock| vsock.path.clone()));
             helpers.ports = connector(c"kvmprof-vsock", &ports, user)?.map(Arc::new);
             if self.share_helper.is_none() {
                 helpers.shares = starter(shares)?.map(Arc::new);
@@ -145,12 +144,6 @@ fn event_opener(is_another_user: bool) -> anyhow::Result<Option<EventOpener>> {
     // SAFETY: the command has started no thread yet.
     let opener = unsafe { EventOpener::fork(is_another_user) };
     opener.context("Cannot start the process that opens perf events")
-}
-
-fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
-    // SAFETY: the command has started no thread yet.
-    let opener = unsafe { TapOpener::fork(networks) };
-    opener.context("Cannot start the process that opens taps again")
 }
 
 fn connector(

@@ -6,9 +6,9 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, FolderStatus, LimitsStatus,
-    MachineStatus, NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus,
-    Status, VsockStatus,
+    ClockStatus, ConsumerStatus, DiskStatus, FolderStatus, LimitsStatus, MachineStatus,
+    NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status,
+    VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 use kvmprof_tools::text::{visible_json, visible_rows};
@@ -118,7 +118,6 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
     ];
     lines.extend(machine.networks.iter().flat_map(network_lines));
     lines.extend(machine.folders.iter().flat_map(folder_lines));
-    lines.extend(machine.balloon.iter().flat_map(balloon_lines));
     lines.extend(machine.vsock.iter().flat_map(vsock_lines));
     if let Some(entropy) = &machine.entropy {
         lines.push(format!(
@@ -212,43 +211,6 @@ fn folder_lines(folder: &FolderStatus) -> Vec<String> {
         lines.push(format!("           failed last because {failure}"));
     }
     lines
-}
-
-/// Descriptions of a balloon's size, and of the memory that the guest reports.
-pub(super) fn balloon_words(balloon: &BalloonStatus) -> [String; 2] {
-    let guest = &balloon.guest;
-    let amount = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), format_memory);
-    [
-        format!(
-            "{} of {} held",
-            format_memory(balloon.held_bytes),
-            format_memory(balloon.target_bytes),
-        ),
-        format!(
-            "{} in all, {} free, {} available",
-            amount(guest.total_bytes),
-            amount(guest.free_bytes),
-            amount(guest.available_bytes),
-        ),
-    ]
-}
-
-fn balloon_lines(balloon: &BalloonStatus) -> [String; 4] {
-    let [held, guest] = balloon_words(balloon);
-    [
-        format!("balloon    {held}"),
-        format!("           the guest's memory: {guest}"),
-        format!(
-            "           {} inflated, {} deflated, {} reported free",
-            format_memory(balloon.inflated_bytes),
-            format_memory(balloon.deflated_bytes),
-            format_memory(balloon.reported_bytes),
-        ),
-        format!(
-            "           {} resets, {} refused queues, {} queue faults, {} refused pages",
-            balloon.resets, balloon.refused_queues, balloon.queue_faults, balloon.refused_pages,
-        ),
-    ]
 }
 
 fn vsock_lines(vsock: &VsockStatus) -> [String; 4] {

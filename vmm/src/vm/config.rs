@@ -13,7 +13,7 @@ use crate::connector::SocketConnector;
 use crate::console::Console;
 use crate::disk::DiskOptions;
 use crate::machine::MachineConfig;
-use crate::network::{NetworkConfig, TapOpener};
+use crate::network::NetworkConfig;
 use crate::profiler::RecordPlan;
 use crate::share::{ShareHelper, ShareOptions};
 use crate::vcpu::OnReset;
@@ -46,10 +46,6 @@ pub struct VmConfig {
     pub socket_connector: Option<Arc<SocketConnector>>,
     /// The process that connects to the sockets of the guest's socket device.
     pub port_connector: Option<Arc<SocketConnector>>,
-    /// The process that opens taps again on behalf of this process, which may not be allowed to open them.
-    pub tap_opener: Option<Arc<TapOpener>>,
-    /// Whether it has a memory balloon.
-    pub balloon: bool,
     /// Its socket device, if it has one.
     pub vsock: Option<VsockConfig>,
     /// Ticks a second on each vCPU; 0 for no clock.
@@ -104,8 +100,6 @@ impl VmConfig {
             share_helper: None,
             socket_connector: None,
             port_connector: None,
-            tap_opener: None,
-            balloon: false,
             vsock: None,
             hz: DEFAULT_HZ,
             clock_source: ClockSource::Thread,

@@ -7,30 +7,25 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::power_button::PowerButton;
 use crate::vcpu::Restart;
-use crate::virtio::BalloonControl;
 
 /// Carries out requests to the machine, on the event thread.
 pub struct GuestControl {
     stop_request: EventFd,
     restart: Arc<Restart>,
     power_button: Arc<PowerButton>,
-    balloon: Option<BalloonControl>,
 }
 
 impl GuestControl {
-    /// A control that ends the guest by `stop_request`, restarts it by `restart`, asks it to power off by `power_button`, and sets its
-    /// `balloon`.
+    /// A control that ends the guest by `stop_request`, restarts it by `restart`, and asks it to power off by `power_button`.
     pub fn new(
         stop_request: EventFd,
         restart: Arc<Restart>,
         power_button: Arc<PowerButton>,
-        balloon: Option<BalloonControl>,
     ) -> Self {
         Self {
             stop_request,
             restart,
             power_button,
-            balloon,
         }
     }
 
@@ -62,16 +57,6 @@ impl GuestControl {
     /// Whether the guest's kernel listens to the power button.
     pub fn hears_power_button(&self) -> bool {
         self.power_button.is_heard()
-    }
-
-    /// Sets the requested size of the guest's balloon, in bytes.
-    ///
-    /// # Errors
-    /// ENODEV without a balloon.
-    pub fn set_balloon(&self, bytes: u64) -> Result<(), Errno> {
-        let balloon = self.balloon.as_ref().ok_or(Errno::ENODEV)?;
-        balloon.set_target(bytes);
-        Ok(())
     }
 
     /// Presses the power button.

@@ -126,15 +126,13 @@ impl Vm {
         )?;
         let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
         termination.press_first(Arc::clone(&button));
-        let balloon = info.monitors.balloon.clone();
-        let control = GuestControl::new(another(&stop_request)?, vcpus.restart(), button, balloon);
+        let control = GuestControl::new(another(&stop_request)?, vcpus.restart(), button);
         let event_thread = EventThread {
             listener,
             termination,
             console,
             hvc: hvc.clone(),
             devices: Arc::clone(&devices),
-            guest_access: config.guest_access,
             hello,
             control,
             doorbell,

@@ -141,7 +141,6 @@ fn commands_of_control() {
         (control::CTL_POWER_BUTTON, "CTL_POWER_BUTTON"),
         (control::CTL_RESET, "CTL_RESET"),
         (control::CTL_STOP, "CTL_STOP"),
-        (control::CTL_BALLOON, "CTL_BALLOON"),
     ] {
         says(WIRE, &format!("| {command:#06x} | `{name}` |"));
     }
