@@ -1,7 +1,7 @@
 //! The options of a clock, for the commands that run a guest.
 
 use clap::Args;
-use kvmprof_tools::command_line::usage;
+use kvmprof_cli::command_line::usage;
 use kvmprof_vmm::clock::ClockSource;
 
 /// What drives the clock, and how.
@@ -26,7 +26,7 @@ impl ClockOptions {
     /// Checks that the options are compatible.
     ///
     /// # Errors
-    /// [`UsageError`](kvmprof_tools::command_line::UsageError).
+    /// [`UsageError`](kvmprof_cli::command_line::UsageError).
     pub fn check(&self) -> anyhow::Result<()> {
         if self.host_stacks && self.source != ClockSource::Kernel {
             return Err(usage("--host-stacks needs --clock kernel"));

@@ -5,10 +5,10 @@ use clap::{Args, ValueEnum};
 use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
+use kvmprof_cli::text::{visible_json, visible_rows};
 use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
-use kvmprof_tools::text::{visible_json, visible_rows};
 
 use super::status::{machine_state, read_status};
 use super::units::format_memory;

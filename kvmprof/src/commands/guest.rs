@@ -15,10 +15,10 @@ use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use super::units::{parse_guest_memory, parse_max_stack, parse_memory};
 use crate::jail::{Bind, Needs};
+use kvmprof_cli::command_line::{ExitStatus, usage, value};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::DEFAULT_STACK_FRAMES;
 use kvmprof_sandbox::user::User;
-use kvmprof_tools::command_line::{ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, Interrupt, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
@@ -134,7 +134,7 @@ impl GuestOptions {
     /// The configuration to boot `kernel`, recorded if `record` is given. Checks that the options are compatible.
     ///
     /// # Errors
-    /// [`UsageError`](kvmprof_tools::command_line::UsageError).
+    /// [`UsageError`](kvmprof_cli::command_line::UsageError).
     pub fn config(&self, kernel: &Path, record: Option<RecordPlan>) -> anyhow::Result<VmConfig> {
         self.clock.check()?;
         let hz = self.hz.unwrap_or(DEFAULT_HZ);

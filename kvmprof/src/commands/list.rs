@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use anyhow::Context;
 use clap::Args;
 use kvmprof_attach::{Found, HostKernel, Machine, Obstacle, find_machines, why_hidden};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::table::{Align, write_table};
 use kvmprof_report::text::visible;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
-use kvmprof_tools::table::{Align, write_table};
 use serde_json::{Value, json};
 
 use super::units::format_memory;

@@ -36,9 +36,9 @@ use std::process::ExitCode;
 
 use crate::jail::JailArguments;
 use clap::{CommandFactory, Parser, Subcommand};
-use kvmprof_tools::command_line::{self, Program, usage, usage_error};
+use kvmprof_cli::command_line::{self, Program, usage, usage_error};
+use kvmprof_cli::text::visible_lines;
 use kvmprof_tools::program::{Setup, Tool};
-use kvmprof_tools::text::visible_lines;
 use profil::{PcsampleArguments, ProfilArguments};
 use recordings::{
     DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,

@@ -153,9 +153,7 @@ fn a_text_without_room_is_not_made() {
     let kept = profiler.handles.keep(device::PROCESSES, whole).unwrap();
     for (pid, expected) in [(1, Err(Errno::ENOMEM)), (2, Err(Errno::ENOMEM))] {
         profiler.names.note_main_thread(pid, *b"0123456789abcdef");
-        let handle = profiler
-            .open(Client::Host, device::PROCESSES, 0)
-            .unwrap();
+        let handle = profiler.open(Client::Host, device::PROCESSES, 0).unwrap();
         assert_eq!(now(profiler.opened(handle)), expected);
         assert!(!profiler.names.has_table());
     }

@@ -8,9 +8,9 @@ use clap::Args;
 use super::log::{Log, Record};
 use super::report::{Names, was_reset, write_interval};
 use super::{LogError, PrfError};
-use crate::command_line::{Command, Console, ExitStatus, SocketArgs};
 use crate::device::GuestSide;
 use crate::symbols::{Symbol, SymbolsError, read_namelist, running_symbols, slide_of_table};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
 
 /// Print where the kernel spent its time, from a file of prfdc or prfsnap
 ///

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use super::local_time::LocalTime;
 use super::log::Record;
 use crate::symbols::Symbol;
-use crate::table::{Align, Spacing, write_rows};
+use kvmprof_cli::table::{Align, Spacing, write_rows};
 
 /// The spacing of the original prfpr.
 const SPACING: Spacing = Spacing {

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::ops::ControlFlow;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::file::Observer;
-use kvmprof_tools::interrupt::Interrupt;
 
 /// The progress of one command.
 #[derive(Clone, Debug)]
