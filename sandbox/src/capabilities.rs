@@ -6,7 +6,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::Thread;
 use crate::filters::for_each_thread;
-use crate::state::{self, Part};
+use crate::state::{self, Mechanism};
 use crate::user::User;
 
 macro_rules! rights {
@@ -38,7 +38,7 @@ pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
         }
     }
     keep_only(rights)?;
-    state::note(Part::Capabilities, "on");
+    state::note(Mechanism::Capabilities, "on");
     Ok(())
 }
 

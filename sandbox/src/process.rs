@@ -10,7 +10,7 @@ use rustix::process::{
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 
 use crate::capabilities;
-use crate::state::{self, Part};
+use crate::state::{self, Mechanism};
 use crate::user::User;
 
 /// The first descriptor behind standard input, output and error.
@@ -24,7 +24,7 @@ const FIRST: u32 = 3;
 /// The system refuses a part of it.
 pub fn give_up() -> io::Result<()> {
     set_no_new_privs(true)?;
-    state::note(Part::NoNewPrivileges, "on");
+    state::note(Mechanism::NoNewPrivileges, "on");
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),

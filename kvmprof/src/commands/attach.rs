@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use kvmprof_abi::prf::MAX_ADDRESSES;
-use kvmprof_attach::{Found, HostKernel, Machine, find_machines, lacks, missing_to_look_into};
+use kvmprof_attach::{
+    HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
+};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackParts};
@@ -156,7 +158,7 @@ impl Command for AttachArguments {
 }
 
 /// The machine that `guest` names: its VMM's pid, or its name.
-fn choose(found: Found, guest: &str) -> anyhow::Result<Machine> {
+fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
     let by_pid = guest.parse::<i32>().ok();
     let is_meant =
         |machine: &Machine| Some(machine.pid) == by_pid || machine.name.as_deref() == Some(guest);

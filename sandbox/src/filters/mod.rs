@@ -21,7 +21,7 @@ pub use report::STATUS;
 pub use thread::Thread;
 pub(crate) use thread::for_each_thread;
 
-use crate::state::{self, Part};
+use crate::state::{self, Mechanism};
 use crate::{Mode, capabilities, paths, user};
 
 /// What [`prepare`] has decided.
@@ -53,7 +53,7 @@ pub fn prepare(mode: Mode, before_report: fn()) -> io::Result<()> {
     };
     apply::probe()?;
     if PREPARED.set(Prepared { watch }).is_ok() {
-        state::note(Part::SystemCalls, mode.name());
+        state::note(Mechanism::SystemCalls, mode.name());
     }
     Ok(())
 }
