@@ -65,7 +65,7 @@ fn log(bytes: &[u8]) {
     };
     while let Ok(Some(record)) = log.next_record() {
         let addresses = log.addresses();
-        write_interval(&mut sink(), addresses, &names, (&before, &record), 1.0).unwrap();
+        write_interval(&mut sink(), addresses, &names, &before, &record, 1.0).unwrap();
         before = record;
     }
     log.is_cut_off();

@@ -207,7 +207,8 @@ impl UnwindTable {
         address: u64,
         noted: u64,
         frame: &FrameRegisters,
-        (context, known): (&mut Context, &mut KnownRows),
+        context: &mut Context,
+        known: &mut KnownRows,
         read: impl FnMut(u64) -> Option<u64>,
     ) -> Option<RowResult> {
         let entry = self.function(address)?.entry?;

@@ -120,9 +120,15 @@ fn print<R: io::Read>(
                     "a table was loaded between two records: the later one counts from there",
                 );
             }
-            let records = (&before, &after);
-            write_interval(console.output, log.addresses(), names, records, cutoff)
-                .map_err(PrfError::Write)?;
+            write_interval(
+                console.output,
+                log.addresses(),
+                names,
+                &before,
+                &after,
+                cutoff,
+            )
+            .map_err(PrfError::Write)?;
             pairs += 1;
         }
         before = Some(after);

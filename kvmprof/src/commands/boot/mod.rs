@@ -108,8 +108,8 @@ impl Command for BootArguments {
             let before = Summary::new(&boots.before, &boots.levels);
             let (phases, calls) = compare(&before, &after);
             match self.json {
-                true => document::of_comparison((&before, &after), &phases, &calls),
-                false => tables::of_comparison((&before, &after), &phases, &calls, self.top),
+                true => document::of_comparison(&before, &after, &phases, &calls),
+                false => tables::of_comparison(&before, &after, &phases, &calls, self.top),
             }
         };
         let written = console.output.write_all(text.as_bytes());
