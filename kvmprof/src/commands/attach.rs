@@ -41,7 +41,7 @@ enum CaptureWay {
       kvmprof attach debian12 --socket /run/debian12.sock"
 )]
 pub struct AttachArguments {
-    /// The guest, as kvmprof list shows it: the pid of its VMM, or its name
+    /// The guest, as kvmprof list shows it: the pid of its VMM, or its name, unless that is a number
     #[arg(value_name = "PID|NAME")]
     guest: String,
     /// Listen at this path for clients, such as getpc, record, top and status
@@ -155,11 +155,13 @@ impl Command for AttachArguments {
     }
 }
 
-/// The machine that `guest` names: its VMM's pid, or its name.
+/// The machine that `guest` names: its VMM's pid, or its name. A number is a pid, whatever other guests are called: who starts a guest chooses its name.
 fn choose(found: Found, guest: &str) -> anyhow::Result<Machine> {
     let by_pid = guest.parse::<i32>().ok();
-    let is_meant =
-        |machine: &Machine| Some(machine.pid) == by_pid || machine.name.as_deref() == Some(guest);
+    let is_meant = |machine: &Machine| match by_pid {
+        Some(pid) => machine.pid == pid,
+        None => machine.name.as_deref() == Some(guest),
+    };
     let mut meant: Vec<Machine> = found.machines.into_iter().filter(is_meant).collect();
     match (meant.pop(), meant.len()) {
         (Some(machine), 0) => Ok(machine),
@@ -193,5 +195,41 @@ fn choose(found: Found, guest: &str) -> anyhow::Result<Machine> {
                 lacks(&missing)
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(pid: i32, name: &str) -> Machine {
+        Machine {
+            pid,
+            start_time: 0,
+            program: "vmm".to_owned(),
+            name: Some(name.to_owned()),
+            descriptor: 3,
+            vcpus: Vec::new(),
+            memory_bytes: None,
+            obstacle: None,
+        }
+    }
+
+    #[test]
+    fn a_number_is_a_pid_whatever_guests_are_called() {
+        let found = |machines: &[Machine]| Found {
+            machines: machines.to_vec(),
+            hidden: 0,
+        };
+        let all = [machine(10, "db"), machine(11, "10"), machine(12, "web")];
+        assert_eq!(choose(found(&all), "10").unwrap().pid, 10);
+        assert_eq!(choose(found(&all), "web").unwrap().pid, 12);
+        assert_eq!(choose(found(&all), "11").unwrap().pid, 11);
+        // That VMM has ended: another one with its pid as a name isn't taken for it.
+        let error = choose(found(&all[1..]), "10").unwrap_err();
+        assert!(error.to_string().contains("no guest 10"), "{error}");
+        let twice = [machine(10, "db"), machine(11, "db")];
+        let error = choose(found(&twice), "db").unwrap_err().to_string();
+        assert!(error.contains("2 guests are meant by db"), "{error}");
     }
 }
