@@ -6,7 +6,7 @@ use kvmprof_devices::virtio::block::{
 };
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Descriptor, Driver, NEXT, SIZE, WRITE, queue_addresses};
+use super::driver::{Descriptor, Driver, NEXT, SIZE, WRITE, queue_addresses};
 
 const OK: u8 = 0;
 const ERROR: u8 = 1;

@@ -14,7 +14,7 @@ use kvmprof_devices::virtio::GuestMemory;
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port, PortError};
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Driver, queue_addresses};
+use super::driver::{Driver, queue_addresses};
 
 /// Bytes of each buffer that the device is given.
 const BUFFER: u32 = 0x400;

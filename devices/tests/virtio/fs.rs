@@ -3,7 +3,7 @@
 use kvmprof_devices::virtio::fs::FileSystem;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Descriptor, Driver, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses};
+use super::driver::{Descriptor, Driver, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses};
 
 const FORGETS: usize = 0;
 const REQUESTS: usize = 1;

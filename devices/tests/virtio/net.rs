@@ -7,7 +7,7 @@ use kvmprof_devices::virtio::net::{FRAME_MAX, HEADER_SIZE, Link, Net, Offloads, 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{
+use super::driver::{
     Descriptor, Driver, INDIRECT, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses,
 };
 
