@@ -92,14 +92,6 @@ impl DiskImage {
         let file = File::options().write(true).open(&self.path).unwrap();
         file.write_all_at(bytes, offset).unwrap();
     }
-
-    /// The length of the file, in bytes.
-    ///
-    /// # Panics
-    /// If there is no file.
-    pub fn length(&self) -> u64 {
-        fs::metadata(&self.path).unwrap().len()
-    }
 }
 
 /// Writes a qcow2 image's disk from its first byte on, except for blocks of zeros.

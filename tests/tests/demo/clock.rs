@@ -146,29 +146,8 @@ fn check_duties(period: u32) {
 }
 
 #[test]
-fn idle_time_is_right_at_300_microseconds() {
-    on_kvm(|| check_duties(300));
-}
-
-#[test]
 fn idle_time_is_right_at_2_milliseconds() {
     on_kvm(|| check_duties(2000));
-}
-
-#[test]
-fn idle_time_is_right_at_33_milliseconds() {
-    on_kvm(|| check_duties(33_000));
-}
-
-#[test]
-fn idle_time_is_right_with_the_ticker() {
-    on_kvm(|| {
-        let exit_cost = exit_cost();
-        let source = ClockSource::Ticker;
-        for duty in [20, 80] {
-            check_duty(duty, 2000, Clock { source, ..UNEVEN }, exit_cost);
-        }
-    });
 }
 
 #[test]
