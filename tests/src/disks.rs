@@ -1,6 +1,6 @@
 //! Images of disks for tests.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 

@@ -51,12 +51,7 @@ impl BlockDriver {
         ];
         for (buffer, length, flags, next) in chain {
             let address = Self::buffer(queue, buffer);
-            let descriptor = Descriptor {
-                address,
-                length,
-                flags,
-                next,
-            };
+            let descriptor = Descriptor::new(address, length, flags, next);
             self.describe(queue, buffer, descriptor);
         }
         let header = place(queue, HEADER);

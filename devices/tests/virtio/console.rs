@@ -194,6 +194,16 @@ impl ConsoleDriver {
         driver
     }
 
+    /// A running driver that has a device open on port 1.
+    pub fn with_open_device() -> Self {
+        let mut driver = Self::running();
+        driver.send(TRANSMIT_1, &hello());
+        driver.send(TRANSMIT_1, &open_exclusive());
+        driver.serve();
+        assert_eq!(driver.backend.open.len(), 1);
+        driver
+    }
+
     /// Does everything up to DRIVER_OK, with all features.
     pub fn start(&mut self) {
         self.start_with(0b11);
