@@ -3,8 +3,8 @@
 use kvmprof_devices::virtio::balloon::{Balloon, PAGE};
 use vm_memory::GuestAddress;
 
-use crate::driver::Driver;
-use crate::driver::{Descriptor, NEEDS_RESET, NEXT, STATUS, WRITE};
+use super::driver::Driver;
+use super::driver::{Descriptor, NEEDS_RESET, NEXT, STATUS, WRITE};
 
 const INFLATE: usize = 0;
 const DEFLATE: usize = 1;
