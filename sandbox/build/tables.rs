@@ -34,7 +34,6 @@ impl Thread {
             Self::Vsock => (CONNECTIONS, NAMED_SOCKET),
             Self::Balloon => (MEMORY, &[]),
             Self::Share => (SHARE, &[]),
-            Self::Ticker => (TICKER, &[]),
             Self::End => (END, &[]),
             Self::Introspection | Self::Console | Self::Entropy => (&[], &[]),
         };
@@ -247,8 +246,6 @@ const NAMED_SOCKET: &[Allowed] = &[
     any(SYS_geteuid),
     any(SYS_unlink),
 ];
-
-const TICKER: &[Allowed] = &[any(SYS_sched_setaffinity)];
 
 const BINARIES: &[Allowed] = &[
     any(SYS_pread64),

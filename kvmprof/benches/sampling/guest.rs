@@ -61,7 +61,7 @@ pub struct Window {
     pub lost: u64,
     /// Ticks that the host stole.
     pub stolen: u64,
-    /// Processor time in ns that kvmprof's other threads took (event thread, ticker).
+    /// Processor time in ns that kvmprof's other threads took (event thread).
     pub other_threads_ns: f64,
 }
 
@@ -181,7 +181,7 @@ impl Guest {
 
     #[expect(clippy::cast_precision_loss, reason = "rates need no more digits")]
     fn measure(&self, length: Duration) -> anyhow::Result<Window> {
-        let others = threads_ns(&["events", "ticker"])?;
+        let others = threads_ns(&["events"])?;
         let (start, before) = (threads_ns(&["vcpu 0"])?, self.counter()?);
         thread::sleep(length);
         let (end, after) = (threads_ns(&["vcpu 0"])?, self.counter()?);
@@ -190,7 +190,7 @@ impl Guest {
             ns: (end - start) as f64,
             rounds: (after.rounds - before.rounds) as f64,
             away_ns: away * 1e6 / self.tsc_khz,
-            other_threads_ns: (threads_ns(&["events", "ticker"])? - others) as f64,
+            other_threads_ns: (threads_ns(&["events"])? - others) as f64,
             ..Window::default()
         })
     }

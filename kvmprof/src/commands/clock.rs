@@ -7,9 +7,8 @@ use kvmprof_vmm::clock::ClockSource;
 /// What drives the clock, and how.
 #[derive(Clone, Debug, Args)]
 pub struct ClockOptions {
-    /// What drives the clock: thread (a timer on each vCPU's thread), ticker (one thread for all vCPUs, which costs
-    /// the guest less and another core more) or kernel (the host's kernel takes the samples by eBPF, which costs the guest
-    /// least; profil and pmc take exits all the same)
+    /// What drives the clock: thread (a timer on each vCPU's thread) or kernel (the host's kernel takes the samples by
+    /// eBPF, which costs the guest less; profil and pmc take exits all the same)
     #[arg(long = "clock", value_name = "SOURCE", default_value = "thread")]
     pub source: ClockSource,
     /// Give ticks a random phase, so that periodic work of the guest doesn't run in step with the clock; only with
@@ -31,13 +30,10 @@ impl ClockOptions {
         if self.host_stacks && self.source != ClockSource::Kernel {
             return Err(usage("--host-stacks needs --clock kernel"));
         }
-        let why = match self.source {
-            ClockSource::Ticker => "the ticker kicks all vCPUs at once",
-            ClockSource::Kernel => "the host's kernel has no clock with a random phase",
-            ClockSource::Thread | ClockSource::Ptrace => return Ok(()),
-        };
-        if self.jitter {
-            return Err(usage(format_args!("--jitter needs --clock thread: {why}")));
+        if self.jitter && self.source == ClockSource::Kernel {
+            return Err(usage(
+                "--jitter needs --clock thread: the host's kernel has no clock with a random phase",
+            ));
         }
         Ok(())
     }

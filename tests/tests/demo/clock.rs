@@ -21,7 +21,7 @@ fn every_row_of_the_guest_has_its_share() {
         const TICKS: u32 = 3000;
         let hz = sampling_rate(1000);
         let [seconds, hz] = [TICKS / hz, hz].map(|number| number.to_string());
-        for clock in ["thread", "ticker", "kernel"] {
+        for clock in ["thread", "kernel"] {
             if clock == "kernel" && !is_kernel_clock_for_demo() {
                 continue;
             }
@@ -158,17 +158,6 @@ fn idle_time_is_right_at_2_milliseconds() {
 #[test]
 fn idle_time_is_right_at_33_milliseconds() {
     on_kvm(|| check_duties(33_000));
-}
-
-#[test]
-fn idle_time_is_right_with_the_ticker() {
-    on_kvm(|| {
-        let exit_cost = exit_cost();
-        let source = ClockSource::Ticker;
-        for duty in [20, 80] {
-            check_duty(duty, 2000, Clock { source, ..UNEVEN }, exit_cost);
-        }
-    });
 }
 
 #[test]

@@ -101,7 +101,8 @@ fn machines_that_cannot_be() {
             (["--cpus", "65"], USAGE, "65 is not in 1..=64"),
             (["--hz", "100000"], USAGE, "from 1 to 10000"),
             (["--hz", "ten"], USAGE, "'ten'"),
-            (["--clock", "sundial"], USAGE, "thread, ticker or kernel"),
+            (["--clock", "ticker"], USAGE, "use thread, or kernel"),
+            (["--clock", "sundial"], USAGE, "thread or kernel"),
             (
                 ["--pid-at", "somewhere"],
                 USAGE,
@@ -137,7 +138,7 @@ fn machines_that_cannot_be() {
 #[test]
 fn options_that_do_not_go_together() {
     let folder = kernels();
-    let ran = run_kernel(&folder, "demo.elf", &["--jitter", "--clock", "ticker"]);
+    let ran = run_kernel(&folder, "demo.elf", &["--jitter", "--clock", "kernel"]);
     ran.assert_refused(USAGE, &["--jitter needs --clock thread"]);
     let ran = run_kernel(&folder, "demo.elf", &["--wait"]);
     ran.assert_refused(USAGE, &["--wait without --socket"]);

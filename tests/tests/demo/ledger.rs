@@ -97,10 +97,8 @@ fn clock_and_consumer_agree_over_an_open() {
         for options in [
             &["--clock", "thread"][..],
             &["--clock", "thread", "--jitter"],
-            &["--clock", "ticker"],
             &["--clock", "thread", "--cpus", "2"],
             &["--clock", "thread", "--cpus", "2", "--jitter"],
-            &["--clock", "ticker", "--cpus", "2"],
             &["--clock", "kernel"],
             &["--clock", "kernel", "--cpus", "2"],
         ] {

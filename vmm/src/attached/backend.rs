@@ -103,7 +103,7 @@ fn own_time() -> u64 {
 }
 
 impl ClockBackend for AttachedBackend {
-    fn start_timer(&mut self, _hz: u32, first: u64, grid: &Grid) {
+    fn start_timer(&mut self, first: u64, grid: &Grid) {
         self.halted = None;
         self.timer = Some(Due {
             next: first,
@@ -141,13 +141,8 @@ impl ClockBackend for AttachedBackend {
         grown.saturating_sub(own_grown)
     }
 
-    fn take_ticker_delay(&mut self) -> u64 {
+    fn take_tracer_delay(&mut self) -> u64 {
         self.own_delay.take()
-    }
-
-    /// Always 0: this thread stops the vCPU itself, and the time for that is in its own times.
-    fn kicked(&self) -> u64 {
-        0
     }
 }
 

@@ -1,24 +1,19 @@
 //! The virtual clock: decides when a vCPU is sampled, and accounts for every tick.
 //!
 //! A vCPU's ticks lie on a grid: tick `k` is due `k` periods after the clock started on that
-//! vCPU. The thread looks after a timer's signal, a ticker thread's kick or the wake-up of a halted
-//! vCPU. In all cases, the grid shows how many ticks have passed, so that each tick is counted exactly
-//! once.
+//! vCPU. The thread looks after a timer's signal or the wake-up of a halted vCPU. In all cases, the grid
+//! shows how many ticks have passed, so that each tick is counted exactly once.
 
 mod backend;
 mod control;
 mod elapsed_ticks;
-mod elsewhere;
 mod grid;
 mod halted;
-mod host_tick;
 mod jitter;
-mod punctual;
 mod run_delay;
 mod schedstat;
 #[cfg(test)]
 mod tests;
-mod ticker;
 mod timer;
 mod vcpu_clock;
 
@@ -31,7 +26,6 @@ pub use halted::{HaltedTicks, RunTimeAlarm};
 pub use jitter::Jitter;
 pub(crate) use run_delay::RunDelay;
 pub(crate) use schedstat::ThreadTimes;
-pub use ticker::Ticker;
 pub use vcpu_clock::VcpuClock;
 
 use std::str::FromStr;
@@ -49,8 +43,6 @@ pub enum ClockSource {
     /// A POSIX timer on each vCPU's own thread.
     #[default]
     Thread,
-    /// One thread that kicks all vCPUs, but for ticks that coincide with the host's: less guest time a sample, but time of another core.
-    Ticker,
     /// For the vCPUs of another program: a thread for each of them stops it by ptrace(2).
     Ptrace,
     /// The host's kernel takes samples in the interrupt of a perf clock, without an exit.
@@ -62,7 +54,6 @@ impl ClockSource {
     pub fn name(self) -> &'static str {
         match self {
             Self::Thread => "thread",
-            Self::Ticker => "ticker",
             Self::Ptrace => "ptrace",
             Self::Kernel => KERNEL_CLOCK,
         }
@@ -75,11 +66,12 @@ impl FromStr for ClockSource {
     fn from_str(word: &str) -> Result<Self, String> {
         match word {
             "thread" => Ok(Self::Thread),
-            "ticker" => Ok(Self::Ticker),
             "kernel" => Ok(Self::Kernel),
-            _ => Err(format!(
-                "'{word}' is no clock: use thread, ticker or kernel"
-            )),
+            "ticker" => Err(
+                "the ticker was removed: use thread, or kernel, which takes less of the guest's time"
+                    .to_owned(),
+            ),
+            _ => Err(format!("'{word}' is no clock: use thread or kernel")),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::restart::{OnReset, Restart, Restarted};
 use super::sampler::Sampler;
 use super::view::VcpuView;
 use super::{Gate, Kicker, TaskRequest, TickSender, signals};
-use crate::clock::{ClockControl, ClockSetting, Ticker, VcpuClock, monotonic_ns};
+use crate::clock::{ClockControl, ClockSetting, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
@@ -83,8 +83,6 @@ pub struct VcpuCommon {
     pub devices: Arc<MachineDevices>,
     /// The knowledge of the guest.
     pub knowledge: Arc<GuestKnowledge>,
-    /// The ticker, which drives the clocks if they have no timers of their own.
-    pub ticker: Option<Arc<Ticker>>,
     /// The host kernel's sampling, if the host's kernel takes samples.
     pub sampling: Option<Arc<KernelSampling>>,
     /// Whether ticks have a random phase.
@@ -150,7 +148,7 @@ impl VcpuThread {
             common,
         } = *self;
         let prepared = signals::let_through_in_kvm_run(&fd)
-            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.ticker.clone(), common.jitter));
+            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.jitter));
         let kernel = common.sampling.clone();
         let kernel = kernel.map(|sampling| KernelClock::for_this_thread(vcpu, &fd, sampling));
         let (clock, kernel) = match (prepared, kernel.transpose()) {

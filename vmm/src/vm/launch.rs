@@ -20,7 +20,6 @@ use super::threads::{Profiled, VcpuThreads};
 use super::{GuestControl, VmConfig};
 use super::{VmEnd, VmError};
 use crate::binaries::BinarySources;
-use crate::clock::{ClockSource, Ticker};
 use crate::console::HvcConsole;
 use crate::counters::{MachineCounters, VcpuCounting};
 use crate::host_socket::HostListener;
@@ -302,22 +301,10 @@ fn start_vcpus(
         Arc::clone(&stopping),
         Arc::clone(doorbell),
     );
-    let ticker = match plan.source {
-        ClockSource::Thread | ClockSource::Ptrace | ClockSource::Kernel => None,
-        ClockSource::Ticker => {
-            let kickers: Vec<_> = shared
-                .iter()
-                .map(|vcpu| Arc::clone(&vcpu.0.kicker))
-                .collect();
-            let ticker = Ticker::start(&kickers).map_err(VmError::host("a thread"))?;
-            Some(Arc::new(ticker))
-        }
-    };
     let common = VcpuCommon {
         memory: machine.memory.clone(),
         devices: Arc::clone(&machine.devices),
         knowledge: Arc::clone(knowledge),
-        ticker,
         sampling,
         jitter: plan.jitter,
         max_stack: on_vcpus.max_stack,
