@@ -52,6 +52,14 @@ impl AttachedBackend {
         })
     }
 
+    /// Another descriptor of the scheduler statistics of the vCPU's thread.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn schedstat(&self) -> io::Result<File> {
+        self.schedstat.try_clone()
+    }
+
     /// How long the clock's thread may sleep from `now` (ns) on, unless it is kicked.
     pub fn sleep(&self, now: u64) -> Duration {
         let due = self.timer.as_ref().or(self.halted.as_ref());

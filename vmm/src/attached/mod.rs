@@ -4,7 +4,6 @@
 mod backend;
 mod error;
 mod kernel_finder;
-mod kernel_vcpu;
 mod reboot;
 mod threads;
 mod vcpu;

@@ -13,6 +13,10 @@ use crate::vcpu::signals;
 ///
 /// [`VcpuClock`](super::VcpuClock) uses no other source of time, so that its tests can simulate time.
 pub trait ClockBackend {
+    /// Makes the alarm if that hasn't been tried before. This may take milliseconds, so it is done before a clock starts and not when
+    /// the guest starts.
+    fn prepare_alarm(&mut self) {}
+
     /// Signals the thread at `first` (ns of CLOCK_MONOTONIC), on which a tick of `grid` is due, and at
     /// each later tick if the grid is even.
     fn start_timer(&mut self, first: u64, grid: &Grid);
@@ -77,10 +81,10 @@ impl ThreadBackend {
             run_delay: RunDelay::of_this_thread(),
         })
     }
+}
 
-    /// Makes the alarm if that hasn't been tried before. This may take milliseconds, so it is done before a clock starts and not when
-    /// the guest starts.
-    pub fn prepare_alarm(&mut self) {
+impl ClockBackend for ThreadBackend {
+    fn prepare_alarm(&mut self) {
         if matches!(self.alarm, Alarm::Unmade) {
             self.alarm = match RunTimeAlarm::for_this_thread(signals::alarm()) {
                 Ok(alarm) => Alarm::Made(alarm),
@@ -94,9 +98,7 @@ impl ThreadBackend {
             };
         }
     }
-}
 
-impl ClockBackend for ThreadBackend {
     fn start_timer(&mut self, first: u64, grid: &Grid) {
         self.timer.arm(first, grid);
     }

@@ -1,7 +1,6 @@
 //! What the clock does at given times, one interruption after the other.
 
 use super::manual::{HZ, MS, ManualBackend, Timer, US, sampled, unsampled};
-use crate::clock::elapsed_ticks::LATE_NS;
 use crate::clock::{ElapsedTicks, VcpuClock};
 use crate::vcpu::signals;
 
