@@ -32,7 +32,10 @@ enum CaptureWay {
     Kernel,
 }
 
-/// Options of `kvmprof attach`.
+/// Profile a guest that another program runs, such as QEMU
+///
+/// Serves the same socket as kvmprof run, but profil, pmc and control, without the guest's or the VMM's help. Each vCPU's thread
+/// is stopped at each tick by ptrace(2). The guest and its VMM go on when kvmprof ends, however it does.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 when the guest has ended or rebooted, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\

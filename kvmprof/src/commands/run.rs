@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::Args;
 
 use super::config;
 use super::guest::{GuestOptions, parse_console_text};
@@ -20,7 +20,10 @@ use kvmprof_vmm::console::{ESCAPE_HELP, Interrupt};
 use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 
-/// Options of `kvmprof run`.
+/// Run a guest under the clock
+///
+/// Boots an unmodified Linux bzImage, or another kernel in an ELF file. The clock runs only while pcs is open, a minor
+/// of prf is on, or a recording is made.
 #[derive(Debug, Args)]
 #[command(after_help = format!("On a terminal, {ESCAPE_HELP}.\n\n\
     Exit status: 0 when the guest powered off, was stopped, or was reset with --on-reset exit; 1 for an error; 2 for wrong \
@@ -143,9 +146,8 @@ impl RunArguments {
 
 /// Prints the options of this process's command line.
 fn print_config(console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-    let program = super::Arguments::command();
-    let arguments = config::expand(&program, env::args_os().collect())?;
-    let text = config::print(&program, &arguments)?;
+    let arguments = config::expand(console.program(), env::args_os().collect())?;
+    let text = config::print(console.program(), &arguments)?;
     let written = console.output.write_all(text.as_bytes());
     written.context("Cannot write the options")?;
     Ok(ExitStatus::SUCCESS)

@@ -28,7 +28,7 @@ use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals, catch_signals};
 /// Memory of the embedded guest, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// Options of `kvmprof demo`.
+/// Run the embedded guest and compare who used the time with what the guest itself counted
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 for an error; 2 for wrong options, or where there is no KVM that can be \
