@@ -19,7 +19,7 @@ use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
-use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd};
 use tempfile::TempDir;
@@ -115,9 +115,9 @@ impl Machine {
             looks: None,
             file: FileOptions::default(),
         };
-        Self::launch(boot, vcpus, clock, |config| VmConfig {
-            record: Some(plan),
-            ..config
+        Self::launch(boot, vcpus, clock, |mut config| {
+            config.profiling.record = Some(plan);
+            config
         })
     }
 
@@ -181,10 +181,13 @@ impl Machine {
             cpus: vcpus,
         };
         let config = VmConfig {
-            hz: clock.hz,
-            clock_source: clock.source,
-            jitter: clock.jitter,
-            socket: Some(folder.path().join("socket")),
+            profiling: ProfilingConfig {
+                hz: clock.hz,
+                source: clock.source,
+                jitter: clock.jitter,
+                socket: Some(folder.path().join("socket")),
+                ..ProfilingConfig::default()
+            },
             ..VmConfig::new(machine)
         };
         contain_threads();

@@ -33,6 +33,7 @@ mod not_run;
 mod perf_event;
 pub mod profil;
 pub mod profiler;
+pub mod profiling;
 mod restricted;
 pub mod share;
 mod unix_socket;

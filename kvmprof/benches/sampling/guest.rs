@@ -4,6 +4,7 @@ use kvmprof_vmm::clock::{ClockSource, thread_cpu_ns};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::network::NetworkConfig;
+use kvmprof_vmm::profiling::ProfilingConfig;
 use kvmprof_vmm::vm::{Vm, VmConfig};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -99,9 +100,12 @@ impl Guest {
         let vm = Vm::start(VmConfig {
             disks: devices.disks,
             networks: devices.networks,
-            hz: START_HZ,
-            clock_source: source,
-            socket: Some(socket.clone()),
+            profiling: ProfilingConfig {
+                hz: START_HZ,
+                source,
+                socket: Some(socket.clone()),
+                ..ProfilingConfig::default()
+            },
             ..VmConfig::new(machine)
         })?;
         let mut guest = Self {

@@ -17,7 +17,7 @@ use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::console::{ESCAPE_HELP, Interrupt};
-use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
+use kvmprof_vmm::profiling::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 
 /// Run a guest under the clock
@@ -84,7 +84,7 @@ impl Command for RunArguments {
             return print_config(console);
         }
         if let Some(name) = &self.name {
-            config.socket = Some(named_socket(name)?);
+            config.profiling.socket = Some(named_socket(name)?);
         }
         let status = self.guest.run(config, Interrupt::ForGuest)?;
         // An error of the guest takes precedence.
@@ -108,12 +108,13 @@ impl RunArguments {
             looks: self.tasks.map(LookPlan::all),
             file: self.limit.file(failure),
         });
+        let mut config = self.guest.config(&self.kernel, record)?;
+        config.profiling.socket.clone_from(&self.socket);
         Ok(VmConfig {
             hold: self.wait,
-            socket: self.socket.clone(),
             time_limit: self.seconds,
             until: self.until.clone(),
-            ..self.guest.config(&self.kernel, record)?
+            ..config
         })
     }
 }

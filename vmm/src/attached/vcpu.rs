@@ -14,6 +14,7 @@ use kvmprof_introspection::{GuestKnowledge, Registers};
 use super::backend::AttachedBackend;
 use crate::clock::{VcpuClock, monotonic_ns};
 use crate::kernel_capture::VcpuThreadId;
+use crate::profiling::ProfilingConfig;
 use crate::vcpu::{
     Doorbell, Gate, KernelClock, Presence, Sampler, StoppedState, TickSender, Unseen, VcpuAccess,
     VcpuShared, VcpuView, select_registers, signals,
@@ -35,10 +36,8 @@ pub struct AttachedCommon {
     /// The gate that holds the vCPUs' threads until the guest's kernel has been looked for, so that the first samples have a process: on a
     /// busy host that takes seconds.
     pub sampled: Gate,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
-    /// Maximum number of frames of a call stack.
-    pub max_stack: usize,
+    /// How the guest is profiled.
+    pub profiling: Arc<ProfilingConfig>,
     /// When the guest's memory slots were last read, in ns.
     pub refreshed: AtomicU64,
     /// Whether the guest may have rebooted, so that samples could be attributed to the wrong kernel.
@@ -159,7 +158,7 @@ impl AttachedVcpu {
             self.vcpu,
             Arc::clone(memory),
             Arc::clone(knowledge),
-            self.common.max_stack,
+            self.common.profiling.max_stack,
         );
         view.introspector.renumber(cpu);
         let backend = AttachedBackend::new(pid, tid)?;
@@ -176,7 +175,7 @@ impl AttachedVcpu {
                 ))
             }
         };
-        let clock = VcpuClock::with_backend(self.vcpu, backend, self.common.jitter);
+        let clock = VcpuClock::with_backend(self.vcpu, backend, self.common.profiling.jitter);
         let knowledge = Arc::clone(knowledge);
         Ok(Sampler::new(view, clock, kernel, shared, knowledge, ticks))
     }

@@ -8,6 +8,7 @@ use kvmprof_introspection::ProcessMap;
 use kvmprof_recording::{ClockLedger, Ticks};
 
 use crate::clock::{ClockSetting, ClockSource, Generation, TickSource};
+use crate::profiling::ProfilingConfig;
 use crate::vcpu::{RegisterSource, TickReceiver, VcpuShared};
 
 /// Maximum time to wait for the answer of a vCPU's thread that is busy with an exit. A thread that is stuck there
@@ -18,18 +19,14 @@ const MAX_WAIT_IN_EXIT: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The plan of the clocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClockPlan {
-    /// Ticks a second on each vCPU; 0 if there is no clock.
-    pub hz: u32,
-    /// The source of samples.
-    pub source: ClockSource,
-    /// The source of samples while consumers need more than `source` can capture.
+    /// How the guest is profiled.
+    pub profiling: Arc<ProfilingConfig>,
+    /// The source of samples while consumers need more than that of `profiling` can capture.
     pub fallback: ClockSource,
     /// The source of samples for recordings, which need call stacks and mappings.
     pub of_recordings: ClockSource,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
     /// The source of registers.
     pub registers: RegisterSource,
 }
@@ -98,17 +95,16 @@ impl Clocks {
 
     /// The source of samples now: [`ClockPlan::fallback`] if that takes samples on any vCPU.
     pub fn source(&self) -> ClockSource {
+        let wanted = self.plan.profiling.source;
         let is_in_kernel = || {
             let mut vcpus = self.vcpus.iter();
             vcpus.all(|vcpu| vcpu.shared.control.is_in_kernel())
         };
         match self.setting.source {
-            Some(TickSource::Clock(_))
-                if self.plan.source == ClockSource::Kernel && !is_in_kernel() =>
-            {
+            Some(TickSource::Clock(_)) if wanted == ClockSource::Kernel && !is_in_kernel() => {
                 self.plan.fallback
             }
-            _ => self.plan.source,
+            _ => wanted,
         }
     }
 
@@ -260,11 +256,9 @@ mod tests {
         }
         assert!(doorbell.event().as_raw_fd() >= 0);
         let plan = ClockPlan {
-            hz: 100,
-            source: ClockSource::Thread,
+            profiling: Arc::default(),
             fallback: ClockSource::Thread,
             of_recordings: ClockSource::Thread,
-            jitter: false,
             registers: RegisterSource::Ioctls,
         };
         (Clocks::new(links, plan), threads)

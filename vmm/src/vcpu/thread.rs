@@ -22,6 +22,7 @@ use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
 use crate::profil::{ProfiledProcesses, VcpuStores};
+use crate::profiling::ProfilingConfig;
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
 /// Maximum time that a guest's end waits until its image has been read, which takes 0.1 to 0.7 s of processor
@@ -86,10 +87,8 @@ pub struct VcpuCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// The host kernel's sampling, if the host's kernel takes samples.
     pub sampling: Option<Arc<KernelSampling>>,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
-    /// Maximum number of frames of a call stack.
-    pub max_stack: usize,
+    /// How the guest is profiled.
+    pub profiling: Arc<ProfilingConfig>,
     /// The source of the registers.
     pub registers: RegisterSource,
     /// The processes that profil and pcsample profile.
@@ -149,7 +148,7 @@ impl VcpuThread {
             common,
         } = *self;
         let prepared = signals::let_through_in_kvm_run(&fd)
-            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.jitter));
+            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.profiling.jitter));
         let sampling = common.sampling.as_deref();
         let kernel = sampling.map(|sampling| KernelClock::for_this_thread(vcpu, &fd, sampling));
         let (clock, kernel) = match (prepared, kernel.transpose()) {
@@ -158,7 +157,12 @@ impl VcpuThread {
         };
         let knowledge = &common.knowledge;
         let memory = common.memory.clone();
-        let view = VcpuView::new(vcpu, memory, Arc::clone(knowledge), common.max_stack);
+        let view = VcpuView::new(
+            vcpu,
+            memory,
+            Arc::clone(knowledge),
+            common.profiling.max_stack,
+        );
         let mut sampler = Sampler::new(view, clock, kernel, shared, Arc::clone(knowledge), ticks);
         let slots = sampling.map_or_else(Arc::default, KernelSampling::slots);
         let stores = VcpuStores::new(Arc::clone(&common.profiled));

@@ -25,7 +25,6 @@ pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
 pub use forced_end::{end_at_once, enter_sandbox};
-pub(crate) use guest_control::GuestControl;
 pub use launch::Vm;
 pub(crate) use launch::{open_sysroot, start_recorder};
 pub(crate) use termination::{Termination, take_signals_here};

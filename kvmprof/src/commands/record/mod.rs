@@ -14,7 +14,7 @@ use clap::{Arg, Args};
 use kvmprof_recording::file::Recording;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_vmm::clock::DEFAULT_HZ;
-use kvmprof_vmm::profiler::LookPlan;
+use kvmprof_vmm::profiling::LookPlan;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
