@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::vcpu::signals;
+use kvmprof_vmm::signals;
 
 use guest::{Guest, Window};
 use steal::HostTime;

@@ -30,10 +30,11 @@ use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_capture::{self, KernelCaptureError};
 use crate::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler};
 use crate::profiling::ProfilingConfig;
-use crate::vcpu::{Doorbell, Gate, RegisterSource, signals};
+use crate::sampling::{Doorbell, RegisterSource};
+use crate::signals::{self, take_signals_here};
+use crate::vcpu::Gate;
 use crate::vm::{
     EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
-    take_signals_here,
 };
 use kernel_finder::KernelFinder;
 use threads::AttachedThreads;

@@ -12,7 +12,7 @@ use super::kernel_finder::KernelFinder;
 use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
 use crate::clock::monotonic_ns;
-use crate::vcpu::{VcpuShared, tick_ring};
+use crate::sampling::{VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
 
 /// All threads. Dropping this ends them.

@@ -15,10 +15,9 @@ use super::backend::AttachedBackend;
 use crate::clock::{VcpuClock, monotonic_ns};
 use crate::kernel_capture::VcpuThreadId;
 use crate::profiling::ProfilingConfig;
-use crate::vcpu::{
-    Doorbell, Gate, KernelClock, Presence, Sampler, StoppedState, TickSender, Unseen, VcpuAccess,
-    VcpuShared, VcpuView, select_registers, signals,
-};
+use crate::sampling::{Doorbell, TickSender, VcpuShared, VcpuView, select_registers};
+use crate::signals;
+use crate::vcpu::{Gate, KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
 
 /// The period at which the memory slots are checked, and whether the guest still exists, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;

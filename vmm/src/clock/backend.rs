@@ -7,7 +7,7 @@ use super::halted::RunTimeAlarm;
 use super::run_delay::RunDelay;
 use super::timer::ThreadTimer;
 use crate::perf_event;
-use crate::vcpu::signals;
+use crate::signals;
 
 /// The timers and the scheduler statistics of one vCPU's thread.
 ///

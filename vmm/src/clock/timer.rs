@@ -3,7 +3,8 @@
 use std::io;
 use std::ptr;
 
-use super::{Grid, timespec};
+use super::Grid;
+use crate::time::timespec;
 
 /// Timers on CLOCK_MONOTONIC that signal the thread that made them.
 ///

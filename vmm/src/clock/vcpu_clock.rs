@@ -5,7 +5,7 @@ use std::io;
 use super::elapsed_ticks::TickAccount;
 use super::grid::aligned_start;
 use super::{ClockBackend, ElapsedTicks, Grid, ThreadBackend};
-use crate::vcpu::signals;
+use crate::signals;
 
 #[derive(Clone, Copy, Debug)]
 enum State {

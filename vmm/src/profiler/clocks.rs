@@ -9,7 +9,7 @@ use kvmprof_recording::{ClockLedger, Ticks};
 
 use crate::clock::{ClockSetting, ClockSource, Generation, TickSource};
 use crate::profiling::ProfilingConfig;
-use crate::vcpu::{RegisterSource, TickReceiver, VcpuShared};
+use crate::sampling::{RegisterSource, TickReceiver, VcpuShared};
 
 /// Maximum time to wait for the answer of a vCPU's thread that is busy with an exit. A thread that is stuck there
 /// (at a stalled terminal) must not delay a client for long.
@@ -240,12 +240,12 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::vcpu::{Doorbell, TickSender, tick_ring};
+    use crate::sampling::{Doorbell, TickSender, tick_ring};
 
     /// Clocks of vCPUs without threads, and the threads' ends.
     fn clocks(vcpus: u16) -> (Clocks, Vec<(Arc<VcpuShared>, TickSender)>) {
         // A kick is a signal for the thread that stands for the vCPU, this one.
-        crate::vcpu::signals::block().unwrap();
+        crate::signals::block().unwrap();
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut links, mut threads) = (Vec::new(), Vec::new());
         for vcpu in 0..vcpus {

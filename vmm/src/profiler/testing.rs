@@ -17,7 +17,7 @@ use crate::clock::ClockSource;
 use crate::counters::MachineCounters;
 use crate::machine::{GuestMemory, MachineDevices};
 use crate::profiling::ProfilingConfig;
-use crate::vcpu::{Doorbell, RegisterSource, TickSender, VcpuShared, tick_ring};
+use crate::sampling::{Doorbell, RegisterSource, TickSender, VcpuShared, tick_ring};
 
 /// Size of the guest's memory in bytes.
 const MEMORY: usize = 0x1000;

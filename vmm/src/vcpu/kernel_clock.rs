@@ -17,7 +17,6 @@ use kvmprof_recording::StackParts;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use super::access::Presence;
-use super::{TickSender, VcpuView, signals};
 use crate::clock::{
     ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns, thread_cpu_ns,
 };
@@ -25,6 +24,8 @@ use crate::kernel_capture::{
     self, Capture, Contents, KernelCaptureError, KernelTicks, Reader, VcpuThreadId,
 };
 use crate::machine::{GuestMemory, Machine};
+use crate::sampling::{TickSender, VcpuView};
+use crate::signals;
 
 /// Maximum time that samples wait while the vCPU runs, in ns. Each batch costs the guest an exit.
 const LONGEST_WAIT: u64 = 250_000_000;

@@ -12,14 +12,13 @@ use kvmprof_introspection::Registers;
 use kvmprof_recording::Sample;
 
 use super::access::{StoppedState, Unseen, VcpuAccess};
-use super::capture::{RegisterSource, read_by_ioctls};
-use super::exits::GuestExit;
 use super::sampler::Sampler;
-use super::{StoppedVcpu, VcpuView, signals};
 use crate::clock::{ClockSetting, ThreadBackend, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::GuestMemory;
 use crate::profil::VcpuStores;
+use crate::sampling::{GuestExit, RegisterSource, StoppedVcpu, VcpuView, read_by_ioctls};
+use crate::signals;
 
 /// Maximum time that a thread waits to be kicked before it looks again.
 const LONG: Duration = Duration::from_secs(3600);

@@ -7,14 +7,15 @@ use kvmprof_introspection::{GuestKnowledge, Registers};
 use kvmprof_recording::{EventKind, Sample};
 
 use super::access::{Presence, Unseen, VcpuAccess};
-use super::exits::{ExitCounter, GuestExit};
 use super::kernel_clock::KernelClock;
-use super::view::{VcpuView, has_started, not_started};
-use super::{TickSender, VcpuShared, signals};
 use crate::clock::{
     ClockBackend, ClockSetting, ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns,
 };
 use crate::kernel_events::KernelEvent;
+use crate::sampling::{
+    ExitCounter, GuestExit, TickSender, VcpuShared, VcpuView, has_started, not_started,
+};
+use crate::signals;
 
 /// The samples of one vCPU, to which there is access by an `A`: what makes its ticks, its view of the guest, and the ring for the ticks.
 pub struct Sampler<A: VcpuAccess> {

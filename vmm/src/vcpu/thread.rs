@@ -3,26 +3,25 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
-use super::capture::RegisterSource;
-use super::exits::{ExitTotals, GuestExit};
+use super::Gate;
 use super::kernel_clock::{KernelClock, KernelSampling};
 use super::own_vcpu::OwnVcpu;
 use super::restart::{OnReset, Restart, Restarted};
 use super::sampler::Sampler;
-use super::view::VcpuView;
-use super::{Gate, Kicker, TaskRequest, TickSender, signals};
-use crate::clock::{ClockControl, VcpuClock, monotonic_ns};
+use crate::clock::{VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
 use crate::profil::{ProfiledProcesses, VcpuStores};
 use crate::profiling::ProfilingConfig;
+use crate::sampling::{GuestExit, RegisterSource, TickSender, VcpuShared, VcpuView};
+use crate::signals;
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
 /// Maximum time that a guest's end waits until its image has been read, which takes 0.1 to 0.7 s of processor
@@ -30,33 +29,6 @@ use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 const IMAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two checks whether the image has been read.
 const IMAGE_PAUSE: Duration = Duration::from_millis(10);
-
-/// The state of one vCPU that other threads share.
-#[derive(Debug, Default)]
-pub struct VcpuShared {
-    /// The kicker, which makes the thread leave KVM_RUN.
-    pub kicker: Arc<Kicker>,
-    /// The control of the clock.
-    pub control: ClockControl,
-    /// The request to look at the guest's tasks.
-    pub tasks: TaskRequest,
-    /// The number of returns of KVM_RUN, by cause.
-    pub exits: ExitTotals,
-    /// The number of samples of the host's kernel whose process it couldn't read.
-    pub unread_processes: AtomicU64,
-    in_exit: AtomicBool,
-}
-
-impl VcpuShared {
-    /// Whether the thread is answering an exit, which may take any time.
-    pub fn is_in_exit(&self) -> bool {
-        self.in_exit.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_in_exit(&self, is_in_exit: bool) {
-        self.in_exit.store(is_in_exit, Ordering::Relaxed);
-    }
-}
 
 /// Why a vCPU's thread has ended.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use super::VmError;
 use super::event_loop::{EventLoop, Services};
 use super::guest_control::MachineControl;
-use super::termination::{Termination, take_signals_here};
+use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
 use super::time_limit::TimeLimit;
 use crate::binaries::BinarySources;
@@ -20,7 +20,9 @@ use crate::console::{ConsoleInput, HvcConsole, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::MachineDevices;
 use crate::profiler::{ClockPlan, FileRecorder, GuestDevices, MachineInfo, OnVcpus, Profiler};
-use crate::vcpu::{Doorbell, Ending};
+use crate::sampling::Doorbell;
+use crate::signals::take_signals_here;
+use crate::vcpu::Ending;
 use crate::virtio::{ConsoleService, GuestAccess};
 
 /// The initial state of the event thread.

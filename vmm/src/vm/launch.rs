@@ -31,9 +31,9 @@ use crate::profiler::{
     ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, recording_info,
 };
 use crate::profiling::RecordPlan;
-use crate::vcpu::{
-    Doorbell, Ending, Gate, KernelSampling, Restart, VcpuCommon, VcpuShared, signals,
-};
+use crate::sampling::{Doorbell, VcpuShared};
+use crate::signals;
+use crate::vcpu::{Ending, Gate, KernelSampling, Restart, VcpuCommon};
 use crate::virtio::ConsolePorts;
 use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_recording::Sysroot;

@@ -11,7 +11,8 @@ use crate::clock::ClockSource;
 use crate::machine::Machine;
 use crate::profiler::ClockPlan;
 use crate::profiling::ProfilingConfig;
-use crate::vcpu::{KernelSampling, RegisterSource};
+use crate::sampling::RegisterSource;
+use crate::vcpu::KernelSampling;
 
 /// The unwinder of the host's stacks, if the configuration asks for them. It reads this program's own file.
 pub(super) fn host_stacks(profiling: &ProfilingConfig) -> Result<Option<Arc<HostStacks>>, VmError> {

@@ -7,7 +7,7 @@ use super::manual::{ManualBackend, total};
 use crate::clock::elapsed_ticks::LATE_NS;
 use crate::clock::grid::aligned_start;
 use crate::clock::{ElapsedTicks, Grid, VcpuClock};
-use crate::vcpu::signals;
+use crate::signals;
 
 const START: u64 = 1_234_567_890_123;
 const RATES: [u32; 5] = [0, 7, 100, 997, 10_000];

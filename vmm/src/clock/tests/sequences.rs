@@ -2,7 +2,7 @@
 
 use super::manual::{HZ, MS, ManualBackend, Timer, US, sampled, unsampled};
 use crate::clock::{ElapsedTicks, VcpuClock};
-use crate::vcpu::signals;
+use crate::signals;
 
 /// A time with the phase of a tick, at any rate here.
 const START: u64 = 7_000 * MS;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
 
-use super::signals;
+use super::send_kick;
 
 /// Makes one vCPU's KVM_RUN return, now or, if it isn't inside, as soon as it is entered.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Kicker {
         fence(Ordering::SeqCst);
         let tid = self.tid.load(Ordering::Acquire);
         if tid != 0 && !self.pending.swap(true, Ordering::SeqCst) {
-            signals::send_kick(tid);
+            send_kick(tid);
         }
     }
 
