@@ -136,6 +136,8 @@ impl VcpuThread {
             common.profiling.max_stack,
         );
         let mut sampler = Sampler::new(view, clock, kernel, shared, Arc::clone(knowledge), ticks);
+        // The first vCPU waits for no SIPI.
+        sampler.started = vcpu == 0;
         let slots = sampling.map_or_else(Arc::default, KernelSampling::slots);
         let stores = VcpuStores::new(Arc::clone(&common.profiled));
         let mut own = OwnVcpu::new(fd, common.registers, slots, stores, counting);
