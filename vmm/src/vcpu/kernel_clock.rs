@@ -9,39 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvm_ioctls::VcpuFd;
-use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO};
-use kvmprof_attach::sampling::{SamplingError, SamplingHost};
-use kvmprof_attach::{HostKernel, HostStacks, Slot, Slots};
-use kvmprof_introspection::{GuestKnowledge, PhysicalMemory, ProcessPlaces, Registers, ValueKind};
+use kvmprof_attach::Slots;
+use kvmprof_attach::sampling::SamplingHost;
+use kvmprof_introspection::{PhysicalMemory, ProcessPlaces, Registers, ValueKind};
 use kvmprof_recording::StackParts;
-use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use super::access::Presence;
+use super::batches::{batch_ns, pause_ns};
+use super::kernel_sampling::KernelSampling;
 use crate::clock::{
     ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns, thread_cpu_ns,
 };
-use crate::kernel_capture::{
-    self, Capture, Contents, KernelCaptureError, KernelTicks, Reader, VcpuThreadId,
-};
-use crate::machine::{GuestMemory, Machine};
+use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
 use crate::sampling::{TickSender, VcpuView};
 use crate::signals;
 
-/// Maximum time that samples wait while the vCPU runs, in ns. Each batch costs the guest an exit.
-const LONGEST_WAIT: u64 = 250_000_000;
-/// Size of a sample's record in pcs, in bytes.
-const RECORD_BYTES: usize = 16;
-/// Maximum number of samples that all vCPUs together hand over at once: half of pcs's default buffers, so that a reader
-/// with these buffers loses none.
-const BATCH: u64 = (DEF_BUFNO * BSIZE / RECORD_BYTES / 2) as u64;
-/// Minimum time that samples wait, in ns: the profiler doesn't look more often.
-const SHORTEST_WAIT: u64 = 10_000_000;
-
-/// The pause between two looks into the ring by another thread: this number of periods, within these bounds (ns), and no longer than half of the
-/// ring takes to fill.
-const PERIODS: u64 = 100;
-const SHORTEST: u64 = 10_000_000;
-const LONGEST: u64 = 100_000_000;
 /// The pause between two looks at the registers of another program's guest whose processes haven't been located yet, in ns. If they still aren't
 /// located, or only by a guess, after [`MANY_LOOKS`], the pause doubles after each [`FEW_LOOKS`], up to 8 times its length.
 const PAUSE: u64 = 250_000_000;
@@ -49,63 +31,6 @@ const MANY_LOOKS: u32 = 16;
 const FEW_LOOKS: u32 = 4;
 /// The pause before another try after the host's kernel has refused to take samples, in ns: memory or descriptors may be short for a moment.
 const RETRY: u64 = 1_000_000_000;
-
-/// The host kernel's sampling of all vCPUs of a guest of this process.
-#[derive(Debug)]
-pub struct KernelSampling {
-    host: Arc<SamplingHost>,
-    slots: Arc<Slots>,
-    vcpus: usize,
-}
-
-impl KernelSampling {
-    /// Prepares the sampling of `machine`, whose guest `knowledge` describes. With `host_stacks`, samples have the host's stacks, too.
-    ///
-    /// # Errors
-    /// The host's kernel can't take samples.
-    pub fn new(
-        machine: &Machine,
-        knowledge: &GuestKnowledge,
-        host_stacks: Option<Arc<HostStacks>>,
-    ) -> Result<Self, KernelCaptureError> {
-        let kernel = HostKernel::open().map_err(SamplingError::from)?;
-        let host = SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?;
-        let sampling = Self {
-            host: Arc::new(host.with_host_stacks(host_stacks)),
-            slots: Arc::new(slots(&machine.memory)),
-            vcpus: machine.vcpus.len(),
-        };
-        let tid = rustix::thread::gettid().as_raw_pid();
-        let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
-        let vcpus: Vec<(i32, i32)> = vcpus.collect();
-        kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;
-        Ok(sampling)
-    }
-
-    /// The slots of the guest's memory.
-    pub fn slots(&self) -> Arc<Slots> {
-        Arc::clone(&self.slots)
-    }
-
-    /// Whether samples have everything that recordings need of the guest that `knowledge` describes.
-    pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
-        // For other guests than Linux the host's kernel copies no stacks (docs/limits.md), and there are no mappings.
-        self.host.knows_privilege() || !knowledge.may_be_linux()
-    }
-}
-
-/// The slots of guest memory in this process.
-fn slots(memory: &GuestMemory) -> Slots {
-    let slot = |region: &vm_memory::GuestRegionMmap<()>| Slot {
-        address: region.start_addr(),
-        bytes: region.len(),
-        host_address: region.as_ptr() as u64,
-        is_read_only: false,
-    };
-    let slots: Vec<Slot> = memory.iter().map(slot).collect();
-    // Regions of one memory don't overlap.
-    Slots::new(&slots).unwrap_or_default()
-}
 
 /// The clock of one vCPU. Only the thread that samples the vCPU uses it.
 #[derive(Debug)]
@@ -442,11 +367,8 @@ impl KernelClock {
     /// The pause between two looks into the ring, for another thread than the vCPU's; `None` while there are no ticks.
     pub fn pause(&self) -> Option<Duration> {
         let ticks = &self.running.as_ref()?.ticks;
-        let room = ticks
-            .capture()
-            .map_or(PERIODS, |capture| capture.room() / 2);
-        let pause = ticks.period().saturating_mul(PERIODS.min(room));
-        Some(Duration::from_nanos(pause.clamp(SHORTEST, LONGEST)))
+        let room = ticks.capture().map(Capture::room);
+        Some(Duration::from_nanos(pause_ns(ticks.period(), room)))
     }
 
     fn await_batch(&self) {
@@ -491,15 +413,6 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
     !setting.exits
         && (!setting.process_group || has_group())
         && (!wants_stacks || !is_linux || has_stacks)
-}
-
-/// The time that the thread of one of `vcpus` vCPUs runs until its samples are taken, if its ring has `room` for this many samples. Half of
-/// the ring is kept for a thread that takes them late.
-fn batch_ns(period: u64, room: u64, vcpus: usize) -> u64 {
-    let samples = |count: u64| period.saturating_mul(count);
-    let share = BATCH / u64::try_from(vcpus.max(1)).unwrap_or(u64::MAX);
-    let wanted = samples(share).clamp(SHORTEST_WAIT, LONGEST_WAIT);
-    wanted.min(samples(room / 2)).max(period)
 }
 
 #[cfg(test)]
@@ -561,20 +474,6 @@ mod tests {
             assert!(can_serve(Some(&linux), &asked, true), "{asked:?}");
             assert!(can_serve(Some(&other), &asked, false), "{asked:?}");
             assert!(can_serve(None, &asked, false), "{asked:?}");
-        }
-    }
-
-    #[test]
-    fn a_batch_fits_into_half_of_the_ring() {
-        for hz in [1, 2, 10, 100, 1_000, 5_000, 10_000] {
-            for (room, vcpus) in [(1, 1), (2, 1), (80, 2), (1000, 1), (1000, 64)] {
-                let period = 1_000_000_000 / hz;
-                let wait = batch_ns(period, room, vcpus);
-                let samples = wait / period;
-                assert!((1..=(room / 2).max(1)).contains(&samples), "{hz} {room}");
-                assert!(samples * vcpus as u64 <= BATCH || wait <= SHORTEST_WAIT.max(period));
-                assert!(wait <= LONGEST_WAIT.max(period));
-            }
         }
     }
 }

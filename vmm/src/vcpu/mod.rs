@@ -1,9 +1,11 @@
 //! vCPU threads: they run the guest, and look at it when a tick is due.
 
 mod access;
+mod batches;
 mod gate;
 mod kernel_clock;
 mod kernel_sampler;
+mod kernel_sampling;
 mod own_vcpu;
 mod restart;
 mod sampler;
@@ -12,7 +14,7 @@ mod thread;
 pub(crate) use access::{Presence, StoppedState, Unseen, VcpuAccess};
 pub use gate::Gate;
 pub(crate) use kernel_clock::KernelClock;
-pub use kernel_clock::KernelSampling;
+pub use kernel_sampling::KernelSampling;
 pub use restart::{OnReset, Restart};
 pub(crate) use sampler::Sampler;
 pub use thread::{Ending, VcpuCommon, VcpuThread};

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::Gate;
-use super::kernel_clock::{KernelClock, KernelSampling};
+use super::kernel_clock::KernelClock;
+use super::kernel_sampling::KernelSampling;
 use super::own_vcpu::OwnVcpu;
 use super::restart::{OnReset, Restart, Restarted};
 use super::sampler::Sampler;
