@@ -35,7 +35,6 @@ impl Thread {
             | Self::Balloon
             | Self::Entropy
             | Self::Share
-            | Self::Ticker
             | Self::End => CapabilitySet::empty(),
         }
     }

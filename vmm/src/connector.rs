@@ -12,10 +12,7 @@ use kvmprof_sandbox::process;
 use kvmprof_sandbox::user::User;
 
 use crate::helper::Helper;
-use crate::network::{NetworkConfig, PeerAddress};
-use crate::share::{ShareOptions, ShareSource};
 use crate::unix_socket;
-use crate::vsock::VsockConfig;
 
 /// The sockets that the connecting process may connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,27 +23,19 @@ pub struct AllowedSockets {
 }
 
 impl AllowedSockets {
-    /// The sockets of these folders and networks.
-    pub fn of_devices(shares: &[ShareOptions], networks: &[NetworkConfig]) -> Self {
-        let shares = shares.iter().filter_map(|share| match &share.source {
-            ShareSource::Socket(path) => Some(path.clone()),
-            ShareSource::Folder { .. } => None,
-        });
-        let networks = networks.iter().filter_map(|network| match &network.peer {
-            PeerAddress::Socket(path) => Some(path.clone()),
-            PeerAddress::Tap(_) => None,
-        });
+    /// The sockets at these paths.
+    pub fn at(paths: impl Iterator<Item = PathBuf>) -> Self {
         Self {
-            paths: shares.chain(networks).collect(),
+            paths: paths.collect(),
             of_ports: Vec::new(),
         }
     }
 
-    /// The sockets of the guest's socket device.
-    pub fn of_ports(vsock: Option<&VsockConfig>) -> Self {
+    /// The sockets of a guest's socket device, at `path` with the number of a port behind it; none without a path.
+    pub fn of_ports(path: Option<PathBuf>) -> Self {
         Self {
             paths: Vec::new(),
-            of_ports: vsock.map(|vsock| vsock.path.clone()).into_iter().collect(),
+            of_ports: path.into_iter().collect(),
         }
     }
 

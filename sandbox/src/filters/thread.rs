@@ -36,15 +36,13 @@ pub enum Thread {
     Entropy,
     /// The thread of a shared folder.
     Share,
-    /// The thread that makes ticks.
-    Ticker,
     /// A thread that ends the process if nothing else does.
     End,
 }
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 16] = [
         Self::Main,
         Self::Vcpu,
         Self::VcpuWithBpf,
@@ -60,7 +58,6 @@ impl Thread {
         Self::Balloon,
         Self::Entropy,
         Self::Share,
-        Self::Ticker,
         Self::End,
     ];
 }

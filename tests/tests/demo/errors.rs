@@ -96,7 +96,8 @@ fn machines_that_cannot_be() {
         for (words, status, expected) in [
             (["--memory", "1000T"], FAILURE, "too much memory"),
             (["--cpus", "65"], USAGE, "65 is not in 1..=64"),
-            (["--clock", "sundial"], USAGE, "thread, ticker or kernel"),
+            (["--clock", "ticker"], USAGE, "use thread, or kernel"),
+            (["--clock", "sundial"], USAGE, "thread or kernel"),
             (
                 ["--socket", "/nonexistent/socket"],
                 FAILURE,

@@ -97,7 +97,6 @@ fn clock_and_consumer_agree_over_an_open() {
         for options in [
             &["--clock", "thread"][..],
             &["--clock", "thread", "--cpus", "2", "--jitter"],
-            &["--clock", "ticker", "--cpus", "2"],
             &["--clock", "kernel", "--cpus", "2"],
         ] {
             if options[1] == "kernel" && !is_kernel_clock_for_demo() {

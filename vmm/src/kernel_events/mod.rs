@@ -19,7 +19,7 @@ use kvmprof_sandbox::user;
 
 use crate::clock::RunTimeAlarm;
 use crate::perf_event::{self, Answer, Event, HardwareEvent, Refusal};
-use crate::vcpu::signals;
+use crate::signals;
 
 /// Where tracefs is (Linux `Documentation/trace/ftrace.rst`): the second one is its place in debugfs.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -149,7 +149,7 @@ fn open_counting(event: Event, period: u64) -> io::Result<File> {
 }
 
 /// Whether perf knows a tracepoint that kvmprof counts by this number.
-pub(crate) fn is_counted_tracepoint(number: u64) -> bool {
+pub fn is_counted_tracepoint(number: u64) -> bool {
     let mut counted = EventKind::ALL.into_iter().filter_map(Counted::of);
     counted.any(|counted| match counted {
         Counted::Tracepoint(name) => tracepoint_id(name) == Ok(number),

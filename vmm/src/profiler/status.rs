@@ -18,7 +18,6 @@ use crate::machine::{GuestMemory, MachineDevices};
 use crate::network::{NetworkMonitor, NetworkRecord};
 use crate::share::ShareMonitor;
 use crate::virtio::{BalloonControl, BalloonRecord, BlockRecord, ConsoleRecord, EntropyMonitor};
-use crate::vm::GuestControl;
 use crate::vsock::{VsockMonitor, VsockRecord};
 
 /// Information on the machine for the status.
@@ -117,7 +116,7 @@ impl Profiler {
             held: !self.gate.is_open(),
             paused: self.wants_pause && !self.has_ended,
             power_button: !self.has_ended
-                && (self.control.as_ref()).is_some_and(GuestControl::hears_power_button),
+                && (self.control.as_ref()).is_some_and(|control| control.hears_power_button()),
             resets: self.resets,
             ended: self.has_ended,
         }
@@ -142,14 +141,14 @@ impl Profiler {
         ClockStatus {
             hz: match source {
                 Some(TickSource::Clock(hz)) => hz,
-                Some(TickSource::Event(_)) | None => plan.hz,
+                Some(TickSource::Event(_)) | None => plan.profiling.hz,
             },
             running: matches!(source, Some(TickSource::Clock(_))),
             event: source
                 .and_then(TickSource::event)
                 .map(|event| event.to_string()),
             source: self.clocks.source().name().to_owned(),
-            jitter: plan.jitter,
+            jitter: plan.profiling.jitter,
             registers: plan.registers.name().to_owned(),
             halted_ticks: (self.info.halted_ticks)
                 .map_or_else(String::new, |ticks| ticks.name().to_owned()),

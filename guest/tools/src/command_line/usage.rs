@@ -10,18 +10,24 @@ use clap::{Command, Parser};
 use super::ExitStatus;
 use crate::program::Tool;
 
-/// Parses `arguments`, which begin with the program's name. If that is the name of a tool, the program is that tool.
+/// Parses `arguments`, which begin with the program's name, by the command line of `program`. If that name is the name of a tool, the program is
+/// that tool.
 ///
 /// # Errors
 /// An error about the arguments, or the requested help.
-pub fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, clap::Error> {
-    let command = P::command().multicall(called_as_tool(arguments).is_some());
-    P::from_arg_matches(&command.try_get_matches_from(arguments)?)
+pub fn parse<P: Parser>(program: &Command, arguments: &[OsString]) -> Result<P, clap::Error> {
+    let command = program.clone().multicall(is_called_as_tool(arguments));
+    P::from_arg_matches_mut(&mut command.try_get_matches_from(arguments)?)
 }
 
 /// The prefix of the program's messages: the name of the tool if it was called by that, else `program`.
 pub fn program_name<'a>(arguments: &[OsString], program: &'a str) -> &'a str {
     called_as_tool(arguments).unwrap_or(program)
+}
+
+/// Whether the first of the `arguments` is the name of a tool.
+pub fn is_called_as_tool(arguments: &[OsString]) -> bool {
+    called_as_tool(arguments).is_some()
 }
 
 fn called_as_tool(arguments: &[OsString]) -> Option<&'static str> {
@@ -127,7 +133,7 @@ mod tests {
             &["prfdc", "file", "5"],
             &["./kvmprof", "prfdc", "file", "5"],
         ] {
-            let line: Line = parse(&strings(arguments)).unwrap();
+            let line: Line = parse(&Line::command(), &strings(arguments)).unwrap();
             assert!(matches!(line.tool, Tool::Prfdc(_)), "{arguments:?}");
         }
         assert_eq!(program_name(&strings(&["bin/prfpr"]), "kvmprof"), "prfpr");
@@ -147,14 +153,16 @@ mod tests {
                 "Usage: kvmprof prfld [OPTIONS]",
             ),
         ] {
-            let help = parse::<Line>(&strings(arguments)).unwrap_err().to_string();
+            let help = parse::<Line>(&Line::command(), &strings(arguments))
+                .unwrap_err()
+                .to_string();
             assert!(help.contains(usage), "{help}");
         }
     }
 
     fn refused(arguments: &[&str]) -> Option<String> {
         let arguments = strings(arguments);
-        let error = parse::<Line>(&arguments).unwrap_err();
+        let error = parse::<Line>(&Line::command(), &arguments).unwrap_err();
         usage_error(&error, &Line::command(), &arguments)
     }
 

@@ -132,7 +132,7 @@ impl Device for PcsConsumer {
                 }
                 Some(ClockRequest::Flush) => TicksBefore::All,
                 Some(ClockRequest::Rate(hz))
-                    if self.client == Client::Guest && hz > context.clocks.plan().hz =>
+                    if self.client == Client::Guest && hz > context.clocks.plan().profiling.hz =>
                 {
                     return Err(Errno::EPERM);
                 }
