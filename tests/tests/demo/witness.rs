@@ -27,7 +27,7 @@ fn each_sample_is_of_the_row_that_the_guest_is_in() {
     on_kvm(|| {
         let place = format!("absolute:{:#x}:8", IMAGE.row_place(0).unwrap());
         let hz = sampling_rate(1000).to_string();
-        for clock in ["thread", "ticker", "kernel"] {
+        for clock in ["thread", "kernel"] {
             if clock == "kernel" && !is_kernel_clock_for_demo() {
                 continue;
             }
