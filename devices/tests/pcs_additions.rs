@@ -1,14 +1,12 @@
 //! Tests of this project's additions to the page: the `PCS_*` commands, and the details that it defines.
 
-mod support;
-
+use crate::support::{Client, idle, kinds, tick};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{
     BUF_INCR, Format, PCS_FLUSH, PCS_GETHZ, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PCS_STOP,
     PROF_ALL, PROF_GROUP, PROF_KERNEL, kind,
 };
 use kvmprof_recording::{Mode, Ticks};
-use support::{Client, idle, kinds, tick};
 
 #[test]
 fn flush_hands_over_the_partly_filled_buffer() {

@@ -1,8 +1,7 @@
 //! Tests of every sentence of the pcs page about open, close and ioctl; `pcs_page_data.rs` has those about data. Other
 //! tests check the node itself (its path, its mode) and the clock's hardware.
 
-mod support;
-
+use crate::support::{Client, idle, kinds, tick, words};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{
     BUF_INCR, DEF_BUFNO, MAX_BUFS, MAX_LIST, PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST,
@@ -10,7 +9,6 @@ use kvmprof_abi::pcs::{
 };
 use kvmprof_devices::profiling::Pcs;
 use kvmprof_recording::Mode;
-use support::{Client, idle, kinds, tick, words};
 
 /// "An open of pcs obtains exclusive use of the profiling device"
 #[test]

@@ -1,11 +1,9 @@
 //! Tests of every sentence of the pcs page about data.
 
-mod support;
-
+use crate::support::{Client, idle, kinds, tick};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, PCS_SETFORMAT, PROF_ALL, PROF_KERNEL, Record, UNUSED_BOUND, kind};
 use kvmprof_recording::Mode;
-use support::{Client, idle, kinds, tick};
 
 /// "Reads from pcs may be for an arbitrary number of bytes"
 #[test]
@@ -63,7 +61,7 @@ fn buffers_are_bsize_bytes_with_little_unused() {
         client.feed(2 * records, &tick(0, Mode::User, 70));
         let mut bytes = Vec::new();
         assert_eq!(client.pcs.read(1 << 20, &mut bytes), Ok(2048));
-        for block in support::blocks(format, 1024, &bytes) {
+        for block in crate::support::blocks(format, 1024, &bytes) {
             assert!(block.header.unused < UNUSED_BOUND);
             assert_eq!(block.records.len(), records);
         }
@@ -95,7 +93,7 @@ fn headers_count_lost_records() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed(3 * 63 + 40, &tick(0, Mode::User, 70));
-    let lost = |blocks: Vec<support::Block>| -> Vec<u32> {
+    let lost = |blocks: Vec<crate::support::Block>| -> Vec<u32> {
         blocks.iter().map(|block| block.header.lost).collect()
     };
     assert_eq!(lost(client.drain()), [0, 0, 0]);

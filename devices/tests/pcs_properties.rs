@@ -1,9 +1,7 @@
 //! Tests the device against a plain model with random ticks, reads and ioctls.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
-mod support;
-
+use crate::support::model::{BSIZE, Model, VCPUS};
+use crate::support::{blocks, words};
 use kvmprof_abi::pcs::{
     BUF_INCR, Format, PCS_FLUSH, PCS_SETFORMAT, PCS_STOP, PROF_ALL, PROF_GROUP, PROF_KERNEL,
     PROF_LIST,
@@ -11,8 +9,6 @@ use kvmprof_abi::pcs::{
 use kvmprof_devices::profiling::Pcs;
 use kvmprof_recording::{Mode, Sample, Ticks};
 use proptest::prelude::*;
-use support::model::{BSIZE, Model, VCPUS};
-use support::{blocks, words};
 
 #[derive(Clone, Debug)]
 enum Step {

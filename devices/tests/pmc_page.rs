@@ -1,7 +1,5 @@
 //! pmc(9), sentence by sentence.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
 use kvmprof_devices::profiling::Pmc;

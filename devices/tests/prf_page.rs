@@ -1,7 +1,5 @@
 //! Tests of the sentences of the prf page, on the device alone.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::{
     ALL_VCPUS, MAX_ADDRESSES, PRF_GETMAX, PRF_GETSIZE, PRF_GETSTATUS, PRF_SETSTATE, STATUS_LOADED,

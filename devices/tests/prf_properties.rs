@@ -1,7 +1,5 @@
 //! Tests prf against a plain model, which handles one tick at a time, with random tables, ticks and requests.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 use std::collections::BTreeMap;
 
 use kvmprof_abi::errno::Errno;

@@ -1,7 +1,5 @@
 //! profil(2) and pcsample(2), sentence by sentence: the pages of Solaris and of AIX.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvmprof_abi::errno::Errno;

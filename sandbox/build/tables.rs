@@ -9,10 +9,10 @@ use libc::{
     SYS_munmap, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll,
     SYS_ppoll, SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom,
     SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn,
-    SYS_rt_sigtimedwait, SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_yield,
-    SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill,
-    SYS_timer_create, SYS_timer_delete, SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4,
-    SYS_write, SYS_writev,
+    SYS_rt_sigtimedwait, SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto,
+    SYS_setsockopt, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create,
+    SYS_timer_delete, SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write,
+    SYS_writev,
 };
 
 use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
@@ -238,8 +238,6 @@ const NAMED_SOCKET: &[Allowed] = &[
     any(SYS_geteuid),
     any(SYS_unlink),
 ];
-
-const TICKER: &[Allowed] = &[any(SYS_sched_setaffinity)];
 
 const BINARIES: &[Allowed] = &[
     any(SYS_pread64),

@@ -32,6 +32,9 @@
 mod capabilities;
 pub mod filters;
 mod mode;
+#[cfg(test)]
+#[path = "../../tests/shared/not_run.rs"]
+mod not_run;
 pub mod paths;
 pub mod process;
 pub mod state;

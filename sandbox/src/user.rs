@@ -3,12 +3,13 @@
 //! In the kernel each thread has a user of its own (credentials(7)); C libraries hide that. Here each thread becomes the user when it gets its
 //! filter ([`crate::enter`]). [`acting`] makes files that belong to the user before that.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// The user that `--user` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +114,31 @@ impl User {
         set_groups(&self.groups)?;
         set_ids(libc::SYS_setresgid, [self.gid; 3])?;
         set_ids(libc::SYS_setresuid, [self.uid; 3])
+    }
+
+    /// Makes a folder that belongs to the user from its first moment on, wherever root may make one. Were it given away afterwards, by its path, who owns
+    /// the folder above could lead that path elsewhere meanwhile.
+    ///
+    /// # Errors
+    /// The folder is there already, or can't be made.
+    pub fn make_folder(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let rights = capabilities(None)?;
+        // SAFETY: both calls take a number, and change this thread alone: setfsuid(2). They tell the former number, and no error.
+        unsafe {
+            libc::syscall(libc::SYS_setfsgid, self.gid);
+            libc::syscall(libc::SYS_setfsuid, self.uid);
+        }
+        // The thread has lost root's rights to files with that.
+        let made = set_capabilities(None, rights)
+            .map_err(io::Error::from)
+            .and_then(|()| DirBuilder::new().mode(mode).create(path));
+        // SAFETY: as above.
+        unsafe {
+            libc::syscall(libc::SYS_setfsuid, 0);
+            libc::syscall(libc::SYS_setfsgid, 0);
+        }
+        set_capabilities(None, rights)?;
+        made
     }
 
     /// The user's id.
@@ -255,6 +281,33 @@ mod tests {
             let error = User::find(words).unwrap_err().to_string();
             assert!(error.contains(expected), "{words}: {error}");
         }
+    }
+
+    #[test]
+    fn a_folder_belongs_to_the_user_from_its_first_moment_on() {
+        use std::os::unix::fs::MetadataExt;
+
+        let place = tempfile::tempdir().unwrap();
+        let user = User::new(65533, 65532).unwrap();
+        let before = capabilities(None).unwrap();
+        if !before.effective.contains(CapabilitySet::SETUID) {
+            return crate::not_run::not_run("only root makes folders for others");
+        }
+        // That user may write neither here nor there.
+        let inner = place.path().join("its");
+        user.make_folder(&inner, 0o700).unwrap();
+        let made = fs::metadata(&inner).unwrap();
+        assert_eq!(
+            (made.uid(), made.gid(), made.mode() & 0o7777),
+            (65533, 65532, 0o700)
+        );
+        let again = user.make_folder(&inner, 0o700).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        // This thread is root as before.
+        assert_eq!(capabilities(None).unwrap(), before);
+        let own = inner.join("roots");
+        fs::create_dir(&own).unwrap();
+        assert_eq!(fs::metadata(&own).unwrap().uid(), 0);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
-#include <kvmprof.h>
 #include <pcsample.h>
 #include <profil.h>
 #include <pthread.h>

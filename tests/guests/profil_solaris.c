@@ -58,74 +58,12 @@ static void with_a_call(struct result *result)
 	result->between = 0;
 }
 
-/* Works until the histogram has so many counts more. */
-static void until(long more)
-{
-	struct result result = { 0 };
-	long enough = sum(counts, COUNTS) + more;
-
-	while (sum(counts, COUNTS) < enough)
-		turn(&result);
-}
-
 static void samples_until(size_t count)
 {
 	struct result result = { 0 };
 
 	while (!((volatile uintptr_t *)samples)[count - 1])
 		turn(&result);
-}
-
-static long filled(void)
-{
-	long count = 0;
-
-	while (count < ENOUGH && ((volatile uintptr_t *)samples)[count])
-		count++;
-	return count;
-}
-
-static void pcsample_has_its_page(void)
-{
-	memset(samples, 0, sizeof samples);
-	check("the first call returns 0", pcsample(samples, ENOUGH) == 0, "it doesn't");
-	samples_until(3);
-	errno = 0;
-	fails("a negative number", pcsample(samples, -1), EINVAL);
-	samples_until(5);
-	long stored = pcsample(samples, 2);
-	check("what the call before has stored", stored >= 5 && stored < ENOUGH && !samples[stored], "%ld", stored);
-	samples[0] = samples[1] = 0;
-	samples[2] = 7;
-	samples_until(2);
-	stored = pcsample(samples, 0);
-	check("a full array", stored == 2 && samples[2] == 7, "%ld", stored);
-	stored = pcsample(samples, 0);
-	check("off while off", stored == 0, "%ld", stored);
-}
-
-static void one_excludes_the_other(void)
-{
-	start_profil();
-	until(3);
-	memset(samples, 0, sizeof samples);
-	check("pcsample after profil", pcsample(samples, ENOUGH) == 0, "it fails");
-	long before = sum(counts, COUNTS);
-	samples_until(5);
-	check("pcsample ends profil", sum(counts, COUNTS) == before, "%ld", sum(counts, COUNTS) - before);
-	start_profil();
-	before = sum(counts, COUNTS);
-	until(3);
-	long old = filled();
-	until(3);
-	check("profil ends pcsample", filled() == old, "%ld", filled() - old);
-	profil(counts, sizeof counts, code_start(), 1);
-	before = sum(counts, COUNTS);
-	memset(samples, 0, sizeof samples);
-	pcsample(samples, ENOUGH);
-	samples_until(3);
-	pcsample(NULL, 0);
-	check("a scale of 1 turns off", sum(counts, COUNTS) == before, "%ld", sum(counts, COUNTS) - before);
 }
 
 /* Programs with such buffers go on, though nothing is stored. */
@@ -281,8 +219,6 @@ int main(int count, char **words)
 	print_shares("control", with_a_call);
 	print_shares("profil", with_profil);
 	print_shares("pcsample", with_pcsample);
-	pcsample_has_its_page();
-	one_excludes_the_other();
 	wrong_buffers_harm_nobody();
 	buffers_lie_anywhere();
 	a_file_gets_what_is_stored();

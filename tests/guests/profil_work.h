@@ -36,15 +36,10 @@ TURN(heavy)
 #define STOP(name) ((uintptr_t)__stop_##name##_code)
 #define IS_IN(name, pc) ((pc) >= START(name) && (pc) < STOP(name))
 
-/* Both functions. */
+/* Where both functions begin. */
 static inline uintptr_t code_start(void)
 {
 	return START(light) < START(heavy) ? START(light) : START(heavy);
-}
-
-static inline uintptr_t code_stop(void)
-{
-	return STOP(light) > STOP(heavy) ? STOP(light) : STOP(heavy);
 }
 
 /* What both processes see: the one that works, and the one that counts its system calls. */
@@ -128,12 +123,11 @@ static inline long sum(const volatile unsigned short *counts, size_t length)
 static inline void attribute(struct result *result, const unsigned short *counts, size_t length)
 {
 	for (size_t i = 0; i < length; i++) {
-		/* AIX rounds up, so that a count begins 4 bytes earlier; the functions are further apart. */
 		uintptr_t pc = code_start() + 8 * i;
 
-		if (IS_IN(light, pc) || IS_IN(light, pc - 4))
+		if (IS_IN(light, pc))
 			result->light += counts[i];
-		else if (IS_IN(heavy, pc) || IS_IN(heavy, pc - 4))
+		else if (IS_IN(heavy, pc))
 			result->heavy += counts[i];
 		else
 			result->other += counts[i];

@@ -1,6 +1,6 @@
 //! Images of disks for tests.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -91,14 +91,6 @@ impl DiskImage {
     pub fn overwrite(&self, bytes: &[u8], offset: u64) {
         let file = File::options().write(true).open(&self.path).unwrap();
         file.write_all_at(bytes, offset).unwrap();
-    }
-
-    /// The length of the file, in bytes.
-    ///
-    /// # Panics
-    /// If there is no file.
-    pub fn length(&self) -> u64 {
-        fs::metadata(&self.path).unwrap().len()
     }
 }
 

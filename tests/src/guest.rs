@@ -302,25 +302,6 @@ impl Guest {
         Ran::from(child.wait_with_output().unwrap())
     }
 
-    /// Runs another kvmprof with the same socket, to its end.
-    pub fn run_again(&self, boot: Boot) -> Ran {
-        let kernel = write_kernel(boot, self.folder());
-        let socket = self.socket();
-        let words = [
-            "run",
-            "--memory",
-            "64M",
-            "--console",
-            "none",
-            "--cmdline",
-            boot.command_line(),
-        ];
-        let mut all: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
-        all.extend(["--kernel".as_ref(), kernel.as_os_str()]);
-        all.extend(["--socket".as_ref(), socket.as_os_str()]);
-        run(all)
-    }
-
     /// Sends `signal` to kvmprof.
     ///
     /// # Panics

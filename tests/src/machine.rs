@@ -16,13 +16,12 @@ use kvmprof_test_guest::{
     port_results_area,
 };
 use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
+use kvmprof_vmm::connector::SocketConnector;
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
-use kvmprof_vmm::network::NetworkConfig;
-use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, sockets_of_devices, sockets_of_ports};
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -58,11 +57,11 @@ fn contain_threads() {
 /// Makes threads outside the sandbox connect to the other ends of the guest's networks and sockets.
 fn with_connectors(config: VmConfig) -> VmConfig {
     let connector = |allowed| Arc::new(SocketConnector::on_thread(allowed).unwrap());
-    let devices = AllowedSockets::at(config.networks.iter().filter_map(NetworkConfig::socket));
+    let devices = sockets_of_devices(&config.shares, &config.networks);
     VmConfig {
         socket_connector: (!config.networks.is_empty()).then(|| connector(devices)),
         port_connector: (config.vsock.as_ref())
-            .map(|vsock| connector(AllowedSockets::of_ports([vsock.path.clone()]))),
+            .map(|vsock| connector(sockets_of_ports(Some(vsock)))),
         ..config
     }
 }
@@ -116,9 +115,9 @@ impl Machine {
             looks: None,
             file: FileOptions::default(),
         };
-        Self::launch(boot, vcpus, clock, |config| VmConfig {
-            record: Some(plan),
-            ..config
+        Self::launch(boot, vcpus, clock, |mut config| {
+            config.profiling.record = Some(plan);
+            config
         })
     }
 
@@ -182,10 +181,13 @@ impl Machine {
             cpus: vcpus,
         };
         let config = VmConfig {
-            hz: clock.hz,
-            clock_source: clock.source,
-            jitter: clock.jitter,
-            socket: Some(folder.path().join("socket")),
+            profiling: ProfilingConfig {
+                hz: clock.hz,
+                source: clock.source,
+                jitter: clock.jitter,
+                socket: Some(folder.path().join("socket")),
+                ..ProfilingConfig::default()
+            },
             ..VmConfig::new(machine)
         };
         contain_threads();

@@ -15,7 +15,6 @@ use crate::status::status_of;
 pub struct Prf {
     /// The device itself.
     pub device: RemoteDevice,
-    minor: u16,
 }
 
 /// The result of a read of prf.
@@ -36,8 +35,6 @@ pub struct Counts {
 pub struct PrfAccount {
     /// Whether it counts.
     pub on: bool,
-    /// Addresses in its table.
-    pub addresses: usize,
     /// Its account since it was turned on.
     pub ledger: Ledger,
 }
@@ -86,7 +83,6 @@ impl PrfAccount {
         assert!(this.loaded && this.ledger.balances(), "{this:?}");
         Some(Self {
             on: this.on,
-            addresses: this.addresses,
             ledger: this.ledger,
         })
     }
@@ -108,13 +104,7 @@ impl Prf {
     pub fn open(connection: &Connection, minor: u16) -> Result<Self, ClientError> {
         Ok(Self {
             device: connection.open(device::PRF, minor)?,
-            minor,
         })
-    }
-
-    /// The minor's number.
-    pub fn minor(&self) -> u16 {
-        self.minor
     }
 
     /// Loads a table, which must succeed.

@@ -106,14 +106,4 @@ impl Profil {
         let counts = bytes.as_chunks::<2>().0.iter();
         counts.map(|count| u16::from_le_bytes(*count)).collect()
     }
-
-    /// The samples of a kept array.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub fn samples(&self) -> Vec<u64> {
-        let bytes = self.0.read(MAX_DATA).unwrap();
-        let samples = bytes.as_chunks::<8>().0.iter();
-        samples.map(|pc| u64::from_le_bytes(*pc)).collect()
-    }
 }

@@ -24,18 +24,18 @@ pub struct AllowedSockets {
 
 impl AllowedSockets {
     /// The sockets at these paths.
-    pub fn at(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+    pub fn at(paths: impl Iterator<Item = PathBuf>) -> Self {
         Self {
-            paths: paths.into_iter().collect(),
+            paths: paths.collect(),
             of_ports: Vec::new(),
         }
     }
 
-    /// The sockets whose paths are one of these, `_` and the number of a port.
-    pub fn of_ports(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+    /// The sockets of a guest's socket device, at `path` with the number of a port behind it; none without a path.
+    pub fn of_ports(path: Option<PathBuf>) -> Self {
         Self {
             paths: Vec::new(),
-            of_ports: paths.into_iter().collect(),
+            of_ports: path.into_iter().collect(),
         }
     }
 

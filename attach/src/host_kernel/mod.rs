@@ -5,6 +5,7 @@
 
 mod error;
 mod layout;
+pub(crate) mod vcpu_layout;
 
 use std::fs;
 use std::io;
@@ -15,7 +16,7 @@ pub(crate) use layout::{Layout, SlotLayout, SlotOrder};
 use kvmprof_introspection::{Btf, join_btf};
 
 use crate::KernelMemory;
-use crate::sampling::VcpuLayout;
+use vcpu_layout::VcpuLayout;
 
 /// The files with the types of the kernel, of KVM if it is a module, and of KVM's module for SVM.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";

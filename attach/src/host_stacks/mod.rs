@@ -15,7 +15,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kvmprof_introspection::{StackCopy, UnwindCache};
 use kvmprof_recording::{HOST_FRAMES, StackEnd};
 
-use crate::sampling::HostRecord;
 use kernel_functions::KernelFunctions;
 use program::Program;
 
@@ -106,17 +105,23 @@ impl HostStacks {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The frames of `record`, innermost first: numbers of functions from [`HOST_FRAMES`] on. They are appended to `frames`.
-    pub fn unwind(&self, record: &HostRecord<'_>, frames: &mut Vec<u64>) {
+    /// Appends the frames of a stack to `frames`, innermost first: numbers of functions from [`HOST_FRAMES`] on. The stack has these frames of the
+    /// `kernel`, and behind them those of the `program`: RIP, RSP and RBP, and the copy of its stack from RSP on.
+    pub fn unwind(
+        &self,
+        kernel: impl Iterator<Item = u64>,
+        program: Option<([u64; 3], &[u8])>,
+        frames: &mut Vec<u64>,
+    ) {
         let mut seen = self.seen();
         let mut is_first = true;
-        for address in record.kernel_frames() {
+        for address in kernel {
             // A return address is behind its call instruction.
             let inside = address.wrapping_sub(u64::from(!is_first));
             is_first = false;
             frames.push(seen.number_at(inside, || self.kernel.name(inside)));
         }
-        let Some((registers, bytes)) = record.program() else {
+        let Some((registers, bytes)) = program else {
             return;
         };
         let FunctionTable { code, cache, .. } = &mut *seen;
@@ -245,13 +250,9 @@ mod tests {
         let mut copy = vec![0; length];
         let memory = std::fs::File::open("/proc/self/mem").unwrap();
         let read = std::os::unix::fs::FileExt::read_at(&memory, &mut copy, rsp).unwrap();
-        let bytes = crate::sampling::host::record(
-            (kernel.len() as u64 * 8, kernel),
-            (read as u64, &copy[..read]),
-            [rip, rsp, rbp],
-        );
+        let program = Some(([rip, rsp, rbp], &copy[..read]));
         let mut frames = Vec::new();
-        stacks.unwind(&HostRecord::parse(&bytes).unwrap(), &mut frames);
+        stacks.unwind(kernel.iter().copied(), program, &mut frames);
         frames
     }
 

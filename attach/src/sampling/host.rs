@@ -139,34 +139,33 @@ impl<'a> HostRecord<'a> {
     }
 }
 
-/// A record with these numbers of bytes of the kernel's frames and of the VMM's stack, which follow, and these RIP, RSP and RBP.
-#[cfg(test)]
-pub(crate) fn record(
-    (kernel, frames): (u64, &[u64]),
-    (length, stack): (u64, &[u8]),
-    [rip, rsp, rbp]: [u64; 3],
-) -> Vec<u8> {
-    let mut bytes = vec![0; STACK];
-    let numbers = [
-        (KERNEL_LENGTH, kernel),
-        (STACK_LENGTH, length),
-        (FLAGS, HOST.cast_unsigned().into()),
-        (RIP, rip),
-        (RSP, rsp),
-        (RBP, rbp),
-    ];
-    let frames = frames.iter().enumerate();
-    let frames = frames.map(|(index, frame)| (FRAMES + 8 * index, *frame));
-    for (offset, number) in numbers.into_iter().chain(frames) {
-        bytes[offset..offset + 8].copy_from_slice(&number.to_le_bytes());
-    }
-    bytes.extend(stack);
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A record with these numbers of bytes of the kernel's frames and of the VMM's stack, which follow, and these RIP, RSP and RBP.
+    fn record(
+        (kernel, frames): (u64, &[u64]),
+        (length, stack): (u64, &[u8]),
+        [rip, rsp, rbp]: [u64; 3],
+    ) -> Vec<u8> {
+        let mut bytes = vec![0; STACK];
+        let numbers = [
+            (KERNEL_LENGTH, kernel),
+            (STACK_LENGTH, length),
+            (FLAGS, HOST.cast_unsigned().into()),
+            (RIP, rip),
+            (RSP, rsp),
+            (RBP, rbp),
+        ];
+        let frames = frames.iter().enumerate();
+        let frames = frames.map(|(index, frame)| (FRAMES + 8 * index, *frame));
+        for (offset, number) in numbers.into_iter().chain(frames) {
+            bytes[offset..offset + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend(stack);
+        bytes
+    }
 
     const KERNEL: [u64; 2] = [0xffff_ffff_8100_0000, 0xffff_ffff_8200_0000];
     const REGISTERS: [u64; 3] = [0x1234, 0x7000, 0x7100];

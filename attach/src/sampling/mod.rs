@@ -7,8 +7,7 @@
 
 mod assembly;
 mod error;
-pub(crate) mod host;
-mod layout;
+mod host;
 mod program;
 pub mod record;
 mod stacks;
@@ -26,11 +25,10 @@ pub use record::{RECORD_BYTES, Record};
 use kvmprof_introspection::{ProcessPlaces, ValueAt};
 use kvmprof_recording::StackParts;
 
+use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
 use crate::kernel_memory::bpf;
 use crate::{AttachedMemory, HostKernel, HostStacks, Slots};
 use assembly::Range;
-pub(crate) use layout::VcpuLayout;
-use layout::{State, vmcb};
 use program::{Plan, Read, Source};
 use stacks::Stacks;
 

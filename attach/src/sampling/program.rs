@@ -5,12 +5,12 @@ use super::assembly::{
     HELPER_PROBE_READ_USER, JUMP_IF_NOT, JUMP_IF_ZERO, OR_IMMEDIATE, Program, RECORD, Range,
     TARGET, offset16,
 };
-use super::layout::{State, VcpuLayout, vmcb};
 use super::record::{
     AVAILABLE, CODE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES, MP_STATE,
     NESTED, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE, VALUES,
 };
 use super::stacks::Stacks;
+use crate::host_kernel::vcpu_layout::{State, VcpuLayout, vmcb};
 use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{
     EXIT, HELPER_PROBE_READ_KERNEL, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64,

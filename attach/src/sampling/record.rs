@@ -63,7 +63,7 @@ pub const NESTED: i32 = 8;
 pub const FIRST_VALUE: i32 = 1 << 8;
 
 /// Bits of `regs_avail`.
-const RIP_AVAILABLE: u64 = 1 << super::layout::RIP;
+const RIP_AVAILABLE: u64 = 1 << crate::host_kernel::vcpu_layout::RIP;
 const RSP_AVAILABLE: u64 = 1 << RSP;
 
 /// One record. All its members are from the same moment.

@@ -8,11 +8,11 @@ use kvmprof_introspection::{
 use vm_memory::GuestAddress;
 
 use super::assembly::Range;
-use super::layout::State;
 use super::program::{self, Plan};
 use super::stacks::Stacks;
 use super::{MAX_RANGES, SamplingError, VcpuLayout, error, host, pointer, reads};
 use crate::host_kernel::types;
+use crate::host_kernel::vcpu_layout::State;
 use crate::kernel_memory::bpf;
 use crate::{HostKernelError, Slot, Slots};
 

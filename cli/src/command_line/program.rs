@@ -18,11 +18,16 @@ pub trait Program: Parser {
     /// The selected command.
     fn chosen(&self) -> &dyn Command;
 
-    /// Replaces `arguments`, which begin with the program's name: a program may read some from a file.
+    /// The program's command line. Commands that `arguments` don't select may be left out; they begin with the program's name.
+    fn command_for(_arguments: &[OsString]) -> clap::Command {
+        Self::command()
+    }
+
+    /// Replaces `arguments` of the command line of `program`, which begin with the program's name: a program may read some from a file.
     ///
     /// # Errors
     /// If the arguments can't be read.
-    fn expand(arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+    fn expand(_program: &clap::Command, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
         Ok(arguments)
     }
 }
@@ -39,9 +44,9 @@ fn fail_at_file_size() {
 pub fn main<P: Program>() -> ExitCode {
     fail_at_file_size();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let program = P::command();
+    let program = P::command_for(&arguments);
     let name = program_name(&arguments, program.get_name());
-    let expanded = match P::expand(arguments.clone()) {
+    let expanded = match P::expand(&program, arguments.clone()) {
         Ok(expanded) => expanded,
         Err(error) => {
             let hint = help_hint(&program, &arguments);
@@ -51,7 +56,7 @@ pub fn main<P: Program>() -> ExitCode {
             return status_of(&error).into();
         }
     };
-    let line: P = match parse(&expanded) {
+    let line: P = match parse(&program, &expanded) {
         Ok(line) => line,
         Err(error) => return refuse(&error, &program, &arguments).into(),
     };

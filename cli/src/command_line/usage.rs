@@ -14,18 +14,24 @@ pub const TOOLS: [&str; 7] = [
     "getpc", "pcstat", "prfld", "prfstat", "prfdc", "prfsnap", "prfpr",
 ];
 
-/// Parses `arguments`, which begin with the program's name. If that is the name of a tool, the program is that tool.
+/// Parses `arguments`, which begin with the program's name, by the command line of `program`. If that name is the name of a tool, the program is
+/// that tool.
 ///
 /// # Errors
 /// An error about the arguments, or the requested help.
-pub fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, clap::Error> {
-    let command = P::command().multicall(called_as_tool(arguments).is_some());
-    P::from_arg_matches(&command.try_get_matches_from(arguments)?)
+pub fn parse<P: Parser>(program: &Command, arguments: &[OsString]) -> Result<P, clap::Error> {
+    let command = program.clone().multicall(is_called_as_tool(arguments));
+    P::from_arg_matches_mut(&mut command.try_get_matches_from(arguments)?)
 }
 
 /// The prefix of the program's messages: the name of the tool if it was called by that, else `program`.
 pub fn program_name<'a>(arguments: &[OsString], program: &'a str) -> &'a str {
     called_as_tool(arguments).unwrap_or(program)
+}
+
+/// Whether the first of the `arguments` is the name of a tool.
+pub fn is_called_as_tool(arguments: &[OsString]) -> bool {
+    called_as_tool(arguments).is_some()
 }
 
 fn called_as_tool(arguments: &[OsString]) -> Option<&'static str> {

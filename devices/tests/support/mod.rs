@@ -1,8 +1,5 @@
 //! Helpers for the tests of pcs.
 
-#![allow(dead_code, reason = "Each test file uses its own part")]
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 pub mod model;
 
 use kvmprof_abi::errno::Errno;

@@ -1,6 +1,6 @@
 //! Tests that a driver that violates the protocol on a port loses that port and nothing else.
 
-use super::console::{CONTROL, ConsoleDriver, PORT_OPEN, TRANSMIT_1, hello, open_exclusive};
+use super::console::{CONTROL, ConsoleDriver, PORT_OPEN, TRANSMIT_1, hello};
 use super::driver::{Descriptor, INDIRECT, MEMORY, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE};
 
 /// Damages a queue. `flags` gives the queue's direction.
@@ -11,57 +11,48 @@ fn one(driver: &mut ConsoleDriver, queue: usize, descriptor: Descriptor) {
     driver.offer(queue, 0);
 }
 
-fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> Descriptor {
-    Descriptor {
-        address,
-        length,
-        flags,
-        next,
-    }
-}
-
 /// All attacks by name.
 const ATTACKS: [(&str, Attack); 12] = [
     (
         "a descriptor that is its own next",
         |driver, queue, flags| {
-            one(driver, queue, descriptor(0, 8, flags | NEXT, 0));
+            one(driver, queue, Descriptor::new(0, 8, flags | NEXT, 0));
         },
     ),
     ("a loop of two", |driver, queue, flags| {
-        driver.describe(queue, 1, descriptor(0, 8, flags | NEXT, 0));
-        one(driver, queue, descriptor(0, 8, flags | NEXT, 1));
+        driver.describe(queue, 1, Descriptor::new(0, 8, flags | NEXT, 0));
+        one(driver, queue, Descriptor::new(0, 8, flags | NEXT, 1));
     }),
     ("a next beyond the table", |driver, queue, flags| {
-        one(driver, queue, descriptor(0, 8, flags | NEXT, SIZE));
+        one(driver, queue, Descriptor::new(0, 8, flags | NEXT, SIZE));
     }),
     ("a head beyond the table", |driver, queue, _| {
         driver.offer(queue, 0xffff);
     }),
     ("the wrong direction", |driver, queue, flags| {
-        one(driver, queue, descriptor(0, 8, flags ^ WRITE, 0));
+        one(driver, queue, Descriptor::new(0, 8, flags ^ WRITE, 0));
     }),
     (
         "the wrong direction later in the chain",
         |driver, queue, flags| {
-            driver.describe(queue, 1, descriptor(0, 8, flags ^ WRITE, 0));
-            one(driver, queue, descriptor(0, 8, flags | NEXT, 1));
+            driver.describe(queue, 1, Descriptor::new(0, 8, flags ^ WRITE, 0));
+            one(driver, queue, Descriptor::new(0, 8, flags | NEXT, 1));
         },
     ),
     ("memory that isn't there", |driver, queue, flags| {
-        one(driver, queue, descriptor(MEMORY, 8, flags, 0));
+        one(driver, queue, Descriptor::new(MEMORY, 8, flags, 0));
     }),
     ("memory that ends too soon", |driver, queue, flags| {
-        one(driver, queue, descriptor(MEMORY - 4, 8, flags, 0));
+        one(driver, queue, Descriptor::new(MEMORY - 4, 8, flags, 0));
     }),
     ("addresses that wrap around", |driver, queue, flags| {
-        one(driver, queue, descriptor(u64::MAX - 4, 8, flags, 0));
+        one(driver, queue, Descriptor::new(u64::MAX - 4, 8, flags, 0));
     }),
     ("an indirect table", |driver, queue, flags| {
-        one(driver, queue, descriptor(0, 16, flags | INDIRECT, 0));
+        one(driver, queue, Descriptor::new(0, 16, flags | INDIRECT, 0));
     }),
     ("no bytes at all", |driver, queue, flags| {
-        one(driver, queue, descriptor(0, 0, flags, 0));
+        one(driver, queue, Descriptor::new(0, 0, flags, 0));
     }),
     ("an absurd index", |driver, queue, _| {
         driver.set_available(queue, 0x8000);
@@ -70,11 +61,7 @@ const ATTACKS: [(&str, Attack); 12] = [
 
 /// A running driver with an open device on port 1, where a reply is due next.
 fn victim() -> ConsoleDriver {
-    let mut driver = ConsoleDriver::running();
-    driver.send(TRANSMIT_1, &hello());
-    driver.send(TRANSMIT_1, &open_exclusive());
-    driver.serve();
-    assert_eq!(driver.backend.open.len(), 1);
+    let mut driver = ConsoleDriver::with_open_device();
     driver.take(TRANSMIT_1);
     driver
 }
@@ -156,7 +143,7 @@ fn short_control_messages_and_buffers_are_none() {
 
     let mut driver = ConsoleDriver::new();
     driver.start();
-    driver.describe(CONTROL, 0, descriptor(0x4000, 7, WRITE, 0));
+    driver.describe(CONTROL, 0, Descriptor::new(0x4000, 7, WRITE, 0));
     driver.offer(CONTROL, 0);
     driver.control(0, 0, 1);
     driver.serve();
@@ -167,10 +154,10 @@ fn short_control_messages_and_buffers_are_none() {
 fn a_chain_of_more_than_any_frame_is_refused() {
     let mut driver = victim();
     for index in 0..4 {
-        let next = descriptor(0, 4 << 20, NEXT, index + 1);
+        let next = Descriptor::new(0, 4 << 20, NEXT, index + 1);
         driver.describe(TRANSMIT_1, index, next);
     }
-    driver.describe(TRANSMIT_1, 4, descriptor(0, 1, 0, 0));
+    driver.describe(TRANSMIT_1, 4, Descriptor::new(0, 1, 0, 0));
     driver.offer(TRANSMIT_1, 0);
     driver.serve();
     assert_eq!(driver.device.device().faults().ports[1].1.queue, 1);
@@ -200,10 +187,10 @@ fn messages_about_what_is_not_there_mean_nothing() {
 fn a_driver_that_writes_over_its_rings_changes_nothing_that_was_read() {
     // The first chain takes more than one turn; its descriptor changes in between.
     let mut driver = ConsoleDriver::running();
-    driver.describe(1, 0, descriptor(0, 4 << 20, 0, 0));
+    driver.describe(1, 0, Descriptor::new(0, 4 << 20, 0, 0));
     driver.offer(1, 0);
     assert!(driver.serve_once());
-    driver.describe(1, 0, descriptor(u64::MAX, u32::MAX, 0xffff, 0xffff));
+    driver.describe(1, 0, Descriptor::new(u64::MAX, u32::MAX, 0xffff, 0xffff));
     driver.serve();
     assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 4 << 20);
     assert_eq!(driver.take(1).len(), 1);

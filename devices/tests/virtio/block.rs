@@ -6,7 +6,7 @@ use kvmprof_devices::virtio::block::{
 };
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Descriptor, Driver, NEXT, SIZE, WRITE, queue_addresses};
+use super::driver::{Descriptor, Driver, NEXT, SIZE, WRITE, queue_addresses};
 
 const OK: u8 = 0;
 const ERROR: u8 = 1;
@@ -51,12 +51,7 @@ impl BlockDriver {
         ];
         for (buffer, length, flags, next) in chain {
             let address = Self::buffer(queue, buffer);
-            let descriptor = Descriptor {
-                address,
-                length,
-                flags,
-                next,
-            };
+            let descriptor = Descriptor::new(address, length, flags, next);
             self.describe(queue, buffer, descriptor);
         }
         let header = place(queue, HEADER);

@@ -16,7 +16,7 @@ use kvmprof_devices::virtio::GuestMemory;
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port, PortError};
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Driver, queue_addresses};
+use super::driver::{Driver, queue_addresses};
 
 /// Bytes of each buffer that the device is given.
 const BUFFER: u32 = 0x400;
@@ -194,6 +194,16 @@ impl ConsoleDriver {
         let mut driver = Self::new();
         driver.start();
         driver.open_ports();
+        driver
+    }
+
+    /// A running driver that has a device open on port 1.
+    pub fn with_open_device() -> Self {
+        let mut driver = Self::running();
+        driver.send(TRANSMIT_1, &hello());
+        driver.send(TRANSMIT_1, &open_exclusive());
+        driver.serve();
+        assert_eq!(driver.backend.open.len(), 1);
         driver
     }
 

@@ -30,6 +30,17 @@ pub struct Descriptor {
     pub next: u16,
 }
 
+impl Descriptor {
+    pub fn new(address: u64, length: u32, flags: u16, next: u16) -> Self {
+        Self {
+            address,
+            length,
+            flags,
+            next,
+        }
+    }
+}
+
 /// The addresses of a queue's parts: descriptors, available ring, used ring, and their end.
 pub fn queue_addresses(queue: usize) -> [u64; 4] {
     let base = 0x1_0000 * (u64::try_from(queue).unwrap() + 1);
@@ -156,12 +167,7 @@ impl<D: VirtioDevice> Driver<D> {
     /// Offers a buffer of `length` bytes for the device to write into.
     pub fn provide(&mut self, queue: usize, length: u32) {
         let index = self.next(queue);
-        let descriptor = Descriptor {
-            address: Self::buffer(queue, index),
-            length,
-            flags: WRITE,
-            next: 0,
-        };
+        let descriptor = Descriptor::new(Self::buffer(queue, index), length, WRITE, 0);
         self.describe(queue, index, descriptor);
         self.offer(queue, index);
     }
@@ -172,12 +178,7 @@ impl<D: VirtioDevice> Driver<D> {
         let address = Self::buffer(queue, index);
         let place = GuestAddress(address);
         self.memory.write_slice(bytes, place).unwrap();
-        let descriptor = Descriptor {
-            address,
-            length: u32::try_from(bytes.len()).unwrap(),
-            flags: 0,
-            next: 0,
-        };
+        let descriptor = Descriptor::new(address, u32::try_from(bytes.len()).unwrap(), 0, 0);
         self.describe(queue, index, descriptor);
         self.offer(queue, index);
     }

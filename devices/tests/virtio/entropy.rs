@@ -4,7 +4,7 @@ use std::io;
 
 use kvmprof_devices::virtio::entropy::Entropy;
 
-use crate::driver::{Driver, NEEDS_RESET, STATUS};
+use super::driver::{Driver, NEEDS_RESET, STATUS};
 
 /// Fills with bytes that are all different from zero, and remembers how many.
 fn source(given: &mut usize) -> impl FnMut(&mut [u8]) -> io::Result<()> {

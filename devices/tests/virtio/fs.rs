@@ -3,7 +3,7 @@
 use kvmprof_devices::virtio::fs::FileSystem;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Descriptor, Driver, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses};
+use super::driver::{Descriptor, Driver, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses};
 
 const FORGETS: usize = 0;
 const REQUESTS: usize = 1;
@@ -40,20 +40,10 @@ impl Bench {
             .write_slice(&header, GuestAddress(address))
             .unwrap();
         let has_answer = room > 0;
-        let request = Descriptor {
-            address,
-            length: HEADER,
-            flags: if has_answer { NEXT } else { 0 },
-            next: head + 1,
-        };
+        let request = Descriptor::new(address, HEADER, if has_answer { NEXT } else { 0 }, head + 1);
         self.0.describe(queue, head, request);
         if has_answer {
-            let answer = Descriptor {
-                address: Self::answer_place(head),
-                length: room,
-                flags: WRITE,
-                next: 0,
-            };
+            let answer = Descriptor::new(Self::answer_place(head), room, WRITE, 0);
             self.0.describe(queue, head + 1, answer);
         }
         self.0.offer(queue, head);
@@ -130,12 +120,7 @@ fn rings_and_chains_that_make_no_sense_cost_the_device() {
         |bench| bench.0.offer(REQUESTS, 16),
         |bench| {
             bench.request(REQUESTS, 0, 1, 16);
-            let outside = Descriptor {
-                address: 1 << 40,
-                length: 16,
-                flags: WRITE,
-                next: 0,
-            };
+            let outside = Descriptor::new(1 << 40, 16, WRITE, 0);
             bench.0.describe(REQUESTS, 1, outside);
         },
     ];

@@ -7,7 +7,7 @@ use kvmprof_devices::virtio::net::{FRAME_MAX, HEADER_SIZE, Link, Net, Offloads, 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{
+use super::driver::{
     Descriptor, Driver, INDIRECT, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses,
 };
 
@@ -161,12 +161,7 @@ fn frames_may_be_in_indirect_chains() {
         .memory
         .write_obj(table, GuestAddress(TABLE))
         .unwrap();
-    let descriptor = Descriptor {
-        address: TABLE,
-        length: 32,
-        flags: INDIRECT,
-        next: 0,
-    };
+    let descriptor = Descriptor::new(TABLE, 32, INDIRECT, 0);
     bench.driver.describe(TRANSMIT, 0, descriptor);
     bench.driver.offer(TRANSMIT, 0);
     bench.serve();
@@ -289,12 +284,7 @@ fn frames_that_no_network_carries_are_counted() {
     segmented[1] = 1;
     bench.driver.send(TRANSMIT, &segmented);
     // Longer than any frame, but no longer than a chain may be.
-    let long = Descriptor {
-        address: 0,
-        length: u32::try_from(HEADER_SIZE + FRAME_MAX + 1).unwrap(),
-        flags: 0,
-        next: 0,
-    };
+    let long = Descriptor::new(0, u32::try_from(HEADER_SIZE + FRAME_MAX + 1).unwrap(), 0, 0);
     bench.driver.describe(TRANSMIT, 5, long);
     bench.driver.offer(TRANSMIT, 5);
     bench.driver.send(TRANSMIT, &packet(14, 9));
@@ -310,12 +300,7 @@ fn a_turn_is_bounded() {
     let mut bench = Bench::new();
     let length = 60_000;
     for index in 0..SIZE {
-        let descriptor = Descriptor {
-            address: 0x20_0000,
-            length,
-            flags: 0,
-            next: 0,
-        };
+        let descriptor = Descriptor::new(0x20_0000, length, 0, 0);
         bench.driver.describe(TRANSMIT, index, descriptor);
         bench.driver.offer(TRANSMIT, index);
     }
@@ -350,12 +335,7 @@ fn invalid_chains_cost_the_queues_until_a_reset() {
     ];
     let mut bench = Bench::new();
     for (faults, (address, length, flags, next)) in (1..).zip(chains) {
-        let descriptor = Descriptor {
-            address,
-            length,
-            flags,
-            next,
-        };
+        let descriptor = Descriptor::new(address, length, flags, next);
         bench.driver.describe(TRANSMIT, 3, descriptor);
         bench.driver.offer(TRANSMIT, 3);
         assert_eq!(bench.serve(), Wants::default());

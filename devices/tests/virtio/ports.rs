@@ -68,12 +68,7 @@ fn requests_are_answered_however_they_are_cut() {
             .write_obj(*byte, GuestAddress(address))
             .unwrap();
         let flags = if index < 9 { NEXT } else { 0 };
-        let descriptor = Descriptor {
-            address,
-            length: 1,
-            flags,
-            next: index + 1,
-        };
+        let descriptor = Descriptor::new(address, 1, flags, index + 1);
         driver.describe(TRANSMIT_1, index, descriptor);
     }
     driver.offer(TRANSMIT_1, 0);
@@ -114,11 +109,7 @@ fn data_sent_with_the_opening_is_read_and_data_before_it_waits() {
 
 #[test]
 fn closing_frees_what_was_open() {
-    let mut driver = ConsoleDriver::running();
-    driver.send(TRANSMIT_1, &hello());
-    driver.send(TRANSMIT_1, &open_exclusive());
-    driver.serve();
-    assert_eq!(driver.backend.open.len(), 1);
+    let mut driver = ConsoleDriver::with_open_device();
     driver.control(1, PORT_OPEN, 0);
     driver.serve();
     assert!(driver.backend.open.is_empty());
@@ -167,10 +158,7 @@ fn a_reset_in_mid_request_frees_everything_and_a_new_driver_starts_anew() {
 
 #[test]
 fn a_reset_and_a_new_driver_between_two_turns_still_free_everything() {
-    let mut driver = ConsoleDriver::running();
-    driver.send(TRANSMIT_1, &hello());
-    driver.send(TRANSMIT_1, &open_exclusive());
-    driver.serve();
+    let mut driver = ConsoleDriver::with_open_device();
     driver.start();
     driver.open_ports();
     assert!(driver.backend.open.is_empty());
@@ -182,10 +170,7 @@ fn a_reset_and_a_new_driver_between_two_turns_still_free_everything() {
 
 #[test]
 fn a_port_with_invalid_data_is_hung_up_until_the_guest_closes() {
-    let mut driver = ConsoleDriver::running();
-    driver.send(TRANSMIT_1, &hello());
-    driver.send(TRANSMIT_1, &open_exclusive());
-    driver.serve();
+    let mut driver = ConsoleDriver::with_open_device();
     driver.send(TRANSMIT_1, &[0xff; 64]);
     driver.send(TRANSMIT_1, b"and more of that");
     driver.serve();
@@ -215,10 +200,7 @@ fn a_port_with_invalid_data_is_hung_up_until_the_guest_closes() {
 
 #[test]
 fn a_guest_that_reads_no_replies_is_not_served_further() {
-    let mut driver = ConsoleDriver::running();
-    driver.send(TRANSMIT_1, &hello());
-    driver.send(TRANSMIT_1, &open_exclusive());
-    driver.serve();
+    let mut driver = ConsoleDriver::with_open_device();
     driver.take(TRANSMIT_1);
     driver.received(RECEIVE_1);
     // The replies, of 64 KiB each, find 6 KiB of buffers.
@@ -296,12 +278,7 @@ fn a_driver_without_multiport_has_an_open_console() {
 fn one_turn_is_bounded_and_others_have_theirs() {
     let mut driver = ConsoleDriver::running();
     // Each chain is 4 MiB of guest memory, and there are as many as fit.
-    let endless = Descriptor {
-        address: 0,
-        length: 4 << 20,
-        flags: 0,
-        next: 0,
-    };
+    let endless = Descriptor::new(0, 4 << 20, 0, 0);
     for index in 0..16 {
         driver.describe(1, index, endless);
         driver.offer(1, index);
@@ -376,12 +353,7 @@ fn requests_beyond_a_turn_are_handled_before_the_closing() {
 #[test]
 fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
     let mut driver = ConsoleDriver::running();
-    let byte = Descriptor {
-        address: 0,
-        length: 1,
-        flags: 0,
-        next: 0,
-    };
+    let byte = Descriptor::new(0, 1, 0, 0);
     driver.describe(1, 0, byte);
     driver.terminal.0.lock().unwrap().refilled = Some(driver.memory.clone());
     driver.offer(1, 0);
@@ -401,12 +373,7 @@ fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
 fn closing_ends_though_the_guest_goes_on_sending() {
     let mut driver = ConsoleDriver::running();
     driver.control(0, PORT_OPEN, 0);
-    let endless = Descriptor {
-        address: 0,
-        length: 1 << 20,
-        flags: 0,
-        next: 0,
-    };
+    let endless = Descriptor::new(0, 1 << 20, 0, 0);
     driver.describe(1, 0, endless);
     for _ in 0..16 {
         driver.offer(1, 0);
@@ -443,10 +410,7 @@ fn a_driver_without_interrupts_gets_none() {
 
 #[test]
 fn after_the_end_nothing_is_open() {
-    let mut driver = ConsoleDriver::running();
-    driver.send(TRANSMIT_1, &hello());
-    driver.send(TRANSMIT_1, &open_exclusive());
-    driver.serve();
+    let mut driver = ConsoleDriver::with_open_device();
     driver.end();
     assert!(driver.backend.open.is_empty());
 }

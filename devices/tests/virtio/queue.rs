@@ -4,7 +4,7 @@ use kvmprof_devices::virtio::{Direction, GuestMemory, QueueError, QueueLayout, V
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::WRITE;
+use super::driver::WRITE;
 
 const SIZE_MAX: u16 = 32;
 const AVAILABLE: u64 = 0x2000;

@@ -8,8 +8,8 @@ use kvmprof_devices::virtio::vsock::{
 };
 use proptest::prelude::*;
 
-use crate::driver::{NEEDS_RESET, STATUS};
-use crate::vsock_bench::{Bench, CID, LISTENER, RECEIVE, ROOM, TRANSMIT, packet};
+use super::driver::{NEEDS_RESET, STATUS};
+use super::vsock_bench::{Bench, CID, LISTENER, RECEIVE, ROOM, TRANSMIT, packet};
 
 #[test]
 fn bytes_go_both_ways_and_both_ends_agree_on_the_end() {

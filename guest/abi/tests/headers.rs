@@ -1,6 +1,5 @@
 //! Compares `pcs.h`, `prf.h` and `sys/pmc.h` with the Rust definitions: a program that prints every number, and every structure with
 //! a value in each field, is compiled as C and as C++.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

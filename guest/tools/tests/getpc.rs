@@ -1,7 +1,5 @@
 //! Tests of getpc with the real device model: its output is what the device handed over.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};

@@ -1,8 +1,6 @@
 //! Tests of pcstat with streams of known contents, complete and damaged. The expected reports are files in
 //! `tests/data`.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 use kvmprof_abi::pcs::{
     BUF_INCR, Format, Ledger, Msample, PCS_SETFORMAT, PROF_KERNEL, PROF_LIST, Psample, Record,
     Status, kind,

@@ -1,7 +1,5 @@
 //! Tests of prf's tools with the real device model.
 
-#![allow(clippy::unwrap_used, reason = "A test may panic")]
-
 use std::fs;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard};

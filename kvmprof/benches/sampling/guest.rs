@@ -4,6 +4,7 @@ use kvmprof_vmm::clock::{ClockSource, thread_cpu_ns};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::network::NetworkConfig;
+use kvmprof_vmm::profiling::ProfilingConfig;
 use kvmprof_vmm::vm::{Vm, VmConfig};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -61,7 +62,7 @@ pub struct Window {
     pub lost: u64,
     /// Ticks that the host stole.
     pub stolen: u64,
-    /// Processor time in ns that kvmprof's other threads took (event thread, ticker).
+    /// Processor time in ns that kvmprof's other threads took (event thread).
     pub other_threads_ns: f64,
 }
 
@@ -99,9 +100,12 @@ impl Guest {
         let vm = Vm::start(VmConfig {
             disks: devices.disks,
             networks: devices.networks,
-            hz: START_HZ,
-            clock_source: source,
-            socket: Some(socket.clone()),
+            profiling: ProfilingConfig {
+                hz: START_HZ,
+                source,
+                socket: Some(socket.clone()),
+                ..ProfilingConfig::default()
+            },
             ..VmConfig::new(machine)
         })?;
         let mut guest = Self {
@@ -181,7 +185,7 @@ impl Guest {
 
     #[expect(clippy::cast_precision_loss, reason = "rates need no more digits")]
     fn measure(&self, length: Duration) -> anyhow::Result<Window> {
-        let others = threads_ns(&["events", "ticker"])?;
+        let others = threads_ns(&["events"])?;
         let (start, before) = (threads_ns(&["vcpu 0"])?, self.counter()?);
         thread::sleep(length);
         let (end, after) = (threads_ns(&["vcpu 0"])?, self.counter()?);
@@ -190,7 +194,7 @@ impl Guest {
             ns: (end - start) as f64,
             rounds: (after.rounds - before.rounds) as f64,
             away_ns: away * 1e6 / self.tsc_khz,
-            other_threads_ns: (threads_ns(&["events", "ticker"])? - others) as f64,
+            other_threads_ns: (threads_ns(&["events"])? - others) as f64,
             ..Window::default()
         })
     }

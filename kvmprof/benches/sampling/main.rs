@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::vcpu::signals;
+use kvmprof_vmm::signals;
 
 use guest::{Guest, Window};
 use steal::HostTime;
@@ -37,11 +37,7 @@ const WINDOW_OF_BATCHES: Duration = Duration::from_millis(300);
 /// The rates that are measured, in Hz. Many kernels tick at 250 Hz: then all ticks of that rate coincide with the host's.
 const RATES: [u32; 4] = [100, 250, 1_000, 5_000];
 /// What drives the clock.
-const SOURCES: [ClockSource; 3] = [
-    ClockSource::Thread,
-    ClockSource::Ticker,
-    ClockSource::Kernel,
-];
+const SOURCES: [ClockSource; 2] = [ClockSource::Thread, ClockSource::Kernel];
 
 /// A part of the benchmark: its name, by which it can be asked for alone, and what measures and prints it.
 type Part = (&'static str, fn() -> anyhow::Result<()>);

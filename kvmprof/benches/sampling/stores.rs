@@ -12,7 +12,7 @@ use kvmprof_introspection::testing::page_tables::Tables;
 use kvmprof_introspection::{Registers, VcpuIntrospector};
 use kvmprof_recording::{Mode, Sample};
 use kvmprof_vmm::profil::{ProfiledProcesses, VcpuStores};
-use kvmprof_vmm::vcpu::StoppedVcpu;
+use kvmprof_vmm::sampling::StoppedVcpu;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::median;

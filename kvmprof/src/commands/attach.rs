@@ -5,23 +5,22 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use kvmprof_abi::prf::MAX_ADDRESSES;
 use kvmprof_attach::{
     HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
 };
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
+use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
-use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackParts};
 use kvmprof_report::text::visible;
-use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Capture, attach};
-use kvmprof_vmm::clock::DEFAULT_HZ;
-use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, attach};
+use kvmprof_vmm::clock::{ClockSource, DEFAULT_HZ};
+use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_vmm::vm::{block_signals, catch_signals};
 
-use super::guest::pid_at;
+use super::profiling::ProfilingOptions;
 use super::record_limit::{RecordLimit, whole_recording};
 use super::thread_panics;
-use super::units::{parse_max_stack, parse_stacks};
+use super::units::parse_stacks;
 
 /// The argument of `--capture`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -34,7 +33,10 @@ enum CaptureWay {
     Kernel,
 }
 
-/// Options of `kvmprof attach`.
+/// Profile a guest that another program runs, such as QEMU
+///
+/// Serves the same socket as kvmprof run, but profil, pmc and control, without the guest's or the VMM's help. Each vCPU's thread
+/// is stopped at each tick by ptrace(2). The guest and its VMM go on when kvmprof ends, however it does.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 when the guest has ended or rebooted, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
@@ -43,7 +45,7 @@ enum CaptureWay {
       kvmprof attach debian12 --socket /run/debian12.sock"
 )]
 pub struct AttachArguments {
-    /// The guest, as kvmprof list shows it: the pid of its VMM, or its name
+    /// The guest, as kvmprof list shows it: the pid of its VMM, or its name, unless that is a number
     #[arg(value_name = "PID|NAME")]
     guest: String,
     /// Listen at this path for clients, such as getpc, record, top and status
@@ -61,30 +63,14 @@ pub struct AttachArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackParts,
-    /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU stands still
-    #[arg(long, value_name = "FRAMES", default_value_t = DEFAULT_STACK_FRAMES, value_parser = parse_max_stack)]
-    max_stack: usize,
-    /// Take the call stacks of the host's kernel and of the VMM, too, where a tick comes while the vCPU isn't in the guest: recordings have them
-    /// below the guest's; only with --capture kernel
-    #[arg(long)]
-    host_stacks: bool,
     /// Ticks of the profiling clock a second on each vCPU
     #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate)]
     hz: u32,
-    /// Give ticks a random phase, so that periodic work of the guest doesn't run in step with the clock
-    #[arg(long)]
-    jitter: bool,
+    #[command(flatten)]
+    profiling: ProfilingOptions,
     /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "pid_at")]
     kernel: Option<PathBuf>,
-    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. A file is
-    /// used if its build id (or, without one, its length) matches the guest's file
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
-    /// Where a guest other than Linux keeps the pid of the running process:
-    /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
-    #[arg(long, value_name = "PLACE", conflicts_with = "kernel")]
-    pid_at: Option<String>,
 }
 
 impl Command for AttachArguments {
@@ -95,16 +81,11 @@ impl Command for AttachArguments {
                 "attach needs --socket or --record: without them nobody would get the samples",
             ));
         }
-        if self.jitter && self.capture == CaptureWay::Kernel {
-            return Err(usage(
-                "--jitter needs --capture ptrace: the host's kernel has no clock with a random phase",
-            ));
-        }
-        if self.host_stacks && self.capture != CaptureWay::Kernel {
-            return Err(usage("--host-stacks needs --capture kernel"));
-        }
-        let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
-        let knowledge = knowledge.map_err(usage)?;
+        let source = match self.capture {
+            CaptureWay::Ptrace => ClockSource::Ptrace,
+            CaptureWay::Kernel => ClockSource::Kernel,
+        };
+        let profiling = self.profiling.config(source, self.hz)?;
         let host = HostKernel::open()
             .context("The host's kernel doesn't tell where guests have their memory")?;
         let host = Arc::new(host);
@@ -124,25 +105,17 @@ impl Command for AttachArguments {
             machine,
             host,
             kernel: self.kernel.clone(),
-            knowledge,
-            capture: match self.capture {
-                CaptureWay::Ptrace => Capture::Ptrace,
-                CaptureWay::Kernel => Capture::Kernel,
+            profiling: ProfilingConfig {
+                socket: self.socket.clone(),
+                record: self.record.clone().map(|path| RecordPlan {
+                    path,
+                    stacks: self.stacks,
+                    event: None,
+                    looks: None,
+                    file: self.limit.file(&failure),
+                }),
+                ..profiling
             },
-            host_stacks: self.host_stacks,
-            hz: self.hz,
-            jitter: self.jitter,
-            socket: self.socket.clone(),
-            prf_addresses: MAX_ADDRESSES,
-            record: self.record.clone().map(|path| RecordPlan {
-                path,
-                stacks: self.stacks,
-                event: None,
-                looks: None,
-                file: self.limit.file(&failure),
-            }),
-            sysroot: self.sysroot.clone(),
-            max_stack: self.max_stack,
         };
         let end = attach(config)?;
         match end {
@@ -157,11 +130,13 @@ impl Command for AttachArguments {
     }
 }
 
-/// The machine that `guest` names: its VMM's pid, or its name.
+/// The machine that `guest` names: its VMM's pid, or its name. A number is a pid, whatever other guests are called: who starts a guest chooses its name.
 fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
     let by_pid = guest.parse::<i32>().ok();
-    let is_meant =
-        |machine: &Machine| Some(machine.pid) == by_pid || machine.name.as_deref() == Some(guest);
+    let is_meant = |machine: &Machine| match by_pid {
+        Some(pid) => machine.pid == pid,
+        None => machine.name.as_deref() == Some(guest),
+    };
     let mut meant: Vec<Machine> = found.machines.into_iter().filter(is_meant).collect();
     match (meant.pop(), meant.len()) {
         (Some(machine), 0) => Ok(machine),
@@ -195,5 +170,41 @@ fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
                 lacks(&missing)
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(pid: i32, name: &str) -> Machine {
+        Machine {
+            pid,
+            start_time: 0,
+            program: "vmm".to_owned(),
+            name: Some(name.to_owned()),
+            descriptor: 3,
+            vcpus: Vec::new(),
+            memory_bytes: None,
+            obstacle: None,
+        }
+    }
+
+    #[test]
+    fn a_number_is_a_pid_whatever_guests_are_called() {
+        let found = |machines: &[Machine]| Found {
+            machines: machines.to_vec(),
+            hidden: 0,
+        };
+        let all = [machine(10, "db"), machine(11, "10"), machine(12, "web")];
+        assert_eq!(choose(found(&all), "10").unwrap().pid, 10);
+        assert_eq!(choose(found(&all), "web").unwrap().pid, 12);
+        assert_eq!(choose(found(&all), "11").unwrap().pid, 11);
+        // That VMM has ended: another one with its pid as a name isn't taken for it.
+        let error = choose(found(&all[1..]), "10").unwrap_err();
+        assert!(error.to_string().contains("no guest 10"), "{error}");
+        let twice = [machine(10, "db"), machine(11, "db")];
+        let error = choose(found(&twice), "db").unwrap_err().to_string();
+        assert!(error.contains("2 guests are meant by db"), "{error}");
     }
 }

@@ -30,7 +30,8 @@ const MAX_FILE: u64 = 1 << 20;
 /// # Errors
 /// [`UsageError`](kvmprof_cli::command_line::UsageError): the file can't be read, or a line of it isn't an option.
 pub fn expand(program: &Command, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-    if arguments.get(1).is_none_or(|word| word != COMMAND) {
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"--config");
+    if arguments.get(1).is_none_or(|word| word != COMMAND) || !arguments.iter().any(is_option) {
         return Ok(arguments);
     }
     let Some(command) = program.find_subcommand(COMMAND) else {

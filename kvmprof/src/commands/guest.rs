@@ -8,23 +8,21 @@ use anyhow::Context;
 use clap::{Arg, Args, ValueEnum};
 use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
 
-use super::clock::ClockOptions;
 use super::exit::{start_error, status_of_guest};
+use super::profiling::{ClockOptions, ProfilingOptions};
 use super::root::RootOptions;
 use super::sandbox::SandboxOptions;
 use super::thread_panics;
-use super::units::{parse_guest_memory, parse_max_stack, parse_memory};
+use super::units::{parse_guest_memory, parse_memory};
 use crate::jail::{Bind, Needs};
 use kvmprof_cli::command_line::{ExitStatus, usage, value};
-use kvmprof_introspection::GuestKnowledge;
-use kvmprof_recording::DEFAULT_STACK_FRAMES;
 use kvmprof_sandbox::user::User;
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, Interrupt, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryBacking, MemoryOptions};
 use kvmprof_vmm::network::{NetworkConfig, PeerAddress};
-use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_vmm::share::{ShareOptions, ShareSource};
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals, catch_signals};
@@ -106,20 +104,11 @@ pub struct GuestOptions {
     hz: Option<u32>,
     #[command(flatten)]
     clock: ClockOptions,
+    #[command(flatten)]
+    profiling: ProfilingOptions,
     /// How many addresses a table of prf may have
     #[arg(long, value_name = "N", default_value_t = MAX_ADDRESSES, value_parser = parse_addresses)]
     prf_addresses: usize,
-    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. A file is
-    /// used if its build id (or, without one, its length) matches the guest's file
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
-    /// How many frames a recorded call stack has at most, 16 to 1024, half of them the kernel's; each is read while the vCPU stands still
-    #[arg(long, value_name = "FRAMES", default_value_t = DEFAULT_STACK_FRAMES, value_parser = parse_max_stack)]
-    max_stack: usize,
-    /// Where the guest keeps the pid of the running process, if its image doesn't say:
-    /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
-    #[arg(long, value_name = "PLACE")]
-    pid_at: Option<String>,
     #[command(flatten)]
     sandbox: SandboxOptions,
     /// Give up root for another user once all is open: a name, UID or UID:GID. The socket and what is written belong to that user
@@ -136,8 +125,8 @@ impl GuestOptions {
     /// # Errors
     /// [`UsageError`](kvmprof_cli::command_line::UsageError).
     pub fn config(&self, kernel: &Path, record: Option<RecordPlan>) -> anyhow::Result<VmConfig> {
-        self.clock.check()?;
         let hz = self.hz.unwrap_or(DEFAULT_HZ);
+        let profiling = self.profiling.config(self.clock.source, hz)?;
         if self.console_limit.is_some() && !matches!(self.console, console::Console::File(_)) {
             return Err(usage("--console-limit is for --console file:PATH"));
         }
@@ -147,7 +136,6 @@ impl GuestOptions {
                 "A recording needs a clock or an --event: give --hz a number from 1 to {MAXIMUM_HZ}"
             )));
         }
-        let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
         let machine = MachineConfig {
             kernel: KernelSource::Path(kernel.to_owned()),
             initrd: self.initrd.clone(),
@@ -166,17 +154,14 @@ impl GuestOptions {
             shares: shares.chain(self.root.share()).collect(),
             virtiofsd: self.virtiofsd.clone(),
             vsock: self.vsock.clone(),
-            hz,
-            clock_source: self.clock.source,
-            jitter: self.clock.jitter,
-            host_stacks: self.clock.host_stacks,
-            prf_addresses: self.prf_addresses,
-            record,
-            sysroot: self.sysroot().map(Path::to_owned),
-            max_stack: self.max_stack,
+            profiling: ProfilingConfig {
+                prf_addresses: self.prf_addresses,
+                record,
+                sysroot: self.sysroot().map(Path::to_owned),
+                ..profiling
+            },
             on_reset: self.on_reset.into(),
             restrict_paths: self.sandbox.restricts_paths(),
-            knowledge: knowledge.map_err(usage)?,
             ..VmConfig::new(machine)
         })
     }
@@ -184,7 +169,8 @@ impl GuestOptions {
     /// The folder of the host with the guest's files. Programs of a guest are usually files in its root; a file from
     /// elsewhere is recognized as another one.
     pub fn sysroot(&self) -> Option<&Path> {
-        self.sysroot.as_deref().or_else(|| self.root.folder())
+        let named = self.profiling.sysroot.as_deref();
+        named.or_else(|| self.root.folder())
     }
 
     /// The requested number of ticks a second; `None` for the default.
@@ -203,7 +189,7 @@ impl GuestOptions {
             ));
         }
         let mut needs = Needs::default();
-        let read = self.initrd.iter().chain(&self.sysroot);
+        let read = self.initrd.iter().chain(&self.profiling.sysroot);
         needs.inputs.extend(read.map(|path| Bind::new(path, false)));
         let disks = self.disks.iter();
         let disks = disks.map(|disk| Bind::new(&disk.path, !disk.readonly));
@@ -314,14 +300,6 @@ fn default_command_line(console: &console::Console) -> String {
         console::Console::Hvc => "console=hvc0".to_owned(),
         _ => "console=ttyS0".to_owned(),
     }
-}
-
-/// The knowledge about the guest from `--pid-at`.
-pub(super) fn pid_at(place: &str) -> Result<GuestKnowledge, String> {
-    if place == "none" {
-        return Ok(GuestKnowledge::unknown());
-    }
-    GuestKnowledge::from_pid_at(place).map_err(|error| format!("Invalid --pid-at: {error}"))
 }
 
 /// The user of `--user`.

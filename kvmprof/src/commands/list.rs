@@ -12,7 +12,10 @@ use serde_json::{Value, json};
 
 use super::units::format_memory;
 
-/// Options of `kvmprof list`.
+/// List the KVM guests of this host, whatever program runs them
+///
+/// Each with its VMM's process, its name, its memory, and the threads of its vCPUs. Memory and threads of guests that
+/// kvmprof did not start come from the host's kernel, by eBPF: that needs CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0, with guests or without; 1 when the list cannot be written; 2 for wrong options.\n\n\

@@ -4,7 +4,6 @@ mod attach;
 mod bar;
 mod boot;
 mod browser;
-mod clock;
 mod collect;
 mod config;
 mod control;
@@ -16,6 +15,7 @@ mod live_line;
 mod other_program;
 mod pmc;
 mod profil;
+mod profiling;
 mod query;
 mod record;
 mod record_limit;
@@ -35,8 +35,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::jail::JailArguments;
-use clap::{CommandFactory, Parser, Subcommand};
-use kvmprof_cli::command_line::{self, Program, usage, usage_error};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use kvmprof_cli::command_line::{self, Program, is_called_as_tool, parse, usage, usage_error};
 use kvmprof_cli::text::visible_lines;
 use kvmprof_tools::program::{Setup, Tool};
 use profil::{PcsampleArguments, ProfilArguments};
@@ -50,108 +51,135 @@ pub(crate) use sandbox::options_of_jail;
 ///
 /// kvmprof run starts a guest under a profiling clock and listens at a socket, which the other commands take as --socket
 /// (or KVMPROF_SOCKET). Called by the name of a tool, through a link (see install-links), the program is that tool.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
-    name = "kvmprof",
     version,
     propagate_version = true,
+    subcommand_required = true,
     arg_required_else_help = true
 )]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
+struct WithoutCommands {}
+
+/// Defines [`Arguments`] by the commands' names and arguments.
+macro_rules! commands {
+    ($($name:literal => $variant:ident($arguments:ty),)*) => {
+        /// The command line: a command with its arguments.
+        #[derive(Debug)]
+        enum Arguments {
+            $($variant(Box<$arguments>),)*
+            Tool(Tool),
+            Setup(Setup),
+        }
+
+        impl Arguments {
+            /// The names of the commands that this program alone has.
+            const NAMES: &[&str] = &[$($name),*];
+
+            /// The program's command line with all its commands, or with only the one that is named: to build them all takes a
+            /// millisecond, which the start of a guest shouldn't wait for.
+            fn build(only: Option<&str>) -> clap::Command {
+                let program = WithoutCommands::augment_args(clap::Command::new("kvmprof"));
+                match only {
+                    $(Some($name) => {
+                        program.subcommand(<$arguments>::augment_args(clap::Command::new($name)))
+                    })*
+                    _ => {
+                        $(let part = <$arguments>::augment_args(clap::Command::new($name));
+                        let program = program.subcommand(part);)*
+                        Setup::augment_subcommands(Tool::augment_subcommands(program))
+                    }
+                }
+            }
+
+            fn of_command(name: &str, matches: &mut ArgMatches) -> Result<Self, clap::Error> {
+                match name {
+                    $($name => Ok(Self::$variant(FromArgMatches::from_arg_matches_mut(matches)?)),)*
+                    _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
+                }
+            }
+        }
+
+        impl Program for Arguments {
+            fn expand(program: &clap::Command, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+                config::expand(program, arguments)
+            }
+
+            fn command_for(arguments: &[OsString]) -> clap::Command {
+                let first = arguments.get(1).and_then(|word| word.to_str());
+                let only = first.filter(|name| Self::NAMES.contains(name));
+                Self::build(only.filter(|_| !is_called_as_tool(arguments)))
+            }
+
+            fn chosen(&self) -> &dyn command_line::Command {
+                match self {
+                    $(Self::$variant(arguments) => arguments.as_ref(),)*
+                    Self::Tool(tool) => tool.chosen(),
+                    Self::Setup(setup) => setup,
+                }
+            }
+        }
+    };
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Run a guest under the clock
-    ///
-    /// Boots an unmodified Linux bzImage, or another kernel in an ELF file. The clock runs only while pcs is open, a minor
-    /// of prf is on, or a recording is made.
-    Run(Box<run::RunArguments>),
-    /// Profile a guest that another program runs, such as QEMU
-    ///
-    /// Serves the same socket as kvmprof run, but profil, pmc and control, without the guest's or the VMM's help. Each vCPU's thread
-    /// is stopped at each tick by ptrace(2). The guest and its VMM go on when kvmprof ends, however it does.
-    Attach(attach::AttachArguments),
-    /// Run a guest as kvmprof run does, in namespaces, a folder and limits of its own and as another user
-    ///
-    /// For guests that are distrusted, and hosts where no other program puts kvmprof into a container.
-    Jail(JailArguments),
-    /// Run the embedded guest and compare who used the time with what the guest itself counted
-    Demo(demo::DemoArguments),
-    /// List the KVM guests of this host, whatever program runs them
-    ///
-    /// Each with its VMM's process, its name, its memory, and the threads of its vCPUs. Memory and threads of guests that
-    /// kvmprof did not start come from the host's kernel, by eBPF: that needs CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root.
-    List(list::ListArguments),
-    /// Show the machine, the clock and where every tick went
-    ///
-    /// All counts are ticks of the clock, since the guest was started or since a consumer began. In each equation the
-    /// terms on the right add up to the number on the left.
-    Status(status::StatusArguments),
-    Control(control::ControlArguments),
-    Collect(collect::CollectArguments),
-    Query(query::QueryArguments),
-    /// Record every tick of a running guest to a file, with call stacks
-    ///
-    /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
-    /// that was cut off can be read up to that point.
-    Record(Box<record::RecordArguments>),
-    Boot(Box<boot::BootArguments>),
-    Pmc(pmc::PmcArguments),
-    /// Show live where a running guest spends its time
-    ///
-    /// A terminal shows processes, functions, call stacks and vCPUs over the last seconds; the key h lists the keys. A pipe
-    /// gets plain tables, one after the other.
-    Top(top::TopArguments),
-    Profil(ProfilArguments),
-    Pcsample(PcsampleArguments),
-    Report(ReportArguments),
-    Stalls(StallsArguments),
-    Export(ExportArguments),
-    Flamegraph(FlamegraphArguments),
-    Html(HtmlArguments),
-    View(ViewArguments),
-    Diff(DiffArguments),
-    #[command(flatten)]
-    Tool(Tool),
-    #[command(flatten)]
-    Setup(Setup),
+commands! {
+    "run" => Run(run::RunArguments),
+    "attach" => Attach(attach::AttachArguments),
+    "jail" => Jail(JailArguments),
+    "demo" => Demo(demo::DemoArguments),
+    "list" => List(list::ListArguments),
+    "status" => Status(status::StatusArguments),
+    "control" => Control(control::ControlArguments),
+    "collect" => Collect(collect::CollectArguments),
+    "query" => Query(query::QueryArguments),
+    "record" => Record(record::RecordArguments),
+    "boot" => Boot(boot::BootArguments),
+    "pmc" => Pmc(pmc::PmcArguments),
+    "top" => Top(top::TopArguments),
+    "profil" => Profil(ProfilArguments),
+    "pcsample" => Pcsample(PcsampleArguments),
+    "report" => Report(ReportArguments),
+    "stalls" => Stalls(StallsArguments),
+    "export" => Export(ExportArguments),
+    "flamegraph" => Flamegraph(FlamegraphArguments),
+    "html" => Html(HtmlArguments),
+    "view" => View(ViewArguments),
+    "diff" => Diff(DiffArguments),
 }
 
-impl Program for Arguments {
-    fn expand(arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-        config::expand(&Self::command(), arguments)
+impl Parser for Arguments {}
+
+impl CommandFactory for Arguments {
+    fn command() -> clap::Command {
+        Self::build(None)
     }
 
-    fn chosen(&self) -> &dyn command_line::Command {
-        match &self.command {
-            Command::Run(arguments) => arguments.as_ref(),
-            Command::Attach(arguments) => arguments,
-            Command::Jail(arguments) => arguments,
-            Command::Demo(arguments) => arguments,
-            Command::List(arguments) => arguments,
-            Command::Status(arguments) => arguments,
-            Command::Control(arguments) => arguments,
-            Command::Collect(arguments) => arguments,
-            Command::Query(arguments) => arguments,
-            Command::Record(arguments) => arguments.as_ref(),
-            Command::Boot(arguments) => arguments.as_ref(),
-            Command::Pmc(arguments) => arguments,
-            Command::Top(arguments) => arguments,
-            Command::Profil(arguments) => arguments,
-            Command::Pcsample(arguments) => arguments,
-            Command::Report(arguments) => arguments,
-            Command::Stalls(arguments) => arguments,
-            Command::Export(arguments) => arguments,
-            Command::Flamegraph(arguments) => arguments,
-            Command::Html(arguments) => arguments,
-            Command::View(arguments) => arguments,
-            Command::Diff(arguments) => arguments,
-            Command::Tool(tool) => tool.chosen(),
-            Command::Setup(setup) => setup,
+    fn command_for_update() -> clap::Command {
+        Self::build(None)
+    }
+}
+
+impl FromArgMatches for Arguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Self::from_arg_matches_mut(&mut matches.clone())
+    }
+
+    fn from_arg_matches_mut(matches: &mut ArgMatches) -> Result<Self, clap::Error> {
+        let name = matches.subcommand_name().unwrap_or_default();
+        if Tool::has_subcommand(name) {
+            return Tool::from_arg_matches_mut(matches).map(Self::Tool);
         }
+        if Setup::has_subcommand(name) {
+            return Setup::from_arg_matches_mut(matches).map(Self::Setup);
+        }
+        match matches.remove_subcommand() {
+            Some((name, mut matches)) => Self::of_command(&name, &mut matches),
+            None => Err(clap::Error::new(ErrorKind::MissingSubcommand)),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
@@ -164,15 +192,16 @@ pub(crate) fn parse_run(words: &[OsString]) -> anyhow::Result<Box<run::RunArgume
         .into_iter()
         .chain(words.iter().cloned())
         .collect();
-    let arguments = Arguments::expand(arguments)?;
-    let parsed = Arguments::try_parse_from(&arguments).map_err(|error| {
-        let message = usage_error(&error, &Arguments::command(), &arguments);
+    let program = Arguments::command_for(&arguments);
+    let arguments = Arguments::expand(&program, arguments)?;
+    let parsed: Arguments = parse(&program, &arguments).map_err(|error| {
+        let message = usage_error(&error, &program, &arguments);
         usage(
             message.unwrap_or_else(|| "behind -- there has to be run with its options".to_owned()),
         )
     })?;
-    match parsed.command {
-        Command::Run(arguments) => Ok(arguments),
+    match parsed {
+        Arguments::Run(arguments) => Ok(arguments),
         _ => Err(usage("A jail is for kvmprof run: -- run OPTION...")),
     }
 }
@@ -190,7 +219,8 @@ pub fn main() -> ExitCode {
 /// # Errors
 /// The command line is wrong, or requests help.
 pub fn check(arguments: &[OsString]) -> Result<(), clap::Error> {
-    command_line::parse::<Arguments>(arguments).map(drop)
+    let program = Arguments::command_for(arguments);
+    parse::<Arguments>(&program, arguments).map(drop)
 }
 
 /// Sends warnings to standard error; `RUST_LOG` chooses other levels.
@@ -202,4 +232,44 @@ fn start_log() {
             writeln!(buffer, "kvmprof: {message}")
         })
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_alone_is_the_same_as_among_all() {
+        let mut all = Arguments::command();
+        all.clone().debug_assert();
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        for name in Arguments::NAMES {
+            let alone = |words: &[OsString]| {
+                let error = Arguments::command_for(words).try_get_matches_from(words);
+                error.unwrap_err().render().to_string()
+            };
+            for option in ["--help", "--no-such-option"] {
+                let words = words(&["kvmprof", name, option]);
+                let among = all.try_get_matches_from_mut(&words).unwrap_err();
+                assert_eq!(alone(&words), among.render().to_string());
+            }
+        }
+        let commands = |words: &[OsString]| {
+            let program = Arguments::command_for(words);
+            program.get_subcommands().count()
+        };
+        assert_eq!(commands(&words(&["kvmprof", "run"])), 1);
+        for arguments in [
+            &["kvmprof", "man"][..],
+            &["kvmprof"],
+            &["/bin/getpc", "run"],
+        ] {
+            assert_eq!(
+                commands(&words(arguments)),
+                all.get_subcommands()
+                    .filter(|it| it.get_name() != "help")
+                    .count()
+            );
+        }
+    }
 }

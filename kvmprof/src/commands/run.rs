@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::Args;
 
 use super::config;
 use super::guest::{GuestOptions, parse_console_text};
@@ -17,10 +17,13 @@ use kvmprof_client::named_socket;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_vmm::console::{ESCAPE_HELP, Interrupt};
-use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
+use kvmprof_vmm::profiling::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 
-/// Options of `kvmprof run`.
+/// Run a guest under the clock
+///
+/// Boots an unmodified Linux bzImage, or another kernel in an ELF file. The clock runs only while pcs is open, a minor
+/// of prf is on, or a recording is made.
 #[derive(Debug, Args)]
 #[command(after_help = format!("On a terminal, {ESCAPE_HELP}.\n\n\
     Exit status: 0 when the guest powered off, was stopped, or was reset with --on-reset exit; 1 for an error; 2 for wrong \
@@ -81,7 +84,7 @@ impl Command for RunArguments {
             return print_config(console);
         }
         if let Some(name) = &self.name {
-            config.socket = Some(named_socket(name)?);
+            config.profiling.socket = Some(named_socket(name)?);
         }
         let status = self.guest.run(config, Interrupt::ForGuest)?;
         // An error of the guest takes precedence.
@@ -105,12 +108,13 @@ impl RunArguments {
             looks: self.tasks.map(LookPlan::all),
             file: self.limit.file(failure),
         });
+        let mut config = self.guest.config(&self.kernel, record)?;
+        config.profiling.socket.clone_from(&self.socket);
         Ok(VmConfig {
             hold: self.wait,
-            socket: self.socket.clone(),
             time_limit: self.seconds,
             until: self.until.clone(),
-            ..self.guest.config(&self.kernel, record)?
+            ..config
         })
     }
 }
@@ -143,9 +147,8 @@ impl RunArguments {
 
 /// Prints the options of this process's command line.
 fn print_config(console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-    let program = super::Arguments::command();
-    let arguments = config::expand(&program, env::args_os().collect())?;
-    let text = config::print(&program, &arguments)?;
+    let arguments = config::expand(console.program(), env::args_os().collect())?;
+    let text = config::print(console.program(), &arguments)?;
     let written = console.output.write_all(text.as_bytes());
     written.context("Cannot write the options")?;
     Ok(ExitStatus::SUCCESS)

@@ -13,8 +13,10 @@ use kvmprof_sandbox::{Mode, filters, process};
 use kvmprof_vmm::EventOpener;
 use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::console::restore_terminal;
+use kvmprof_vmm::kernel_events::is_counted_tracepoint;
 use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::share::{ShareHelper, ShareOptions};
+use kvmprof_vmm::vm::{sockets_of_devices, sockets_of_ports};
 use kvmprof_vmm::vsock::VsockConfig;
 
 /// Options about it.
@@ -96,12 +98,10 @@ impl SandboxOptions {
                 _events: event_opener(user.is_some())?.map(Arc::new),
                 ..helpers
             };
-            let sockets = shares.iter().filter_map(ShareOptions::socket);
-            let devices = sockets.chain(networks.iter().filter_map(NetworkConfig::socket));
-            let devices = AllowedSockets::at(devices);
+            let devices = sockets_of_devices(shares, networks);
             helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
             // The connections of the guest are made with the rights of the user.
-            let ports = AllowedSockets::of_ports(vsock.map(|vsock| vsock.path.clone()));
+            let ports = sockets_of_ports(vsock);
             helpers.ports = connector(c"kvmprof-vsock", &ports, user)?.map(Arc::new);
             if self.share_helper.is_none() {
                 helpers.shares = starter(shares)?.map(Arc::new);
@@ -142,7 +142,7 @@ fn without(part: &str, result: io::Result<()>) {
 
 fn event_opener(is_another_user: bool) -> anyhow::Result<Option<EventOpener>> {
     // SAFETY: the command has started no thread yet.
-    let opener = unsafe { EventOpener::fork(is_another_user) };
+    let opener = unsafe { EventOpener::fork(is_another_user, is_counted_tracepoint) };
     opener.context("Cannot start the process that opens perf events")
 }
 

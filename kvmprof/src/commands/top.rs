@@ -15,7 +15,10 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 /// Maximum number of pieces that wait to be shown. The rest waits in the guest's recorder, which counts what it has to drop.
 const PIECES: usize = 8;
 
-/// Options of `kvmprof top`.
+/// Show live where a running guest spends its time
+///
+/// A terminal shows processes, functions, call stacks and vCPUs over the last seconds; the key h lists the keys. A pipe
+/// gets plain tables, one after the other.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 when the user quit, the tables were printed or the guest ended; 1 when there is no guest \

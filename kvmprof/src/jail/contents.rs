@@ -1,8 +1,8 @@
 //! The contents of a jail: which files the guest's kvmprof needs, and whether the jail can have them.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
@@ -162,11 +162,8 @@ fn outermost(sorted: Vec<Bind>) -> Vec<Bind> {
 /// The folder at `path`, created if necessary.
 fn own_folder(path: &Path, user: &User) -> anyhow::Result<PathBuf> {
     let path = real(path)?;
-    match DirBuilder::new().mode(0o700).create(&path) {
-        Ok(()) => {
-            let owned = chown(&path, Some(user.uid()), Some(user.gid()));
-            owned.map_err(failed("cannot give away", &path))?;
-        }
+    match user.make_folder(&path, 0o700) {
+        Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => Err(failed("cannot make", &path)(error))?,
     }

@@ -33,7 +33,9 @@ use process::Start;
 
 pub use contents::{Bind, Needs};
 
-/// Options of `kvmprof jail`.
+/// Run a guest as kvmprof run does, in namespaces, a folder and limits of its own and as another user
+///
+/// For guests that are distrusted, and hosts where no other program puts kvmprof into a container.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The jail has its own mount, pid, ipc, uts and network namespaces. In it are DIR, in which outputs and sockets have \

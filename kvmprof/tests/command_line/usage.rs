@@ -19,7 +19,11 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
         (&["control"], "<ACTION>"),
         (&["control", "pause"], "--socket"),
         (
-            &["run", "--kernel", "x", "--jitter", "--clock", "ticker"],
+            &["run", "--kernel", "x", "--clock", "ticker"],
+            "use thread, or kernel",
+        ),
+        (
+            &["run", "--kernel", "x", "--jitter", "--clock", "kernel"],
             "--jitter needs --clock thread",
         ),
         (&["run", "--kernel", "x", "--pid-at", "zz"], "'zz'"),
@@ -37,7 +41,7 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
             &["record", "-F", "99", "--event", "exits:1"],
             "give it without --hz",
         ),
-        (&["demo", "--jitter", "--clock", "ticker"], "--jitter needs"),
+        (&["demo", "--clock", "ticker"], "use thread, or kernel"),
         (&["demo", "--jitter", "--clock", "kernel"], "--jitter needs"),
         (&["demo", "--seconds", "0"], "more than 0"),
         (&["demo", "--socket", "x", "--json"], "--json"),

@@ -190,7 +190,7 @@ pub struct ClockStatus {
     ///
     /// [`SamplingEvent`]: crate::SamplingEvent
     pub event: Option<String>,
-    /// The source of its ticks, such as `thread` or `ticker`.
+    /// The source of its ticks, such as `thread` or `kernel`.
     pub source: String,
     /// Whether ticks have a random phase.
     pub jitter: bool,

@@ -37,8 +37,6 @@ macro_rules! for_each_thread {
             Entropy [] [],
             /// The thread of a shared folder.
             Share [SHARE] [],
-            /// The thread that makes ticks.
-            Ticker [TICKER] [],
             /// A thread that ends the process if nothing else does.
             End [END] [],
         }

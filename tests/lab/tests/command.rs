@@ -1,5 +1,4 @@
 //! `cargo lab` as a person uses it.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

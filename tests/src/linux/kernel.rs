@@ -55,27 +55,6 @@ pub fn without_btf(kernel: &Kernel) -> Vec<u8> {
     elf
 }
 
-/// The ELF file in the kernel's image with `bytes` scattered bytes of a section replaced. Their places and the new bytes depend on `seed`.
-///
-/// # Panics
-/// If there is no such section.
-pub fn with_noise(kernel: &Kernel, section: &str, bytes: usize, seed: u64) -> Vec<u8> {
-    let mut elf = unpacked(kernel);
-    let file = ElfFile64::<LittleEndian>::parse(elf.as_slice()).expect("an ELF file");
-    let found = file.section_by_name(section).expect("the section");
-    let (start, length) = found.file_range().expect("a section with contents");
-    let mut state = seed | 1;
-    for _ in 0..bytes {
-        // Marsaglia's xorshift.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let place = usize::try_from(start + (state >> 8) % length).expect("within the file");
-        elf[place] = state.to_le_bytes()[0];
-    }
-    elf
-}
-
 /// The ELF file in the kernel's image with the owner of its Xen notes renamed, so that it doesn't announce that PVH can boot it.
 ///
 /// # Panics

@@ -41,7 +41,7 @@ fn let_pass() {
 #[test]
 fn a_pause_makes_no_ticks() {
     on_kvm(|| {
-        for clock in ["thread", "ticker", "kernel"] {
+        for clock in ["thread", "kernel"] {
             if clock == "kernel" && !is_kernel_clock_for_demo() {
                 continue;
             }

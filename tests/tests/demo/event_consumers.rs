@@ -1,16 +1,14 @@
 //! pcs, prf and profil while an event makes the ticks: they see who causes it.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pcs::{PCS_GETHZ, PCS_SETHZ, PROF_ALL, Psample, kind};
+use kvmprof_abi::pcs::PCS_GETHZ;
 use kvmprof_abi::prf::ALL_VCPUS;
-use kvmprof_abi::profil::{Call, Function};
-use kvmprof_abi::recorder::{EVENT_EXITS, REC_EVENT, REC_START, REC_STOP, STACK_KERNEL};
+use kvmprof_abi::recorder::{EVENT_EXITS, REC_EVENT, REC_START, STACK_KERNEL};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, RemoteDevice};
 use kvmprof_test_guest::IMAGE;
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, Pcs, Prf, Profil, errno_of, kept, on_kvm, profil_call, run, share,
-    standard_error, until,
+    Boot, Clock, Guest, Machine, Pcs, Prf, errno_of, on_kvm, run, share, standard_error, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 
@@ -49,44 +47,6 @@ fn check_share(what: &str, count: u64, of_round: u64, all: u64) {
     assert!((own - seen).abs() < allowed, "{what} {own} {seen}");
 }
 
-/// pcs has a record of each exit with its process, at its instruction.
-#[test]
-fn pcs_has_the_exits_by_process() {
-    on_kvm(|| {
-        let machine = machine();
-        let recorder = recorder(&machine);
-        start(&recorder, 1).unwrap();
-        let mut pcs = machine.open();
-        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 0, "an event has no rate");
-        assert_eq!(pcs.refused(PCS_SETHZ, 100), Errno::EBUSY);
-        pcs.ioctl(PROF_ALL, 0);
-        pcs.read_ticks(4000);
-        // It goes on without the one who has asked for the event, which nobody can change then.
-        recorder.ioctl(REC_STOP, 0).unwrap();
-        assert_eq!(pcs.refused(PCS_SETHZ, 100), Errno::EBUSY);
-        let ticks = pcs.status().ledger.ticks;
-        pcs.read_ticks(ticks + 4000);
-        assert_eq!(pcs.status().hz, 0);
-        assert_eq!(machine.status().clock.event.as_deref(), Some("exits:1"));
-        let recorded = pcs.stop();
-        let ledger = recorded.status.ledger;
-        assert_eq!((ledger.stolen, ledger.merged), (0, 0), "{ledger:?}");
-        let all = recorded.samples().count() as u64;
-        for (function, pid, of_round) in ROUND {
-            let symbol = IMAGE.symbol(function).unwrap();
-            let there = symbol.address..symbol.address + symbol.size;
-            let own = recorded.samples().filter(|sample| sample.pid == pid);
-            let own: Vec<_> = own.collect();
-            assert!(own.iter().all(|sample| there.contains(&sample.pc)), "{pid}");
-            let is_user = |sample: &&Psample| sample.kind == kind::USER;
-            assert!(own.iter().all(|sample| is_user(sample) == (pid == 101)));
-            check_share(function, own.len() as u64, of_round, all);
-        }
-        assert_eq!(machine.status().clock.event, None);
-        machine.stop();
-    });
-}
-
 /// prf counts each of them, though its own rate is 100 Hz.
 #[test]
 fn prf_counts_the_exits_by_function() {
@@ -122,33 +82,6 @@ fn prf_counts_the_exits_by_function() {
         });
         prf.set(0);
         assert!(prf.counts().sum() >= later);
-        machine.stop();
-    });
-}
-
-/// profil counts each exit that its process makes in user mode.
-#[test]
-fn profil_counts_the_exits_of_its_process() {
-    on_kvm(|| {
-        let machine = machine();
-        let recorder = recorder(&machine);
-        start(&recorder, 1).unwrap();
-        let connection = machine.connect();
-        let function = IMAGE.symbol("exit_by_port_write").unwrap();
-        let profil = Profil::open(&connection);
-        let call = kept(Call {
-            size: 64,
-            offset: function.address & !1,
-            scale: 0xffff,
-            ..profil_call(Function::Profil, 101)
-        });
-        profil.call(&call, &[]);
-        let status = profil.until_stored(1000);
-        assert_eq!(status.stored, status.ticks, "all are at one instruction");
-        let counts = profil.counts();
-        assert!(u64::from(counts[0]) >= status.stored, "{counts:?}");
-        assert!(counts[1..].iter().all(|count| *count == 0), "{counts:?}");
-        drop(recorder);
         machine.stop();
     });
 }

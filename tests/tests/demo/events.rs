@@ -6,7 +6,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::recorder::{
     EVENT_CACHE_MISSES, EVENT_CYCLES, EVENT_EXITS, EVENT_GUEST_TIME, EVENT_PORT, MAX_PERIOD,
-    MIN_CYCLES, MIN_GUEST_TIME, REC_EVENT, REC_START, REC_STOP, STACK_KERNEL, STACK_USER,
+    MIN_CYCLES, MIN_GUEST_TIME, REC_EVENT, REC_START, STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
@@ -15,8 +15,7 @@ use kvmprof_recording::status::Status;
 use kvmprof_recording::{ConsumerLedger, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits, IMAGE};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, errno_of, on_kvm, recorded_with_frames, run, share,
-    standard_error, until,
+    Boot, Clock, Guest, Machine, errno_of, on_kvm, recorded_with_frames, run, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 
@@ -128,44 +127,6 @@ fn every_exit_is_sampled_at_its_instruction() {
     });
 }
 
-/// Each vCPU counts its own events, those of the kind only, and one of every seven is a tick.
-#[test]
-fn one_of_every_n_events_of_a_kind_makes_a_tick() {
-    on_kvm(|| {
-        for (name, row) in [("port-read:7", 1), ("mmio-read:7", 2), ("mmio-write:7", 3)] {
-            let (samples, contents, exits) = record_exits(event(name));
-            let of = |vcpu: &Exits| rows(std::slice::from_ref(vcpu))[row].count;
-            let least: u64 = exits.iter().map(|vcpu| of(vcpu) / 7).sum();
-            let most: u64 = exits.iter().map(|vcpu| of(vcpu).div_ceil(7)).sum();
-            let ticks = contents.account.ticks;
-            assert!((least..=most).contains(&ticks), "{name}: {ticks}");
-            let at = count(&samples, &rows(&exits)[row]);
-            assert_eq!(at, contents.account.samples, "{name}");
-        }
-    });
-}
-
-/// The guest makes ten exits again and again, and one of five is sampled: every instruction has its share all the same.
-#[test]
-fn samples_are_not_in_step_with_the_guest() {
-    on_kvm(|| {
-        let (samples, contents, exits) = record_exits(event("exits:5"));
-        let rows = rows(&exits);
-        let all = rows.iter().map(|row| row.count).sum();
-        for row in &rows {
-            let own = share(row.count, all);
-            let sampled = share(count(&samples, row), contents.account.samples);
-            // Besides, there is the greeting.
-            let allowed = 5.0 * standard_error(own, contents.account.samples) + 0.01;
-            assert!(
-                (own - sampled).abs() < allowed,
-                "{} {own} {sampled}",
-                row.symbol
-            );
-        }
-    });
-}
-
 fn open(connection: &Connection) -> RemoteDevice {
     connection.open(device::RECORDER, 0).unwrap()
 }
@@ -233,53 +194,6 @@ fn an_event_is_chosen_before_the_start() {
     });
 }
 
-/// One source makes all ticks: who starts while an event does takes its ticks, and an event has to wait for who counts
-/// the clock's.
-#[test]
-fn a_clock_and_events_do_not_mix() {
-    on_kvm(|| {
-        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "1000"]);
-        let connection = guest.connect();
-        let [first, same, other, any] = [(); 4].map(|()| open(&connection));
-        choose(&first, EVENT_PORT, 5).unwrap();
-        choose(&same, EVENT_PORT, 5).unwrap();
-        choose(&other, EVENT_PORT, 6).unwrap();
-        start(&first).unwrap();
-        until_ticks(&guest, 0, 100);
-        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
-        start(&same).unwrap();
-        until_ticks(&guest, 1, 100);
-        first.ioctl(REC_STOP, 0).unwrap();
-        let stopped = ledgers(&guest.status())[0];
-        until_ticks(&guest, 1, ledgers(&guest.status())[1].ticks + 100);
-        // It hasn't asked for an event, and takes the one that goes on, also when who asked for that has ended.
-        start(&any).unwrap();
-        same.ioctl(REC_STOP, 0).unwrap();
-        until_ticks(&guest, 2, 100);
-        assert_eq!(guest.status().clock.event.as_deref(), Some("port:5"));
-        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
-        any.ioctl(REC_STOP, 0).unwrap();
-        assert_eq!(ledgers(&guest.status())[0], stopped);
-        assert_eq!(guest.status().clock.event, None);
-        let all = guest.status().clock.ledger.ticks;
-        assert_eq!(guest.status().clock.ledger.ticks, all);
-
-        // Now the clock, and no event beside it.
-        let pcs = guest.open();
-        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
-        let by_clock = open(&connection);
-        start(&by_clock).unwrap();
-        until_ticks(&guest, 3, 100);
-        by_clock.ioctl(REC_STOP, 0).unwrap();
-        assert_eq!(ledgers(&guest.status())[0], stopped);
-        pcs.device.close().unwrap();
-        start(&other).unwrap();
-        let started = ledgers(&guest.status()).len() - 3;
-        until_ticks(&guest, started, 100);
-        guest.stop();
-    });
-}
-
 /// What interrupts the guest from outside isn't an exit of its own.
 #[test]
 fn kicks_are_no_events() {
@@ -312,15 +226,8 @@ fn record_and_report_name_the_event() {
         let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "100"]);
         let path = guest.folder().join("out");
         let path = path.to_str().unwrap();
-        let words = [
-            "--output",
-            path,
-            "--seconds",
-            "0.5",
-            "--event",
-            "port-write:20",
-        ];
-        let ran = guest.command("record", &words);
+        let words = ["--output", path, "--event", "port-write:20"];
+        let ran = guest.record(100, &words);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
         let (all, _) = samples(Path::new(path));
         let function = IMAGE.symbol("write_port_in_kernel").unwrap();
@@ -335,7 +242,7 @@ fn record_and_report_name_the_event() {
 
         // Of another process there is nothing but the number of its ticks.
         let of_another = [&words[..], &["--pid", "101"]].concat();
-        let ran = guest.command("record", &of_another);
+        let ran = guest.record(100, &of_another);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
         let (samples, contents) = samples(Path::new(path));
         assert!(samples.is_empty() && contents.account.ungathered > 0);

@@ -53,11 +53,11 @@ fn a_guest_of_ones_own_has_the_stacks_of_kvmprof_below_its_own() {
         let options = ["--clock", "kernel", "--hz", "1000", "--host-stacks"];
         let guest = Guest::start(Boot::Demo, options);
         let path = guest.folder().join("recording");
-        let arguments = ["--seconds", "2", "--output", path.to_str().unwrap()];
+        let arguments = ["--output", path.to_str().unwrap()];
         let mut stacks = Vec::new();
         // How many ticks have a sample is the host's to say.
         while stacks.len() < ENOUGH {
-            let ran = guest.command("record", &arguments);
+            let ran = guest.record(2000, &arguments);
             assert_eq!(ran.status, 0, "{ran:?}");
             let (samples, contents) = recorded_with_frames(&path);
             let has_host = |sample: &Sample| sample.stack.host > 0;

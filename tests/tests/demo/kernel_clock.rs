@@ -103,11 +103,11 @@ fn a_recorder_has_its_samples_from_the_hosts_kernel() {
         pcs.ioctl(PROF_ALL, 0);
         until_source(&guest, "kernel");
         let path = guest.folder().join("recording");
-        let arguments = ["--seconds", "3", "--output", path.to_str().unwrap()];
+        let arguments = ["--output", path.to_str().unwrap()];
         let mut user = Vec::new();
         // How many ticks have a sample is the host's to say.
         while user.len() < ENOUGH_SAMPLES {
-            let ran = guest.command("record", &arguments);
+            let ran = guest.record(3000, &arguments);
             assert_eq!(ran.status, 0, "{ran:?}");
             // Without the stacks the program is another one: exits serve until it runs.
             until_source(&guest, "kernel");

@@ -1,16 +1,10 @@
 //! What `kvmprof list` says of guests by their VMM's jail, and by how their memory is protected. The VMMs are processes that make a guest, and wait.
 
-use std::ffi::{CStr, CString};
-use std::fs;
 use std::io::{self, Read, Write, pipe};
-use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Arc;
 
-use kvm_bindings::{
-    KVM_MEM_GUEST_MEMFD, KVM_X86_DEFAULT_VM, KVM_X86_SW_PROTECTED_VM, kvm_create_guest_memfd,
-    kvm_userspace_memory_region, kvm_userspace_memory_region2,
-};
+use kvm_bindings::{KVM_X86_DEFAULT_VM, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_attach::{AttachedMemory, HostKernel, Machine, Obstacle, find_machines};
 use kvmprof_introspection::PhysicalMemory;
@@ -123,25 +117,6 @@ fn guest_with(address: u64) -> io::Result<VmFd> {
     Ok(guest)
 }
 
-/// A guest whose memory its VMM can't read.
-fn private_guest() -> io::Result<VmFd> {
-    let guest = guest(KVM_X86_SW_PROTECTED_VM)?;
-    let memory = guest.create_guest_memfd(kvm_create_guest_memfd {
-        size: PAGE,
-        ..kvm_create_guest_memfd::default()
-    })?;
-    let region = kvm_userspace_memory_region2 {
-        flags: KVM_MEM_GUEST_MEMFD,
-        memory_size: PAGE,
-        userspace_addr: MEMORY.0.as_ptr() as u64,
-        guest_memfd: memory.unsigned_abs(),
-        ..kvm_userspace_memory_region2::default()
-    };
-    // SAFETY: no vCPU can write to what is there.
-    unsafe { guest.set_user_memory_region2(region)? };
-    Ok(guest)
-}
-
 /// Gives the process mounts of its own, of which others get nothing.
 fn leave_mounts() -> io::Result<()> {
     // SAFETY: it takes a number.
@@ -149,52 +124,6 @@ fn leave_mounts() -> io::Result<()> {
     let flags = libc::MS_REC | libc::MS_PRIVATE;
     // SAFETY: a string that ends with a zero, and nothing.
     check(unsafe { libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), flags, ptr::null()) })
-}
-
-/// As Firecracker's jailer does, but for pivot_root(2), which leaves the same and isn't possible in an initramfs.
-fn enter_jail(root: &CStr) -> io::Result<()> {
-    leave_mounts()?;
-    let (path, none) = (root.as_ptr(), ptr::null());
-    // SAFETY: strings that end with a zero, and nothing.
-    unsafe {
-        check(libc::mount(path, path, none, libc::MS_BIND, ptr::null()))?;
-        check(libc::chdir(path))?;
-        check(libc::mount(
-            c".".as_ptr(),
-            c"/".as_ptr(),
-            none,
-            libc::MS_MOVE,
-            ptr::null(),
-        ))?;
-        check(libc::chroot(c".".as_ptr()))
-    }
-}
-
-#[test]
-fn a_guest_in_firecrackers_jail_has_its_name() {
-    on_kvm(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("firecracker/vm 7/root");
-        fs::create_dir_all(&root).unwrap();
-        let root = CString::new(root.as_os_str().as_bytes()).unwrap();
-        let name = |enter: &dyn Fn() -> io::Result<()>| {
-            let vmm = Vmm::start(|| {
-                let guest = usual_guest()?;
-                enter()?;
-                Ok(guest)
-            });
-            vmm.unwrap().found().name
-        };
-        assert_eq!(name(&|| enter_jail(&root)).as_deref(), Some("vm 7"));
-        // Without mounts of its own.
-        let change = || {
-            // SAFETY: a string that ends with a zero.
-            check(unsafe { libc::chroot(root.as_ptr()) })
-        };
-        assert_eq!(name(&change).as_deref(), Some("vm 7"));
-        // Mounts of its own are no jail.
-        assert_eq!(name(&leave_mounts), None);
-    });
 }
 
 /// Before 6.8 the host's kernel doesn't say what is encrypted. Who makes such guests has /dev/sev open.
@@ -265,16 +194,5 @@ fn memory_that_nobody_brings_is_unreadable() {
         let kernel = Arc::new(HostKernel::open().unwrap());
         let memory = AttachedMemory::open(&vmm.found(), kernel).unwrap();
         assert_eq!(memory.read_physical(GuestAddress(0), &mut [0; 8]), Some(()));
-    });
-}
-
-#[test]
-fn a_guest_with_private_memory_is_not_attached_to() {
-    on_kvm(|| match Vmm::start(private_guest) {
-        Ok(vmm) => {
-            let words = ["its memory is private to it (guest_memfd)"];
-            vmm.is_not_attached_to(&Obstacle::Private, &words);
-        }
-        Err(error) => not_run(&format!("this host's KVM has no private memory: {error}")),
     });
 }

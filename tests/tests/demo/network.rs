@@ -7,7 +7,7 @@ use std::thread;
 
 use kvmprof_recording::status::NetworkStatus;
 use kvmprof_test_guest::{NetworkResults, Outcome};
-use kvmprof_tests::{Boot, Clock, Machine, on_kvm, run, until};
+use kvmprof_tests::{Boot, Clock, Machine, on_kvm, until};
 use tempfile::TempDir;
 
 const BOOT: Boot = Boot::Test("workload=network");
@@ -16,7 +16,6 @@ const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x2a];
 const TYPE: [u8; 2] = [0x88, 0xb5];
 const PAYLOAD: usize = 14;
 const ANNOUNCEMENT: usize = 60;
-const USAGE: i32 = 2;
 
 /// A place to listen on, and the guest's network that leads there.
 struct Place {
@@ -181,72 +180,6 @@ fn the_guest_gets_random_bytes() {
     });
 }
 
-/// Nobody listens when the guest starts; then somebody does, goes and comes back.
-#[test]
-fn a_peer_that_goes_comes_back() {
-    on_kvm(|| {
-        let place = Place::new();
-        let machine = place.start(BOOT);
-        until_guest(&machine, |results| results.random_lengths[1] != 0);
-        assert!(!status(&machine).up);
-        for time in 1..4 {
-            let listener = place.listen();
-            let mut peer = Peer::accept(&listener);
-            peer.announced(time);
-            let (there, back) = frame(200, 1);
-            peer.send(&there);
-            assert_eq!(peer.receive(), Some(back));
-            until_guest(&machine, |results| results.up);
-            drop((peer, listener));
-            until_guest(&machine, |results| results.downs == time);
-        }
-        let status = until("the last loss is counted", || {
-            let status = status(&machine);
-            (status.link_losses == 3).then_some(status)
-        });
-        assert_eq!(status.peer_faults, 0, "{status:?}");
-        assert!(!status.up, "{status:?}");
-        machine.stop();
-    });
-}
-
-/// A peer that breaks the protocol loses its connection, and has another one.
-#[test]
-fn malformed_frames_cost_the_peer_its_connection() {
-    on_kvm(|| {
-        let place = Place::new();
-        let machine = place.start(BOOT);
-        let damages: [&[u8]; 5] = [
-            &[0, 0, 0, 0],
-            &[0, 0, 0, 13],
-            &[0xff; 4],
-            // One byte more than the longest frame.
-            &[0, 1, 0, 18],
-            // Cut short, by an end in the middle.
-            &[0, 0, 0, 100, 1, 2, 3],
-        ];
-        for (damage, time) in damages.into_iter().zip(1..) {
-            let listener = place.listen();
-            let mut peer = Peer::accept(&listener);
-            peer.announced(time);
-            let (there, back) = frame(100, 1);
-            peer.send(&there);
-            assert_eq!(peer.receive(), Some(back));
-            // So that the link is down until the guest has seen that.
-            drop(listener);
-            peer.0.write_all(damage).unwrap();
-            peer.0.shutdown(std::net::Shutdown::Write).unwrap();
-            assert_eq!(peer.receive(), None, "{damage:?}");
-            until_guest(&machine, |results| results.downs == time);
-            until("the fault is counted", || {
-                (status(&machine).peer_faults == u64::from(time)).then_some(())
-            });
-        }
-        Peer::accept(&place.listen()).announced(6);
-        machine.stop();
-    });
-}
-
 /// A guest that offers no buffers isn't given frames, and the peer isn't read: it has to wait. That costs nothing.
 #[test]
 fn without_buffers_the_peer_waits() {
@@ -307,35 +240,4 @@ fn hostile_queues_harm_only_themselves() {
         machine.stop();
         echo.join().unwrap();
     });
-}
-
-/// What can't be used is one clear line.
-#[test]
-fn bad_networks_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let kernel = folder.path().join("kernel");
-    std::fs::write(&kernel, kvmprof_test_guest::ELF).unwrap();
-    let kernel = kernel.to_str().unwrap();
-    let refused = |networks: &[&str], status: i32, words: &[&str]| {
-        let mut arguments = vec!["run", "--kernel", kernel, "--cmdline", "workload=poweroff"];
-        for network in networks {
-            arguments.extend(["--net", network]);
-        }
-        run(arguments).assert_refused(status, words);
-    };
-    refused(&["tap=a/b"], USAGE, &["a/b", "no name"]);
-    refused(&["tap="], USAGE, &["tap= has no value"]);
-    refused(&["user"], USAGE, &["'user'", "tap=NAME or socket=PATH"]);
-    refused(&["tap=a,socket=b"], USAGE, &["tap=NAME or socket=PATH"]);
-    let group = "socket=b,mac=ff:ff:ff:ff:ff:ff";
-    refused(&[group], USAGE, &["ff:ff:ff:ff:ff:ff", "group"]);
-    let short = "socket=b,mac=02:00";
-    refused(&[short], USAGE, &["02:00", "six pairs"]);
-    refused(&["socket=b", "socket=b"], USAGE, &["socket=b", "twice"]);
-    let same = [
-        "socket=a,mac=02:00:00:00:00:01",
-        "socket=b,mac=02:00:00:00:00:01",
-    ];
-    refused(&same, USAGE, &["02:00:00:00:00:01", "its own"]);
-    on_kvm(|| refused(&["tap=kvmprof-none"], 1, &["kvmprof-none", "ip tuntap add"]));
 }

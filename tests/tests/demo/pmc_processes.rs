@@ -2,7 +2,7 @@
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
-use kvmprof_abi::pmc::{Call, CounterId, Function, KERNEL, PMC_ACCOUNT, VALUE_FLAGS_CHILDREN};
+use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT};
 use kvmprof_demo_guest::{Mode, Row, rows};
 use kvmprof_recording::ClockLedger;
 use kvmprof_recording::counters::Counters;
@@ -108,47 +108,6 @@ fn without_a_clock_exits_are_counted_all_the_same() {
     });
 }
 
-/// The functions for one process: only what was enabled is counted.
-#[test]
-fn the_counters_of_a_process_are_its_own() {
-    on_kvm(|| {
-        let machine = held_guest(100);
-        let pmc = Pmc::open(&machine.connect());
-        for (counter, pid, _) in exit_rows(&[]) {
-            pmc.call(&pmc_call(Function::Configure, pid, counter));
-            let enable = pmc_call(Function::Enable, pid, counter);
-            assert_eq!(pmc.call(&enable).0, 0);
-            assert_eq!(pmc.refused(&enable), Errno::EINPROGRESS);
-        }
-        // Of a kind that the process doesn't make.
-        pmc.call(&pmc_call(Function::Configure, 101, CounterId::MmioReads));
-        pmc.call(&pmc_call(Function::Enable, 101, CounterId::MmioReads));
-        let kernel = pmc_call(Function::AllocKernel, 0, CounterId::CpuTime);
-        pmc.call(&kernel);
-        let taken = pmc_call(Function::Configure, 101, CounterId::CpuTime);
-        assert_eq!(pmc.refused(&taken), Errno::EBUSY);
-        let exits = run_to_its_end(&machine);
-        for (counter, pid, expected) in exit_rows(&exits) {
-            let value = pmc_call(Function::Value, pid, counter);
-            assert_eq!(pmc.call(&value), (0, expected), "{}", counter.name());
-            let children = Call {
-                flags: VALUE_FLAGS_CHILDREN,
-                ..value
-            };
-            assert_eq!(pmc.call(&children), (0, 0));
-        }
-        let none = pmc_call(Function::Value, 101, CounterId::MmioReads);
-        assert_eq!(pmc.call(&none), (0, 0));
-        let of_kernel = pmc_call(Function::Value, KERNEL, CounterId::CpuTime);
-        assert!(pmc.call(&of_kernel).1 > 0);
-        let status = machine.status();
-        let entry = status.pmc().unwrap();
-        assert_eq!(entry.processes, 4);
-        assert_eq!(entry.kernel[0], "cpu-time");
-        machine.stop();
-    });
-}
-
 /// The process on whose time the guest does what it counts in `row`.
 fn process_of(row: &Row) -> Option<i32> {
     // The timer's interrupt has work to do in slices of the weaver alone.
@@ -244,24 +203,6 @@ fn profiling_by_a_counter_shows_who_causes_its_event() {
     });
 }
 
-/// While processes are counted by the clock no event makes ticks.
-#[test]
-fn an_event_waits_for_those_who_count_by_the_clock() {
-    on_kvm(|| {
-        let machine = held_guest(100);
-        let pmc = Pmc::open(&machine.connect());
-        pmc.account(&[CounterId::Ticks]);
-        let start = Call {
-            reset_value: 2,
-            ..pmc_call(Function::StartProfiling, 0, CounterId::PortWrites)
-        };
-        assert_eq!(pmc.refused(&start), Errno::EBUSY);
-        pmc.account(&[]);
-        assert_eq!(pmc.call(&start), (0, 0));
-        machine.stop();
-    });
-}
-
 /// What each client has counted takes memory, of which there is only so much.
 #[test]
 fn no_more_than_32_clients_have_all_processes_counted() {
@@ -288,37 +229,4 @@ fn no_more_than_32_clients_have_all_processes_counted() {
 /// The clock's account.
 fn ledger(machine: &Machine) -> ClockLedger {
     machine.status().clock.ledger
-}
-
-/// Accumulated by a call, for a guest whose processes have no parents.
-#[test]
-fn counts_are_accumulated_and_stand_still_when_saved() {
-    on_kvm(|| {
-        let machine = held_guest(100);
-        let pmc = Pmc::open(&machine.connect());
-        let counter = CounterId::PortWrites;
-        for pid in [101, 102] {
-            pmc.call(&pmc_call(Function::Configure, pid, counter));
-            pmc.call(&pmc_call(Function::Enable, pid, counter));
-        }
-        pmc.call(&pmc_call(Function::Configure, 201, CounterId::MmioWrites));
-        pmc.call(&pmc_call(Function::Enable, 201, CounterId::MmioWrites));
-        pmc.call(&pmc_call(Function::SaveContext, 201, counter));
-        let exits = run_to_its_end(&machine);
-        let [(_, _, writes), .., (_, _, saved)] = exit_rows(&exits);
-        assert!(saved > 0);
-        let still = pmc_call(Function::Value, 201, CounterId::MmioWrites);
-        assert_eq!(pmc.call(&still), (0, 0));
-        let accumulate = Call {
-            parent: 102,
-            ..pmc_call(Function::Accumulate, 101, counter)
-        };
-        pmc.call(&accumulate);
-        let children = Call {
-            flags: VALUE_FLAGS_CHILDREN,
-            ..pmc_call(Function::Value, 102, counter)
-        };
-        assert_eq!(pmc.call(&children), (0, writes));
-        machine.stop();
-    });
 }

@@ -1,164 +1,198 @@
-//! What the prf page says, sentence by sentence, against a running guest.
+//! prf with a running guest, over its socket. devices/tests has each sentence of the page.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, PRF_GETMAX, STATUS_LOADED, STATUS_ON, read_size};
-use kvmprof_abi::wire::{MAX_DATA, device};
-use kvmprof_client::Readiness;
-use kvmprof_tests::{Boot, Guest, Prf, errno_of, on_kvm, run, table};
+use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES};
+use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
+use kvmprof_demo_guest::{Mode, Row, rows, symbol};
+use kvmprof_tests::{
+    Accounts, Boot, Clock, Counts, CpuPressure, Guest, Machine, Prf, PrfAccount, Sampled,
+    assert_share, errno_of, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, table,
+    until,
+};
+use kvmprof_vmm::clock::ClockSource;
 
 /// A table that is as good as any.
-const ANY: [u64; 4] = [0, 0x20_0000, 0x20_0000, 0x30_0000];
+const ANY: [u64; 3] = [0, 0x20_0000, 0x30_0000];
+/// The demo guest's kernel is some KiB long.
+const MAX_SYMBOLS: usize = 1 << 20;
 
 fn guest(options: &[&str]) -> Guest {
     Guest::start(Boot::Demo, options)
 }
 
-/// "If a prf special file with minor device number 255 is opened, all processors will be profiled
-/// together. ... other than 255 ... the processor with id equal to the minor device number is
-/// profiled ... any other minor device number is illegal": ENXIO. "For the open and close system
-/// calls, user visible functionality is the same as for an ordinary disk file": not exclusive.
+/// Waits until `prf` has counted so many ticks more, of all kinds.
+fn until_counted(prf: &Prf, more: u64) -> Counts {
+    let before = prf.counts().sum();
+    until("prf has counted", || {
+        let counts = prf.counts();
+        (counts.sum() >= before + more).then_some(counts)
+    })
+}
+
+/// The kernel's functions as kallsyms has them, once the image has been read.
+fn kallsyms(connection: &Connection) -> Vec<(u64, String)> {
+    let text = until("the kernel's symbols are known", || {
+        match connection.snapshot(device::KALLSYMS, MAX_SYMBOLS) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                assert_eq!(error.errno(), Some(Errno::ENXIO));
+                None
+            }
+        }
+    });
+    let line = |line: &str| {
+        let (address, rest) = line.split_at(16);
+        // Ends of functions are among them.
+        let name = rest.strip_prefix(" t ").or(rest.strip_prefix(" ? "));
+        let name = name.unwrap();
+        (u64::from_str_radix(address, 16).unwrap(), name.to_owned())
+    };
+    String::from_utf8(text).unwrap().lines().map(line).collect()
+}
+
+/// kallsyms has the functions where they are, by address, without a clock or a sample; minor 0
+/// alone.
 #[test]
-fn each_vcpu_has_a_minor_and_255_stands_for_all() {
+fn the_guests_symbols_are_known() {
     on_kvm(|| {
-        let guest = guest(&["--cpus", "2"]);
+        let guest = guest(&["--hz", "0"]);
         let connection = guest.connect();
-        let mut opened = Vec::new();
-        for minor in [0, 1, ALL_VCPUS, 0, ALL_VCPUS] {
-            opened.push(Prf::open(&connection, minor).unwrap());
+        let symbols = kallsyms(&connection);
+        assert!(symbols.is_sorted_by_key(|(address, _)| *address));
+        for name in ["compute", "resume_user"] {
+            let expected = (symbol(name).unwrap().address, name.to_owned());
+            assert!(symbols.contains(&expected), "{name}");
         }
-        for minor in [2, 3, 64, 254, 256, u16::MAX] {
-            let refused = errno_of(connection.open(device::PRF, minor));
-            assert_eq!(refused, Errno::ENXIO, "{minor}");
-        }
-        // Each has its own table and state.
-        opened[0].load(&ANY);
-        let loaded: Vec<_> = opened.iter().map(Prf::size).collect();
-        assert_eq!(loaded, [4, 0, 0, 4, 0]);
-        opened[2].load(&[1, 2, 3]);
-        opened[2].set(1);
-        let states: Vec<_> = opened.iter().map(Prf::status).collect();
-        let on = STATUS_ON | STATUS_LOADED;
-        assert_eq!(states, [STATUS_LOADED, 0, on, STATUS_LOADED, on]);
-        drop(opened);
+        assert_eq!(errno_of(connection.open(device::KALLSYMS, 1)), Errno::ENXIO);
         guest.stop();
     });
 }
 
-/// "ENOSPC ... more kernel addresses than the implementation defined maximum ... E2BIG ... fewer
-/// than 3 kernel addresses, or the size modulo the size of an address is not zero ... EBUSY The
-/// profiler is currently ON. ... The state of the profiler is left unchanged. EINVAL ... not in
-/// ascending numerical order. The profiler is left in the state of not containing a valid set"
+/// "if the processor was executing in kernel code, a counter associated with the largest address
+/// less than the PC is incremented. ... the counter after the last kernel address records the
+/// number of times the PC was at a user address, and the counter after that ... that the system was
+/// idle." Each has the share that the guest itself says, on all vCPUs together, at the clock's 1
+/// kHz.
 #[test]
-fn writes_are_checked_in_the_order_of_the_page() {
+fn counters_tell_where_the_time_went() {
     on_kvm(|| {
-        let guest = guest(&["--prf-addresses", "5"]);
+        check_counters(Clock {
+            hz: sampling_rate(1000),
+            source: ClockSource::Thread,
+            // The guest's own timer would run in step.
+            jitter: true,
+        });
+        if is_kernel_clock_for_demo() {
+            check_counters(Clock {
+                hz: sampling_rate(700),
+                source: ClockSource::Kernel,
+                jitter: false,
+            });
+        }
+    });
+}
+
+fn check_counters(clock: Clock) {
+    let machine = Machine::start(Boot::Demo, 2, clock);
+    let connection = machine.connect();
+    let symbols = kallsyms(&connection);
+    let mut addresses: Vec<u64> = symbols.iter().map(|(address, _)| *address).collect();
+    addresses.insert(0, 0);
+    let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+    prf.load(&addresses);
+    prf.set(1);
+    machine.truth();
+    // Only a write zeroes the counters.
+    prf.set(0);
+    prf.load(&addresses);
+    let pressure = CpuPressure::begin();
+    let before = machine.truth();
+    prf.set(1);
+    until_counted(&prf, 1000);
+    let after = machine.truth();
+    prf.set(0);
+    let cycles = after.cycles_since(&before);
+    let counts = prf.counts();
+    let account = PrfAccount::of(&connection, ALL_VCPUS).unwrap();
+    assert_eq!(account.ledger.recorded, counts.sum());
+
+    let ledger = account.ledger;
+    let sampled = Sampled::new(counts.sum(), ledger.stolen, ledger.lost, &pressure);
+    let expect = |what: &str, counted: u64, belongs: &dyn Fn(&Row) -> bool| {
+        let rows = rows().iter().zip(cycles);
+        let own: u64 = rows
+            .filter(|(row, _)| belongs(row))
+            .map(|(_, cycles)| cycles)
+            .sum();
+        let shares = (
+            share(counted, counts.sum()),
+            share(own, cycles.iter().sum()),
+        );
+        assert_share(what, shares, sampled);
+    };
+    expect("user", counts.user, &|row| row.mode == Mode::User);
+    expect("idle", counts.idle, &|row| row.mode == Mode::Idle);
+    expect("kernel", counts.kernel(), &|row| {
+        matches!(row.mode, Mode::Kernel | Mode::Interrupt)
+    });
+    let in_functions = |names: &[&str]| {
+        let counters = counts.counters[1..].iter().zip(&symbols);
+        counters
+            .filter(|(_, (_, name))| names.contains(&name.as_str()))
+            .map(|(counter, _)| counter)
+            .sum()
+    };
+    for row in rows().iter().filter(|row| !row.functions.is_empty()) {
+        let counted = in_functions(row.functions);
+        expect(row.name, counted, &|other| other.name == row.name);
+    }
+    machine.stop();
+}
+
+/// Idle ticks of a halted vCPU, which isn't woken up for them, are counted when somebody reads.
+#[test]
+fn a_halted_guest_is_idle() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Test("workload=halt"), ["--cpus", "2"]);
         let connection = guest.connect();
-        let prf = Prf::open(&connection, 0).unwrap();
-        let too_many = table(&[1, 2, 3, 4, 5, 6]);
-        let odd = [&too_many[..40], &[0]].concat();
-        let few = table(&[1, 2]);
-        let falling = table(&[1, 3, 2]);
-        let wrong = [
-            (&too_many[..], Errno::ENOSPC),
-            (&odd, Errno::E2BIG),
-            (&few, Errno::E2BIG),
-            (b"", Errno::E2BIG),
-        ];
-        for (bytes, errno) in wrong {
-            assert_eq!((prf.refused(bytes), prf.status()), (errno, 0));
-        }
-        assert_eq!(prf.refused(&falling), Errno::EINVAL);
-        assert_eq!((prf.status(), prf.size()), (0, 0));
-        // Without a table there is nothing to read, which a read of nothing doesn't ask.
-        let error = prf.device.read(8).unwrap_err();
-        assert_eq!(error.errno(), Some(Errno::ENXIO));
-        assert_eq!(prf.device.read(0).unwrap(), [0; 0]);
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
         prf.load(&ANY);
-        for (bytes, errno) in wrong {
-            assert_eq!(prf.refused(bytes), errno);
-            assert_eq!((prf.status(), prf.size()), (STATUS_LOADED, 4));
-        }
         prf.set(1);
-        for (bytes, errno) in wrong {
-            assert_eq!(prf.refused(bytes), errno);
-        }
-        for busy in [&falling, &table(&ANY)] {
-            assert_eq!(prf.refused(busy), Errno::EBUSY);
-            assert_eq!((prf.status(), prf.size()), (STATUS_ON | STATUS_LOADED, 4));
-        }
+        let counts = until_counted(&prf, 200);
+        assert!(counts.idle > counts.sum() / 2, "{counts:?}");
         prf.set(0);
-        assert_eq!(prf.refused(&falling), Errno::EINVAL);
-        assert_eq!((prf.status(), prf.size()), (0, 0));
+        let ledger = PrfAccount::of(&connection, ALL_VCPUS).unwrap().ledger;
+        assert_eq!(ledger.recorded, prf.counts().sum());
+        assert_eq!(ledger.ticks, Accounts::of(&connection).clock.ticks);
+        let ran = guest.command("status", &[]);
+        assert!(
+            ran.stdout.contains("prf 255    off, 3 addresses"),
+            "{ran:?}"
+        );
+        prf.set(1);
+        let ran = guest.command("status", &[]);
+        assert!(ran.stdout.contains("prf 255    on, 3 addresses"), "{ran:?}");
         drop(prf);
         guest.stop();
     });
 }
 
-/// "The data is arranged as an array of N addresses followed by N+2 counter values ... The file
-/// pointer is ignored by the profiler; each call to read transfers information into the caller's
-/// buffer starting at the beginning ... and continuing up through the last counter value or to the
-/// end of the user's buffer. If the profiler state does not indicate that it contains a valid set
-/// of kernel addresses, the "read" system call returns the error ENXIO"
+/// `--wait` holds the guest until prf is turned on, whichever minor; neither an open nor a table
+/// does it.
 #[test]
-fn reads_give_the_table_from_its_start() {
+fn turning_on_lets_a_held_guest_start() {
     on_kvm(|| {
-        let guest = guest(&[]);
+        let guest = guest(&["--wait", "--cpus", "2"]);
         let connection = guest.connect();
-        let prf = Prf::open(&connection, 0).unwrap();
-        assert_eq!(errno_of(prf.device.read(100)), Errno::ENXIO);
+        let prf = Prf::open(&connection, 1).unwrap();
+        prf.set(1);
         prf.load(&ANY);
-        let whole = [table(&ANY), vec![0; 6 * 8]].concat();
-        for _ in 0..2 {
-            for length in [1, 7, 8, 9, 32, 33, 79, 80, 81, MAX_DATA] {
-                let expected = &whole[..length.min(read_size(4))];
-                assert_eq!(prf.device.read(length).unwrap(), expected);
-                assert_eq!(prf.device.try_read(length).unwrap(), expected);
-            }
-        }
-        assert_eq!(prf.refused(&table(&[3, 2, 1])), Errno::EINVAL);
-        assert_eq!(errno_of(prf.device.read(100)), Errno::ENXIO);
-        drop(prf);
-        guest.stop();
-    });
-}
-
-/// "PRF_GETSTATUS ... PRF_GETSIZE ... PRF_SETSTATE The low-order bit of "arg" ... If the profiler
-/// does not contain a valid set of addresses, this command has no effect. PRF_GETMAX ... If
-/// "command" is other than those listed above, the error EINVAL is returned. select always returns
-/// READY for both read and write operations."
-#[test]
-fn ioctls_do_what_the_page_says() {
-    on_kvm(|| {
-        let guest = guest(&["--cpus", "2"]);
-        let connection = guest.connect();
-        for minor in [0, 1, ALL_VCPUS] {
-            let prf = Prf::open(&connection, minor).unwrap();
-            assert_eq!(usize::try_from(prf.max()).unwrap(), MAX_ADDRESSES);
-            for command in [0, 1, 2, 0x4600, 0x4605, 0x1_4601, 0x5002, u32::MAX] {
-                let refused = prf.device.ioctl_with(command, 0, &[0; 4], 4);
-                assert_eq!(errno_of(refused), Errno::EINVAL, "{command:#x}");
-            }
-            for argument in [0, 1, 2, 3, -1] {
-                prf.set(argument);
-                assert_eq!((prf.status(), prf.size()), (0, 0));
-            }
-            prf.load(&ANY);
-            for (argument, state) in [(1, 3), (1, 3), (2, 2), (2, 2), (3, 3), (0, 2), (-1, 3)] {
-                prf.set(argument);
-                assert_eq!((prf.status(), prf.size()), (state, 4), "{argument}");
-            }
-            prf.set(0);
-            let both = Readiness {
-                readable: true,
-                writable: true,
-                hang_up: false,
-            };
-            assert_eq!(prf.device.readiness(both).unwrap(), both);
-            assert_eq!(prf.device.poll(both).unwrap(), both);
-            // Room for nothing cuts off what is stored.
-            let (value, data) = prf.device.ioctl_with(PRF_GETMAX, 0, &[], 0).unwrap();
-            assert_eq!((value, data.len()), (0, 0));
-        }
+        assert!(Accounts::of(&connection).held);
+        prf.set(1);
+        assert!(!Accounts::of(&connection).held);
+        until_counted(&prf, 5);
+        drop((prf, connection));
         guest.stop();
     });
 }

@@ -167,46 +167,6 @@ fn the_image_and_the_running_guest_give_the_same_table() {
     });
 }
 
-/// A System.map of the same kernel, linked elsewhere: prfld moves it, prfpr recognises it.
-#[test]
-fn symbols_from_elsewhere_are_slid() {
-    on_kvm(|| {
-        const DISTANCE: u64 = 0x1_0000_0000;
-        let guest = guest(&[]);
-        tool(&guest, "prfld", &[]);
-        let connection = guest.connect();
-        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
-        let expected = prf.counts().addresses;
-        let kallsyms = connection
-            .snapshot(kvmprof_abi::wire::device::KALLSYMS, 1 << 20)
-            .unwrap();
-        let map: String = String::from_utf8(kallsyms)
-            .unwrap()
-            .lines()
-            .map(|line| {
-                let (address, rest) = line.split_once(' ').unwrap();
-                let address = u64::from_str_radix(address, 16).unwrap() + DISTANCE;
-                format!("{address:016x} {rest}\n")
-            })
-            .collect();
-        let file = guest.folder().join("System.map");
-        fs::write(&file, map).unwrap();
-        tool(&guest, "prfld", &["--no-slide", path(&file)]);
-        assert_eq!(prf.counts().addresses[1], expected[1] + DISTANCE);
-        tool(&guest, "prfld", &[path(&file)]);
-        assert_eq!(prf.counts().addresses, expected);
-
-        let log = guest.folder().join("log");
-        tool(&guest, "prfsnap", &[path(&log)]);
-        until_counted(&guest, ALL_VCPUS, 100);
-        tool(&guest, "prfsnap", &[path(&log)]);
-        let report = tool(&guest, "prfpr", &[path(&log), "0", path(&file)]);
-        assert_eq!(report, tool(&guest, "prfpr", &[path(&log), "0"]));
-        assert!(report.contains("compute"), "{report}");
-        guest.stop();
-    });
-}
-
 fn spawn(guest: &Guest, words: &[&str]) -> Child {
     Command::new(kvmprof())
         .args(words)
@@ -299,31 +259,6 @@ fn wrong_uses_of_the_tools() {
     });
 }
 
-#[test]
-fn a_table_stays_while_it_counts() {
-    on_kvm(|| {
-        let guest = guest(&[]);
-        let log = guest.folder().join("log");
-        tool(&guest, "prfld", &[]);
-        tool(&guest, "prfstat", &["on"]);
-        let ran = guest.command("prfld", &[]);
-        ran.assert_refused(1, &["EBUSY", "prfstat off"]);
-        tool(&guest, "prfsnap", &[path(&log)]);
-        guest
-            .command("prfpr", &[path(&log)])
-            .assert_refused(1, &["less than two records"]);
-        // A log belongs to its table.
-        tool(&guest, "prfstat", &["off"]);
-        let map = guest.folder().join("map");
-        fs::write(&map, "10 T one\n20 T two\n30 T three\n").unwrap();
-        tool(&guest, "prfld", &["--no-slide", path(&map)]);
-        guest
-            .command("prfsnap", &[path(&log)])
-            .assert_refused(1, &["another table", "4 in the profiler"]);
-        guest.stop();
-    });
-}
-
 /// The program is the tool that it is called as.
 #[test]
 fn links_pages_and_completions_come_with_the_program() {
@@ -366,24 +301,4 @@ fn links_pages_and_completions_come_with_the_program() {
         assert!(ran.stdout.contains("prfdc"), "{shell}: {ran:?}");
     }
     run(["completions", "cmd"]).assert_refused(2, &["bash", "zsh", "fish"]);
-}
-
-/// Arguments that are missing, unknown or wrong.
-#[test]
-fn every_wrong_command_line_takes_one_line() {
-    for (words, expected) in [
-        (&["run"][..], "--kernel <FILE>; see kvmprof run --help"),
-        (&["run", "--kernel"], "--kernel"),
-        (&["run", "vmlinuz"], "'vmlinuz'"),
-        (&["run", "--kernle", "x"], "'--kernel'"),
-        (&["demo", "--seconds", "0"], "more than 0"),
-        (&["prfsnap"], "<FILE>; see kvmprof prfsnap --help"),
-        (&["prfld", "a", "b"], "'b'"),
-        (&["prfdc", "log", "0"], "number of minutes"),
-        (&["prfdc", "log", "1", "25"], "not in 0..=24"),
-        (&["prfpr", "log", "NaN"], "0 to 100 percent"),
-        (&["sing"], "'sing'; see kvmprof --help"),
-    ] {
-        run(words).assert_refused(2, &[expected, "--help"]);
-    }
 }

@@ -1,18 +1,18 @@
 //! profil and pcsample against a running guest: buffers that kvmprof keeps, and stores into a process's own memory.
 
+use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, Range, State};
-use kvmprof_demo_guest::{Mode, function_at, process_of, rows, symbol};
+use kvmprof_abi::wire::device;
+use kvmprof_demo_guest::{function_at, process_of};
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_test_guest::Stage;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Machine, Profil, Sampled, assert_share, kept, on_kvm, profil_call,
-    sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Profil, Sampled, assert_share, errno_of, kept,
+    on_kvm, profil_call, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::virtio::GuestAccess;
 
-/// The demo guest's processes, in the order of their memory.
-const PIDS: [i32; 4] = [101, 102, 103, 201];
 /// Where each process has its private memory, and how much of it (`guest/demo/image/layout.h`).
 const PRIVATE: u64 = 0x80_0000_0000;
 const PAGE: usize = 4096;
@@ -55,50 +55,6 @@ fn private(machine: &Machine, process: usize) -> Vec<u8> {
 /// What a process has behind its stacks; nobody but profil writes there.
 fn unused(machine: &Machine, process: usize) -> Vec<u8> {
     private(machine, process)[UNUSED..].to_vec()
-}
-
-/// "During program execution, the kernel samples the program counter of the process": only in user mode of that process,
-/// in its own code. Processes have the shares that the guest itself says.
-#[test]
-fn each_process_has_its_share_of_the_ticks() {
-    on_kvm(|| {
-        let machine = machine(2, sampling_rate(1000));
-        let profils = PIDS.map(|pid| {
-            let profil = Profil::open(&machine.connect());
-            let every = Call {
-                flags: Call::EVERY_TICK,
-                size: 500_000,
-                ..profil_call(Function::Pcsample, pid)
-            };
-            profil.call(&kept(every), &[]);
-            profil
-        });
-        machine.truth();
-        let pressure = CpuPressure::begin();
-        let samples = |profil: &Profil| profil.status().stored;
-        let before = (machine.truth(), profils.each_ref().map(samples));
-        until("ticks were stored", || {
-            let stored: u64 = profils.iter().map(samples).sum();
-            (stored >= before.1.iter().sum::<u64>() + 1500).then_some(())
-        });
-        let after = (machine.truth(), profils.each_ref().map(samples));
-        let stored: [u64; 4] = std::array::from_fn(|process| after.1[process] - before.1[process]);
-        let cycles = after.0.cycles_since(&before.0);
-        let user = rows().iter().zip(cycles);
-        let user: Vec<_> = user.filter(|(row, _)| row.mode == Mode::User).collect();
-        let all: u64 = user.iter().map(|(_, cycles)| cycles).sum();
-        for ((pid, stored_one), profil) in PIDS.iter().zip(stored).zip(&profils) {
-            let (row, own) = user.iter().find(|(row, _)| row.pid == Some(*pid)).unwrap();
-            let total = stored.iter().sum();
-            let shares = (share(stored_one, total), share(*own, all));
-            let sampled = Sampled::new(total, 0, 0, &pressure);
-            assert_share(row.name, shares, sampled);
-            let pcs = profil.samples();
-            let in_user_code = |pc: &u64| (USER_CODE..USER_CODE + USER_CODE_LENGTH).contains(pc);
-            assert!(pcs.iter().all(in_user_code), "{pid}: {pcs:x?}");
-        }
-        machine.stop();
-    });
 }
 
 /// A count for each 8 bytes of code, 100 times a second, whatever the clock's rate.
@@ -200,150 +156,6 @@ fn stores_go_into_the_memory_of_the_process_alone() {
     });
 }
 
-/// Both systems' histograms, and AIX's ranges, count in the process's memory.
-#[test]
-fn all_histograms_count_in_the_process() {
-    on_kvm(|| {
-        let machine = machine(1, sampling_rate(1000));
-        let size = 64_u8;
-        let wheel = symbol("turn_wheel").unwrap();
-        let range = Range {
-            low: wheel.address,
-            high: wheel.address + wheel.size,
-            buffer: PRIVATE + UNUSED as u64,
-            size: size.into(),
-            scale: u32::MAX,
-        };
-        for function in [Function::Profil, Function::AixProfil, Function::AixRanges] {
-            let profil = Profil::open(&machine.connect());
-            let ranges: &[Range] = match function {
-                Function::AixRanges => &[range],
-                _ => &[],
-            };
-            let on = Call {
-                flags: Call::EVERY_TICK,
-                buffer: PRIVATE + UNUSED as u64,
-                size: size.into(),
-                offset: USER_CODE,
-                scale: 2,
-                ..profil_call(function, 102)
-            };
-            assert_eq!(profil.call(&on, ranges), 0);
-            profil.until_stored(20);
-            assert_eq!(profil.call(&Call { scale: 0, ..on }, &[]), 0);
-            assert_eq!(profil.status().state, State::Off, "{function:?}");
-            let counts = unused(&machine, 1);
-            let counts = counts.as_chunks::<2>().0.iter();
-            let counted: u64 = counts
-                .map(|count| u64::from(u16::from_le_bytes(*count)))
-                .sum();
-            assert!(counted >= 20, "{function:?}: {counted}");
-            let other = &unused(&machine, 1)[usize::from(size)..];
-            assert!(other.iter().all(|byte| *byte == 0), "{function:?}");
-            machine.overwrite("process_memory", (PRIVATE_LENGTH + UNUSED) as u64, &[0; 64]);
-        }
-        machine.stop();
-    });
-}
-
-/// "Profiling is turned off if a buff update would cause a memory fault": where the process has no memory, where it is
-/// the kernel's, and where a page can't be written at one of its levels.
-#[test]
-fn a_buffer_that_the_process_cannot_write_turns_profiling_off() {
-    on_kvm(|| {
-        let machine = machine(1, sampling_rate(1000));
-        let kernel_data = symbol("kvmprof_truth").unwrap().address;
-        let read_only = PRIVATE + 6 * PAGE as u64;
-        let entry = u64::from_le_bytes(machine.object("process_pt_2")[48..56].try_into().unwrap());
-        machine.overwrite("process_pt_2", 48, &(entry & !2).to_le_bytes());
-        let before = machine.object("process_memory");
-        for buffer in [
-            0,
-            kernel_data,
-            0xfee0_0000,
-            PRIVATE + PRIVATE_LENGTH as u64,
-            PRIVATE + PRIVATE_LENGTH as u64 - 4,
-            read_only,
-            0x7fff_ffff_fffc,
-            0xffff_8000_0000_0000,
-            0x1000_0000_0000_0000,
-            u64::MAX - 3,
-        ] {
-            let profil = Profil::open(&machine.connect());
-            let on = Call {
-                buffer,
-                size: 8,
-                ..profil_call(Function::Pcsample, 103)
-            };
-            profil.call(&on, &[]);
-            let status = profil.until_stored(1);
-            assert_eq!(
-                (status.state, status.lost),
-                (State::Fault, 1),
-                "{buffer:#x}"
-            );
-        }
-        let stacks = UNUSED..PRIVATE_LENGTH;
-        let now = machine.object("process_memory");
-        for process in 0..PIDS.len() {
-            let own = process * PRIVATE_LENGTH;
-            let range = own + stacks.start..own + stacks.end;
-            assert_eq!(now[range.clone()], before[range]);
-        }
-        machine.stop();
-    });
-}
-
-/// A page may be another one at the next tick, or lie where there is no memory.
-#[test]
-fn a_page_that_is_remapped_between_two_ticks_is_followed() {
-    on_kvm(|| {
-        let machine = machine(1, sampling_rate(1000));
-        let page = UNUSED as u64 / PAGE as u64;
-        let entry = |machine: &Machine, page: u64| {
-            let tables = machine.object("process_pt_3");
-            let (entries, _) = tables.as_chunks::<8>();
-            u64::from_le_bytes(entries[usize::try_from(page).unwrap()])
-        };
-        let remap = |to: u64| machine.overwrite("process_pt_3", page * 8, &to.to_le_bytes());
-        let profil = Profil::open(&machine.connect());
-        let on = Call {
-            flags: Call::EVERY_TICK,
-            buffer: PRIVATE + UNUSED as u64,
-            size: 2,
-            scale: 2,
-            offset: USER_CODE,
-            ..profil_call(Function::AixProfil, 201)
-        };
-        profil.call(&on, &[]);
-        profil.until_stored(3);
-        let count = |page: usize| {
-            let counts = private(&machine, 3);
-            u16::from_le_bytes([counts[page * PAGE], counts[page * PAGE + 1]])
-        };
-        let (first, other) = (entry(&machine, page), entry(&machine, page + 1));
-        remap(other);
-        profil.until_stored(profil.status().stored + 3);
-        let page = UNUSED / PAGE;
-        let before = count(page);
-        assert!(before >= 3 && count(page + 1) >= 2);
-        profil.until_stored(profil.status().stored + 3);
-        assert_eq!(count(page), before);
-        // Devices, which user mode may write by these tables, and no memory at all.
-        for nowhere in [0xfee0_0000, 0x000f_ffff_ffff_f000] {
-            remap(nowhere | other & 0xfff);
-            let stopped = until("storing has stopped", || {
-                let status = profil.status();
-                (status.state != State::On).then_some(status)
-            });
-            assert_eq!(stopped.state, State::Fault);
-            profil.call(&on, &[]);
-        }
-        remap(first);
-        machine.stop();
-    });
-}
-
 /// A process that calls profil and one that calls pcsample, both in the guest: by the time that the guest itself says they
 /// have run, and in their own memory.
 #[test]
@@ -399,5 +211,64 @@ fn processes_of_the_guest_profile_themselves() {
         let names: Vec<&str> = consumers.iter().map(ConsumerStatus::name).collect();
         assert!(names.contains(&"profil 101") && names.contains(&"profil 102"));
         machine.stop();
+    });
+}
+
+/// What can't be right is refused, and changes nothing.
+#[test]
+fn wrong_calls_are_refused() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let connection = guest.connect();
+        assert_eq!(errno_of(connection.open(device::PROFIL, 1)), Errno::ENXIO);
+        let profil = Profil::open(&connection);
+        let good = histogram(101);
+        for wrong in [
+            Call { pid: 0, ..good },
+            Call { pid: -1, ..good },
+            // Kept, with an address, too long, or with ranges.
+            kept(Call { buffer: 8, ..good }),
+            kept(Call {
+                size: (4 << 20) + 1,
+                ..good
+            }),
+            kept(profil_call(Function::AixRanges, 101)),
+            Call {
+                size: u64::MAX,
+                ..profil_call(Function::Pcsample, 101)
+            },
+        ] {
+            assert_eq!(profil.refused(&wrong, &[]), Errno::EINVAL, "{wrong:?}");
+        }
+        let range = Range {
+            low: 0,
+            high: 8,
+            buffer: 0,
+            size: 8,
+            scale: 2,
+        };
+        let ranges = profil_call(Function::AixRanges, 101);
+        assert_eq!(profil.refused(&ranges, &[range, range]), Errno::EINVAL);
+        let too_many = vec![range; 257];
+        assert_eq!(profil.refused(&ranges, &too_many), Errno::EINVAL);
+        assert_eq!(errno_of(profil.0.read(8)), Errno::EINVAL);
+        assert_eq!(errno_of(profil.0.ioctl(0x5503, 0)), Errno::EINVAL);
+        let short = profil
+            .0
+            .ioctl_with(kvmprof_abi::profil::PROFIL_CALL, 0, &[0; 71], 0);
+        assert_eq!(errno_of(short), Errno::EFAULT);
+        assert!(!guest.status().clock.running);
+        // 64 MiB of buffers are kept, no more.
+        let longest = kept(Call {
+            size: 4 << 20,
+            ..good
+        });
+        let sixteen: Vec<Profil> = (0..16).map(|_| Profil::open(&connection)).collect();
+        for profil in &sixteen {
+            profil.call(&longest, &[]);
+        }
+        assert_eq!(profil.refused(&longest, &[]), Errno::ENOSPC);
+        sixteen[0].call(&longest, &[]);
+        guest.stop();
     });
 }

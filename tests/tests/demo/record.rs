@@ -13,7 +13,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_recording::Sample;
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::file::Contents;
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, kvmprof,
@@ -241,7 +241,7 @@ fn kvmprof_on(path: &Path, words: &[&str]) -> Ran {
     run(words.iter().copied().chain([path.to_str().unwrap()]))
 }
 
-/// kvmprof is killed while it records: its file, and any part of it, opens up to there.
+/// kvmprof is killed while it records: its file opens up to there.
 #[test]
 fn what_was_cut_off_opens_up_to_there() {
     on_kvm(|| {
@@ -252,31 +252,12 @@ fn what_was_cut_off_opens_up_to_there() {
         until_recorded(&guest.connect(), 1000);
         guest.signal(Signal::KILL);
         drop(guest);
-        let (all, contents) = recorded(&path);
+        let (_, contents) = recorded(&path);
         assert_eq!(contents.closed, None);
         assert!(contents.account.samples + contents.account.idle >= 1000);
         let ran = kvmprof_on(&path, &["report"]);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
         assert!(ran.stdout.contains("was cut off"), "{}", ran.stdout);
-
-        let bytes = fs::read(&path).unwrap();
-        let cut = folder.path().join("cut");
-        let mut before = 0;
-        for length in (0..bytes.len()).step_by(bytes.len() / 30) {
-            fs::write(&cut, &bytes[..length]).unwrap();
-            let opened = Recording::open(&cut).and_then(|recording| recording.read(|_, _| {}));
-            let now = opened.map_or(0, |contents| contents.account.samples);
-            assert!(now >= before && now <= all.len() as u64);
-            before = now;
-        }
-        fs::write(&cut, &bytes[..7]).unwrap();
-        let ran = kvmprof_on(&cut, &["report"]);
-        assert_eq!(
-            (ran.status, ran.stderr.lines().count()),
-            (1, 1),
-            "{}",
-            ran.stderr
-        );
     });
 }
 

@@ -172,39 +172,6 @@ fn signals_end_a_recording_and_close_its_file() {
     });
 }
 
-/// An older recording is there until the new one has ticks.
-#[test]
-fn a_recording_that_cannot_start_leaves_the_older_one() {
-    on_kvm(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
-        let path = guest.folder().join("older");
-        fs::write(&path, "an older recording").unwrap();
-        let ran = guest.command("record", &["--output", path.to_str().unwrap()]);
-        ran.assert_refused(1, &["clock is off"]);
-        assert_eq!(fs::read(&path).unwrap(), b"an older recording");
-        guest.stop();
-    });
-}
-
-/// After that it has another name.
-#[test]
-fn an_older_recording_is_kept_under_another_name() {
-    on_kvm(|| {
-        let guest = guest();
-        let path = guest.folder().join("out");
-        let record = || {
-            let output = path.to_str().unwrap();
-            let ran = guest.record(10, &["--output", output]);
-            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-            fs::read(&path).unwrap()
-        };
-        let (first, second) = (record(), record());
-        let older = fs::read(guest.folder().join("out.old")).unwrap();
-        assert!(older == first && second != first);
-        guest.stop();
-    });
-}
-
 /// A recording on standard output is one, and what is said of it goes elsewhere.
 #[test]
 fn a_recording_goes_through_a_pipe() {
@@ -307,8 +274,8 @@ fn a_recording_has_a_rate_of_its_own() {
         let guest = guest();
         let path = guest.folder().join("rate");
         let path = path.to_str().unwrap();
-        let words = ["--seconds", "0.5", "-F", "250", "--output", path];
-        let ran = guest.command("record", &words);
+        let words = ["-F", "250", "--output", path];
+        let ran = guest.record(50, &words);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
         assert_eq!(samples(Path::new(path)).1.info.hz, 250);
 

@@ -36,7 +36,7 @@ fn resources(guest: &Guest) -> (u64, usize) {
 #[test]
 fn a_reset_guest_starts_anew_and_is_profiled_on() {
     on_kvm(|| {
-        for clock in ["thread", "ticker", "kernel"] {
+        for clock in ["thread", "kernel"] {
             if clock == "kernel" && !is_kernel_clock_for_demo() {
                 continue;
             }

@@ -2,16 +2,16 @@
 
 use std::fs::{self, Permissions, set_permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_GETHZ, PROF_ALL};
-use kvmprof_abi::wire::{HEADER_LENGTH, Request, device};
+use kvmprof_abi::wire::{HEADER_LENGTH, device};
 use kvmprof_client::{Connection, RemoteDevice};
-use kvmprof_tests::raw_client::{self, encode};
+use kvmprof_tests::raw_client::{self};
 use kvmprof_tests::{
     Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until, with_own_run,
     write_kernel,
@@ -24,41 +24,6 @@ const CLIENTS: usize = 64;
 
 fn guest() -> Guest {
     Guest::start(Boot::Demo, ["--hz", "1000"])
-}
-
-#[test]
-fn the_socket_is_private() {
-    on_kvm(|| {
-        let guest = guest();
-        let metadata = fs::metadata(guest.socket()).unwrap();
-        assert!(metadata.file_type().is_socket());
-        assert_eq!(metadata.permissions().mode() & 0o7777, 0o600);
-        guest.stop();
-    });
-}
-
-#[test]
-fn a_stale_socket_is_replaced_and_a_live_one_refused() {
-    on_kvm(|| {
-        let mut guest = guest();
-        let ran = guest.run_again(Boot::Test("workload=poweroff"));
-        ran.assert_refused(1, &["listens on", "stop it or choose another path"]);
-        guest.connect();
-        guest.signal(Signal::KILL);
-        guest.wait();
-        assert!(
-            guest.socket().exists(),
-            "a killed kvmprof leaves its socket"
-        );
-        let ran = guest.run_again(Boot::Test("workload=poweroff"));
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        assert!(!guest.socket().exists());
-        // Somebody's file isn't a socket.
-        fs::write(guest.socket(), "precious").unwrap();
-        let ran = guest.run_again(Boot::Test("workload=poweroff"));
-        ran.assert_refused(1, &["isn't a socket"]);
-        assert_eq!(fs::read_to_string(guest.socket()).unwrap(), "precious");
-    });
 }
 
 /// Even where the file's mode lets them in.
@@ -170,29 +135,6 @@ fn malformed_frames_end_their_connection_and_no_other() {
         pcs.read_ticks(300);
         pcs.stop();
         guest.signal(Signal::TERM);
-    });
-}
-
-/// Half a frame, then the end: what that client had open is free.
-#[test]
-fn half_a_frame_and_gone() {
-    on_kvm(|| {
-        let guest = guest();
-        let mut stream = raw(&guest);
-        let open = Request::Open {
-            device: device::PCS,
-            minor: 0,
-            flags: 0,
-        };
-        stream.write_all(&encode(1, open)).unwrap();
-        stream.read_exact(&mut [0; 20]).unwrap();
-        stream.write_all(&header(1000, 4)).unwrap();
-        stream.write_all(b"half").unwrap();
-        assert!(Accounts::of(&guest.connect()).open);
-        drop(stream);
-        guest.until_closed();
-        guest.open();
-        guest.stop();
     });
 }
 

@@ -8,36 +8,20 @@ use std::process::Command;
 use std::time::Instant;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
+use kvmprof_abi::pcs::{BSIZE, PROF_ALL};
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
-use kvmprof_abi::recorder::{MAX_PIDS, MAX_RECORDINGS, REC_PIDS, REC_START};
-use kvmprof_abi::wire::{
-    HEADER_LENGTH, MAX_DATA, MAX_HANDLES, ReplyFrame, Request, VERSION, device,
-};
+use kvmprof_abi::wire::{HEADER_LENGTH, MAX_DATA, ReplyFrame, Request, device};
 use kvmprof_client::{ClientError, Connection, Readiness};
 use kvmprof_devices::endpoint::Endpoint;
-use kvmprof_tests::raw_client::{LENGTH_OF_HELLO, encode, hello};
+use kvmprof_tests::raw_client::encode;
 use kvmprof_tests::{
-    Accounts, Boot, Guest, Prf, errno_of, kvmprof, on_kvm, raw_client, run_command, until,
+    Accounts, Boot, Guest, Prf, errno_of, kvmprof, on_kvm, raw_client, run_command,
 };
 use kvmprof_vmm::host_socket::{MAX_CONNECTIONS, MAX_WAITING};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-const HZ: u32 = 1000;
-
 fn guest() -> Guest {
     Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"])
-}
-
-#[test]
-fn hello_says_what_is_served() {
-    on_kvm(|| {
-        let guest = guest();
-        let connection = guest.connect();
-        let hello = connection.hello();
-        assert_eq!((hello.vcpus, hello.hz), (2, HZ));
-        guest.stop();
-    });
 }
 
 /// As from a container that has the socket's folder: there the other end has no pid.
@@ -59,24 +43,6 @@ fn a_client_may_be_in_another_pid_namespace() {
 }
 
 #[test]
-fn a_frame_that_arrives_byte_by_byte_counts() {
-    on_kvm(|| {
-        let guest = guest();
-        let witness = guest.connect();
-        let mut stream = UnixStream::connect(guest.socket()).unwrap();
-        for byte in hello() {
-            stream.write_all(&[byte]).unwrap();
-            // The event loop has come round in between.
-            Accounts::of(&witness);
-        }
-        let mut reply = [0; LENGTH_OF_HELLO];
-        stream.read_exact(&mut reply).unwrap();
-        assert_eq!(reply[16..18], VERSION.to_le_bytes());
-        guest.stop();
-    });
-}
-
-#[test]
 fn a_snapshot_is_read_to_its_end_or_refused_as_too_long() {
     on_kvm(|| {
         let guest = guest();
@@ -85,42 +51,6 @@ fn a_snapshot_is_read_to_its_end_or_refused_as_too_long() {
         assert!(status.ends_with(b"}"), "{status:?}");
         let error = connection.snapshot(device::STATUS, 3).unwrap_err();
         assert!(matches!(error, ClientError::TooMuch { .. }), "{error}");
-        guest.stop();
-    });
-}
-
-#[test]
-fn a_read_that_waits_holds_up_no_other_request_and_is_woken() {
-    on_kvm(|| {
-        let guest = guest();
-        let pcs = guest.open();
-        pcs.ioctl(PROF_ALL, 0);
-        let read = pcs.device.start_read(BSIZE).unwrap();
-        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), i64::from(HZ));
-        assert_eq!(read.wait().unwrap().len(), BSIZE);
-        drop(pcs);
-        guest.stop();
-    });
-}
-
-#[test]
-fn one_thread_reads_to_the_end_while_another_stops() {
-    on_kvm(|| {
-        let guest = guest();
-        let pcs = guest.open();
-        pcs.ioctl(PROF_ALL, 0);
-        let stream = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| pcs.device.read_to_end(64 << 20).unwrap());
-            until("samples were taken", || {
-                (pcs.status().ledger.recorded > 100).then_some(())
-            });
-            pcs.ioctl(PCS_STOP, 0);
-            reader.join().unwrap()
-        });
-        assert!(stream.len().is_multiple_of(BSIZE) && !stream.is_empty());
-        let ledger = pcs.status().ledger;
-        assert_eq!((ledger.pending, ledger.discarded), (0, 0), "{ledger:?}");
-        drop(pcs);
         guest.stop();
     });
 }
@@ -160,79 +90,6 @@ fn poll_wakes_when_there_is_a_buffer() {
         assert_eq!(pcs.device.poll(readable).unwrap(), readable);
         assert_eq!(pcs.device.try_read(BSIZE).unwrap().len(), BSIZE);
         drop(pcs);
-        guest.stop();
-    });
-}
-
-/// A turn serves only some of them: the others go on by themselves, though nothing else happens that wakes the server up.
-#[test]
-fn requests_that_come_all_at_once_are_all_answered() {
-    const PAIRS: u32 = 1000;
-    on_kvm(|| {
-        let guest = guest();
-        let mut stream = raw_client::connect(&guest.socket(), None).unwrap();
-        let open = Request::Open {
-            device: device::STATUS,
-            minor: 0,
-            flags: 0,
-        };
-        // Handles are numbered from 1 on.
-        let pairs = (1..=PAIRS).flat_map(|handle| {
-            let close = Request::Close { handle };
-            [encode(2 * handle, open), encode(2 * handle + 1, close)].concat()
-        });
-        stream.write_all(&pairs.collect::<Vec<u8>>()).unwrap();
-        assert!(guest.status().pcs().is_some_and(|pcs| !pcs.open));
-        let (mut bytes, mut tags) = (Vec::new(), Vec::new());
-        while tags.len() < 2 * PAIRS as usize {
-            let mut piece = [0; 4096];
-            let count = stream.read(&mut piece).unwrap();
-            assert!(count > 0);
-            bytes.extend_from_slice(&piece[..count]);
-            while let Some((frame, length)) = ReplyFrame::decode(&bytes).unwrap() {
-                assert!(frame.result.is_ok(), "{frame:?}");
-                tags.push(frame.tag);
-                bytes.drain(..length);
-            }
-        }
-        assert!(tags.into_iter().eq(2..2 * PAIRS + 2));
-        guest.stop();
-    });
-}
-
-/// Each handle has its text for itself, until there is too much of that.
-#[test]
-fn texts_that_are_open_are_bounded_all_together() {
-    on_kvm(|| {
-        let guest = guest();
-        // The document names all processes of recordings, so that it is large.
-        let recording = guest.connect();
-        let pids = (1_000_000_i32..).take(MAX_PIDS);
-        let pids: Vec<u8> = pids.flat_map(i32::to_le_bytes).collect();
-        let recorders = [(); MAX_RECORDINGS].map(|()| {
-            let recorder = recording.open(device::RECORDER, 0).unwrap();
-            recorder.ioctl_with(REC_PIDS, 0, &pids, 0).unwrap();
-            recorder.ioctl(REC_START, 0).unwrap();
-            recorder
-        });
-        let mut texts = Vec::new();
-        let refused = loop {
-            let connection = guest.connect();
-            let opens = (0..MAX_HANDLES).map(|_| connection.open(device::STATUS, 0));
-            texts.extend(opens.map_while(Result::ok));
-            match connection.open(device::STATUS, 0) {
-                Err(ClientError::Refused { errno, .. }) if errno == Errno::EMFILE => {}
-                refused => break errno_of(refused),
-            }
-        };
-        assert_eq!(refused, Errno::ENOMEM);
-        // What they had is free again when they are gone.
-        drop(texts);
-        until("there is room for a text", || {
-            let connection = guest.connect();
-            connection.snapshot(device::STATUS, 1 << 20).ok()
-        });
-        drop(recorders);
         guest.stop();
     });
 }
@@ -358,42 +215,6 @@ fn a_slow_reader_stalls_nobody_else_and_gets_everything() {
             assert_eq!(data[4..8], tag.to_le_bytes());
         }
         guest.stop();
-    });
-}
-
-#[test]
-fn a_slow_reader_that_goes_is_noticed() {
-    on_kvm(|| {
-        let guest = guest();
-        let slow = slow_reader(&guest, 10);
-        assert!(Accounts::of(&guest.connect()).open);
-        drop(slow);
-        guest.until_closed();
-        guest.stop();
-    });
-}
-
-/// The limit of a process's descriptors is set to those that it has while it runs.
-#[test]
-fn clients_that_break_the_protocol_again_and_again_do_not_fill_the_log() {
-    const TIMES: usize = 500;
-    on_kvm(|| {
-        let mut guest = guest();
-        for _ in 0..TIMES {
-            let mut stream = UnixStream::connect(guest.socket()).unwrap();
-            // It may be closed before all of it is sent.
-            stream.write_all(&[0xa5; 64]).ok();
-            stream.read_to_end(&mut Vec::new()).ok();
-        }
-        guest.signal(Signal::TERM);
-        let ran = guest.wait();
-        assert_eq!(ran.status, 0, "{ran:?}");
-        let lines = ran.stderr.lines().count();
-        assert!(
-            (1..TIMES).contains(&lines),
-            "{lines} lines of {TIMES} clients"
-        );
-        assert!(ran.stderr.contains("Malformed frame"), "{ran:?}");
     });
 }
 

@@ -117,29 +117,6 @@ fn every_choice_of_processes_is_reported() {
     });
 }
 
-/// The records of the original: 16-bit pids, no ledger, and pcstat says that it doesn't know.
-#[test]
-fn classic_streams_are_reported() {
-    on_kvm(|| {
-        let guest = guest();
-        let classic = report(&guest, &["--all", "--format", "classic"]);
-        assert_eq!(classic["format"], "classic");
-        assert_eq!(
-            (&classic["ledger"], &classic["hz"]),
-            (&Value::Null, &Value::Null)
-        );
-        assert!(
-            [101, 102, 103, 201]
-                .iter()
-                .all(|pid| pids(&classic).contains(pid))
-        );
-        assert!(hits(&classic, "IDLE") > 0);
-        let ran = pipeline(&guest, &["--all", "--format", "classic", "1"], &[]);
-        assert!(ran.stdout.contains("unknown"), "{}", ran.stdout);
-        guest.stop();
-    });
-}
-
 /// head(1) reads a little of a stream, and leaves.
 #[test]
 fn getpc_ends_when_its_reader_leaves() {

@@ -52,6 +52,14 @@ impl AttachedBackend {
         })
     }
 
+    /// Another descriptor of the scheduler statistics of the vCPU's thread.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn schedstat(&self) -> io::Result<File> {
+        self.schedstat.try_clone()
+    }
+
     /// How long the clock's thread may sleep from `now` (ns) on, unless it is kicked.
     pub fn sleep(&self, now: u64) -> Duration {
         let due = self.timer.as_ref().or(self.halted.as_ref());
@@ -103,7 +111,7 @@ fn own_time() -> u64 {
 }
 
 impl ClockBackend for AttachedBackend {
-    fn start_timer(&mut self, _hz: u32, first: u64, grid: &Grid) {
+    fn start_timer(&mut self, first: u64, grid: &Grid) {
         self.halted = None;
         self.timer = Some(Due {
             next: first,
@@ -141,13 +149,8 @@ impl ClockBackend for AttachedBackend {
         grown.saturating_sub(own_grown)
     }
 
-    fn take_ticker_delay(&mut self) -> u64 {
+    fn take_tracer_delay(&mut self) -> u64 {
         self.own_delay.take()
-    }
-
-    /// Always 0: this thread stops the vCPU itself, and the time for that is in its own times.
-    fn kicked(&self) -> u64 {
-        0
     }
 }
 

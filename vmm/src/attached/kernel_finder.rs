@@ -10,7 +10,8 @@ use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
-use crate::vcpu::{Gate, select_registers};
+use crate::sampling::select_registers;
+use crate::vcpu::Gate;
 
 /// The pause between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);

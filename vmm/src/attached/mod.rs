@@ -4,7 +4,6 @@
 mod backend;
 mod error;
 mod kernel_finder;
-mod kernel_vcpu;
 mod reboot;
 mod threads;
 mod vcpu;
@@ -29,11 +28,13 @@ use crate::clock::{ClockSource, HaltedTicks};
 use crate::counters::MachineCounters;
 use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_capture::{self, KernelCaptureError};
-use crate::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler, RecordPlan};
-use crate::vcpu::{Doorbell, Gate, RegisterSource, signals};
+use crate::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler};
+use crate::profiling::ProfilingConfig;
+use crate::sampling::{Doorbell, RegisterSource};
+use crate::signals::{self, take_signals_here};
+use crate::vcpu::Gate;
 use crate::vm::{
     EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
-    take_signals_here,
 };
 use kernel_finder::KernelFinder;
 use threads::AttachedThreads;
@@ -45,26 +46,6 @@ pub use error::AttachedError;
 /// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
 const MAX_TRIES: u32 = 25;
 
-/// What takes samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Capture {
-    /// This process, which stops the vCPU by ptrace(2) for each sample.
-    #[default]
-    Ptrace,
-    /// The host's kernel, without stopping the vCPU's thread: less guest time a sample. On hosts with
-    /// VT-x there are no call stacks.
-    Kernel,
-}
-
-impl Capture {
-    fn clock_source(self) -> ClockSource {
-        match self {
-            Self::Ptrace => ClockSource::Ptrace,
-            Self::Kernel => ClockSource::Kernel,
-        }
-    }
-}
-
 /// The guest to attach to, and how to profile it.
 #[derive(Debug)]
 pub struct AttachConfig {
@@ -74,26 +55,8 @@ pub struct AttachConfig {
     pub host: Arc<HostKernel>,
     /// The guest's kernel file; `None` to find the kernel in the guest's memory.
     pub kernel: Option<PathBuf>,
-    /// What is known of the guest; `None` to find it out.
-    pub knowledge: Option<GuestKnowledge>,
-    /// What takes samples.
-    pub capture: Capture,
-    /// Whether samples have the stacks of the host's kernel and of the VMM below the guest's; never with [`Capture::Ptrace`].
-    pub host_stacks: bool,
-    /// Ticks a second on each vCPU.
-    pub hz: u32,
-    /// Whether ticks have a random phase; never with [`Capture::Kernel`].
-    pub jitter: bool,
-    /// The path of the socket for clients; `None` for no socket.
-    pub socket: Option<PathBuf>,
-    /// Maximum number of addresses in a table of prf: 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
-    pub prf_addresses: usize,
-    /// The recording of all ticks; `None` for no recording.
-    pub record: Option<RecordPlan>,
-    /// A folder on the host with the guest's files.
-    pub sysroot: Option<PathBuf>,
-    /// Maximum number of frames of a call stack, half of them the kernel's; [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES) at most.
-    pub max_stack: usize,
+    /// How to profile it. What takes samples is [`ClockSource::Ptrace`] or [`ClockSource::Kernel`].
+    pub profiling: ProfilingConfig,
 }
 
 /// Why the profiling of a guest has ended.
@@ -132,7 +95,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     check(&mut traced, pid)?;
     name_left_out(&config.machine);
     let vcpu_count = memory.vcpu_count().unwrap_or(u32::MAX);
-    let socket = config.socket.as_deref();
+    let socket = config.profiling.socket.as_deref();
     let listener = socket.map(HostListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
     let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
@@ -142,37 +105,33 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     if sampled_at_once {
         look_once(&mut finder, &config, &memory, &knowledge)?;
     }
-    let host_stacks = (config.host_stacks && config.capture == Capture::Kernel)
+    let source = config.profiling.source;
+    let host_stacks = (config.profiling.host_stacks && source == ClockSource::Kernel)
         .then(|| HostStacks::read(pid).map(Arc::new))
         .transpose()
         .map_err(AttachedError::HostStacks)?;
-    let sampling = sampling_host(
-        config.capture,
-        &memory,
-        &knowledge,
-        &vcpus,
-        host_stacks.clone(),
-    )
-    .map_err(AttachedError::Capture)?;
-    let plan = clock_plan(&config);
+    let sampling = sampling_host(source, &memory, &knowledge, &vcpus, host_stacks.clone())
+        .map_err(AttachedError::Capture)?;
+    let record = config.profiling.record.take();
+    let plan = ClockPlan {
+        fallback: source,
+        of_recordings: source,
+        profiling: Arc::new(config.profiling),
+        registers: RegisterSource::Ioctls,
+    };
     let info = machine_info(&config.machine, &memory, &knowledge, host_stacks);
-    let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
+    let sysroot = plan.profiling.sysroot.as_deref();
+    let sysroot = sysroot.map(open_sysroot).transpose()?;
     let sources = BinarySources::new(memory.clone(), Arc::clone(&knowledge), None, sysroot);
-    let recorder = config
-        .record
+    let recorder = record
         .map(|record| start_recorder(record, vcpus.len(), &info, &plan))
         .transpose()?;
     let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
-    let gate = Gate::default();
-    if sampled_at_once {
-        gate.open();
-    }
     let common = AttachedCommon {
         memory,
         knowledge: Arc::clone(&knowledge),
-        sampled: gate,
-        jitter: config.jitter,
-        max_stack: config.max_stack,
+        sampled: Gate::opened_if(sampled_at_once),
+        profiling: Arc::clone(&plan.profiling),
         refreshed: AtomicU64::new(0),
         in_doubt: AtomicBool::new(false),
         has_rebooted: AtomicBool::new(false),
@@ -191,7 +150,6 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         listener,
         plan,
         info,
-        prf_addresses: config.prf_addresses,
         sources,
         recorder,
         watch,
@@ -216,19 +174,6 @@ fn look_once(
         Err(error) => log::warn!("Samples have no processes for now: {error}"),
     }
     Ok(())
-}
-
-/// The one clock that makes the ticks of this guest.
-fn clock_plan(config: &AttachConfig) -> ClockPlan {
-    let source = config.capture.clock_source();
-    ClockPlan {
-        hz: config.hz,
-        source,
-        fallback: source,
-        of_recordings: source,
-        jitter: config.jitter,
-        registers: RegisterSource::Ioctls,
-    }
 }
 
 /// The description of the guest's machine for recordings and the status.
@@ -296,13 +241,13 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
 
 /// The maker of programs that take samples; `None` if the host's kernel isn't to take samples.
 fn sampling_host(
-    capture: Capture,
+    source: ClockSource,
     memory: &AttachedMemory,
     knowledge: &GuestKnowledge,
     vcpus: &[(i32, i32)],
     host_stacks: Option<Arc<HostStacks>>,
 ) -> Result<Option<Arc<SamplingHost>>, KernelCaptureError> {
-    if capture == Capture::Ptrace {
+    if source != ClockSource::Kernel {
         return Ok(None);
     }
     let host = SamplingHost::attached(memory)?.with_host_stacks(host_stacks);
@@ -312,7 +257,7 @@ fn sampling_host(
 
 /// What is known of the guest before its memory is looked through.
 fn known(config: &mut AttachConfig) -> Result<GuestKnowledge, AttachedError> {
-    if let Some(knowledge) = config.knowledge.take() {
+    if let Some(knowledge) = config.profiling.knowledge.take() {
         return Ok(knowledge);
     }
     let Some(path) = &config.kernel else {
@@ -347,7 +292,6 @@ struct Server {
     listener: Option<HostListener>,
     plan: ClockPlan,
     info: MachineInfo,
-    prf_addresses: usize,
     sources: BinarySources,
     recorder: Option<FileRecorder>,
     watch: VmmWatch,
@@ -364,17 +308,14 @@ impl Server {
         take_signals_here().map_err(VmError::host("to take signals"))?;
         let hello = HelloInfo {
             vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
-            hz: self.plan.hz,
+            hz: self.plan.profiling.hz,
         };
-        // The guest runs already.
-        let gate = Gate::default();
-        gate.open();
         let profiler = Rc::new(RefCell::new(Profiler::new(
             rings,
             self.plan,
-            Arc::new(gate),
+            // The guest runs already.
+            Arc::new(Gate::opened_if(true)),
             self.info,
-            self.prf_addresses,
             None,
             self.sources,
         )));

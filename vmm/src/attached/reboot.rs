@@ -11,7 +11,7 @@ use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers}
 
 use super::vcpu::{AttachedCommon, REFRESH_NS};
 use crate::clock::{ThreadTimes, monotonic_ns};
-use crate::vcpu::{has_started, select_registers};
+use crate::sampling::{has_started, select_registers};
 
 /// The pause between two rounds of looks.
 const PAUSE: Duration = Duration::from_millis(250);

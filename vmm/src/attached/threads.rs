@@ -9,11 +9,10 @@ use kvmprof_attach::tracer::TracedVcpu;
 
 use super::AttachedEnd;
 use super::kernel_finder::KernelFinder;
-use super::kernel_vcpu::KernelVcpu;
 use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
 use crate::clock::monotonic_ns;
-use crate::vcpu::{VcpuShared, tick_ring};
+use crate::sampling::{VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
 
 /// All threads. Dropping this ends them.
@@ -51,29 +50,14 @@ impl AttachedThreads {
                 left.fetch_sub(1, Ordering::Relaxed);
                 doorbell.ring_anyway();
             };
-            let (common, thread_shared) = (Arc::clone(&all.common), Arc::clone(&shared));
-            let thread = match all.common.sampling.clone() {
-                None => AttachedVcpu {
-                    vcpu,
-                    cpu,
-                    traced,
-                    shared: thread_shared,
-                    ticks,
-                    common,
-                }
-                .start(ended),
-                Some(host) => KernelVcpu {
-                    vcpu,
-                    cpu,
-                    traced,
-                    shared: thread_shared,
-                    ticks,
-                    common,
-                    host,
-                }
-                .start(ended),
-            };
-            all.threads.push(thread?);
+            all.threads.push(AttachedVcpu::sample(
+                (vcpu, cpu),
+                traced,
+                Arc::clone(&shared),
+                ticks,
+                &all.common,
+                ended,
+            )?);
             all.shared.push(Arc::clone(&shared));
             profiled.push((shared, ring));
         }

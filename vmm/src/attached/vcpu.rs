@@ -6,22 +6,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, SLOW_PAUSE, State, TraceError, TracedVcpu};
-use kvmprof_attach::{AttachError, AttachedMemory, NestedGuest};
+use kvmprof_attach::{AttachError, AttachedMemory, NestedGuest, Slots};
 use kvmprof_introspection::{GuestKnowledge, Registers};
-use kvmprof_recording::Sample;
 
 use super::backend::AttachedBackend;
-use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
-use crate::vcpu::{
-    Doorbell, Gate, TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers,
-    signals,
-};
+use crate::clock::{VcpuClock, monotonic_ns};
+use crate::kernel_capture::VcpuThreadId;
+use crate::profiling::ProfilingConfig;
+use crate::sampling::{Doorbell, TickSender, VcpuShared, VcpuView, select_registers};
+use crate::signals;
+use crate::vcpu::{Gate, KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
 
 /// The period at which the memory slots are checked, and whether the guest still exists, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;
+/// The period of the check of the memory slots while the host's kernel reads memory by them, in ns.
+const SLOTS_NS: u64 = 100_000_000;
 /// Maximum time that a vCPU's thread sleeps between two checks.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_nanos(REFRESH_NS);
 
@@ -34,10 +35,8 @@ pub struct AttachedCommon {
     /// The gate that holds the vCPUs' threads until the guest's kernel has been looked for, so that the first samples have a process: on a
     /// busy host that takes seconds.
     pub sampled: Gate,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
-    /// Maximum number of frames of a call stack.
-    pub max_stack: usize,
+    /// How the guest is profiled.
+    pub profiling: Arc<ProfilingConfig>,
     /// When the guest's memory slots were last read, in ns.
     pub refreshed: AtomicU64,
     /// Whether the guest may have rebooted, so that samples could be attributed to the wrong kernel.
@@ -94,64 +93,199 @@ impl AttachedCommon {
     }
 }
 
-/// All that the thread owns.
+/// A vCPU of another program. One thread looks at it.
 pub struct AttachedVcpu {
-    /// The vCPU's number, from 0, and the number of its CPU in the guest.
+    /// The vCPU's number, from 0.
     pub vcpu: u16,
-    pub cpu: u16,
     /// The vCPU itself.
     pub traced: TracedVcpu,
-    /// The vCPU's state that other threads share.
-    pub shared: Arc<VcpuShared>,
-    /// The sender for its ticks.
-    pub ticks: TickSender,
+    /// The check whether its registers are those of a nested guest.
+    nested: Option<NestedGuest>,
+    failures: Failures,
     /// The state that the threads of all vCPUs share.
-    pub common: Arc<AttachedCommon>,
+    common: Arc<AttachedCommon>,
 }
 
 impl AttachedVcpu {
-    /// Starts the thread. `ended` is called on it once the vCPU's thread has ended.
+    /// Starts the thread that samples the `traced` vCPU, which has this number, and this number of its CPU in the guest. It sends `ticks`. `ended` is
+    /// called on it once the vCPU's thread has ended.
     ///
     /// # Errors
-    /// The host gives no thread, or the vCPU's thread has ended.
-    pub fn start(
-        self,
+    /// The host gives no thread.
+    pub fn sample(
+        (vcpu, cpu): (u16, u16),
+        traced: TracedVcpu,
+        shared: Arc<VcpuShared>,
+        ticks: TickSender,
+        common: &Arc<AttachedCommon>,
         ended: impl FnOnce() + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
-        let pid = self.common.memory.machine().pid;
-        let tid = self.traced.thread();
-        let mut sampler = Sampler {
-            view: VcpuView::new(
-                self.vcpu,
-                Arc::clone(&self.common.memory),
-                Arc::clone(&self.common.knowledge),
-                self.common.max_stack,
-            ),
-            ticks: self.ticks,
-            shared: self.shared,
-            knowledge: Arc::clone(&self.common.knowledge),
-            generation: 0,
-            known: Known {
-                nested: self.common.memory.nested_guest(self.traced.descriptor()),
-                ..Known::default()
-            },
-            traced: self.traced,
+        let mut attached = Self {
+            vcpu,
+            nested: common.memory.nested_guest(traced.descriptor()),
+            traced,
             failures: Failures::default(),
-            common: Arc::clone(&self.common),
+            common: Arc::clone(common),
         };
-        sampler.view.introspector.renumber(self.cpu);
-        let common = self.common;
-        let spawned = thread::Builder::new().name(format!("tracer {}", self.vcpu));
+        let kind = match common.sampling {
+            None => "tracer",
+            Some(_) => "sampler",
+        };
+        let spawned = thread::Builder::new().name(format!("{kind} {vcpu}"));
         spawned.spawn(move || {
-            let backend = AttachedBackend::new(pid, tid);
-            if let Ok(backend) = backend {
-                let clock = VcpuClock::with_backend(sampler.view.vcpu, backend, common.jitter);
-                sampler.run(clock, &common.stopping);
+            // Without its files, the vCPU's thread has ended.
+            if let Ok(mut sampler) = attached.sampler(cpu, shared, ticks) {
+                attached.run(&mut sampler);
             }
-            if !common.stopping.load(Ordering::Relaxed) {
+            if !attached.common.stopping.load(Ordering::Relaxed) {
                 ended();
             }
         })
+    }
+
+    fn sampler(
+        &self,
+        cpu: u16,
+        shared: Arc<VcpuShared>,
+        ticks: TickSender,
+    ) -> io::Result<Sampler<Self>> {
+        let AttachedCommon {
+            memory, knowledge, ..
+        } = &*self.common;
+        let (pid, tid) = (memory.machine().pid, self.traced.thread());
+        let mut view = VcpuView::new(
+            self.vcpu,
+            Arc::clone(memory),
+            Arc::clone(knowledge),
+            self.common.profiling.max_stack,
+        );
+        view.introspector.renumber(cpu);
+        let backend = AttachedBackend::new(pid, tid)?;
+        let kernel = match self.common.sampling.clone() {
+            None => None,
+            Some(host) => {
+                let thread = VcpuThreadId {
+                    descriptor: self.traced.descriptor(),
+                    tid,
+                };
+                let schedstat = backend.schedstat()?;
+                Some(KernelClock::of_another_process(
+                    self.vcpu, host, thread, schedstat,
+                ))
+            }
+        };
+        let clock = VcpuClock::with_backend(self.vcpu, backend, self.common.profiling.jitter);
+        let knowledge = Arc::clone(knowledge);
+        Ok(Sampler::new(view, clock, kernel, shared, knowledge, ticks))
+    }
+
+    /// Samples until the end, or until the vCPU's thread has ended.
+    fn run(&mut self, sampler: &mut Sampler<Self>) {
+        // Nobody waits for this thread's answers before it is attached.
+        self.common.sampled.pass();
+        sampler.shared().kicker.attach();
+        let mut presence = sampler.follow_requests(self, monotonic_ns());
+        while presence == Presence::There && !self.common.stopping.load(Ordering::Relaxed) {
+            let sleep = match sampler.running_kernel().and_then(KernelClock::pause) {
+                Some(pause) => pause,
+                None => sampler.clock_mut().backend().sleep(monotonic_ns()),
+            };
+            signals::wait_for_kick(if self.traced.is_slow() {
+                sleep.min(SLOW_PAUSE)
+            } else {
+                sleep
+            });
+            // The next tick may come much later, or not at all.
+            self.traced.let_go();
+            presence = self.turn(sampler);
+        }
+        sampler.finish(self);
+    }
+
+    fn turn(&mut self, sampler: &mut Sampler<Self>) -> Presence {
+        let now = monotonic_ns();
+        let is_in_kernel = sampler.running_kernel().is_some();
+        // The VMM may have changed the guest's memory slots, which the host's kernel knows by the program, or ended the guest.
+        let pause = if is_in_kernel { SLOTS_NS } else { REFRESH_NS };
+        if self.common.refresh_memory(now, pause).is_none() {
+            return Presence::Gone;
+        }
+        let clock = sampler.clock_mut();
+        // While there are no ticks, nothing else tells whether the vCPU's thread is there.
+        if !is_in_kernel && clock.hz() == 0 && !self.traced.has_thread() {
+            return Presence::Gone;
+        }
+        let signal = clock.backend_mut().pass(now).then(signals::alarm);
+        sampler.interrupted(self, signal)
+    }
+
+    /// What a failed look at `now` means.
+    fn after(&mut self, now: u64, error: &TraceError) -> Unseen {
+        // It is the same thread if its VMM's main thread has run the vCPU.
+        let may_be_over = matches!(error, TraceError::OtherProgram);
+        if may_be_over && self.common.refresh_memory(now, 0).is_none() {
+            return Unseen::Gone;
+        }
+        if self.common.sampling.is_some() {
+            log::debug!("Where processes are isn't looked for now: {error}");
+        } else {
+            self.failures.report(self.vcpu, error);
+        }
+        Unseen::Refused
+    }
+}
+
+impl VcpuAccess for AttachedVcpu {
+    type Memory = Arc<AttachedMemory>;
+    type Backend = AttachedBackend;
+
+    fn look<T>(
+        &mut self,
+        now: u64,
+        look: impl FnOnce(&mut dyn StoppedState) -> Result<T, TraceError>,
+    ) -> Result<T, Unseen> {
+        let nested = self.nested.as_ref();
+        let looked = (self.traced).look(|state| look(&mut TracedState { state, nested }));
+        match looked {
+            Ok(Look::Seen(seen)) => Ok(seen),
+            Ok(Look::Suspended) => Err(Unseen::Suspended),
+            Ok(Look::Busy) => Err(Unseen::Refused),
+            Ok(Look::Gone) => Err(Unseen::Gone),
+            Err(error) => Err(self.after(now, &error)),
+        }
+    }
+
+    fn slots(&self) -> Arc<Slots> {
+        self.common.memory.slots()
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.common.in_doubt.load(Ordering::Relaxed)
+    }
+}
+
+/// A vCPU whose thread is stopped.
+struct TracedState<'a, 'b> {
+    state: &'a mut State<'b>,
+    nested: Option<&'a NestedGuest>,
+}
+
+impl StoppedState for TracedState<'_, '_> {
+    fn registers(&mut self) -> Result<Registers, TraceError> {
+        let (regs, sregs) = self.state.registers()?;
+        Ok(select_registers(&regs, &sregs))
+    }
+
+    fn mp_state(&mut self) -> Result<u32, TraceError> {
+        self.state.mp_state()
+    }
+
+    fn is_in_guest(&self) -> bool {
+        self.state.is_in_guest()
+    }
+
+    fn runs_nested_guest(&self) -> bool {
+        self.nested.is_some_and(NestedGuest::runs)
     }
 }
 
@@ -169,213 +303,4 @@ impl Failures {
             log::warn!("A tick of vCPU {vcpu} is lost: {error}");
         }
     }
-}
-
-/// Whether the vCPU's thread is still there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
-    There,
-    Gone,
-}
-
-/// The state of the vCPU that is kept between two looks.
-#[derive(Default)]
-struct Known {
-    /// An application processor that has not had its SIPI yet has no meaningful registers.
-    started: bool,
-    /// The guest's registers at the last look.
-    registers: Option<Registers>,
-    /// The check whether the registers are those of a nested guest.
-    nested: Option<NestedGuest>,
-}
-
-struct Sampler {
-    view: VcpuView<Arc<AttachedMemory>>,
-    traced: TracedVcpu,
-    ticks: TickSender,
-    shared: Arc<VcpuShared>,
-    knowledge: Arc<GuestKnowledge>,
-    generation: Generation,
-    known: Known,
-    failures: Failures,
-    common: Arc<AttachedCommon>,
-}
-
-impl Sampler {
-    /// Samples until the end, or until the vCPU's thread has ended.
-    fn run(&mut self, mut clock: VcpuClock<AttachedBackend>, stopping: &AtomicBool) {
-        // Nobody waits for this thread's answers before it is attached.
-        self.common.sampled.pass();
-        self.shared.kicker.attach();
-        let mut presence = self.follow_requests(&mut clock, monotonic_ns());
-        while presence == Presence::There && !stopping.load(Ordering::Relaxed) {
-            let sleep = clock.backend().sleep(monotonic_ns());
-            let is_slow = self.traced.is_slow();
-            signals::wait_for_kick(if is_slow {
-                sleep.min(SLOW_PAUSE)
-            } else {
-                sleep
-            });
-            self.shared.kicker.seen();
-            // The next tick may come much later, or not at all.
-            self.traced.let_go();
-            let now = monotonic_ns();
-            let signal = clock.backend_mut().pass(now).then(signals::alarm);
-            // The VMM may have changed the guest's memory slots, or ended the guest.
-            if self.common.refresh_memory(now, REFRESH_NS).is_none() {
-                break;
-            }
-            // While there are no ticks, nothing else tells whether the vCPU's thread is there.
-            if clock.hz() == 0 && !self.traced.has_thread() {
-                break;
-            }
-            presence = match clock.on_interrupt(now, signal) {
-                Some(elapsed) if elapsed.sample => self.sample(&mut clock, now, elapsed),
-                Some(elapsed) => {
-                    self.view.send(&mut self.ticks, elapsed, None);
-                    Presence::There
-                }
-                None => Presence::There,
-            };
-            if presence == Presence::There {
-                presence = self.follow_requests(&mut clock, now);
-            }
-        }
-        self.finish(&mut clock);
-    }
-
-    /// Follows the profiler's requests, and acknowledges them.
-    fn follow_requests(&mut self, clock: &mut VcpuClock<AttachedBackend>, now: u64) -> Presence {
-        let (generation, setting) = self.shared.control.requested();
-        if generation == self.generation {
-            return Presence::There;
-        }
-        let presence = if self.knowledge.is_unlocated() {
-            self.locate_kernel()
-        } else {
-            Presence::There
-        };
-        let elapsed = clock.account_halted(now);
-        self.view.send(&mut self.ticks, elapsed, None);
-        self.view.follow(&setting);
-        let hz = setting.source.map_or(0, TickSource::hz);
-        if hz != clock.hz() {
-            clock.restart(hz, monotonic_ns());
-            self.shared.control.set_halted(false);
-        }
-        self.generation = generation;
-        self.shared.control.acknowledge(generation);
-        self.ticks.ring();
-        presence
-    }
-
-    /// Locates the guest's kernel, without a sample.
-    fn locate_kernel(&mut self) -> Presence {
-        let (view, knowledge) = (&self.view, &self.knowledge);
-        let nested = self.known.nested.as_ref();
-        let looked = self.traced.look(|vcpu| {
-            if nested.is_some_and(NestedGuest::runs) {
-                return Ok(());
-            }
-            let (regs, sregs) = vcpu.registers()?;
-            knowledge.locate(&view.memory, &select_registers(&regs, &sregs));
-            Ok(())
-        });
-        match looked {
-            Ok(Look::Gone) => Presence::Gone,
-            Ok(_) => Presence::There,
-            Err(error) => self.after(monotonic_ns(), &error),
-        }
-    }
-
-    /// What a failed look at `now` means for the vCPU's thread.
-    fn after(&mut self, now: u64, error: &TraceError) -> Presence {
-        // It is the same thread if its VMM's main thread has run the vCPU.
-        let may_be_over = matches!(error, TraceError::OtherProgram);
-        if may_be_over && self.common.refresh_memory(now, 0).is_none() {
-            return Presence::Gone;
-        }
-        self.failures.report(self.view.vcpu, error);
-        Presence::There
-    }
-
-    fn sample(
-        &mut self,
-        clock: &mut VcpuClock<AttachedBackend>,
-        time: u64,
-        mut elapsed: ElapsedTicks,
-    ) -> Presence {
-        let (view, ticks, known) = (&mut self.view, &mut self.ticks, &mut self.known);
-        view.clear();
-        if self.common.in_doubt.load(Ordering::Relaxed) {
-            elapsed.lost += 1;
-            view.send(ticks, elapsed, None);
-            return Presence::There;
-        }
-        let looked = self
-            .traced
-            .look(|vcpu| capture(vcpu, view, ticks, known, time));
-        let mut presence = Presence::There;
-        let mut seen = None;
-        match looked {
-            Ok(Look::Seen(sample)) => seen = Some(sample),
-            // The host has suspended the VMM.
-            Ok(Look::Suspended) => elapsed.stolen += 1,
-            Ok(Look::Busy) => elapsed.lost += 1,
-            Ok(Look::Gone) => {
-                elapsed.lost += 1;
-                presence = Presence::Gone;
-            }
-            Err(error) => {
-                elapsed.lost += 1;
-                presence = self.after(time, &error);
-            }
-        }
-        let sample = seen.map(|(sample, _)| sample);
-        self.view.send(&mut self.ticks, elapsed, sample);
-        if seen.is_some_and(|(_, halted)| halted) {
-            clock.halt();
-        }
-        self.shared.control.set_halted(clock.is_halted());
-        presence
-    }
-
-    /// Ends the clock. No tick follows, and no other thread needs to wait for this one.
-    fn finish(&mut self, clock: &mut VcpuClock<AttachedBackend>) {
-        let elapsed = clock.account_halted(monotonic_ns());
-        self.view.send(&mut self.ticks, elapsed, None);
-        clock.stop();
-        self.shared.control.finish();
-        self.shared.kicker.detach();
-        self.ticks.ring();
-    }
-}
-
-/// The sample of a vCPU that stands still, and whether it is halted.
-fn capture(
-    vcpu: &mut State<'_>,
-    view: &mut VcpuView<Arc<AttachedMemory>>,
-    ticks: &mut TickSender,
-    known: &mut Known,
-    time: u64,
-) -> Result<(Sample, bool), TraceError> {
-    if !known.started {
-        known.started = has_started(vcpu.mp_state()?);
-    }
-    if !known.started {
-        return Ok((not_started(view.vcpu, time), true));
-    }
-    if known.nested.as_ref().is_some_and(NestedGuest::runs) {
-        let halted = vcpu.mp_state()? == KVM_MP_STATE_HALTED;
-        let sample = view.capture_nested(known.registers.as_ref(), halted, time);
-        return Ok((sample, halted));
-    }
-    let (regs, sregs) = vcpu.registers()?;
-    let registers = select_registers(&regs, &sregs);
-    known.registers = Some(registers);
-    let behind_hlt = view.is_behind_hlt(&registers);
-    // A VMM that answers HLT itself waits outside KVM_RUN.
-    let halted = behind_hlt && (!vcpu.is_in_guest() || vcpu.mp_state()? == KVM_MP_STATE_HALTED);
-    let sample = view.capture(&registers, halted, behind_hlt, time, ticks);
-    Ok((sample, halted))
 }

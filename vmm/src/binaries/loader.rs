@@ -16,7 +16,7 @@ use kvmprof_recording::status::LimitsStatus;
 use super::BinarySources;
 use super::disk_files::DiskFiles;
 use super::tables::Tables;
-use crate::vm::block_signals;
+use crate::signals::block_signals;
 use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
 
 /// The number by which mappings refer to a file (`BinaryInfo::id`).

@@ -1,23 +1,25 @@
 //! The backend of a vCPU's clock: timers, and the host scheduler's statistics of the vCPU's thread.
 
 use std::io;
-use std::sync::Arc;
 
+use super::Grid;
 use super::halted::RunTimeAlarm;
-use super::host_tick::HostTick;
 use super::run_delay::RunDelay;
-use super::timer::{PosixTimer, ThreadTimer};
-use super::{Grid, Ticker};
+use super::timer::ThreadTimer;
 use crate::perf_event;
-use crate::vcpu::signals;
+use crate::signals;
 
 /// The timers and the scheduler statistics of one vCPU's thread.
 ///
 /// [`VcpuClock`](super::VcpuClock) uses no other source of time, so that its tests can simulate time.
 pub trait ClockBackend {
+    /// Makes the alarm if that hasn't been tried before. This may take milliseconds, so it is done before a clock starts and not when
+    /// the guest starts.
+    fn prepare_alarm(&mut self) {}
+
     /// Signals the thread at `first` (ns of CLOCK_MONOTONIC), on which a tick of `grid` is due, and at
-    /// each later tick if the grid is even. `hz` is the rate of the grid.
-    fn start_timer(&mut self, hz: u32, first: u64, grid: &Grid);
+    /// each later tick if the grid is even.
+    fn start_timer(&mut self, first: u64, grid: &Grid);
 
     /// Ends what [`start_timer`](Self::start_timer) began. A signal that is pending stays pending.
     fn stop_timer(&mut self);
@@ -36,11 +38,8 @@ pub trait ClockBackend {
     /// How long the thread was runnable but waited for a processor since the last call, in ns.
     fn take_run_delay(&mut self) -> u64;
 
-    /// How much the ticker's thread was late since the last call, in ns; 0 without a ticker.
-    fn take_ticker_delay(&mut self) -> u64;
-
-    /// When the ticker's thread last kicked this thread, in ns of CLOCK_MONOTONIC; 0 without a ticker.
-    fn kicked(&self) -> u64;
+    /// How long the thread that makes the ticks waited for a processor since the last call, in ns; 0 if it is the vCPU's own thread.
+    fn take_tracer_delay(&mut self) -> u64;
 }
 
 /// The alarm of halted vCPUs.
@@ -62,89 +61,30 @@ impl Alarm {
     }
 }
 
-#[derive(Debug)]
-enum Driver {
-    Timer(ThreadTimer),
-    Ticker(TickerShare),
-}
-
-/// A vCPU's share of the ticker.
-///
-/// Where the host's kernel ticks anyway, a timer of the thread's own costs less than a kick: it adds no interrupt. So it makes the ticks that
-/// coincide, and the ticker makes the others.
-#[derive(Debug)]
-struct TickerShare {
-    ticker: Arc<Ticker>,
-    vcpu: u16,
-    // None if this user has too many timers: then the ticker makes all ticks.
-    timer: Option<PosixTimer>,
-    host: HostTick,
-}
-
-impl TickerShare {
-    fn new(ticker: Arc<Ticker>, vcpu: u16) -> Self {
-        let timer = PosixTimer::new(signals::kick());
-        if let Err(error) = &timer {
-            log::debug!("The ticker makes all ticks of vCPU {vcpu}: {error}");
-        }
-        Self {
-            ticker,
-            vcpu,
-            timer: timer.ok(),
-            host: HostTick::of_this_host(),
-        }
-    }
-
-    fn start(&self, hz: u32, first: u64, grid: &Grid) {
-        let coincident = self.timer.as_ref().and_then(|timer| {
-            let distance = self.host.coincidence(grid.period())?;
-            timer.set(first.next_multiple_of(distance), distance);
-            Some(distance)
-        });
-        self.ticker.set(self.vcpu, hz, first, coincident);
-    }
-
-    fn stop(&self) {
-        if let Some(timer) = &self.timer {
-            timer.set(0, 0);
-        }
-        self.ticker.set(self.vcpu, 0, 0, None);
-    }
-}
-
-/// The backend on a real host: a POSIX timer or the [`Ticker`], a perf task-clock event, and
-/// `/proc/thread-self/schedstat`.
+/// The backend on a real host: POSIX timers, a perf task-clock event, and `/proc/thread-self/schedstat`.
 #[derive(Debug)]
 pub struct ThreadBackend {
-    driver: Driver,
+    timer: ThreadTimer,
     alarm: Alarm,
     run_delay: RunDelay,
-    // The ticker's delay up to the last call that took it, in ns.
-    ticker_delay: u64,
 }
 
 impl ThreadBackend {
-    /// The backend for the calling thread, which runs vCPU number `vcpu`. `ticker` drives the clock if there
-    /// is one, or else a timer of the thread's own.
+    /// The backend for the calling thread, which runs a vCPU.
     ///
     /// # Errors
     /// timer_create(2) fails: this user has too many timers or pending signals.
-    pub fn for_this_thread(vcpu: u16, ticker: Option<Arc<Ticker>>) -> io::Result<Self> {
-        let driver = match ticker {
-            Some(ticker) => Driver::Ticker(TickerShare::new(ticker, vcpu)),
-            None => Driver::Timer(ThreadTimer::for_this_thread(signals::kick())?),
-        };
+    pub fn for_this_thread() -> io::Result<Self> {
         Ok(Self {
-            driver,
+            timer: ThreadTimer::for_this_thread(signals::kick())?,
             alarm: Alarm::Unmade,
             run_delay: RunDelay::of_this_thread(),
-            ticker_delay: 0,
         })
     }
+}
 
-    /// Makes the alarm if that hasn't been tried before. This may take milliseconds, so it is done before a clock starts and not when
-    /// the guest starts.
-    pub fn prepare_alarm(&mut self) {
+impl ClockBackend for ThreadBackend {
+    fn prepare_alarm(&mut self) {
         if matches!(self.alarm, Alarm::Unmade) {
             self.alarm = match RunTimeAlarm::for_this_thread(signals::alarm()) {
                 Ok(alarm) => Alarm::Made(alarm),
@@ -158,21 +98,13 @@ impl ThreadBackend {
             };
         }
     }
-}
 
-impl ClockBackend for ThreadBackend {
-    fn start_timer(&mut self, hz: u32, first: u64, grid: &Grid) {
-        match &self.driver {
-            Driver::Timer(timer) => timer.arm(first, grid),
-            Driver::Ticker(ticked) => ticked.start(hz, first, grid),
-        }
+    fn start_timer(&mut self, first: u64, grid: &Grid) {
+        self.timer.arm(first, grid);
     }
 
     fn stop_timer(&mut self) {
-        match &self.driver {
-            Driver::Timer(timer) => timer.disarm(),
-            Driver::Ticker(ticked) => ticked.stop(),
-        }
+        self.timer.disarm();
     }
 
     fn start_alarm(&mut self, run_time: u64) -> bool {
@@ -202,20 +134,7 @@ impl ClockBackend for ThreadBackend {
         self.run_delay.take()
     }
 
-    fn take_ticker_delay(&mut self) -> u64 {
-        let Driver::Ticker(ticked) = &self.driver else {
-            return 0;
-        };
-        let total = ticked.ticker.delay().max(self.ticker_delay);
-        let grown = total - self.ticker_delay;
-        self.ticker_delay = total;
-        grown
-    }
-
-    fn kicked(&self) -> u64 {
-        match &self.driver {
-            Driver::Timer(_) => 0,
-            Driver::Ticker(ticked) => ticked.ticker.kicked(ticked.vcpu),
-        }
+    fn take_tracer_delay(&mut self) -> u64 {
+        0
     }
 }

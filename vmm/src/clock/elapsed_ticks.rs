@@ -65,7 +65,7 @@ impl TickAccount {
                 ..ElapsedTicks::default()
             };
         }
-        let stolen = missed.min(nearest_ticks(delay + backend.take_ticker_delay(), period));
+        let stolen = missed.min(nearest_ticks(delay + backend.take_tracer_delay(), period));
         ElapsedTicks {
             idle: 0,
             stolen,

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::perf_event::{self, Event};
-use crate::vcpu::signals;
+use crate::signals;
 
 const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 const PERF_EVENT_IOC_REFRESH: libc::Ioctl = 0x2402;

@@ -1,24 +1,19 @@
 //! The virtual clock: decides when a vCPU is sampled, and accounts for every tick.
 //!
 //! A vCPU's ticks lie on a grid: tick `k` is due `k` periods after the clock started on that
-//! vCPU. The thread looks after a timer's signal, a ticker thread's kick or the wake-up of a halted
-//! vCPU. In all cases, the grid shows how many ticks have passed, so that each tick is counted exactly
-//! once.
+//! vCPU. The thread looks after a timer's signal or the wake-up of a halted vCPU. In all cases, the grid
+//! shows how many ticks have passed, so that each tick is counted exactly once.
 
 mod backend;
 mod control;
 mod elapsed_ticks;
-mod elsewhere;
 mod grid;
 mod halted;
-mod host_tick;
 mod jitter;
-mod punctual;
 mod run_delay;
 mod schedstat;
 #[cfg(test)]
 mod tests;
-mod ticker;
 mod timer;
 mod vcpu_clock;
 
@@ -31,8 +26,9 @@ pub use halted::{HaltedTicks, RunTimeAlarm};
 pub use jitter::Jitter;
 pub(crate) use run_delay::RunDelay;
 pub(crate) use schedstat::ThreadTimes;
-pub use ticker::Ticker;
 pub use vcpu_clock::VcpuClock;
+
+pub use crate::time::{monotonic_ns, thread_cpu_ns};
 
 use std::str::FromStr;
 
@@ -49,8 +45,6 @@ pub enum ClockSource {
     /// A POSIX timer on each vCPU's own thread.
     #[default]
     Thread,
-    /// One thread that kicks all vCPUs, but for ticks that coincide with the host's: less guest time a sample, but time of another core.
-    Ticker,
     /// For the vCPUs of another program: a thread for each of them stops it by ptrace(2).
     Ptrace,
     /// The host's kernel takes samples in the interrupt of a perf clock, without an exit.
@@ -62,7 +56,6 @@ impl ClockSource {
     pub fn name(self) -> &'static str {
         match self {
             Self::Thread => "thread",
-            Self::Ticker => "ticker",
             Self::Ptrace => "ptrace",
             Self::Kernel => KERNEL_CLOCK,
         }
@@ -75,44 +68,12 @@ impl FromStr for ClockSource {
     fn from_str(word: &str) -> Result<Self, String> {
         match word {
             "thread" => Ok(Self::Thread),
-            "ticker" => Ok(Self::Ticker),
             "kernel" => Ok(Self::Kernel),
-            _ => Err(format!(
-                "'{word}' is no clock: use thread, ticker or kernel"
-            )),
+            "ticker" => Err(
+                "the ticker was removed: use thread, or kernel, which takes less of the guest's time"
+                    .to_owned(),
+            ),
+            _ => Err(format!("'{word}' is no clock: use thread or kernel")),
         }
-    }
-}
-
-/// Now, in ns of CLOCK_MONOTONIC: the time base of all samples.
-pub fn monotonic_ns() -> u64 {
-    // By libc: rustix asks the kernel by prctl(2) where the vDSO is, which the filters of the sandbox don't allow.
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a valid timespec to write to; CLOCK_MONOTONIC always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
-
-/// The processor time that thread `tid` of this process has used, in ns; `None` once it has ended.
-pub fn thread_cpu_ns(tid: libc::pid_t) -> Option<u64> {
-    // MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED (`include/linux/posix-timers_types.h`). By libc: rustix has no clocks of other threads.
-    let clock = (!tid << 3) | 6;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid timespec to write to; the kernel checks the clock.
-    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    (result == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
-}
-
-/// `ns` as the seconds and nanoseconds that timer calls take.
-pub(crate) fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec {
-        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
     }
 }

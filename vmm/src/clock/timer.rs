@@ -3,7 +3,8 @@
 use std::io;
 use std::ptr;
 
-use super::{Grid, timespec};
+use super::Grid;
+use crate::time::timespec;
 
 /// Timers on CLOCK_MONOTONIC that signal the thread that made them.
 ///
@@ -49,7 +50,7 @@ impl ThreadTimer {
 
 /// One timer on CLOCK_MONOTONIC that signals the thread that made it.
 #[derive(Debug)]
-pub(super) struct PosixTimer {
+struct PosixTimer {
     // The first timer of a process has id 0, a null pointer: the id says nothing about validity.
     id: libc::timer_t,
 }
@@ -59,7 +60,7 @@ impl PosixTimer {
     ///
     /// # Errors
     /// What timer_create(2) says: too many timers or pending signals for this user.
-    pub(super) fn new(signal: i32) -> io::Result<Self> {
+    fn new(signal: i32) -> io::Result<Self> {
         // SAFETY: sigevent is plain data for which all zeroes is a valid value.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -76,7 +77,7 @@ impl PosixTimer {
     }
 
     /// Signals at time `at`, and each `interval` after it, both in ns; 0 for both disarms it.
-    pub(super) fn set(&self, at: u64, interval: u64) {
+    fn set(&self, at: u64, interval: u64) {
         let setting = libc::itimerspec {
             it_interval: timespec(interval),
             it_value: timespec(at),

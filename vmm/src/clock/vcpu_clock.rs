@@ -1,12 +1,11 @@
 //! One vCPU's clock, on that vCPU's own thread.
 
 use std::io;
-use std::sync::Arc;
 
 use super::elapsed_ticks::TickAccount;
 use super::grid::aligned_start;
-use super::{ClockBackend, ElapsedTicks, Grid, ThreadBackend, Ticker};
-use crate::vcpu::signals;
+use super::{ClockBackend, ElapsedTicks, Grid, ThreadBackend};
+use crate::signals;
 
 #[derive(Clone, Copy, Debug)]
 enum State {
@@ -31,16 +30,11 @@ pub struct VcpuClock<B = ThreadBackend> {
 
 impl VcpuClock {
     /// A clock of the calling thread, which runs vCPU number `vcpu`. The clock is stopped at first.
-    /// `ticker` drives it if there is one, or else a timer of its own.
     ///
     /// # Errors
     /// When the host gives no timer.
-    pub fn for_this_thread(
-        vcpu: u16,
-        ticker: Option<Arc<Ticker>>,
-        jitter: bool,
-    ) -> io::Result<Self> {
-        let backend = ThreadBackend::for_this_thread(vcpu, ticker)?;
+    pub fn for_this_thread(vcpu: u16, jitter: bool) -> io::Result<Self> {
+        let backend = ThreadBackend::for_this_thread()?;
         Ok(Self::with_backend(vcpu, backend, jitter))
     }
 }
@@ -91,7 +85,7 @@ impl<B: ClockBackend> VcpuClock<B> {
         let start = aligned_start(now, hz);
         self.hz = hz;
         self.backend.take_run_delay();
-        self.backend.take_ticker_delay();
+        self.backend.take_tracer_delay();
         self.resume(Grid::new(start, hz, seed));
     }
 
@@ -114,9 +108,7 @@ impl<B: ClockBackend> VcpuClock<B> {
                 if ticks == 0 {
                     return None;
                 }
-                // Until a late ticker has kicked the vCPU, it has run as usual, so that the delay counts from the kick.
-                let due = grid.last().max(self.backend.kicked());
-                let late = now.saturating_sub(due);
+                let late = now.saturating_sub(grid.last());
                 let elapsed = self
                     .account
                     .explain(ticks, late, grid.period(), &mut self.backend);
@@ -173,7 +165,7 @@ impl<B: ClockBackend> VcpuClock<B> {
 
     fn start_timer(&mut self, first: u64, grid: &Grid) {
         self.next_signal = first;
-        self.backend.start_timer(self.hz, first, grid);
+        self.backend.start_timer(first, grid);
     }
 
     /// After a tick: starts the timer anew if it does not go on by itself. Where taking a sample lasts

@@ -69,10 +69,10 @@ fn values(file: &File) -> io::Result<Vec<(String, u64)>> {
         return Err(malformed());
     }
     let length = DESCRIPTOR + usize::try_from(name_size).map_err(|_| malformed())?;
+    let mut all = vec![0; length * usize::try_from(count).map_err(|_| malformed())?];
+    file.read_exact_at(&mut all, descriptors.into())?;
     let mut values = Vec::new();
-    for index in 0..u64::from(count) {
-        let mut bytes = vec![0; length];
-        file.read_exact_at(&mut bytes, u64::from(descriptors) + index * length as u64)?;
+    for bytes in all.chunks_exact(length) {
         // struct kvm_stats_desc: flags, exponent, size, offset, bucket_size, name.
         let (fields, name) = bytes.split_at(DESCRIPTOR);
         let (words, _) = fields.as_chunks::<4>();

@@ -15,7 +15,7 @@ use kvmprof_recording::counters::{Counter, Counters, Event};
 
 use crate::clock::monotonic_ns;
 use crate::kernel_events;
-use crate::vcpu::VcpuShared;
+use crate::sampling::VcpuShared;
 use hardware::HardwareProbes;
 use sources::VcpuSources;
 

@@ -12,7 +12,7 @@ use super::hardware::{HardwareCounter, HardwareProbes};
 use super::kvm_stats::KvmStats;
 use crate::clock::thread_cpu_ns;
 use crate::perf_event::{self, HardwareEvent};
-use crate::vcpu::{GuestExit, VcpuShared};
+use crate::sampling::{GuestExit, VcpuShared};
 
 /// The statistics that are counters here, by KVM's names.
 const STATISTICS: [&str; 6] = [
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
     use crate::not_run::not_run;
-    use crate::vcpu::signals;
+    use crate::signals;
 
     fn sources(shared: &Arc<VcpuShared>, probes: &Arc<HardwareProbes>) -> VcpuSources {
         let descriptor = File::open("/dev/null").unwrap();

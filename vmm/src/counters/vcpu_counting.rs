@@ -8,7 +8,7 @@ use kvmprof_introspection::{ProcessFate, ProcessInstance};
 
 use super::processes::{CountedProcess, KnownProcess, ProcessCounts};
 use super::sources::{Source, VcpuSources};
-use crate::vcpu::{GuestExit, StoppedVcpu, in_turn};
+use crate::sampling::{GuestExit, StoppedVcpu, in_turn};
 
 /// Maximum number of searches for processes at one request to a vCPU.
 const MAX_SEARCHES: usize = 16;

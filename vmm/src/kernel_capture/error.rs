@@ -21,9 +21,6 @@ pub enum KernelCaptureError {
          to more"
     )]
     Ring(io::Error),
-    /// The kernel doesn't tell how long the thread has run.
-    #[error("The host's kernel doesn't tell a thread's times: {0}")]
-    Times(io::Error),
     /// User mode and kernel mode can't be distinguished.
     #[error("On this host's processor the host's kernel tells the mode only of Linux guests")]
     NoPrivilege,

@@ -8,7 +8,7 @@ use kvmprof_recording::Sample;
 
 use super::ring::Interrupted;
 use crate::clock::ClockSetting;
-use crate::vcpu::{
+use crate::sampling::{
     Copied, TickSender, VcpuView, has_started, in_nested_guest, not_started, page_table_root,
 };
 
@@ -133,7 +133,7 @@ mod tests {
     use vm_memory::{GuestAddress, GuestMemoryMmap};
 
     use super::*;
-    use crate::vcpu::{Doorbell, tick_ring};
+    use crate::sampling::{Doorbell, tick_ring};
 
     const PC: u64 = 0xffff_ffff_8100_0000;
 

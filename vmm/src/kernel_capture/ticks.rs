@@ -5,7 +5,7 @@ use super::ring::Entry;
 use super::run_time_account::RunTimeAccount;
 use super::sample::Reader;
 use crate::clock::{ElapsedTicks, Grid, ThreadTimes, monotonic_ns};
-use crate::vcpu::{TickSender, VcpuView};
+use crate::sampling::{TickSender, VcpuView};
 use kvmprof_introspection::PhysicalMemory;
 use kvmprof_recording::Ticks;
 
@@ -73,7 +73,7 @@ impl KernelTicks {
                 Entry::Host(record) => {
                     host_frames.clear();
                     if let Some(host) = reader.host {
-                        host.unwind(&record, host_frames);
+                        host.unwind(record.kernel_frames(), record.program(), host_frames);
                     }
                 }
                 Entry::Sample(interrupted, record) => {
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
     use crate::clock::ClockSetting;
-    use crate::vcpu::{Doorbell, tick_ring};
+    use crate::sampling::{Doorbell, tick_ring};
 
     /// The samples have been sent, so that they must explain ticks of the grid, whenever the thread's times can be read.
     #[test]

@@ -19,7 +19,7 @@ use kvmprof_sandbox::user;
 
 use crate::clock::RunTimeAlarm;
 use crate::perf_event::{self, Answer, Event, HardwareEvent, Refusal};
-use crate::vcpu::signals;
+use crate::signals;
 
 /// The places of tracefs (Linux `Documentation/trace/ftrace.rst`). The second one is in debugfs.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -155,7 +155,7 @@ fn open_counting(event: Event, period: u64) -> io::Result<File> {
 }
 
 /// Whether this is perf's number of a tracepoint that kvmprof counts.
-pub(crate) fn is_counted_tracepoint(number: u64) -> bool {
+pub fn is_counted_tracepoint(number: u64) -> bool {
     let mut counted = EventKind::ALL.into_iter().filter_map(KernelCounter::of);
     counted.any(|counted| match counted {
         KernelCounter::Tracepoint(name) => tracepoint_id(name) == Ok(number),

@@ -2,6 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Cursor, Read};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ impl Image {
     /// The kernel can't be read, isn't for x86-64, or is damaged.
     pub fn read(source: &KernelSource) -> Result<Self, MachineError> {
         let bytes: Arc<[u8]> = match source {
-            KernelSource::Path(path) => read_kernel(path)?.into(),
+            KernelSource::Path(path) => read_kernel(path)?,
             KernelSource::Embedded(bytes) => Arc::from(*bytes),
         };
         Self::parse(source.name(), bytes)
@@ -384,16 +385,18 @@ impl KernelNotes {
     }
 }
 
-fn read_kernel(path: &Path) -> Result<Vec<u8>, MachineError> {
-    let (file, size) = open_file("kernel", path)?;
+fn read_kernel(path: &Path) -> Result<Arc<[u8]>, MachineError> {
+    let (mut file, size) = open_file("kernel", path)?;
     let failed = read_failed("kernel", path);
     if size > IMAGE_MAX {
         return Err(failed(io::ErrorKind::FileTooLarge.into()));
     }
-    let mut bytes = Vec::new();
-    file.take(IMAGE_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    // Without a copy: the guest's start waits for it.
+    let length = usize::try_from(size).unwrap_or(usize::MAX);
+    let mut bytes: Arc<[u8]> = iter::repeat_n(0, length).collect();
+    if let Some(buffer) = Arc::get_mut(&mut bytes) {
+        file.read_exact(buffer).map_err(failed)?;
+    }
     Ok(bytes)
 }
 

@@ -12,7 +12,6 @@ use rustix::thread::CapabilitySet;
 use super::refusal::{needed, own_rights, paranoid};
 use super::{Event, HardwareEvent};
 use crate::helper::{self, Helper};
-use crate::kernel_events;
 
 /// Length of a request in bytes: what to count, its number, the period, the thread.
 const REQUEST_BYTES: usize = 24;
@@ -31,14 +30,17 @@ pub struct EventOpener {
 impl EventOpener {
     /// Forks the process, if this process may open events and its threads may not once they are contained. It opens the events that kvmprof counts, for threads
     /// of kvmprof alone. If they become another user (`is_another_user`), it opens no others than those of the threads' own run time. The process keeps
-    /// CAP_PERFMON and CAP_SYS_ADMIN.
+    /// CAP_PERFMON and CAP_SYS_ADMIN. `is_counted` says whether kvmprof counts the tracepoint that perf knows by a number.
     ///
     /// # Errors
     /// The host gives no socket or process.
     ///
     /// # Safety
     /// The process has no other thread: one might hold a lock that nobody releases in the new process.
-    pub unsafe fn fork(is_another_user: bool) -> io::Result<Option<Self>> {
+    pub unsafe fn fork(
+        is_another_user: bool,
+        is_counted: fn(u64) -> bool,
+    ) -> io::Result<Option<Self>> {
         let kept = if is_another_user {
             CapabilitySet::empty()
         } else {
@@ -50,6 +52,7 @@ impl EventOpener {
         let server = Server {
             process: getpid(),
             run_time_only: is_another_user,
+            is_counted,
         };
         let serve = || {
             let contained = process::keep_event_rights();
@@ -146,6 +149,8 @@ struct Server {
     /// The process whose threads are served.
     process: Pid,
     run_time_only: bool,
+    /// Whether kvmprof counts the tracepoint that perf knows by this number.
+    is_counted: fn(u64) -> bool,
 }
 
 impl Server {
@@ -163,9 +168,7 @@ impl Server {
     fn serves(&self, event: Event, tid: libc::pid_t) -> bool {
         let is_served = match event {
             Event::TaskClock | Event::CpuClock | Event::BpfOutput => true,
-            Event::Tracepoint(number) => {
-                !self.run_time_only && kernel_events::is_counted_tracepoint(number)
-            }
+            Event::Tracepoint(number) => !self.run_time_only && (self.is_counted)(number),
             Event::Hardware(_) => !self.run_time_only,
         };
         is_served && self.has_thread(tid)
@@ -240,6 +243,7 @@ mod tests {
         let server = |run_time_only| Server {
             process: getpid(),
             run_time_only,
+            is_counted: |_| false,
         };
         let cycles = Event::Hardware(HardwareEvent::Cycles);
         assert!(server(false).serves(cycles, own) && !server(true).serves(cycles, own));

@@ -10,7 +10,7 @@ use kvmprof_recording::{Mode, Sample};
 
 use super::process_memory::StoppedProcess;
 use super::{ProfiledProcess, ProfiledProcesses, WatchedProcess};
-use crate::vcpu::{SEARCH_PERIOD, StoppedVcpu, in_turn};
+use crate::sampling::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 
 /// Maximum number of watched processes that are checked at a request to a vCPU, because each may take a search.
 const MAX_LOOKS: usize = 16;

@@ -9,7 +9,7 @@ use kvmprof_introspection::{ProcessFate, ProcessInstance};
 
 use super::{MAX_PROCESSES, ProfiledProcesses};
 use crate::lock::lock;
-use crate::vcpu::StoppedVcpu;
+use crate::sampling::StoppedVcpu;
 
 /// Number of searches without a result after which a process has ended: other vCPUs may change the guest's list during a search.
 const SEARCHES: u32 = 2;

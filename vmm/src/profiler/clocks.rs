@@ -8,7 +8,8 @@ use kvmprof_introspection::ProcessMap;
 use kvmprof_recording::{ClockLedger, Ticks};
 
 use crate::clock::{ClockSetting, ClockSource, Generation, TickSource};
-use crate::vcpu::{RegisterSource, TickReceiver, VcpuShared};
+use crate::profiling::ProfilingConfig;
+use crate::sampling::{RegisterSource, TickReceiver, VcpuShared};
 
 /// Maximum time to wait for the answer of a vCPU's thread that is busy with an exit. A thread that is stuck there
 /// (at a stalled terminal) must not delay a client for long.
@@ -18,18 +19,14 @@ const MAX_WAIT_IN_EXIT: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The plan of the clocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClockPlan {
-    /// Ticks a second on each vCPU; 0 if there is no clock.
-    pub hz: u32,
-    /// The source of samples.
-    pub source: ClockSource,
-    /// The source of samples while consumers need more than `source` can capture.
+    /// How the guest is profiled.
+    pub profiling: Arc<ProfilingConfig>,
+    /// The source of samples while consumers need more than that of `profiling` can capture.
     pub fallback: ClockSource,
     /// The source of samples for recordings, which need call stacks and mappings.
     pub of_recordings: ClockSource,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
     /// The source of registers.
     pub registers: RegisterSource,
 }
@@ -98,17 +95,16 @@ impl Clocks {
 
     /// The source of samples now: [`ClockPlan::fallback`] if that takes samples on any vCPU.
     pub fn source(&self) -> ClockSource {
+        let wanted = self.plan.profiling.source;
         let is_in_kernel = || {
             let mut vcpus = self.vcpus.iter();
             vcpus.all(|vcpu| vcpu.shared.control.is_in_kernel())
         };
         match self.setting.source {
-            Some(TickSource::Clock(_))
-                if self.plan.source == ClockSource::Kernel && !is_in_kernel() =>
-            {
+            Some(TickSource::Clock(_)) if wanted == ClockSource::Kernel && !is_in_kernel() => {
                 self.plan.fallback
             }
-            _ => self.plan.source,
+            _ => wanted,
         }
     }
 
@@ -244,12 +240,12 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::vcpu::{Doorbell, TickSender, tick_ring};
+    use crate::sampling::{Doorbell, TickSender, tick_ring};
 
     /// Clocks of vCPUs without threads, and the threads' ends.
     fn clocks(vcpus: u16) -> (Clocks, Vec<(Arc<VcpuShared>, TickSender)>) {
         // A kick is a signal for the thread that stands for the vCPU, this one.
-        crate::vcpu::signals::block().unwrap();
+        crate::signals::block().unwrap();
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut links, mut threads) = (Vec::new(), Vec::new());
         for vcpu in 0..vcpus {
@@ -260,11 +256,9 @@ mod tests {
         }
         assert!(doorbell.event().as_raw_fd() >= 0);
         let plan = ClockPlan {
-            hz: 100,
-            source: ClockSource::Thread,
+            profiling: Arc::default(),
             fallback: ClockSource::Thread,
             of_recordings: ClockSource::Thread,
-            jitter: false,
             registers: RegisterSource::Ioctls,
         };
         (Clocks::new(links, plan), threads)

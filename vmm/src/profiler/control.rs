@@ -13,14 +13,37 @@ use super::clocks::Flush;
 use super::consumers::{Reply, Request};
 use super::kernel_text::KernelText;
 use super::names::Names;
-use crate::vm::GuestControl;
 
 /// Maximum time that SIGTERM waits for vCPUs to locate the kernel.
 const MAX_LOOK: Duration = Duration::from_millis(500);
 
+/// Carries out requests of clients to the guest's machine.
+pub trait GuestControl {
+    /// Ends the guest.
+    fn stop(&self);
+
+    /// Resets the guest: restarts or ends it, as its configuration says.
+    fn reset(&self);
+
+    /// Takes the times at which the guest was restarted, in ns of CLOCK_MONOTONIC, since the last call.
+    fn take_restarts(&self) -> Vec<u64>;
+
+    /// Notes that the guest is paused, or continues.
+    fn note_pause(&self, is_paused: bool);
+
+    /// Whether the guest's kernel listens to the power button.
+    fn hears_power_button(&self) -> bool;
+
+    /// Presses the power button.
+    ///
+    /// # Errors
+    /// EAGAIN while the guest's kernel doesn't listen to it.
+    fn press_power_button(&self) -> Result<(), Errno>;
+}
+
 impl Profiler {
     /// Makes `control` carry out clients' requests from now on. Without it, the guest can't be controlled, because another program runs it.
-    pub fn be_controlled(&mut self, control: GuestControl) {
+    pub fn be_controlled(&mut self, control: Box<dyn GuestControl>) {
         self.control = Some(control);
     }
 

@@ -29,8 +29,8 @@ use kvmprof_recording::{ClockLedger, Room};
 use crate::binaries::BinarySources;
 use crate::clock::ClockSetting;
 use crate::host_socket::MAX_WAITING;
-use crate::vcpu::{Gate, TickReceiver, VcpuShared};
-use crate::vm::GuestControl;
+use crate::sampling::{TickReceiver, VcpuShared};
+use crate::vcpu::Gate;
 use clocks::{Clocks, Flush};
 use consumers::{AllNeeds, Consumer, Consumers, Context, Device, LookNeeds, Side, SymbolSources};
 use kernel_text::KernelText;
@@ -40,7 +40,8 @@ use server::Handles;
 use task_looks::TaskLooks;
 
 pub use clocks::ClockPlan;
-pub use consumers::{FileRecorder, LookPlan, OnVcpus, RecordPlan, recording_info};
+pub use consumers::{FileRecorder, OnVcpus, recording_info};
+pub use control::GuestControl;
 pub use status::{DeviceMonitors, MachineInfo};
 
 /// Maximum time that recordings wait, after the guest's end, for files that are still being read.
@@ -61,7 +62,7 @@ pub struct Profiler {
     handles: Handles,
     gate: Arc<Gate>,
     info: MachineInfo,
-    control: Option<GuestControl>,
+    control: Option<Box<dyn GuestControl>>,
     wants_pause: bool,
     resets: u64,
     // The search for the kernel that SIGTERM waits for.
@@ -72,23 +73,21 @@ pub struct Profiler {
 }
 
 impl Profiler {
-    /// A profiler of the vCPUs whose threads have the other ends of `vcpus`. `gate` holds the threads until a consumer counts. A table of
-    /// prf may have `prf_addresses` addresses. `on_vcpus` is the work of the vCPUs' threads for consumers; `None` if the threads are
+    /// A profiler of the vCPUs whose threads have the other ends of `vcpus`. `gate` holds the threads until a consumer counts. `on_vcpus` is the work of the vCPUs' threads for consumers; `None` if the threads are
     /// another program's. Files that the guest executes are searched for in `sources`.
     pub fn new(
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
         gate: Arc<Gate>,
         info: MachineInfo,
-        prf_addresses: usize,
         on_vcpus: Option<OnVcpus>,
         sources: BinarySources,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         let room = Arc::new(Room::new(MAX_WAITING));
         Self {
+            consumers: Consumers::new(count, &plan.profiling, on_vcpus, Arc::clone(&room)),
             clocks: Clocks::new(vcpus, plan),
-            consumers: Consumers::new(count, prf_addresses, on_vcpus, plan.hz, Arc::clone(&room)),
             room,
             processes: Processes::new(sources),
             names: Names::default(),

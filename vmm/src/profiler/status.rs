@@ -14,7 +14,6 @@ use crate::clock::{HaltedTicks, TickSource};
 use crate::counters::MachineCounters;
 use crate::machine::{GuestMemory, MachineDevices};
 use crate::virtio::DeviceMonitor;
-use crate::vm::GuestControl;
 
 /// Information on the machine for the status.
 pub struct MachineInfo {
@@ -87,7 +86,7 @@ impl Profiler {
             held: !self.gate.is_open(),
             paused: self.wants_pause && !self.has_ended,
             power_button: !self.has_ended
-                && (self.control.as_ref()).is_some_and(GuestControl::hears_power_button),
+                && (self.control.as_ref()).is_some_and(|control| control.hears_power_button()),
             resets: self.resets,
             ended: self.has_ended,
             ..MachineStatus::default()
@@ -117,14 +116,14 @@ impl Profiler {
         ClockStatus {
             hz: match source {
                 Some(TickSource::Clock(hz)) => hz,
-                Some(TickSource::Event(_)) | None => plan.hz,
+                Some(TickSource::Event(_)) | None => plan.profiling.hz,
             },
             running: matches!(source, Some(TickSource::Clock(_))),
             event: source
                 .and_then(TickSource::event)
                 .map(|event| event.to_string()),
             source: self.clocks.source().name().to_owned(),
-            jitter: plan.jitter,
+            jitter: plan.profiling.jitter,
             registers: plan.registers.name().to_owned(),
             halted_ticks: (self.info.halted_ticks)
                 .map_or_else(String::new, |ticks| ticks.name().to_owned()),

@@ -16,14 +16,13 @@ use crate::binaries::BinarySources;
 use crate::clock::ClockSource;
 use crate::counters::MachineCounters;
 use crate::machine::{GuestMemory, MachineDevices};
-use crate::vcpu::{Doorbell, RegisterSource, TickSender, VcpuShared, tick_ring};
+use crate::profiling::ProfilingConfig;
+use crate::sampling::{Doorbell, RegisterSource, TickSender, VcpuShared, tick_ring};
 
 /// Size of the guest's memory in bytes.
 const MEMORY: usize = 0x1000;
 /// Maximum number of addresses in a table of prf.
 const PRF_ADDRESSES: usize = 64;
-/// Maximum number of frames of a stack.
-const MAX_STACK: usize = 128;
 
 /// The end that a vCPU's thread would have.
 pub struct VcpuEnd {
@@ -64,12 +63,15 @@ pub fn profiler_without_threads(
         host_stacks: None,
         halted_ticks: None,
     };
-    let plan = ClockPlan {
+    let profiling = ProfilingConfig {
         hz,
-        source: ClockSource::Thread,
+        prf_addresses: PRF_ADDRESSES,
+        ..ProfilingConfig::default()
+    };
+    let plan = ClockPlan {
+        profiling: Arc::new(profiling),
         fallback: ClockSource::Thread,
         of_recordings: ClockSource::Thread,
-        jitter: false,
         registers: RegisterSource::RunPage,
     };
     let profiler = Profiler::new(
@@ -77,8 +79,7 @@ pub fn profiler_without_threads(
         plan,
         Arc::default(),
         info,
-        PRF_ADDRESSES,
-        Some(OnVcpus::new(vcpus.into(), MAX_STACK)),
+        Some(OnVcpus::new(vcpus.into())),
         BinarySources::new(Arc::new(memory), knowledge, None, None),
     );
     (profiler, ends)

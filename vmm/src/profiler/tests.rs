@@ -22,7 +22,7 @@ const GUEST: Client = Client::Guest(GuestAccess::All);
 
 fn profiler() -> Profiler {
     // A kick is a signal for the thread that stands for the vCPU, this one.
-    crate::vcpu::signals::block().unwrap();
+    crate::signals::block().unwrap();
     let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
     let devices = Arc::new(MachineDevices::new(serial, None, Vec::new()));
     profiler_without_threads(1, HZ, Some(devices)).0

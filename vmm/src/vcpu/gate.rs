@@ -12,6 +12,14 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// A gate that is open if `is_open`.
+    pub fn opened_if(is_open: bool) -> Self {
+        Self {
+            open: Mutex::new(is_open),
+            opened: Condvar::new(),
+        }
+    }
+
     /// Opens the gate.
     pub fn open(&self) {
         *lock(&self.open) = true;

@@ -1,104 +1,63 @@
 //! The clock of a vCPU whose samples the host's kernel takes, without an exit for each sample. The samples wait in a ring until
-//! the vCPU's thread takes them: when an alarm of its own run time rings, or on request.
+//! the vCPU's thread takes them: when an alarm of its own run time rings, or on request. If another program runs the vCPU, a thread for the vCPU
+//! takes them from time to time.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvm_ioctls::VcpuFd;
-use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO};
-use kvmprof_attach::sampling::{SamplingError, SamplingHost};
-use kvmprof_attach::{HostKernel, HostStacks, Slot, Slots};
-use kvmprof_introspection::{GuestKnowledge, ProcessPlaces, Registers, ValueKind};
+use kvmprof_attach::Slots;
+use kvmprof_attach::sampling::SamplingHost;
+use kvmprof_introspection::{PhysicalMemory, ProcessPlaces, Registers, ValueKind};
 use kvmprof_recording::StackParts;
-use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
-use super::{TickSender, VcpuView, signals};
+use super::access::Presence;
+use super::batches::{batch_ns, pause_ns};
+use super::kernel_sampling::KernelSampling;
 use crate::clock::{
     ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns, thread_cpu_ns,
 };
-use crate::kernel_capture::{
-    self, Capture, Contents, KernelCaptureError, KernelTicks, Reader, VcpuThreadId,
-};
-use crate::machine::{GuestMemory, Machine};
+use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
+use crate::sampling::{TickSender, VcpuView};
+use crate::signals;
 
-/// Maximum time that samples wait while the vCPU runs, in ns. Each batch costs the guest an exit.
-const LONGEST_WAIT: u64 = 250_000_000;
-/// Size of a sample's record in pcs, in bytes.
-const RECORD_BYTES: usize = 16;
-/// Maximum number of samples that all vCPUs together hand over at once: half of pcs's default buffers, so that a reader
-/// with these buffers loses none.
-const BATCH: u64 = (DEF_BUFNO * BSIZE / RECORD_BYTES / 2) as u64;
-/// Minimum time that samples wait, in ns: the profiler doesn't look more often.
-const SHORTEST_WAIT: u64 = 10_000_000;
+/// The pause between two looks at the registers of another program's guest whose processes haven't been located yet, in ns. If they still aren't
+/// located, or only by a guess, after [`MANY_LOOKS`], the pause doubles after each [`FEW_LOOKS`], up to 8 times its length.
+const PAUSE: u64 = 250_000_000;
+const MANY_LOOKS: u32 = 16;
+const FEW_LOOKS: u32 = 4;
+/// The pause before another try after the host's kernel has refused to take samples, in ns: memory or descriptors may be short for a moment.
+const RETRY: u64 = 1_000_000_000;
 
-/// The host kernel's sampling of all vCPUs of a guest of this process.
-#[derive(Debug)]
-pub struct KernelSampling {
-    host: SamplingHost,
-    slots: Slots,
-    vcpus: usize,
-}
-
-impl KernelSampling {
-    /// Prepares the sampling of `machine`, whose guest `knowledge` describes. With `host_stacks`, samples have the host's stacks, too.
-    ///
-    /// # Errors
-    /// The host's kernel can't take samples.
-    pub fn new(
-        machine: &Machine,
-        knowledge: &GuestKnowledge,
-        host_stacks: Option<Arc<HostStacks>>,
-    ) -> Result<Self, KernelCaptureError> {
-        let kernel = HostKernel::open().map_err(SamplingError::from)?;
-        let host = SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?;
-        let sampling = Self {
-            host: host.with_host_stacks(host_stacks),
-            slots: slots(&machine.memory),
-            vcpus: machine.vcpus.len(),
-        };
-        let tid = rustix::thread::gettid().as_raw_pid();
-        let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
-        let vcpus: Vec<(i32, i32)> = vcpus.collect();
-        kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;
-        Ok(sampling)
-    }
-
-    /// Whether samples have everything that recordings need of the guest that `knowledge` describes.
-    pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
-        // For other guests than Linux the host's kernel copies no stacks (docs/limits.md), and there are no mappings.
-        self.host.knows_privilege() || !knowledge.may_be_linux()
-    }
-}
-
-/// The slots of guest memory in this process.
-fn slots(memory: &GuestMemory) -> Slots {
-    let slot = |region: &vm_memory::GuestRegionMmap<()>| Slot {
-        address: region.start_addr(),
-        bytes: region.len(),
-        host_address: region.as_ptr() as u64,
-        is_read_only: false,
-    };
-    let slots: Vec<Slot> = memory.iter().map(slot).collect();
-    // Regions of one memory don't overlap.
-    Slots::new(&slots).unwrap_or_default()
-}
-
-/// The clock of one vCPU. Only the vCPU's thread uses it.
+/// The clock of one vCPU. Only the thread that samples the vCPU uses it.
 #[derive(Debug)]
 pub struct KernelClock {
-    sampling: Arc<KernelSampling>,
+    host: Arc<SamplingHost>,
     vcpu: u16,
     thread: VcpuThreadId,
     schedstat: File,
-    // The alarm that rings when a batch is complete.
-    alarm: RunTimeAlarm,
+    // None if another thread than the vCPU's collects the samples. Then nothing else samples the vCPU.
+    on_vcpu: Option<OnVcpu>,
     running: Option<Running>,
-    // Whether the host's kernel has refused to take samples of this vCPU.
-    is_refused: bool,
+    // When the host's kernel last refused to take samples of this vCPU, in ns.
+    refused: Option<u64>,
     // The setting that records don't suffice for.
     unserved: Option<ClockSetting>,
+    // When the vCPU's registers were last looked at, in ns, and how often.
+    looked: u64,
+    looks: u32,
+}
+
+/// How the vCPU's own thread collects the samples.
+#[derive(Debug)]
+struct OnVcpu {
+    // The alarm that rings when a batch is complete.
+    alarm: RunTimeAlarm,
+    // The number of vCPUs.
+    vcpus: usize,
 }
 
 #[derive(Debug)]
@@ -106,11 +65,12 @@ struct Running {
     hz: u32,
     setting: ClockSetting,
     found: Found,
+    slots: Arc<Slots>,
     ticks: KernelTicks,
 }
 
 /// The state that was found of a stopped vCPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The places of the values that identify the running process.
     pub places: Option<ProcessPlaces>,
@@ -118,31 +78,80 @@ pub struct Found {
     pub registers: Registers,
 }
 
+impl Found {
+    /// Whether `other` tells more.
+    fn is_improved_by(&self, other: &Self) -> bool {
+        match (&self.places, &other.places) {
+            (Some(known), Some(places)) => {
+                known != places && known.values.len() <= places.values.len()
+            }
+            (known, places) => known.is_none() && places.is_some(),
+        }
+    }
+}
+
+/// What replaces the program that takes the samples.
+#[derive(Debug)]
+pub struct Renewal {
+    capture: Option<Capture>,
+    found: Option<Found>,
+    slots: Arc<Slots>,
+}
+
 impl KernelClock {
     /// The clock of vCPU number `vcpu`, which the calling thread runs by `fd`. The clock is stopped at first.
     ///
     /// # Errors
     /// The host refuses the alarm or the thread's statistics.
-    pub fn for_this_thread(
-        vcpu: u16,
-        fd: &VcpuFd,
-        sampling: Arc<KernelSampling>,
-    ) -> io::Result<Self> {
+    pub fn for_this_thread(vcpu: u16, fd: &VcpuFd, sampling: &KernelSampling) -> io::Result<Self> {
         let thread = VcpuThreadId {
             descriptor: fd.as_raw_fd(),
             // 0 stands for the calling thread: the thread's filter allows nothing else (`kvmprof_sandbox`).
             tid: 0,
         };
-        Ok(Self {
-            sampling,
+        let on_vcpu = OnVcpu {
+            alarm: RunTimeAlarm::for_this_thread(signals::alarm())?,
+            vcpus: sampling.vcpus,
+        };
+        let schedstat = File::open("/proc/thread-self/schedstat")?;
+        let host = Arc::clone(&sampling.host);
+        Ok(Self::new(vcpu, host, thread, schedstat, Some(on_vcpu)))
+    }
+
+    /// The clock of vCPU number `vcpu`, which `thread` of another process runs, whose statistics are in `schedstat`. The clock is stopped at first.
+    pub fn of_another_process(
+        vcpu: u16,
+        host: Arc<SamplingHost>,
+        thread: VcpuThreadId,
+        schedstat: File,
+    ) -> Self {
+        Self::new(vcpu, host, thread, schedstat, None)
+    }
+
+    fn new(
+        vcpu: u16,
+        host: Arc<SamplingHost>,
+        thread: VcpuThreadId,
+        schedstat: File,
+        on_vcpu: Option<OnVcpu>,
+    ) -> Self {
+        Self {
+            host,
             vcpu,
             thread,
-            schedstat: File::open("/proc/thread-self/schedstat")?,
-            alarm: RunTimeAlarm::for_this_thread(signals::alarm())?,
+            schedstat,
+            on_vcpu,
             running: None,
-            is_refused: false,
+            refused: None,
             unserved: None,
-        })
+            looked: 0,
+            looks: 0,
+        }
+    }
+
+    /// Whether nothing else samples the vCPU, so that ticks are lost while the host's kernel refuses to.
+    pub fn is_alone(&self) -> bool {
+        self.on_vcpu.is_none()
     }
 
     /// Whether the clock makes ticks.
@@ -152,8 +161,9 @@ impl KernelClock {
 
     /// Whether the clock is stopped and may be started for `setting`.
     pub fn is_ready(&self, setting: &ClockSetting) -> bool {
-        let may_serve = !setting.exits && self.unserved != Some(*setting);
-        self.running.is_none() && !self.is_refused && may_serve
+        let may_serve =
+            || !setting.exits && self.unserved != Some(*setting) && self.refused.is_none();
+        self.running.is_none() && (self.is_alone() || may_serve())
     }
 
     /// Whether records suffice for `setting` with what was `found` of the vCPU. If not, the clock isn't ready for this setting any
@@ -165,59 +175,72 @@ impl KernelClock {
     }
 
     fn serves(&self, found: &Found, setting: &ClockSetting) -> bool {
-        let has_stacks = self.sampling.host.knows_privilege();
-        can_serve(found.places.as_ref(), setting, has_stacks)
+        let has_stacks = self.host.knows_privilege();
+        self.is_alone() || can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
-    /// Whether `places` has more values than the program reads.
-    pub fn is_improved_by(&self, places: &ProcessPlaces) -> bool {
-        let known = self
-            .running
-            .as_ref()
-            .and_then(|it| it.found.places.as_ref());
-        known.is_none_or(|known| known.values.len() < places.values.len())
-    }
-
-    /// Makes ticks for `setting` from now on, `hz` a second. False if the host's kernel refuses that.
-    pub fn start(&mut self, hz: u32, setting: ClockSetting, found: Found) -> bool {
+    /// Makes ticks for `setting` from now on, `hz` a second. `slots` are those of the guest's memory. False if the host's kernel refuses that,
+    /// and the clock isn't alone.
+    pub fn start(
+        &mut self,
+        hz: u32,
+        setting: ClockSetting,
+        found: Found,
+        slots: Arc<Slots>,
+    ) -> bool {
         let period = Grid::new(0, hz, None).period();
-        let started = self.capture(&found, &setting, period).and_then(|capture| {
-            let times = self.times().map_err(KernelCaptureError::Times)?;
-            // The start may have taken a while.
-            let now = monotonic_ns();
-            let grid = Grid::new(aligned_start(now, hz), hz, None);
-            Ok(KernelTicks::new(grid, now, times, Some(capture)))
-        });
-        match started {
-            Ok(ticks) => {
-                self.running = Some(Running {
-                    hz,
-                    setting,
-                    found,
-                    ticks,
-                });
-                self.await_batch();
-            }
-            Err(error) => {
-                log::warn!("vCPU {} is sampled by exits: {error}", self.vcpu);
-                self.is_refused = true;
-            }
+        let capture = self.capture(&found, &setting, period, &slots);
+        let times = self.times();
+        if (capture.is_none() || times.is_err()) && !self.is_alone() {
+            return false;
         }
-        self.is_running()
+        // The times of a thread that has ended can't be read, which is seen when the ticks are taken.
+        let times = times.unwrap_or_default();
+        // The start may have taken a while.
+        let now = monotonic_ns();
+        let grid = Grid::new(aligned_start(now, hz), hz, None);
+        self.running = Some(Running {
+            hz,
+            setting,
+            found,
+            slots,
+            ticks: KernelTicks::new(grid, now, times, capture),
+        });
+        self.await_batch();
+        true
     }
 
+    /// Makes the host's kernel take samples; `None` if it refuses.
     fn capture(
-        &self,
+        &mut self,
         found: &Found,
         setting: &ClockSetting,
         period: u64,
-    ) -> Result<Capture, KernelCaptureError> {
-        let KernelSampling { host, slots, .. } = &*self.sampling;
+        slots: &Slots,
+    ) -> Option<Capture> {
         let contents = Contents {
             places: found.places.as_ref(),
             stacks: setting.stacks,
         };
-        Capture::start(host, slots, self.thread, contents, period)
+        let error = match Capture::start(&self.host, slots, self.thread, contents, period) {
+            Ok(capture) => return Some(capture),
+            Err(error) => error,
+        };
+        let vcpu = self.vcpu;
+        if self.is_running() && !self.is_alone() {
+            log::debug!("vCPU {vcpu} is sampled as before: {error}");
+            return None;
+        }
+        let instead = if self.is_alone() {
+            "loses ticks until it is sampled again"
+        } else {
+            "is sampled by exits"
+        };
+        match self.refused.replace(monotonic_ns()) {
+            None => log::warn!("vCPU {vcpu} {instead}: {error}"),
+            Some(_) => log::debug!("vCPU {vcpu} {instead}: {error}"),
+        }
+        None
     }
 
     /// Continues with `setting` at `hz` ticks a second, if the clock runs and records suffice. The ticks until now have been taken.
@@ -234,54 +257,126 @@ impl KernelClock {
         can_serve
     }
 
-    /// Makes the program read the values whose places are in `found`, from now on. The ticks until now have been taken.
-    pub fn read_from(&mut self, found: Found) {
-        let Some(running) = &self.running else { return };
-        match self.capture(&found, &running.setting, running.ticks.period()) {
-            Ok(capture) => {
-                if let Some(running) = &mut self.running {
-                    running.ticks.replace(Some(capture));
-                    running.found = found;
-                }
-            }
-            Err(error) => log::debug!("vCPU {} is sampled as before: {error}", self.vcpu),
+    /// Whether to look at `now` (ns) where the processes are. `is_sure`: as far as they are located, they are for sure. `is_linux`: the guest is.
+    pub fn is_to_look(&self, now: u64, is_sure: bool, is_linux: bool) -> bool {
+        let Some(running) = &self.running else {
+            return false;
+        };
+        if self.on_vcpu.is_some() {
+            // Pages that weren't mapped when the guest started may be mapped now. It takes no stop of the vCPU.
+            return !is_linux;
+        }
+        let is_open = running.found.places.is_none() || !is_sure;
+        let doublings = self.looks.saturating_sub(MANY_LOOKS).div_ceil(FEW_LOOKS);
+        is_open && now.saturating_sub(self.looked) >= PAUSE << doublings.min(3)
+    }
+
+    /// Notes a look at the vCPU at `now`, in ns.
+    pub fn note_look(&mut self, now: u64) {
+        self.looked = now;
+        self.looks = self.looks.saturating_add(1);
+    }
+
+    /// The program for what was `found` of the vCPU and the `slots` of the guest's memory at `now` (ns), if they have changed or the host's kernel
+    /// has refused to take samples.
+    pub fn renewed(
+        &mut self,
+        now: u64,
+        found: Option<Found>,
+        slots: Arc<Slots>,
+    ) -> Option<Renewal> {
+        let running = self.running.as_ref()?;
+        let found = found.filter(|found| running.found.is_improved_by(found));
+        let is_refused = running.ticks.capture().is_none();
+        let is_to_retry = is_refused
+            && self
+                .refused
+                .is_none_or(|at| now.saturating_sub(at) >= RETRY);
+        if found.is_none() && Arc::ptr_eq(&slots, &running.slots) && !is_to_retry {
+            return None;
+        }
+        let (setting, period) = (running.setting, running.ticks.period());
+        let known = found.clone().unwrap_or_else(|| running.found.clone());
+        let capture = self.capture(&known, &setting, period, &slots);
+        if capture.is_none() && !self.is_alone() {
+            return None;
+        }
+        Some(Renewal {
+            capture,
+            found,
+            slots,
+        })
+    }
+
+    /// Takes samples by `renewal` from now on. The samples of the previous program have been taken.
+    pub fn renew(&mut self, renewal: Renewal) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        running.ticks.replace(renewal.capture);
+        running.slots = renewal.slots;
+        if let Some(found) = renewal.found {
+            running.found = found;
         }
     }
 
-    /// Hands over all samples until now, as `view` sees the guest, and the account of the other ticks.
-    pub fn take(&mut self, view: &mut VcpuView<GuestMemory>, ticks: &mut TickSender) {
+    /// Hands over all samples until now, as `view` sees the guest, and the account of the other ticks. While it `is_in_doubt` which kernel runs,
+    /// samples are lost.
+    pub fn take<M: PhysicalMemory>(
+        &mut self,
+        view: &mut VcpuView<M>,
+        ticks: &mut TickSender,
+        is_in_doubt: bool,
+    ) -> Presence {
         let Some(mut running) = self.running.take() else {
-            return;
+            return Presence::There;
         };
         let reader = Reader {
             places: running.found.places.as_ref(),
             registers: running.found.registers,
-            long_mask: self.sampling.host.long_mask(),
+            long_mask: self.host.long_mask(),
             setting: running.setting,
-            is_in_doubt: false,
-            host: self.sampling.host.host_stacks(),
+            is_in_doubt,
+            host: self.host.host_stacks(),
         };
-        if let Err(error) = running.ticks.take(&reader, || self.times(), view, ticks) {
-            log::debug!(
-                "Ticks of vCPU {} are accounted for later: {error}",
-                self.vcpu
-            );
-        }
+        let taken = running.ticks.take(&reader, || self.times(), view, ticks);
         self.running = Some(running);
         self.await_batch();
+        match taken {
+            // The file of a thread that has ended can't be read.
+            Err(_) if self.is_alone() => Presence::Gone,
+            Err(error) => {
+                log::debug!(
+                    "Ticks of vCPU {} are accounted for later: {error}",
+                    self.vcpu
+                );
+                Presence::There
+            }
+            Ok(()) => Presence::There,
+        }
     }
 
     /// Stops the clock. Ticks that haven't been taken are dropped.
     pub fn stop(&mut self) {
         self.running = None;
-        self.alarm.disarm();
+        if let Some(OnVcpu { alarm, .. }) = &self.on_vcpu {
+            alarm.disarm();
+        }
+    }
+
+    /// The pause between two looks into the ring, for another thread than the vCPU's; `None` while there are no ticks.
+    pub fn pause(&self) -> Option<Duration> {
+        let ticks = &self.running.as_ref()?.ticks;
+        let room = ticks.capture().map(Capture::room);
+        Some(Duration::from_nanos(pause_ns(ticks.period(), room)))
     }
 
     fn await_batch(&self) {
-        let Some(running) = &self.running else { return };
+        let (Some(running), Some(OnVcpu { alarm, vcpus })) = (&self.running, &self.on_vcpu) else {
+            return;
+        };
         let room = running.ticks.capture().map_or(1, Capture::room);
-        let wait = batch_ns(running.ticks.period(), room, self.sampling.vcpus);
-        if let Err(error) = self.alarm.arm(wait) {
+        if let Err(error) = alarm.arm(batch_ns(running.ticks.period(), room, *vcpus)) {
             log::debug!(
                 "Samples of vCPU {} wait until somebody asks: {error}",
                 self.vcpu
@@ -289,11 +384,15 @@ impl KernelClock {
         }
     }
 
-    /// The thread's times. The run time is exact.
+    /// The thread's times. The run time of this process's own thread is exact.
     fn times(&self) -> io::Result<ThreadTimes> {
         let times = ThreadTimes::read(&self.schedstat)?;
+        let run = self
+            .on_vcpu
+            .as_ref()
+            .and_then(|_| thread_cpu_ns(self.thread.tid));
         Ok(ThreadTimes {
-            run: thread_cpu_ns(self.thread.tid).unwrap_or(times.run),
+            run: run.unwrap_or(times.run),
             ..times
         })
     }
@@ -314,15 +413,6 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
     !setting.exits
         && (!setting.process_group || has_group())
         && (!wants_stacks || !is_linux || has_stacks)
-}
-
-/// The time that the thread of one of `vcpus` vCPUs runs until its samples are taken, if its ring has `room` for this many samples. Half of
-/// the ring is kept for a thread that takes them late.
-fn batch_ns(period: u64, room: u64, vcpus: usize) -> u64 {
-    let samples = |count: u64| period.saturating_mul(count);
-    let share = BATCH / u64::try_from(vcpus.max(1)).unwrap_or(u64::MAX);
-    let wanted = samples(share).clamp(SHORTEST_WAIT, LONGEST_WAIT);
-    wanted.min(samples(room / 2)).max(period)
 }
 
 #[cfg(test)]
@@ -384,20 +474,6 @@ mod tests {
             assert!(can_serve(Some(&linux), &asked, true), "{asked:?}");
             assert!(can_serve(Some(&other), &asked, false), "{asked:?}");
             assert!(can_serve(None, &asked, false), "{asked:?}");
-        }
-    }
-
-    #[test]
-    fn a_batch_fits_into_half_of_the_ring() {
-        for hz in [1, 2, 10, 100, 1_000, 5_000, 10_000] {
-            for (room, vcpus) in [(1, 1), (2, 1), (80, 2), (1000, 1), (1000, 64)] {
-                let period = 1_000_000_000 / hz;
-                let wait = batch_ns(period, room, vcpus);
-                let samples = wait / period;
-                assert!((1..=(room / 2).max(1)).contains(&samples), "{hz} {room}");
-                assert!(samples * vcpus as u64 <= BATCH || wait <= SHORTEST_WAIT.max(period));
-                assert!(wait <= LONGEST_WAIT.max(period));
-            }
         }
     }
 }

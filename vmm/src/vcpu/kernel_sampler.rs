@@ -1,66 +1,113 @@
-//! Decides when the host's kernel samples a vCPU (`--clock kernel`), and when exits do.
+//! Decides when the host's kernel samples a vCPU (`--clock kernel`, `--capture kernel`), and when exits do.
 //!
-//! Exits sample the vCPU, as with `--clock thread`, while the guest's processes haven't been located yet, and while a consumer
-//! needs more than a record of the host's kernel has.
+//! Exits sample a vCPU of this process, as with `--clock thread`, while the guest's processes haven't been located yet, and while a consumer
+//! needs more than a record of the host's kernel has. A vCPU of another program has no exits to this process: its kernel clock is alone.
 
 use std::sync::atomic::Ordering;
 
-use kvm_ioctls::VcpuFd;
-
-use super::capture::read_by_ioctls;
-use super::kernel_clock::Found;
+use super::access::{Presence, Unseen, VcpuAccess};
+use super::kernel_clock::{Found, KernelClock};
 use super::sampler::Sampler;
 use crate::clock::{ClockSetting, TickSource, monotonic_ns};
 
-impl Sampler {
+impl<A: VcpuAccess> Sampler<A> {
     /// Hands over the host kernel's samples until now.
-    pub(super) fn take_kernel_ticks(&mut self, fd: &VcpuFd) {
-        let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_running()) else {
-            return;
-        };
-        kernel.take(&mut self.view, &mut self.ticks);
-        (self.shared.unread_processes).store(self.view.unread_processes, Ordering::Relaxed);
-        // Pages that weren't mapped when the guest started may be mapped now.
-        if self.knowledge.linux().is_none()
-            && let Some(registers) = read_by_ioctls(fd)
-            && let Some(places) = (self.view.introspector).places(&self.view.memory, &registers)
-            && kernel.is_improved_by(&places)
-        {
-            let places = Some(places);
-            kernel.read_from(Found { places, registers });
+    pub(super) fn take_kernel_ticks(&mut self, vcpu: &mut A) -> Presence {
+        if self.running_kernel().is_none() {
+            return Presence::There;
         }
+        let taken = self.empty_ring(vcpu);
+        if taken == Presence::Gone {
+            return taken;
+        }
+        let now = monotonic_ns();
+        let is_to_look = |kernel: &KernelClock| {
+            let is_sure = self.view.introspector.places_are_sure();
+            kernel.is_to_look(now, is_sure, self.knowledge.linux().is_some())
+        };
+        let mut found = None;
+        if self.kernel.as_ref().is_some_and(is_to_look) {
+            let looked = self.find_processes(vcpu, now);
+            if Presence::from(&looked) == Presence::Gone {
+                return Presence::Gone;
+            }
+            found = looked.ok().flatten();
+        }
+        let Some(kernel) = &mut self.kernel else {
+            return Presence::There;
+        };
+        match kernel.renewed(now, found, vcpu.slots()) {
+            Some(renewal) => {
+                // The old program's samples are read with the places that it was made for.
+                let taken = self.empty_ring(vcpu);
+                if let Some(kernel) = &mut self.kernel {
+                    kernel.renew(renewal);
+                }
+                taken
+            }
+            None => Presence::There,
+        }
+    }
+
+    fn empty_ring(&mut self, vcpu: &A) -> Presence {
+        let Some(kernel) = &mut self.kernel else {
+            return Presence::There;
+        };
+        let taken = kernel.take(&mut self.view, &mut self.ticks, vcpu.is_in_doubt());
+        (self.shared.unread_processes).store(self.view.unread_processes, Ordering::Relaxed);
+        taken
+    }
+
+    /// Finds where it can be read without the vCPU's registers which process it runs; `None` while it runs a nested guest.
+    fn find_processes(&mut self, vcpu: &mut A, now: u64) -> Result<Option<Found>, Unseen> {
+        let view = &mut self.view;
+        if let Some(kernel) = &mut self.kernel {
+            kernel.note_look(now);
+        }
+        vcpu.look(now, |vcpu| {
+            if vcpu.runs_nested_guest() {
+                return Ok(None);
+            }
+            let registers = vcpu.registers()?;
+            (view.introspector).identify(&view.memory, &registers, false, false);
+            let places = (view.introspector).places(&view.memory, &registers);
+            Ok(Some(Found { places, registers }))
+        })
     }
 
     /// Lets the host's kernel take the samples from now on, if its records suffice. All ticks until now have been
     /// taken.
-    pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd) {
+    pub(super) fn enter_kernel(&mut self, vcpu: &mut A) {
         let setting = self.setting.effective();
-        let Some(kernel) = self.kernel.as_mut().filter(|it| it.is_ready(&setting)) else {
+        let Some(kernel) = self.kernel.as_ref().filter(|it| it.is_ready(&setting)) else {
             return;
         };
         let Some(TickSource::Clock(hz)) = setting.source else {
             return;
         };
+        let is_alone = kernel.is_alone();
         // A halted vCPU's ticks are accounted for when it has run again.
-        if self.clock.is_halted() || !self.started || self.knowledge.is_pending() {
+        let is_early = self.clock.is_halted() || !self.started || self.knowledge.is_pending();
+        if is_early && !is_alone {
             return;
         }
-        let Some(registers) = read_by_ioctls(fd) else {
+        let found = self.find_processes(vcpu, monotonic_ns()).ok().flatten();
+        let tells_processes = self.knowledge.tells_processes();
+        let is_complete = |found: &Found| found.places.is_some() || !tells_processes;
+        let Some(kernel) = &mut self.kernel else {
             return;
         };
-        let places = (self.view.introspector).places(&self.view.memory, &registers);
-        let is_complete = places.is_some() || !self.knowledge.tells_processes();
-        let found = Found { places, registers };
-        if !is_complete || !kernel.can_serve(&found, &setting) {
-            return;
-        }
+        let found = match found {
+            _ if is_alone => found.unwrap_or_default(),
+            Some(found) if is_complete(&found) && kernel.can_serve(&found, &setting) => found,
+            _ => return,
+        };
         self.clock.stop();
-        if !kernel.start(hz, setting, found) {
+        if !kernel.start(hz, setting, found, vcpu.slots()) {
             self.clock.restart(hz, monotonic_ns());
             return;
         }
-        self.is_sampling = false;
-        self.registers.enable(fd, false);
+        vcpu.set_sampling(false);
         let control = &self.shared.control;
         control.set_in_kernel(true);
         control.set_halted(true);
@@ -83,10 +130,10 @@ impl Sampler {
     }
 
     /// Takes the host kernel's last samples, when the thread ends.
-    pub(super) fn finish_kernel(&mut self) {
+    pub(super) fn finish_kernel(&mut self, vcpu: &A) {
+        // The thread of another program's vCPU may have ended, so that its last ticks can't be accounted for.
+        let _ = self.empty_ring(vcpu);
         if let Some(kernel) = &mut self.kernel {
-            kernel.take(&mut self.view, &mut self.ticks);
-            (self.shared.unread_processes).store(self.view.unread_processes, Ordering::Relaxed);
             kernel.stop();
         }
     }

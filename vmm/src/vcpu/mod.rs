@@ -1,29 +1,20 @@
 //! vCPU threads: they run the guest, and look at it when a tick is due.
 
-mod capture;
-mod exits;
+mod access;
+mod batches;
 mod gate;
 mod kernel_clock;
 mod kernel_sampler;
-mod kicker;
+mod kernel_sampling;
+mod own_vcpu;
 mod restart;
-mod ring;
 mod sampler;
-pub mod signals;
-mod stopped;
-mod task_request;
 mod thread;
-mod view;
 
-pub(crate) use capture::page_table_root;
-pub use capture::{RegisterSource, select_registers};
-pub use exits::{ExitTotals, GuestExit};
+pub(crate) use access::{Presence, StoppedState, Unseen, VcpuAccess};
 pub use gate::Gate;
-pub use kernel_clock::KernelSampling;
-pub use kicker::Kicker;
+pub(crate) use kernel_clock::KernelClock;
+pub use kernel_sampling::KernelSampling;
 pub use restart::{OnReset, Restart};
-pub use ring::{Doorbell, TickReceiver, TickSender, tick_ring};
-pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};
-pub use task_request::TaskRequest;
-pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};
-pub(crate) use view::{Copied, VcpuView, has_started, in_nested_guest, not_started};
+pub(crate) use sampler::Sampler;
+pub use thread::{Ending, VcpuCommon, VcpuThread};

@@ -3,24 +3,26 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
-use super::capture::RegisterSource;
-use super::exits::{ExitCounter, ExitTotals, GuestExit};
-use super::kernel_clock::{KernelClock, KernelSampling};
+use super::Gate;
+use super::kernel_clock::KernelClock;
+use super::kernel_sampling::KernelSampling;
+use super::own_vcpu::OwnVcpu;
 use super::restart::{OnReset, Restart, Restarted};
 use super::sampler::Sampler;
-use super::view::VcpuView;
-use super::{Gate, Kicker, TaskRequest, TickSender, signals};
-use crate::clock::{ClockControl, ClockSetting, Ticker, VcpuClock, monotonic_ns};
+use crate::clock::{VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
 use crate::profil::{ProfiledProcesses, VcpuStores};
+use crate::profiling::ProfilingConfig;
+use crate::sampling::{GuestExit, RegisterSource, TickSender, VcpuShared, VcpuView};
+use crate::signals;
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
 /// Maximum time that a guest's end waits until its image has been read, which takes 0.1 to 0.7 s of processor
@@ -28,33 +30,6 @@ use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 const IMAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two checks whether the image has been read.
 const IMAGE_PAUSE: Duration = Duration::from_millis(10);
-
-/// The state of one vCPU that other threads share.
-#[derive(Debug, Default)]
-pub struct VcpuShared {
-    /// The kicker, which makes the thread leave KVM_RUN.
-    pub kicker: Arc<Kicker>,
-    /// The control of the clock.
-    pub control: ClockControl,
-    /// The request to look at the guest's tasks.
-    pub tasks: TaskRequest,
-    /// The number of returns of KVM_RUN, by cause.
-    pub exits: ExitTotals,
-    /// The number of samples of the host's kernel whose process it couldn't read.
-    pub unread_processes: AtomicU64,
-    in_exit: AtomicBool,
-}
-
-impl VcpuShared {
-    /// Whether the thread is answering an exit, which may take any time.
-    pub fn is_in_exit(&self) -> bool {
-        self.in_exit.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_in_exit(&self, is_in_exit: bool) {
-        self.in_exit.store(is_in_exit, Ordering::Relaxed);
-    }
-}
 
 /// Why a vCPU's thread has ended.
 #[derive(Debug)]
@@ -83,14 +58,10 @@ pub struct VcpuCommon {
     pub devices: Arc<MachineDevices>,
     /// The knowledge of the guest.
     pub knowledge: Arc<GuestKnowledge>,
-    /// The ticker, which drives the clocks if they have no timers of their own.
-    pub ticker: Option<Arc<Ticker>>,
     /// The host kernel's sampling, if the host's kernel takes samples.
     pub sampling: Option<Arc<KernelSampling>>,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
-    /// Maximum number of frames of a call stack.
-    pub max_stack: usize,
+    /// How the guest is profiled.
+    pub profiling: Arc<ProfilingConfig>,
     /// The source of the registers.
     pub registers: RegisterSource,
     /// The processes that profil and pcsample profile.
@@ -142,7 +113,7 @@ impl VcpuThread {
     fn run(self: Box<Self>) -> Ending {
         let Self {
             vcpu,
-            mut fd,
+            fd,
             initial,
             shared,
             ticks,
@@ -150,76 +121,67 @@ impl VcpuThread {
             common,
         } = *self;
         let prepared = signals::let_through_in_kvm_run(&fd)
-            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.ticker.clone(), common.jitter));
-        let kernel = common.sampling.clone();
-        let kernel = kernel.map(|sampling| KernelClock::for_this_thread(vcpu, &fd, sampling));
+            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.profiling.jitter));
+        let sampling = common.sampling.as_deref();
+        let kernel = sampling.map(|sampling| KernelClock::for_this_thread(vcpu, &fd, sampling));
         let (clock, kernel) = match (prepared, kernel.transpose()) {
             (Ok(clock), Ok(kernel)) => (clock, kernel),
             (Err(error), _) | (_, Err(error)) => return Ending::HostFailure(error),
         };
-        let mut sampler = Sampler {
-            view: VcpuView::new(
-                vcpu,
-                common.memory.clone(),
-                Arc::clone(&common.knowledge),
-                common.max_stack,
-            ),
-            clock,
-            kernel,
-            setting: ClockSetting::default(),
-            exits: ExitCounter::new(monotonic_ns() ^ u64::from(vcpu)),
-            event: None,
-            shared: Arc::clone(&shared),
-            knowledge: Arc::clone(&common.knowledge),
-            ticks,
-            stores: VcpuStores::new(Arc::clone(&common.profiled)),
-            counting,
-            registers: common.registers,
-            started: vcpu == 0,
-            generation: 0,
-            is_sampling: false,
-        };
+        let knowledge = &common.knowledge;
+        let memory = common.memory.clone();
+        let view = VcpuView::new(
+            vcpu,
+            memory,
+            Arc::clone(knowledge),
+            common.profiling.max_stack,
+        );
+        let mut sampler = Sampler::new(view, clock, kernel, shared, Arc::clone(knowledge), ticks);
+        // The first vCPU waits for no SIPI.
+        sampler.started = vcpu == 0;
+        let slots = sampling.map_or_else(Arc::default, KernelSampling::slots);
+        let stores = VcpuStores::new(Arc::clone(&common.profiled));
+        let mut own = OwnVcpu::new(fd, common.registers, slots, stores, counting);
         kvmprof_sandbox::enter(match common.sampling {
             Some(_) => kvmprof_sandbox::Thread::VcpuWithBpf,
             None => kvmprof_sandbox::Thread::Vcpu,
         });
         common.gate.pass();
         common.known.pass();
-        shared.kicker.attach();
+        sampler.shared().kicker.attach();
         // Requests may have been made before the kicker knew this thread.
-        sampler.follow_requests(&mut fd, monotonic_ns());
-        let ending = run_guest(&mut fd, &initial, &mut sampler, &common);
-        sampler.finish();
-        shared.kicker.detach();
+        sampler.follow_requests(&mut own, monotonic_ns());
+        let ending = run_guest(&mut own, &initial, &mut sampler, &common);
+        sampler.finish(&mut own);
         ending
     }
 }
 
 fn run_guest(
-    fd: &mut VcpuFd,
+    vcpu: &mut OwnVcpu,
     initial: &VcpuState,
-    sampler: &mut Sampler,
+    sampler: &mut Sampler<OwnVcpu>,
     common: &VcpuCommon,
 ) -> Ending {
-    stand_still(fd, sampler, common);
+    stand_still(vcpu, sampler, common);
     loop {
         if common.stopping.load(Ordering::Relaxed) {
             return Ending::Stopped;
         }
         if common.restart.is_requested() {
-            match restart(fd, initial, sampler, common) {
+            match restart(vcpu, initial, sampler, common) {
                 ControlFlow::Continue(()) => continue,
                 ControlFlow::Break(ending) => return ending,
             }
         }
-        match fd.run() {
+        match vcpu.fd.run() {
             Ok(exit) => {
-                sampler.shared.set_in_exit(true);
+                sampler.shared().set_in_exit(true);
                 let caused = GuestExit::of(&exit);
                 let answered = answer(exit, &common.devices);
                 if let Some(caused) = caused {
-                    sampler.shared.exits.count(caused);
-                    sampler.exited(fd, caused);
+                    sampler.shared().exits.count(caused);
+                    sampler.exited(vcpu, caused);
                 }
                 match answered {
                     ControlFlow::Continue(()) => {}
@@ -228,22 +190,23 @@ fn run_guest(
                     }
                     ControlFlow::Break(Stop::Power(PowerRequest::Reset)) => {
                         await_knowledge(common);
-                        sampler.locate_kernel(fd);
+                        sampler.locate_kernel(vcpu);
                         if common.restart.is_end() {
                             return Ending::Reset;
                         }
                         common.restart.request();
                     }
                     ControlFlow::Break(Stop::Failure) => {
-                        return failure(fd, sampler.view.vcpu, &common.memory);
+                        return failure(&mut vcpu.fd, sampler.view.vcpu, &common.memory);
                     }
                 }
-                sampler.shared.set_in_exit(false);
+                sampler.shared().set_in_exit(false);
             }
             Err(error) if error.errno() == libc::EINTR => {
-                sampler.shared.exits.count_interrupted();
-                sampler.interrupted(fd, signals::take_pending());
-                stand_still(fd, sampler, common);
+                sampler.shared().exits.count_interrupted();
+                vcpu.returned();
+                sampler.interrupted(vcpu, signals::take_pending());
+                stand_still(vcpu, sampler, common);
             }
             // This is an application processor that was woken up, but hasn't been started.
             Err(error) if error.errno() == libc::EAGAIN => {}
@@ -255,57 +218,58 @@ fn run_guest(
 }
 
 /// Waits while the profiler pauses the vCPU, until the vCPU may continue, is to restart, or is to end.
-fn stand_still(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
-    sampler.stand_still(fd, || {
+fn stand_still(vcpu: &mut OwnVcpu, sampler: &mut Sampler<OwnVcpu>, common: &VcpuCommon) {
+    sampler.stand_still(vcpu, || {
         common.stopping.load(Ordering::Relaxed) || common.restart.is_requested()
     });
 }
 
 /// Does this vCPU's part of a restart. If the vCPU was paused, it is paused afterwards, too.
 fn restart(
-    fd: &mut VcpuFd,
+    vcpu: &mut OwnVcpu,
     initial: &VcpuState,
-    sampler: &mut Sampler,
+    sampler: &mut Sampler<OwnVcpu>,
     common: &VcpuCommon,
 ) -> ControlFlow<Ending> {
     if common.restart.on_reset() == OnReset::Exit {
         // The request came from outside the guest.
         await_knowledge(common);
-        sampler.locate_kernel(fd);
+        sampler.locate_kernel(vcpu);
         return ControlFlow::Break(Ending::Reset);
     }
-    finish_exit(fd, sampler, common);
-    sampler.suspend(fd);
+    finish_exit(vcpu, sampler, common);
+    sampler.suspend(vcpu);
     // The thread doesn't answer requests before it has met the other threads.
-    sampler.shared.set_in_exit(true);
-    let restarted = common.restart.carry_out(|| initial.restore(fd));
-    sampler.shared.set_in_exit(false);
+    sampler.shared().set_in_exit(true);
+    let restarted = common.restart.carry_out(|| initial.restore(&vcpu.fd));
+    sampler.shared().set_in_exit(false);
     match restarted {
         Ok(Restarted::Yes) => {}
         Ok(Restarted::Stopped) => return ControlFlow::Break(Ending::Stopped),
         Err(error) => return ControlFlow::Break(Ending::NotRestarted(error)),
     }
-    sampler.start_anew(fd);
-    stand_still(fd, sampler, common);
+    sampler.start_anew(vcpu);
+    stand_still(vcpu, sampler, common);
     ControlFlow::Continue(())
 }
 
 /// Makes KVM finish the instruction that made the last exit, without executing another one. Otherwise KVM would write the instruction's
 /// result into registers that are set later (kernel: Documentation/virt/kvm/api.rst, 4.10).
-fn finish_exit(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
+fn finish_exit(vcpu: &mut OwnVcpu, sampler: &mut Sampler<OwnVcpu>, common: &VcpuCommon) {
     /// Maximum number of exits of an instruction. An access of several parts exits for each part.
     const MAX_PARTS: usize = 16;
 
-    fd.set_kvm_immediate_exit(1);
+    vcpu.fd.set_kvm_immediate_exit(1);
     for _ in 0..MAX_PARTS {
-        match fd.run() {
+        match vcpu.fd.run() {
             // A reset that it requests is being done already.
             Ok(exit) => drop(answer(exit, &common.devices)),
             Err(_) => break,
         }
     }
-    fd.set_kvm_immediate_exit(0);
-    sampler.interrupted(fd, signals::take_pending());
+    vcpu.fd.set_kvm_immediate_exit(0);
+    vcpu.returned();
+    sampler.interrupted(vcpu, signals::take_pending());
 }
 
 /// Waits until the image of a guest that resets itself has been read. Without the image, a panic of the guest's kernel can't be detected.

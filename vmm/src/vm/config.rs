@@ -4,17 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvmprof_introspection::GuestKnowledge;
-use kvmprof_recording::DEFAULT_STACK_FRAMES;
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::clock::{ClockSource, DEFAULT_HZ};
 use crate::connector::SocketConnector;
 use crate::console::Console;
 use crate::disk::DiskOptions;
 use crate::machine::MachineConfig;
 use crate::network::NetworkConfig;
-use crate::profiler::RecordPlan;
+use crate::profiling::ProfilingConfig;
 use crate::share::{ShareHelper, ShareOptions};
 use crate::vcpu::OnReset;
 use crate::virtio::GuestAccess;
@@ -48,27 +45,10 @@ pub struct VmConfig {
     pub port_connector: Option<Arc<SocketConnector>>,
     /// Its socket device, if it has one.
     pub vsock: Option<VsockConfig>,
-    /// Ticks a second on each vCPU; 0 for no clock.
-    pub hz: u32,
-    /// The mechanism that drives the clocks.
-    pub clock_source: ClockSource,
-    /// Whether samples have the stacks of the host's kernel and of this process below the guest's; only with [`ClockSource::Kernel`].
-    pub host_stacks: bool,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
+    /// How it is profiled.
+    pub profiling: ProfilingConfig,
     /// Whether the vCPUs wait until there is a consumer of samples.
     pub hold: bool,
-    /// The path of the socket for clients; `None` for no socket.
-    pub socket: Option<PathBuf>,
-    /// Maximum number of addresses in a table of prf: 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
-    pub prf_addresses: usize,
-    /// The recording of all ticks; `None` for no recording.
-    pub record: Option<RecordPlan>,
-    /// A folder on the host with the guest's files. Programs whose stacks are recorded are searched there.
-    pub sysroot: Option<PathBuf>,
-    /// Maximum number of frames of a call stack, half of them the kernel's. It is at most
-    /// [`MAX_STACK_FRAMES`](kvmprof_recording::MAX_STACK_FRAMES).
-    pub max_stack: usize,
     /// Maximum run time of the guest, from its start.
     pub time_limit: Option<Duration>,
     /// The text on the console that ends the guest.
@@ -79,8 +59,6 @@ pub struct VmConfig {
     pub on_reset: OnReset,
     /// Whether the process may only use the files that it can need, once the guest's files are open (`kvmprof_sandbox::paths`).
     pub restrict_paths: bool,
-    /// The knowledge of the guest; `None` to read it from its image.
-    pub knowledge: Option<GuestKnowledge>,
 }
 
 impl VmConfig {
@@ -101,22 +79,13 @@ impl VmConfig {
             socket_connector: None,
             port_connector: None,
             vsock: None,
-            hz: DEFAULT_HZ,
-            clock_source: ClockSource::Thread,
-            host_stacks: false,
-            jitter: false,
+            profiling: ProfilingConfig::default(),
             hold: false,
-            socket: None,
-            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
-            record: None,
-            sysroot: None,
-            max_stack: DEFAULT_STACK_FRAMES,
             time_limit: None,
             until: None,
             said: None,
             on_reset: OnReset::Exit,
             restrict_paths: false,
-            knowledge: None,
         }
     }
 }

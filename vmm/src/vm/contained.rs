@@ -46,7 +46,11 @@ fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
     if let KernelSource::Path(kernel) = &config.machine.kernel {
         rules.push((kernel.clone(), Use::Read));
     }
-    let read = config.machine.initrd.iter().chain(&config.sysroot);
+    let read = config
+        .machine
+        .initrd
+        .iter()
+        .chain(&config.profiling.sysroot);
     rules.extend(read.map(|path| (path.clone(), Use::Read)));
     if let Console::File(path) = &config.console {
         rules.push((path.clone(), Use::Write));
@@ -54,10 +58,11 @@ fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
     if let MemoryBacking::File(path) = &config.machine.memory.backing {
         rules.push(made(path));
     }
-    if let Some(record) = &config.record {
+    if let Some(record) = &config.profiling.record {
         rules.push(replaced(&record.path));
     }
     let sockets = config
+        .profiling
         .socket
         .iter()
         .chain(config.vsock.iter().map(|vsock| &vsock.path));

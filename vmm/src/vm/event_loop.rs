@@ -12,7 +12,7 @@ use super::termination::Termination;
 use crate::console::HvcConsole;
 use crate::host_socket::HostSocket;
 use crate::profiler::SharedProfiler;
-use crate::vcpu::Doorbell;
+use crate::sampling::Doorbell;
 use crate::virtio::ConsoleService;
 
 /// The pause between two looks at the rings while ticks come in, in ms: much less than a ring takes to fill.

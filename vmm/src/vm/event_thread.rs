@@ -8,18 +8,21 @@ use std::time::Duration;
 use event_manager::MutEventSubscriber;
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 
+use super::VmError;
 use super::event_loop::{EventLoop, Services};
-use super::termination::{Termination, take_signals_here};
+use super::guest_control::MachineControl;
+use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
 use super::time_limit::TimeLimit;
-use super::{GuestControl, VmError};
 use crate::binaries::BinarySources;
 use crate::clock::HaltedTicks;
 use crate::console::{ConsoleInput, HvcConsole, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::MachineDevices;
 use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler};
-use crate::vcpu::{Doorbell, Ending};
+use crate::sampling::Doorbell;
+use crate::signals::take_signals_here;
+use crate::vcpu::Ending;
 use crate::virtio::ConsoleService;
 
 /// The initial state of the event thread.
@@ -30,11 +33,10 @@ pub(super) struct EventThread {
     pub hvc: Option<Arc<HvcConsole>>,
     pub devices: Arc<MachineDevices>,
     pub hello: HelloInfo,
-    pub control: GuestControl,
+    pub control: MachineControl,
     pub doorbell: Arc<Doorbell>,
     pub plan: ClockPlan,
     pub info: MachineInfo,
-    pub prf_addresses: usize,
     pub time_limit: Option<Duration>,
     pub on_vcpus: OnVcpus,
     pub sources: BinarySources,
@@ -57,11 +59,10 @@ impl EventThread {
             self.plan,
             vcpus.gate(),
             self.info,
-            self.prf_addresses,
             Some(self.on_vcpus),
             self.sources,
         )));
-        profiler.borrow_mut().be_controlled(self.control);
+        profiler.borrow_mut().be_controlled(Box::new(self.control));
         if let Some(recorder) = self.recorder {
             profiler.borrow_mut().record(recorder);
         }

@@ -24,7 +24,7 @@ pub(super) fn longest_file(config: &VmConfig) -> Option<u64> {
         Console::File(path) if can_grow(path) => config.console_limit?,
         _ => 0,
     };
-    let recording = match &config.record {
+    let recording = match &config.profiling.record {
         Some(record) if can_grow(&record.path) => record.file.limit?,
         _ => 0,
     };
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
     use crate::machine::{KernelSource, MachineConfig, MemoryOptions};
-    use crate::profiler::RecordPlan;
+    use crate::profiling::RecordPlan;
 
     fn disk(path: &Path, readonly: bool, format: Option<DiskFormat>) -> DiskOptions {
         let words = path.to_str().unwrap();
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(longest_file(&config), Some(1 << 10));
         config.disks = vec![disk(&image, false, None)];
         assert_eq!(longest_file(&config), Some(1 << 13));
-        config.record = Some(RecordPlan {
+        config.profiling.record = Some(RecordPlan {
             path: folder.path().join("recording"),
             stacks: StackParts::default(),
             looks: None,
@@ -122,7 +122,7 @@ mod tests {
         });
         assert_eq!(longest_file(&config), None);
         config.machine.memory.backing = MemoryBacking::Shared;
-        if let Some(record) = &mut config.record {
+        if let Some(record) = &mut config.profiling.record {
             record.file.limit = Some(1 << 20);
         }
         assert_eq!(longest_file(&config), Some(64 << 20));

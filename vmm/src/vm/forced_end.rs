@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::termination::{SIGNALS, SignalBytes, take_signals_here};
+use super::termination::{SIGNALS, SignalBytes};
 use crate::console::restore_terminal;
 use crate::lock::lock;
+use crate::signals::take_signals_here;
 
 /// Maximum time that a regular end may still take after the second request.
 const GRACE: Duration = Duration::from_millis(500);

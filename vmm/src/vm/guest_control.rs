@@ -6,16 +6,17 @@ use kvmprof_abi::errno::Errno;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::power_button::PowerButton;
+use crate::profiler::GuestControl;
 use crate::vcpu::Restart;
 
 /// Carries out requests to the machine, on the event thread.
-pub struct GuestControl {
+pub struct MachineControl {
     stop_request: EventFd,
     restart: Arc<Restart>,
     power_button: Arc<PowerButton>,
 }
 
-impl GuestControl {
+impl MachineControl {
     /// A control that ends the guest by `stop_request`, restarts it by `restart`, and asks it to power off by `power_button`.
     pub fn new(
         stop_request: EventFd,
@@ -28,20 +29,19 @@ impl GuestControl {
             power_button,
         }
     }
+}
 
-    /// Ends the guest.
-    pub fn stop(&self) {
+impl GuestControl for MachineControl {
+    fn stop(&self) {
         // If the counter is full, the request has been made already.
         let _ = self.stop_request.write(1);
     }
 
-    /// Resets the guest: restarts or ends it, as the configuration says.
-    pub fn reset(&self) {
+    fn reset(&self) {
         self.restart.request();
     }
 
-    /// Takes the times at which the guest was restarted, in ns of CLOCK_MONOTONIC, since the last call.
-    pub fn take_restarts(&self) -> Vec<u64> {
+    fn take_restarts(&self) -> Vec<u64> {
         let restarts = self.restart.take_unnoted();
         if !restarts.is_empty() {
             self.power_button.note_restart();
@@ -49,21 +49,15 @@ impl GuestControl {
         restarts
     }
 
-    /// Notes that the guest is paused, or continues.
-    pub fn note_pause(&self, is_paused: bool) {
+    fn note_pause(&self, is_paused: bool) {
         self.power_button.note_pause(is_paused);
     }
 
-    /// Whether the guest's kernel listens to the power button.
-    pub fn hears_power_button(&self) -> bool {
+    fn hears_power_button(&self) -> bool {
         self.power_button.is_heard()
     }
 
-    /// Presses the power button.
-    ///
-    /// # Errors
-    /// EAGAIN while the guest's kernel doesn't listen to it.
-    pub fn press_power_button(&self) -> Result<(), Errno> {
+    fn press_power_button(&self) -> Result<(), Errno> {
         self.power_button.press().then_some(()).ok_or(Errno::EAGAIN)
     }
 }

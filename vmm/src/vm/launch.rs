@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 
+use kvm_ioctls::{Kvm, VcpuFd};
+use kvmprof_attach::HostStacks;
 use kvmprof_devices::endpoint::HelloInfo;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -13,37 +15,42 @@ use super::consoles::{console_input, hvc_console, text_watch};
 use super::contained::{as_user, limit_files, restrict_paths};
 use super::devices::virtio_devices;
 use super::event_thread::EventThread;
+use super::guest_control::MachineControl;
 use super::power_button::PowerButton;
 use super::sampling::{clock_plan, host_stacks, kernel_sampling};
 use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
-use super::{GuestControl, VmConfig};
-use super::{VmEnd, VmError};
-use crate::binaries::BinarySources;
-use crate::clock::{ClockSource, Ticker};
-use crate::console::HvcConsole;
-use crate::counters::{MachineCounters, VcpuCounting};
+use super::{VmConfig, VmEnd, VmError};
+use crate::binaries::{BinarySources, GuestDisks};
+use crate::console::{ConsoleOutput, HvcConsole};
+use crate::counters::MachineCounters;
 use crate::host_socket::HostListener;
 use crate::kernel_events;
-use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
+use crate::machine::{GuestMemory, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm};
 use crate::profiler::{
-    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, RecordPlan, recording_info,
+    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, recording_info,
 };
-use crate::vcpu::{
-    Doorbell, Ending, Gate, KernelSampling, OnReset, Restart, VcpuCommon, VcpuShared, signals,
-};
+use crate::profiling::RecordPlan;
+use crate::sampling::{Doorbell, VcpuShared};
+use crate::signals;
+use crate::vcpu::{Ending, Gate, KernelSampling, Restart, VcpuCommon};
 use crate::virtio::ConsolePorts;
 use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_recording::Sysroot;
 
 /// A running guest. Its threads run until the guest ends or [`Vm::stop`] is called.
 pub struct Vm {
+    guest: Guest,
+    events: JoinHandle<Result<Option<Ending>, VmError>>,
+}
+
+/// What the thread that has started a guest keeps of it.
+struct Guest {
     memory: GuestMemory,
     knowledge: Arc<GuestKnowledge>,
     devices: Arc<MachineDevices>,
     hvc: Option<Arc<HvcConsole>>,
     stop_request: EventFd,
-    events: JoinHandle<Result<Option<Ending>, VmError>>,
 }
 
 impl Vm {
@@ -56,128 +63,23 @@ impl Vm {
             config.machine.memory = config.machine.memory.shareable();
         }
         signals::block().map_err(VmError::host("to block signals"))?;
-        let socket = config.socket.as_deref();
-        let listener = as_user(|| socket.map(HostListener::bind).transpose())?;
-        let kvm = open_kvm()?;
-        let stop_request = EventFd::new(EFD_NONBLOCK).map_err(VmError::host("an eventfd"))?;
-        let output = as_user(|| config.console.open_output())?.limited(config.console_limit);
-        let output = output.watched(text_watch(&config, &stop_request)?);
-        let (mut virtio, monitors, disks) = virtio_devices(&config)?;
-        if kvmprof_sandbox::filters::is_prepared() {
-            // This needs /dev/kvm, and a machine of its own.
-            kernel_events::find_out();
-        }
-        // This comes before files are restricted.
-        let host_stacks = host_stacks(&config)?;
-        if config.restrict_paths {
-            restrict_paths(&config)?;
-        }
-        // The console's thread starts after the restriction, which doesn't apply to threads that exist already.
-        let hvc = hvc_console(&config, &stop_request)?;
-        let hello = HelloInfo {
-            vcpus: config.machine.cpus.into(),
-            hz: config.hz,
-        };
-        let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
-        virtio.console = ports.map_err(VmError::host("an eventfd"))?;
-        let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
-        if config.restrict_paths {
-            limit_files(&config)?;
-        }
-        let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
-        let knowledge = Arc::new(known_at_once(config.knowledge.take(), &machine.image)?);
-        let source = config.clock_source;
-        let sampling = kernel_sampling(source, &machine, &knowledge, host_stacks.clone())?;
-        let plan = clock_plan(&config, &kvm, sampling.as_deref(), &knowledge);
-        let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
-        let info = MachineInfo {
-            host_stacks,
-            ..machine_info(&config.machine, &machine, &shared, &knowledge, monitors)
-        };
-        let termination = Termination::by(another(&stop_request)?);
-        let mut termination = termination.map_err(VmError::host("to catch signals"))?;
-        let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
-        let memory = machine.memory.clone();
-        let initrd = machine.initrd().map_err(VmError::host("a descriptor"))?;
-        let devices = Arc::clone(&machine.devices);
-        let console = (config.console.has_input())
-            .then(|| console_input(hvc.as_ref(), &devices, &stop_request))
-            .transpose()?;
-        let recorder = config
-            .record
-            .map(|record| {
-                as_user(|| start_recorder(record, config.machine.cpus.into(), &info, &plan))
-            })
-            .transpose()?;
-        let held = config.hold || recorder.is_some();
-        // This comes last: a guest that can't start doesn't empty an older guest's output.
-        as_user(|| config.console.empty())?;
-        let on_vcpus = OnVcpus::new(config.machine.cpus.into(), config.max_stack);
-        let counting = info.counters.of_processes(&on_vcpus.counts);
-        let shared = shared.into_iter().zip(counting).collect();
-        let (vcpus, rings) = start_vcpus(
-            machine,
-            shared,
-            (&plan, sampling),
-            &knowledge,
-            &on_vcpus,
-            (held, config.on_reset, hvc.as_ref()),
-            &doorbell,
-        )?;
-        let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
-        termination.press_first(Arc::clone(&button));
-        let control = GuestControl::new(another(&stop_request)?, vcpus.restart(), button);
-        let event_thread = EventThread {
-            listener,
-            termination,
-            console,
-            hvc: hvc.clone(),
-            devices: Arc::clone(&devices),
-            hello,
-            control,
-            doorbell,
-            plan,
-            info,
-            prf_addresses: config.prf_addresses,
-            time_limit: config.time_limit,
-            on_vcpus,
-            sources: BinarySources::new(
-                Arc::new(memory.clone()),
-                Arc::clone(&knowledge),
-                initrd,
-                sysroot,
-            )
-            .with_disks(disks),
-            recorder,
-        };
-        let events = thread::Builder::new()
-            .name("events".into())
-            .spawn(move || event_thread.serve(vcpus, rings))
-            .map_err(VmError::host("a thread"))?;
-        Ok(Self {
-            memory,
-            knowledge,
-            devices,
-            hvc,
-            stop_request,
-            events,
-        })
+        Opened::open(config)?.build()?.wire()?.run()
     }
 
     /// Guest memory.
     pub fn memory(&self) -> &GuestMemory {
-        &self.memory
+        &self.guest.memory
     }
 
     /// The guest's devices, which know its exit status.
     pub fn devices(&self) -> &Arc<MachineDevices> {
-        &self.devices
+        &self.guest.devices
     }
 
     /// Asks the guest's threads to end.
     pub fn stop(&self) {
         // If the counter is full, the request has been made already.
-        let _ = self.stop_request.write(1);
+        let _ = self.guest.stop_request.write(1);
     }
 
     /// Waits for the guest's end, and until clients have read the remaining data.
@@ -189,9 +91,263 @@ impl Vm {
             what: "to go on",
             source: io::Error::other("the event thread panicked"),
         })??;
-        let on_hvc = self.hvc.and_then(|hvc| hvc.panic_message());
-        let message = on_hvc.or_else(|| self.devices.serial().panic_message());
-        VmEnd::new(ending, &self.knowledge, &self.memory, message)
+        let Guest {
+            memory,
+            knowledge,
+            devices,
+            hvc,
+            ..
+        } = self.guest;
+        let on_hvc = hvc.and_then(|hvc| hvc.panic_message());
+        let message = on_hvc.or_else(|| devices.serial().panic_message());
+        VmEnd::new(ending, &knowledge, &memory, message)
+    }
+}
+
+/// What a guest has of the host. It is open before this process is restricted to the files that the guest can need later.
+struct Opened {
+    config: VmConfig,
+    listener: Option<HostListener>,
+    kvm: Kvm,
+    stop_request: EventFd,
+    output: ConsoleOutput,
+    virtio: VirtioDevices,
+    monitors: DeviceMonitors,
+    disks: GuestDisks,
+    host_stacks: Option<Arc<HostStacks>>,
+}
+
+impl Opened {
+    fn open(config: VmConfig) -> Result<Self, VmError> {
+        let socket = config.profiling.socket.as_deref();
+        let listener = as_user(|| socket.map(HostListener::bind).transpose())?;
+        let kvm = open_kvm()?;
+        let stop_request = EventFd::new(EFD_NONBLOCK).map_err(VmError::host("an eventfd"))?;
+        let output = as_user(|| config.console.open_output())?.limited(config.console_limit);
+        let output = output.watched(text_watch(&config, &stop_request)?);
+        let (virtio, monitors, disks) = virtio_devices(&config)?;
+        if kvmprof_sandbox::filters::is_prepared() {
+            // This needs /dev/kvm, and a machine of its own.
+            kernel_events::find_out();
+        }
+        let host_stacks = host_stacks(&config.profiling)?;
+        if config.restrict_paths {
+            restrict_paths(&config)?;
+        }
+        Ok(Self {
+            config,
+            listener,
+            kvm,
+            stop_request,
+            output,
+            virtio,
+            monitors,
+            disks,
+            host_stacks,
+        })
+    }
+
+    fn build(mut self) -> Result<Built, VmError> {
+        let config = &mut self.config;
+        // The console's thread starts after the restriction, which doesn't apply to threads that exist already.
+        let hvc = hvc_console(config, &self.stop_request)?;
+        let hello = HelloInfo {
+            vcpus: config.machine.cpus.into(),
+            hz: config.profiling.hz,
+        };
+        let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
+        self.virtio.console = ports.map_err(VmError::host("an eventfd"))?;
+        let mut machine = Machine::build(&self.kvm, &config.machine, self.output, self.virtio)?;
+        if config.restrict_paths {
+            limit_files(config)?;
+        }
+        let mut profiling = std::mem::take(&mut config.profiling);
+        let record = profiling.record.take();
+        let knowledge = Arc::new(known_at_once(profiling.knowledge.take(), &machine.image)?);
+        let profiling = Arc::new(profiling);
+        let sampling = kernel_sampling(&profiling, &machine, &knowledge, self.host_stacks.clone())?;
+        let plan = clock_plan(profiling, &self.kvm, sampling.as_deref(), &knowledge);
+        let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
+        let info = MachineInfo {
+            kernel: config.machine.kernel.name(),
+            memory_bytes: config.machine.memory.bytes,
+            devices: Some(Arc::clone(&machine.devices)),
+            monitors: self.monitors,
+            counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
+            knowledge,
+            memory: Some(machine.memory.clone()),
+            host_stacks: self.host_stacks,
+            halted_ticks: None,
+        };
+        let fds = std::mem::take(&mut machine.vcpus).into_iter();
+        let fds = fds.zip(std::mem::take(&mut machine.vcpu_states));
+        Ok(Built {
+            fds: fds.collect(),
+            machine: Arc::new(machine),
+            config: self.config,
+            listener: self.listener,
+            stop_request: self.stop_request,
+            disks: self.disks,
+            hvc,
+            hello,
+            record,
+            sampling,
+            plan,
+            info,
+            shared,
+        })
+    }
+}
+
+/// A machine whose vCPUs have no threads yet, and how it is profiled.
+struct Built {
+    config: VmConfig,
+    listener: Option<HostListener>,
+    stop_request: EventFd,
+    disks: GuestDisks,
+    hvc: Option<Arc<HvcConsole>>,
+    hello: HelloInfo,
+    machine: Arc<Machine>,
+    fds: Vec<(VcpuFd, VcpuState)>,
+    record: Option<RecordPlan>,
+    sampling: Option<Arc<KernelSampling>>,
+    plan: ClockPlan,
+    info: MachineInfo,
+    shared: Vec<Arc<VcpuShared>>,
+}
+
+impl Built {
+    /// Connects the machine with the profiler, and starts the vCPUs' threads.
+    fn wire(mut self) -> Result<Wired, VmError> {
+        let termination = Termination::by(another(&self.stop_request)?);
+        let mut termination = termination.map_err(VmError::host("to catch signals"))?;
+        let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
+        let sysroot = self.plan.profiling.sysroot.as_deref();
+        let sysroot = sysroot.map(open_sysroot).transpose()?;
+        let (memory, devices) = (
+            self.machine.memory.clone(),
+            Arc::clone(&self.machine.devices),
+        );
+        let initrd = (self.machine.initrd()).map_err(VmError::host("a descriptor"))?;
+        let knowledge = Arc::clone(&self.info.knowledge);
+        let sources = BinarySources::new(
+            Arc::new(memory.clone()),
+            Arc::clone(&knowledge),
+            initrd,
+            sysroot,
+        );
+        let console = (self.config.console.has_input())
+            .then(|| console_input(self.hvc.as_ref(), &devices, &self.stop_request))
+            .transpose()?;
+        let cpus = self.fds.len();
+        let recorder = (self.record.take())
+            .map(|record| as_user(|| start_recorder(record, cpus, &self.info, &self.plan)))
+            .transpose()?;
+        // This comes last: a guest that can't start doesn't empty an older guest's output.
+        as_user(|| self.config.console.empty())?;
+        let on_vcpus = OnVcpus::new(cpus);
+        let held = self.config.hold || recorder.is_some();
+        let (vcpus, rings) = self.start_vcpus(held, &on_vcpus, &doorbell)?;
+        let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
+        termination.press_first(Arc::clone(&button));
+        let stop = another(&self.stop_request)?;
+        Ok(Wired {
+            guest: Guest {
+                memory,
+                knowledge,
+                devices: Arc::clone(&devices),
+                hvc: self.hvc.clone(),
+                stop_request: self.stop_request,
+            },
+            events: EventThread {
+                listener: self.listener,
+                termination,
+                console,
+                hvc: self.hvc,
+                devices,
+                hello: self.hello,
+                control: MachineControl::new(stop, vcpus.restart(), button),
+                doorbell,
+                plan: self.plan,
+                info: self.info,
+                time_limit: self.config.time_limit,
+                on_vcpus,
+                sources: sources.with_disks(self.disks),
+                recorder,
+            },
+            vcpus,
+            rings,
+        })
+    }
+
+    /// Starts the vCPUs' threads, which wait for a consumer first if they are to be `held`. If the guest isn't known yet, another
+    /// thread reads its image meanwhile.
+    fn start_vcpus(
+        &mut self,
+        held: bool,
+        on_vcpus: &OnVcpus,
+        doorbell: &Arc<Doorbell>,
+    ) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
+        let (machine, knowledge) = (&self.machine, &self.info.knowledge);
+        let stopping = Arc::<AtomicBool>::default();
+        let restart = Restart::new(
+            Arc::clone(machine),
+            Arc::clone(knowledge),
+            self.hvc.clone(),
+            self.config.on_reset,
+            self.shared.clone(),
+            Arc::clone(&stopping),
+            Arc::clone(doorbell),
+        );
+        let common = VcpuCommon {
+            memory: machine.memory.clone(),
+            devices: Arc::clone(&machine.devices),
+            knowledge: Arc::clone(knowledge),
+            sampling: self.sampling.take(),
+            profiling: Arc::clone(&self.plan.profiling),
+            registers: self.plan.registers,
+            profiled: Arc::clone(&on_vcpus.profiled),
+            gate: Arc::new(Gate::opened_if(!held)),
+            known: Arc::new(Gate::opened_if(!(held && knowledge.is_pending()))),
+            restart: Arc::new(restart),
+            stopping,
+        };
+        let counting = self.info.counters.of_processes(&on_vcpus.counts);
+        let shared = std::mem::take(&mut self.shared).into_iter().zip(counting);
+        let fds = std::mem::take(&mut self.fds);
+        let started =
+            VcpuThreads::start(Arc::clone(machine), fds, shared.collect(), common, doorbell);
+        let (vcpus, rings) = started.map_err(VmError::host("a thread"))?;
+        if knowledge.is_pending() {
+            let image = Arc::clone(&machine.image);
+            let read = vcpus.read_image(image, Arc::clone(knowledge), Arc::clone(doorbell));
+            read.map_err(VmError::host("a thread"))?;
+        }
+        Ok((vcpus, rings))
+    }
+}
+
+/// A guest that runs as soon as its event thread does.
+struct Wired {
+    guest: Guest,
+    events: EventThread,
+    vcpus: VcpuThreads,
+    rings: Vec<Profiled>,
+}
+
+impl Wired {
+    fn run(self) -> Result<Vm, VmError> {
+        let Self {
+            guest,
+            events,
+            vcpus,
+            rings,
+        } = self;
+        let events = thread::Builder::new()
+            .name("events".into())
+            .spawn(move || events.serve(vcpus, rings))
+            .map_err(VmError::host("a thread"))?;
+        Ok(Vm { guest, events })
     }
 }
 
@@ -209,26 +365,6 @@ fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnow
         None => GuestKnowledge::from_noted_image(image)?,
     };
     Ok(known.unwrap_or_else(GuestKnowledge::pending))
-}
-
-fn machine_info(
-    config: &MachineConfig,
-    machine: &Machine,
-    shared: &[Arc<VcpuShared>],
-    knowledge: &Arc<GuestKnowledge>,
-    monitors: DeviceMonitors,
-) -> MachineInfo {
-    MachineInfo {
-        kernel: config.kernel.name(),
-        memory_bytes: config.memory.bytes,
-        devices: Some(Arc::clone(&machine.devices)),
-        monitors,
-        counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
-        knowledge: Arc::clone(knowledge),
-        memory: Some(machine.memory.clone()),
-        host_stacks: None,
-        halted_ticks: None,
-    }
 }
 
 pub(crate) fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
@@ -253,7 +389,7 @@ pub(crate) fn start_recorder(
     if looks.is_some() && !machine.knowledge.may_list_tasks() {
         return Err(VmError::Tasks);
     }
-    let source = record.source(clock.hz);
+    let source = record.source(clock.profiling.hz);
     let info = recording_info(
         machine,
         clock,
@@ -265,74 +401,4 @@ pub(crate) fn start_recorder(
     );
     let path = record.path.clone();
     FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
-}
-
-/// Starts the vCPUs' threads, which wait for a consumer first if they are to be `held`. If the guest isn't known yet, another
-/// thread reads its image meanwhile.
-fn start_vcpus(
-    mut machine: Machine,
-    shared: Vec<(Arc<VcpuShared>, VcpuCounting)>,
-    (plan, sampling): (&ClockPlan, Option<Arc<KernelSampling>>),
-    knowledge: &Arc<GuestKnowledge>,
-    on_vcpus: &OnVcpus,
-    (held, on_reset, hvc): (bool, OnReset, Option<&Arc<HvcConsole>>),
-    doorbell: &Arc<Doorbell>,
-) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
-    let gate = Gate::default();
-    if !held {
-        gate.open();
-    }
-    let known = Gate::default();
-    if !(held && knowledge.is_pending()) {
-        known.open();
-    }
-    let image = Arc::clone(&machine.image);
-    let fds = std::mem::take(&mut machine.vcpus);
-    let states = std::mem::take(&mut machine.vcpu_states);
-    let machine = Arc::new(machine);
-    let stopping = Arc::<AtomicBool>::default();
-    let restart = Restart::new(
-        Arc::clone(&machine),
-        Arc::clone(knowledge),
-        hvc.cloned(),
-        on_reset,
-        shared.iter().map(|vcpu| Arc::clone(&vcpu.0)).collect(),
-        Arc::clone(&stopping),
-        Arc::clone(doorbell),
-    );
-    let ticker = match plan.source {
-        ClockSource::Thread | ClockSource::Ptrace | ClockSource::Kernel => None,
-        ClockSource::Ticker => {
-            let kickers: Vec<_> = shared
-                .iter()
-                .map(|vcpu| Arc::clone(&vcpu.0.kicker))
-                .collect();
-            let ticker = Ticker::start(&kickers).map_err(VmError::host("a thread"))?;
-            Some(Arc::new(ticker))
-        }
-    };
-    let common = VcpuCommon {
-        memory: machine.memory.clone(),
-        devices: Arc::clone(&machine.devices),
-        knowledge: Arc::clone(knowledge),
-        ticker,
-        sampling,
-        jitter: plan.jitter,
-        max_stack: on_vcpus.max_stack,
-        registers: plan.registers,
-        profiled: Arc::clone(&on_vcpus.profiled),
-        gate: Arc::new(gate),
-        known: Arc::new(known),
-        restart: Arc::new(restart),
-        stopping,
-    };
-    let fds = fds.into_iter().zip(states).collect();
-    let (vcpus, rings) = VcpuThreads::start(machine, fds, shared, common, doorbell)
-        .map_err(VmError::host("a thread"))?;
-    if knowledge.is_pending() {
-        vcpus
-            .read_image(image, Arc::clone(knowledge), Arc::clone(doorbell))
-            .map_err(VmError::host("a thread"))?;
-    }
-    Ok((vcpus, rings))
 }

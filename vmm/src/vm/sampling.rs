@@ -6,15 +6,17 @@ use kvm_ioctls::{Cap, Kvm};
 use kvmprof_attach::HostStacks;
 use kvmprof_introspection::GuestKnowledge;
 
-use super::{VmConfig, VmError};
+use super::VmError;
 use crate::clock::ClockSource;
 use crate::machine::Machine;
 use crate::profiler::ClockPlan;
-use crate::vcpu::{KernelSampling, RegisterSource};
+use crate::profiling::ProfilingConfig;
+use crate::sampling::RegisterSource;
+use crate::vcpu::KernelSampling;
 
 /// The unwinder of the host's stacks, if the configuration asks for them. It reads this program's own file.
-pub(super) fn host_stacks(config: &VmConfig) -> Result<Option<Arc<HostStacks>>, VmError> {
-    let is_wanted = config.host_stacks && config.clock_source == ClockSource::Kernel;
+pub(super) fn host_stacks(profiling: &ProfilingConfig) -> Result<Option<Arc<HostStacks>>, VmError> {
+    let is_wanted = profiling.host_stacks && profiling.source == ClockSource::Kernel;
     is_wanted
         .then(|| HostStacks::read(std::process::id().cast_signed()).map(Arc::new))
         .transpose()
@@ -23,12 +25,12 @@ pub(super) fn host_stacks(config: &VmConfig) -> Result<Option<Arc<HostStacks>>, 
 
 /// The host kernel's sampling, if it takes the samples of `machine`.
 pub(super) fn kernel_sampling(
-    source: ClockSource,
+    profiling: &ProfilingConfig,
     machine: &Machine,
     knowledge: &GuestKnowledge,
     host_stacks: Option<Arc<HostStacks>>,
 ) -> Result<Option<Arc<KernelSampling>>, VmError> {
-    (source == ClockSource::Kernel)
+    (profiling.source == ClockSource::Kernel)
         .then(|| KernelSampling::new(machine, knowledge, host_stacks).map(Arc::new))
         .transpose()
         .map_err(VmError::KernelClock)
@@ -37,26 +39,21 @@ pub(super) fn kernel_sampling(
 /// The clock that makes the ticks. If the host kernel's samples lack something that recordings need, another clock makes the ticks for
 /// recordings.
 pub(super) fn clock_plan(
-    config: &VmConfig,
+    profiling: Arc<ProfilingConfig>,
     kvm: &Kvm,
     sampling: Option<&KernelSampling>,
     knowledge: &GuestKnowledge,
 ) -> ClockPlan {
-    let fallback = match config.clock_source {
+    let source = profiling.source;
+    let fallback = match source {
         ClockSource::Kernel => ClockSource::Thread,
         source => source,
     };
     let serves_recordings = sampling.is_some_and(|sampling| sampling.serves_recordings(knowledge));
     ClockPlan {
-        hz: config.hz,
-        source: config.clock_source,
+        profiling,
         fallback,
-        of_recordings: if serves_recordings {
-            config.clock_source
-        } else {
-            fallback
-        },
-        jitter: config.jitter,
+        of_recordings: if serves_recordings { source } else { fallback },
         registers: register_source(kvm),
     }
 }

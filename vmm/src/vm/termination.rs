@@ -16,30 +16,9 @@ use super::event_loop::add;
 use super::forced_end;
 use super::power_button::PowerButton;
 use crate::lock::lock;
-use crate::vcpu::signals::change_mask;
 
 /// The signals that ask for the end.
 pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-
-/// The signals that only the event thread takes: those that ask for the end, and SIGWINCH for the console.
-const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGWINCH];
-
-/// Blocks the signals that end the program, and SIGWINCH, in the calling thread and all threads that it makes from now
-/// on, except those that take the signals. Call this before any other thread exists.
-///
-/// # Errors
-/// As of pthread_sigmask(3).
-pub fn block_signals() -> io::Result<()> {
-    change_mask(libc::SIG_BLOCK, &TAKEN)
-}
-
-/// Lets the calling thread take those signals.
-///
-/// # Errors
-/// As of pthread_sigmask(3).
-pub fn take_signals_here() -> io::Result<()> {
-    change_mask(libc::SIG_UNBLOCK, &TAKEN)
-}
 
 /// The signals that [`catch_signals`] has caught, for the guest that starts next.
 static CAUGHT: Mutex<Option<Caught>> = Mutex::new(None);

@@ -12,9 +12,8 @@ use super::event_loop::GuestThreads;
 use crate::clock::monotonic_ns;
 use crate::counters::VcpuCounting;
 use crate::machine::{Machine, VcpuState};
-use crate::vcpu::{
-    Doorbell, Ending, Gate, Restart, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring,
-};
+use crate::sampling::{Doorbell, TickReceiver, VcpuShared, tick_ring};
+use crate::vcpu::{Ending, Gate, Restart, VcpuCommon, VcpuThread};
 use kvmprof_introspection::GuestKnowledge;
 
 /// One vCPU's ends at the profiler.

@@ -8,7 +8,7 @@ use kvmprof_cli::command_line::{Console, ExitStatus, WithStatus};
 use kvmprof_introspection::TaskScope;
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::Recording;
-use kvmprof_vmm::profiler::LookPlan;
+use kvmprof_vmm::profiling::LookPlan;
 use tempfile::TempDir;
 
 use super::BootArguments;

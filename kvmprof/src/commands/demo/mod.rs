@@ -16,19 +16,20 @@ use kvmprof_demo_guest::{ROWS, Truth};
 use kvmprof_recording::file::write_new_file;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::clock::ClockOptions;
 use super::exit::{machine_error, start_error, status_of_guest};
+use super::profiling::{ClockOptions, SampleOptions};
 use super::recordings::{CommandError, refuse_recording};
 use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
+use kvmprof_vmm::profiling::ProfilingConfig;
 use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals, catch_signals};
 
 /// Memory of the embedded guest, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// Options of `kvmprof demo`.
+/// Run the embedded guest and compare who used the time with what the guest itself counted
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 for an error; 2 for wrong options, or where there is no KVM that can be \
@@ -48,6 +49,8 @@ pub struct DemoArguments {
     cpus: u16,
     #[command(flatten)]
     clock: ClockOptions,
+    #[command(flatten)]
+    samples: SampleOptions,
     #[command(flatten)]
     sandbox: SandboxOptions,
     /// Print one JSON object instead of the table, and draw a flame graph only if --flamegraph names it
@@ -86,7 +89,7 @@ struct Findings {
 
 impl Command for DemoArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        self.clock.check()?;
+        let profiling = self.samples.config(self.clock.source, self.hz)?;
         let _helpers = self.sandbox.start(&[], &[], None, None, &[])?;
         open_kvm().map_err(machine_error)?;
         block_signals().context("Cannot block signals")?;
@@ -94,15 +97,15 @@ impl Command for DemoArguments {
         thread_panics::end_program();
         let named = self.name.as_deref().map(named_socket).transpose()?;
         match self.socket.as_ref().or(named.as_ref()) {
-            Some(socket) => self.serve(socket, console),
-            None => self.sample(console),
+            Some(socket) => self.serve(profiling, socket, console),
+            None => self.sample(profiling, console),
         }
     }
 }
 
 impl DemoArguments {
     /// The embedded guest, with its socket at `socket`. If `held`, it waits for the first client that samples it.
-    fn config(&self, socket: &Path, held: bool) -> VmConfig {
+    fn config(&self, profiling: ProfilingConfig, socket: &Path, held: bool) -> VmConfig {
         let machine = MachineConfig {
             kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
             initrd: None,
@@ -111,20 +114,24 @@ impl DemoArguments {
             cpus: self.cpus,
         };
         VmConfig {
-            hz: self.hz,
-            clock_source: self.clock.source,
-            jitter: self.clock.jitter,
-            host_stacks: self.clock.host_stacks,
+            profiling: ProfilingConfig {
+                socket: Some(socket.to_owned()),
+                ..profiling
+            },
             hold: held,
-            socket: Some(socket.to_owned()),
             ..VmConfig::new(machine)
         }
     }
 
     /// Runs the guest for clients until a signal ends it.
-    fn serve(&self, socket: &Path, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    fn serve(
+        &self,
+        profiling: ProfilingConfig,
+        socket: &Path,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<ExitStatus> {
         let held = self.truth.is_some();
-        let vm = Vm::start(self.config(socket, held)).map_err(start_error)?;
+        let vm = Vm::start(self.config(profiling, socket, held)).map_err(start_error)?;
         let memory = vm.memory().clone();
         console.say(format_args!(
             "the embedded guest runs; clients take --socket {}, Ctrl-C ends it",
@@ -141,7 +148,11 @@ impl DemoArguments {
     }
 
     /// Runs the guest, samples it and prints what used the time.
-    fn sample(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    fn sample(
+        &self,
+        profiling: ProfilingConfig,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<ExitStatus> {
         if let Some(path) = &self.flamegraph {
             refuse_recording(path, "name another file with --flamegraph")?;
         }
@@ -150,7 +161,7 @@ impl DemoArguments {
             .tempdir()
             .context("Cannot make a folder for the demo's socket")?;
         let socket = folder.path().join("socket");
-        let vm = Vm::start(self.config(&socket, true)).map_err(start_error)?;
+        let vm = Vm::start(self.config(profiling, &socket, true)).map_err(start_error)?;
         let findings = observe(self, &socket, vm.memory());
         vm.stop();
         let end = vm.join()?;

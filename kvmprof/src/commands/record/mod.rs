@@ -14,7 +14,7 @@ use clap::{Arg, Args};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_recording::file::Recording;
 use kvmprof_vmm::clock::DEFAULT_HZ;
-use kvmprof_vmm::profiler::LookPlan;
+use kvmprof_vmm::profiling::LookPlan;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
@@ -41,7 +41,10 @@ fn with_every_guest(option: Arg) -> Arg {
         ))
 }
 
-/// Options of `kvmprof record`.
+/// Record every tick of a running guest to a file, with call stacks
+///
+/// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
+/// that was cut off can be read up to that point.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("hz", with_every_guest),

@@ -10,7 +10,7 @@ use kvmprof_cli::command_line::ExitStatus;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_vmm::console::Interrupt;
-use kvmprof_vmm::profiler::{LookPlan, RecordPlan};
+use kvmprof_vmm::profiling::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 

@@ -20,7 +20,10 @@ use devices::device_lines;
 /// Maximum length of a status document, in bytes. It has some KiB even with 64 vCPUs.
 const MAX_STATUS: usize = 1 << 20;
 
-/// Options of `kvmprof status`.
+/// Show the machine, the clock and where every tick went
+///
+/// All counts are ticks of the clock, since the guest was started or since a consumer began. In each equation the
+/// terms on the right add up to the number on the left.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when there is no guest at the socket; 2 for wrong options.\n\n\

@@ -21,13 +21,11 @@ use rustix::process::Signal;
 use super::vmm::{Answers, REPLACED, Vmm, answers_of, say};
 use super::{Attached, sampled};
 
-/// Set in the process that is the file system: whether it has reads be asynchronous.
-const IS_ASYNCHRONOUS: &str = "KVMPROF_TEST_FUSE_IS_ASYNCHRONOUS";
+/// Set in the process that is the file system.
+const IS_FILE_SYSTEM: &str = "KVMPROF_TEST_FUSE";
 
 /// The version of the protocol, which each kernel from 5.10 on has.
 const VERSION: [u32; 2] = [7, 31];
-/// Has the kernel read ahead without waiting for the answer (`FUSE_ASYNC_READ`).
-const ASYNC_READ: u32 = 1;
 /// Bytes that the kernel may read ahead, and that it may write at once, which it doesn't.
 const READ_AHEAD: u32 = 128 << 10;
 const MAX_WRITE: u32 = 4096;
@@ -62,18 +60,14 @@ mod code {
 /// The process that is the file system.
 #[test]
 fn the_file_system() {
-    let Ok(is_asynchronous) = env::var(IS_ASYNCHRONOUS) else {
+    if env::var_os(IS_FILE_SYSTEM).is_none() {
         return;
-    };
+    }
     match mount() {
         Ok((device, root)) => {
             let (pid, root) = (process::id(), root.as_raw_fd());
             say(&format!("file /proc/{pid}/fd/{root}/memory"));
-            let system = FileSystem {
-                device,
-                is_asynchronous: is_asynchronous == "true",
-            };
-            system.serve();
+            FileSystem { device }.serve();
         }
         Err(error) if error.raw_os_error().is_some_and(|it| NO_FUSE.contains(&it)) => {
             say(&format!("This host gives no file system of FUSE: {error}"));
@@ -147,7 +141,6 @@ fn attributes(node: u64) -> Vec<u8> {
 /// The file system, which answers all requests but reads.
 struct FileSystem {
     device: File,
-    is_asynchronous: bool,
 }
 
 impl FileSystem {
@@ -195,9 +188,8 @@ impl FileSystem {
             // There is no answer to these.
             code::FORGET | code::BATCH_FORGET | code::INTERRUPT => return,
             code::INIT => {
-                let flags = if self.is_asynchronous { ASYNC_READ } else { 0 };
                 let [major, minor] = VERSION;
-                let begin = words([major, minor, READ_AHEAD, flags, 0, MAX_WRITE]);
+                let begin = words([major, minor, READ_AHEAD, 0, 0, MAX_WRITE]);
                 [begin, words([0; 10])].concat()
             }
             code::LOOKUP => [longs([FILE, 0, VALID, VALID, 0]), attributes(FILE)].concat(),
@@ -230,11 +222,11 @@ struct FileServer {
 
 impl FileServer {
     /// Starts it. If there is no FUSE here, that is the error.
-    fn start(is_asynchronous: bool) -> Result<Self, String> {
+    fn start() -> Result<Self, String> {
         let test = "attach_hostile::fuse::the_file_system";
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--nocapture", "--exact", test])
-            .env(IS_ASYNCHRONOUS, is_asynchronous.to_string())
+            .env(IS_FILE_SYSTEM, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -289,9 +281,9 @@ struct Waiting {
 
 impl Waiting {
     /// `None` without FUSE. The file system takes kvmprof's request, if it takes any, and doesn't answer it.
-    fn start(is_asynchronous: bool, takes: bool) -> Option<Self> {
+    fn start(takes: bool) -> Option<Self> {
         let (vmm, attached) = sampled("ptrace");
-        let server = match FileServer::start(is_asynchronous) {
+        let server = match FileServer::start() {
             Ok(server) => server,
             Err(why) => {
                 not_run(&why);
@@ -352,7 +344,7 @@ impl Waiting {
 #[test]
 fn a_second_interrupt_ends_it_while_nobody_takes_its_request() {
     on_kvm(|| {
-        let Some(mut waiting) = Waiting::start(false, false) else {
+        let Some(mut waiting) = Waiting::start(false) else {
             return;
         };
         waiting.interrupt();
@@ -364,7 +356,7 @@ fn a_second_interrupt_ends_it_while_nobody_takes_its_request() {
 #[test]
 fn a_request_that_was_taken_is_waited_for() {
     on_kvm(|| {
-        let Some(mut waiting) = Waiting::start(false, true) else {
+        let Some(mut waiting) = Waiting::start(true) else {
             return;
         };
         waiting.interrupt();
@@ -372,20 +364,5 @@ fn a_request_that_was_taken_is_waited_for() {
         assert!(!waiting.attached.guest.has_ended());
         waiting.server.end();
         waiting.until_over();
-    });
-}
-
-/// Linux doesn't end a thread that waits for these in `/proc/PID/mem`, whether they were taken or not. If it ever does, all the better.
-#[test]
-fn asynchronous_reads_are_waited_for_no_longer_than_there_is_the_file_system() {
-    on_kvm(|| {
-        for takes in [false, true] {
-            let Some(mut waiting) = Waiting::start(true, takes) else {
-                return;
-            };
-            waiting.interrupt();
-            waiting.server.end();
-            waiting.until_over();
-        }
     });
 }

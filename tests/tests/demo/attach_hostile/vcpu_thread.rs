@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::VcpuFd;
-use kvmprof_tests::seccomp;
 
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: libc::Ioctl = 0xae80;
@@ -27,15 +26,11 @@ pub enum Order {
     Registers(Box<(kvm_regs, kvm_sregs)>),
     /// Wait in the kernel, where no signal interrupts it, until somebody opens the pipe of this name for writing.
     Block(CString),
-    /// Do nothing any more but a system call that returns the smallest number, in this file.
-    Seek(File),
     /// Sleep and wait so many times, and count what doesn't end as it should.
     Work(u64),
     /// Put something else in place of the vCPU's descriptor, or the vCPU again.
     Hide,
     Show,
-    /// Get a seccomp filter that kills the process for a question of the vCPU's registers.
-    Filter,
     /// Leave the vCPU to the main thread.
     HandOver,
     /// Close the vCPU and go on without it.
@@ -118,11 +113,9 @@ pub extern "C" fn run_handed_over(_: i32) {
 /// The life of the vCPU's thread: whatever the guest does, it goes on.
 pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
     let mut vcpu = Some(vcpu);
-    let mut sought = None;
     let mut hidden = None;
     loop {
         match vcpu.as_mut() {
-            Some(_) if sought.is_some() => sought.iter().for_each(seek),
             // What it does has no effect, and neither have failures; its thread is as busy as it would be.
             Some(vcpu) => {
                 let _ = vcpu.run();
@@ -141,14 +134,12 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     wait_for_child(&pipe);
                     continue;
                 }
-                (Order::Seek(file), _) => sought = Some(file),
                 (Order::Work(rounds), _) => {
                     // Signals come until then.
                     done.send(()).unwrap();
                     work(rounds);
                     continue;
                 }
-                (Order::Filter, _) => forbid_registers(),
                 (Order::Hide, Some(vcpu)) => {
                     let copy = duplicate(vcpu);
                     replace(vcpu, &File::open("/dev/null").unwrap());
@@ -169,30 +160,6 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
             done.send(()).unwrap();
         }
     }
-}
-
-/// lseek(2) in a process's memory takes any number, and returns it: here the smallest one, which has no opposite.
-fn seek(memory: &File) {
-    for _ in 0..1000 {
-        // SAFETY: it changes nothing but the file's position, which nobody uses.
-        unsafe { libc::lseek(memory.as_raw_fd(), i64::MIN, libc::SEEK_SET) };
-    }
-}
-
-/// A seccomp filter for the calling thread: ioctl(2) with KVM_GET_REGS ends the process.
-fn forbid_registers() {
-    /// The lower half of the second argument.
-    const REQUEST: u32 = 24;
-    seccomp::no_new_privileges().unwrap();
-    let filtered = seccomp::filter(&mut [
-        seccomp::load(seccomp::NUMBER),
-        seccomp::skip(u32::try_from(libc::SYS_ioctl).unwrap(), 0, 3),
-        seccomp::load(REQUEST),
-        seccomp::skip(u32::try_from(KVM_GET_REGS).unwrap(), 0, 1),
-        seccomp::action(libc::SECCOMP_RET_KILL_PROCESS),
-        seccomp::action(libc::SECCOMP_RET_ALLOW),
-    ]);
-    filtered.unwrap();
 }
 
 /// Another descriptor of the same.

@@ -273,8 +273,6 @@ impl Host {
                 let opened = self.opened.as_ref().unwrap();
                 self.memory.replace(TASKS, length, opened);
             }
-            "noise" => self.make_noise(number(1), number(2)),
-            "cycle" => self.make_cycles(),
             "alias" => self.alias(),
             "copy" => self.copy(number(1)),
             "block" => self.order(Order::Block(make_pipe(words[1]))),
@@ -286,14 +284,11 @@ impl Host {
                 assert_eq!(SEEN.load(Ordering::SeqCst), 0);
                 assert!(SIGNALS.load(Ordering::SeqCst) > 100);
             }
-            "other-cpu" => self.become_other_cpu(),
             "work" => self.work(number(1)),
-            "filter" => self.order(Order::Filter),
             "hide" => self.order(Order::Hide),
             "show" => self.order(Order::Show),
             "add-vcpu" => drop(self.vm.as_ref().unwrap().create_vcpu(1).unwrap()),
             "main-thread" => self.run_on_main_thread(),
-            "seek" => self.order(Order::Seek(File::open("/proc/self/mem").unwrap())),
             "stop-clock" => *self.jiffies.lock().unwrap() = None,
             "close" => self.order(Order::Close),
             "end-thread" => self.order(Order::End),
@@ -353,14 +348,6 @@ impl Host {
         });
     }
 
-    /// The guest's kernel takes the vCPU for its second CPU from now on.
-    fn become_other_cpu(&self) {
-        let other = Kvm::new().unwrap().create_vm().unwrap();
-        let other = other.create_vcpu(0).unwrap();
-        let registers = registers_in_long_mode(&other, &LinuxGuest::new(HOT).kernel(1));
-        self.order(Order::Registers(Box::new(registers)));
-    }
-
     /// Has the main thread run the vCPU from now on, as VMMs do that have no other thread. It is in a handler of a signal then, for good.
     fn run_on_main_thread(&self) {
         self.order(Order::HandOver);
@@ -403,33 +390,6 @@ impl Host {
                 self.memory.address,
                 0x1000,
             );
-        }
-    }
-
-    /// Puts random bytes to `places` random places of the image, the page tables and the tasks.
-    fn make_noise(&self, seed: u64, places: u64) {
-        let mut state = seed | 1;
-        for place in 0..places {
-            // Marsaglia's xorshift.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let (start, length) = match place % 4 {
-                0 => (0x1_0000, 0x8000),
-                1 => (0x20_0000, 0x3000),
-                _ => (IMAGE, offsets::END),
-            };
-            self.memory
-                .write(start + state % length / 8 * 8, &state.to_le_bytes());
-        }
-    }
-
-    /// Each page table leads to itself.
-    fn make_cycles(&self) {
-        for table in (0x1_0000..0x1_8000_u64).step_by(4096) {
-            for entry in (0..4096).step_by(8) {
-                self.memory.write(table + entry, &(table | 3).to_le_bytes());
-            }
         }
     }
 

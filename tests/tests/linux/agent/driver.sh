@@ -13,11 +13,3 @@ says ready
 stop_gathering
 tell off
 ended
-
-# Another, that may use prf only, with one series of kernels: it takes a minute.
-[ "$(cat /lab/series)" = 6.1 ] || exit 0
-start limited --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --guest-access prf \
-    --cmdline "console=ttyS0 $quick limited"
-says ready
-tell off
-ended

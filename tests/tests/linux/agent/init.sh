@@ -38,17 +38,6 @@ hold() {
     soon is_held /run/lost.$1
 }
 
-# What the host forbids.
-if grep -q limited /proc/cmdline; then
-    load
-    expect 'pcsd starts where pcs is forbidden' pcsd
-    expect 'a forbidden open' [ "$(opens 2>&1 | grep -c 'Permission denied')" = 1 ]
-    expect 'an allowed open' true </dev/prf
-    echo ready
-    read -r word
-    poweroff -f
-fi
-
 uname -r | sed 's/^/release /'
 expect 'pcsd without its module' [ "$(pcsd --wait 0 && echo started)" = '' ]
 load

@@ -15,7 +15,7 @@ kvmprof_tests::in_each_kernel! {
     each_side_has_its_own_pcs
 }
 
-/// A guest of that series of kernels that has run all its checks, and, with 6.1, another that may use prf only.
+/// A guest of that series of kernels that has run all its checks.
 fn run(series: &str) -> Finished {
     once(&format!("agent-{series}"), || {
         let kernel = debian(series);
@@ -52,15 +52,6 @@ fn each_side_has_its_own_pcs(run: &Finished) {
     ] {
         assert!(guest.has(&format!("check {check}: ok")), "{}", guest.text());
     }
-}
-
-#[test]
-fn the_host_decides_what_the_agent_opens() {
-    let run = run("6.1");
-    let limited = run.console("limited");
-    assert_eq!(run.status("limited"), 0, "{}", run.text("limited.stderr"));
-    assert!(limited.failed_checks().is_empty(), "{}", limited.text());
-    assert!(limited.has("check an allowed open: ok"));
 }
 
 /// Kills of pcsd without `KVMPROF_KILLS`.

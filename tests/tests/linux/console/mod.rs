@@ -3,14 +3,11 @@
 use kvmprof_lab::{InitramfsBuilder, Kernel};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_program, once};
 
-const COMMON: &str = include_str!("common.sh");
-
 /// The reply to a hello, but for what the host's clock and processors are: header, version.
 const GREETED: &str = "20000000010000000180000000000000010001000100";
 /// The replies to an open: header with tag 2 and the errno, and the handle if it is 0.
 const OPENED: &str = "04000000020000000280000000000000";
 const BUSY: &str = "00000000020000000280000010000000";
-const FORBIDDEN: &str = "0000000002000000028000000d000000";
 
 /// A guest's user space with the drivers' modules.
 fn init(kernel: &Kernel, script: &str) -> Vec<u8> {
@@ -26,12 +23,10 @@ fn init(kernel: &Kernel, script: &str) -> Vec<u8> {
 fn run() -> Finished {
     once("console", || {
         let kernel = debian("6.12");
-        let with_common = |script| init(&kernel, &format!("{COMMON}\n{script}"));
         let terminal = guest_program("terminal.c", 0x40_0000, &[]);
         Scenario::new()
             .unpacked_kernel("vmlinuz", &kernel)
-            .file("ports.cpio", with_common(include_str!("ports.sh")))
-            .file("access.cpio", with_common(include_str!("access.sh")))
+            .file("ports.cpio", init(&kernel, include_str!("ports.sh")))
             .file("terminal.cpio", init(&kernel, include_str!("terminal.sh")))
             .file("terminal", terminal.file)
             .run(include_str!("driver.sh"))
@@ -69,18 +64,6 @@ fn ports_are_connections() {
     assert_eq!(virtio.ports[1].protocol_faults, 0, "{virtio:?}");
     assert_eq!(console.number("hung up after "), 0);
     assert_eq!(run.status("ports"), 0);
-}
-
-#[test]
-fn the_host_decides_what_ports_give() {
-    let run = run();
-    assert!(run.console("none").has("no ports"));
-    let console = run.console("pcs");
-    println!("{}", console.text());
-    assert!(console.after("device1 ").starts_with(OPENED));
-    for device in 2..=5 {
-        assert_eq!(console.after(&format!("device{device} ")), FORBIDDEN);
-    }
 }
 
 #[test]

@@ -48,10 +48,3 @@ gather s --all --hz 40
 tell poweroff
 gathered
 ended
-
-head -c 5000000 /lab/vmlinuz-6.12 >/tmp/cut-short
-fails cut-short --kernel /tmp/cut-short
-head -c 20000000 /lab/vmlinux-without-btf >/tmp/cut-short
-fails elf-cut-short --kernel /tmp/cut-short
-echo 'no kernel at all' >/tmp/text
-fails text --kernel /tmp/text

@@ -52,21 +52,6 @@ fn a_kernel_without_type_information_is_refused() {
     check_end("no-btf", FAILURE, "BTF");
 }
 
-#[test]
-fn an_image_without_its_end_is_refused() {
-    check_end("cut-short", FAILURE, "truncated");
-}
-
-#[test]
-fn an_elf_file_without_its_end_is_refused() {
-    check_end("elf-cut-short", FAILURE, "");
-}
-
-#[test]
-fn a_text_file_is_refused() {
-    check_end("text", FAILURE, "/tmp/text");
-}
-
 /// The status, and one line that says what happened unless all is well.
 fn check_end(name: &str, status: u8, words: &str) {
     let run = run();

@@ -190,7 +190,7 @@ const LINUX_6_12_WITH_TWO_VCPUS: Case = Case {
     series: "6.12",
     cpus: 2,
     command_line: "",
-    options: "--clock ticker",
+    options: "",
 };
 
 /// The process group isn't in records of the host's kernel, nor is the guest's start: exits go on there.

@@ -49,14 +49,12 @@ profile nobody profil --pid 30000
 profile nobody_sampled pcsample --pid 30000 --nsamples 10
 ends nobody nobody_sampled
 
-# A function, a file, all of the program; addresses of either program.
-profile fixed_function profil --pid "$fixed" --every-tick --function heavy
-profile fixed_program profil --pid "$fixed" --every-tick --output "$LAB_OUT/fixed.gmon"
-profile pie_function profil --pid "$pie" --every-tick --function heavy --module pie
-profile pie_module profil --pid "$pie" --every-tick --module /bin/pie --aix --output "$LAB_OUT/pie_module.gmon"
-profile pie_program profil --pid "$pie" --every-tick --output "$LAB_OUT/pie.gmon"
-found 600 5
-interrupt fixed_function fixed_program pie_function pie_module pie_program
+# A file, all of the program; addresses of either program.
+profile fixed_program profil --pid "$fixed" --every-tick
+profile pie_module profil --pid "$pie" --every-tick --module /bin/pie --aix
+profile pie_program profil --pid "$pie" --every-tick
+found 600 3
+interrupt fixed_program pie_module pie_program
 profile fixed_samples pcsample --pid "$fixed" --nsamples 400 --every-tick
 profile pie_samples pcsample --pid "$pie" --nsamples 400 --every-tick
 ends fixed_samples pie_samples

@@ -1,13 +1,11 @@
-//! `kvmprof profil` and `kvmprof pcsample` for processes of Debian's kernels, which know nothing of it: names and shares, also for
-//! gprof, and what ends them. KASLR is on.
-
-use std::fs;
+//! `kvmprof profil` and `kvmprof pcsample` for processes of Debian's kernels, which know nothing of it: names and shares,
+//! and what ends them. KASLR is on.
 
 use kvmprof_tests::linux::{
     Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program, once,
     shared_program,
 };
-use kvmprof_tests::{gprof, run_command, share, standard_error};
+use kvmprof_tests::{share, standard_error};
 
 const FIXED: u64 = 0x6000_0000;
 const AFTER: u64 = 0x7000_0000;
@@ -23,8 +21,6 @@ kvmprof_tests::in_each_kernel! {
     an_end_is_noticed_with_all_that_came_before
     an_exec_is_noticed_and_nothing_of_the_new_program_counts
     functions_have_the_shares_that_the_programs_count
-    gprof_names_the_functions_with_their_shares
-    one_function_has_its_share_of_all_ticks
 }
 
 /// It is linked to its addresses.
@@ -118,19 +114,14 @@ impl Profiled {
     }
 }
 
-/// The part of its turns that a function of `program` has had.
-fn truth(run: &Finished, program: &str, function: &str) -> f64 {
+/// The part of its turns that the light function of `program` has had.
+fn truth(run: &Finished, program: &str) -> f64 {
     let console = run.console("guest");
     let turns = ["light", "heavy"].map(|name| {
         let turns = console.after(&format!("{program} turns {name} "));
         turns.parse::<u64>().unwrap()
     });
-    let own = if function == "light" {
-        turns[0]
-    } else {
-        turns[1]
-    };
-    share(own, turns[0] + turns[1])
+    share(turns[0], turns[0] + turns[1])
 }
 
 /// `ticks` of `all` ticks are a share of `expected`.
@@ -154,7 +145,7 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
     ] {
         let profiled = Profiled::good(run, name, "");
         let [light, heavy] = ["light", "heavy"].map(|function| profiled.ticks_of(function));
-        check_share(name, light, light + heavy, truth(run, program, "light"));
+        check_share(name, light, light + heavy, truth(run, program));
         let (all, stored) = profiled.account(" stored");
         assert_eq!(profiled.table_sum(), stored);
         // They do little else.
@@ -165,61 +156,6 @@ fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
     }
     for name in ["fixed_samples", "pie_samples"] {
         assert_eq!(Profiled::of(run, name).account(" stored"), (400, 400));
-    }
-}
-
-fn one_function_has_its_share_of_all_ticks(run: &Finished) {
-    for program in ["fixed", "pie"] {
-        let name = format!("{program}_function");
-        let profiled = Profiled::good(run, &name, "");
-        let (all, stored) = profiled.account(" stored");
-        let (_, outside) = profiled.account(" outside the region");
-        assert_eq!(
-            (profiled.ticks_of("heavy"), stored + outside),
-            (stored, all)
-        );
-        check_share(&name, stored, all, truth(run, program, "heavy"));
-    }
-}
-
-fn gprof_names_the_functions_with_their_shares(run: &Finished) {
-    for (histogram, program, file) in [
-        ("fixed.gmon", "fixed", fixed().file),
-        ("pie.gmon", "pie", pie().file),
-        ("pie_module.gmon", "pie", pie().file),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("program");
-        fs::write(&path, file).unwrap();
-        let ran = run_command(
-            gprof()
-                .args(["-b", "-p"])
-                .arg(&path)
-                .arg(run.path(histogram)),
-        );
-        println!("{histogram}:\n{}{}", ran.stdout, ran.stderr);
-        assert_eq!(ran.status, 0);
-        assert!(ran.stdout.contains("Each sample counts as 0.005 seconds"));
-        // Percent, seconds in all, seconds in the function; the name is last.
-        let ticks = |name: &str| {
-            let mut rows = ran
-                .stdout
-                .lines()
-                .map(|row| row.split_whitespace().collect());
-            let row: Vec<&str> = rows
-                .find(|row: &Vec<&str>| row.last() == Some(&name))
-                .unwrap();
-            // Hundredths of a second, of ticks that are 200 a second.
-            let hundredths: String = row[2].split('.').collect();
-            hundredths.parse::<u64>().unwrap() * 2
-        };
-        let [light, heavy] = ["light", "heavy"].map(ticks);
-        check_share(
-            histogram,
-            light,
-            light + heavy,
-            truth(run, program, "light"),
-        );
     }
 }
 

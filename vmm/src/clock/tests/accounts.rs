@@ -10,7 +10,7 @@ struct Running {
     ticks: u64,
     late: u64,
     run_delay: u64,
-    ticker_delay: u64,
+    tracer_delay: u64,
     expected: ElapsedTicks,
     // Whether the run delay must be read for that.
     reads: bool,
@@ -21,7 +21,7 @@ const NONE: Running = Running {
     ticks: 1,
     late: 0,
     run_delay: 0,
-    ticker_delay: 0,
+    tracer_delay: 0,
     expected: ElapsedTicks {
         idle: 0,
         stolen: 0,
@@ -35,7 +35,7 @@ fn check(table: &[Running]) {
     for row in table {
         let mut backend = ManualBackend {
             run_delay: row.run_delay,
-            ticker_delay: row.ticker_delay,
+            tracer_delay: row.tracer_delay,
             ..ManualBackend::default()
         };
         let elapsed = TickAccount::default().explain(row.ticks, row.late, MS, &mut backend);
@@ -55,7 +55,7 @@ fn a_single_tick_is_sampled_unless_the_thread_waited_while_it_was_due() {
         Running {
             what: "on time, whatever the delay: it is not read",
             run_delay: 50 * MS,
-            ticker_delay: 50 * MS,
+            tracer_delay: 50 * MS,
             reads: false,
             ..NONE
         },
@@ -92,9 +92,9 @@ fn a_single_tick_is_sampled_unless_the_thread_waited_while_it_was_due() {
             ..NONE
         },
         Running {
-            what: "late because of the ticker: the guest ran on its tick",
+            what: "late because of the tracer: the guest ran on its tick",
             late: 900 * US,
-            ticker_delay: 900 * US,
+            tracer_delay: 900 * US,
             ..NONE
         },
     ]);
@@ -102,12 +102,12 @@ fn a_single_tick_is_sampled_unless_the_thread_waited_while_it_was_due() {
 
 #[test]
 fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
-    let missed = |what, run_delay, ticker_delay, expected| Running {
+    let missed = |what, run_delay, tracer_delay, expected| Running {
         what,
         ticks: 4,
         late: 20 * US,
         run_delay,
-        ticker_delay,
+        tracer_delay,
         expected,
         ..NONE
     };
@@ -126,9 +126,9 @@ fn missed_ticks_are_stolen_as_far_as_delays_explain_them() {
         ),
         missed("up to now", 3 * MS + 10 * US, 0, unsampled(0, 4, 0)),
         missed("more than there were", 500 * MS, 0, unsampled(0, 4, 0)),
-        missed("the ticker's", 0, 2 * MS, sampled(0, 2, 1)),
+        missed("the tracer's", 0, 2 * MS, sampled(0, 2, 1)),
         missed(
-            "more of the ticker's than there were",
+            "more of the tracer's than there were",
             0,
             500 * MS,
             sampled(0, 3, 0),
@@ -150,7 +150,7 @@ fn the_run_delay_is_read_now_and_then() {
     let mut account = TickAccount::default();
     let mut backend = ManualBackend {
         run_delay: 3 * MS,
-        ticker_delay: 3 * MS,
+        tracer_delay: 3 * MS,
         ..ManualBackend::default()
     };
     for round in 1..=3 {
@@ -159,7 +159,7 @@ fn the_run_delay_is_read_now_and_then() {
             assert_eq!(account.explain(1, 0, MS, &mut backend), sampled(0, 0, 0));
         }
         assert_eq!(backend.reads, round);
-        assert_eq!((backend.run_delay, backend.ticker_delay), (0, 0));
+        assert_eq!((backend.run_delay, backend.tracer_delay), (0, 0));
     }
     assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 0, 2));
     // That read it, too.
@@ -178,7 +178,7 @@ fn a_delay_explains_ticks_once() {
     };
     assert_eq!(account.explain(3, 0, MS, &mut backend), unsampled(0, 3, 0));
     assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 0, 2));
-    backend.ticker_delay = 2 * MS;
+    backend.tracer_delay = 2 * MS;
     assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 2, 0));
     assert_eq!(account.explain(3, 0, MS, &mut backend), sampled(0, 0, 2));
 }

@@ -15,8 +15,6 @@ pub const HZ: u32 = 1_000;
 /// What the clock has set the timer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timer {
-    /// The rate that a ticker is given.
-    pub hz: u32,
     /// When the first signal comes, in ns.
     pub first: u64,
     /// The time between signals, in ns; None for a single one.
@@ -47,18 +45,16 @@ pub struct ManualBackend {
     pub run_time: u64,
     /// Run delay that was not taken yet, in ns.
     pub run_delay: u64,
-    /// Delay of the ticker that was not taken yet, in ns.
-    pub ticker_delay: u64,
-    /// When the ticker has kicked last, in ns.
-    pub kicked: u64,
+    /// Delay of the tracer's thread that was not taken yet, in ns.
+    pub tracer_delay: u64,
     /// How often the run delay was read.
     pub reads: u32,
 }
 
 impl ClockBackend for ManualBackend {
-    fn start_timer(&mut self, hz: u32, first: u64, grid: &Grid) {
+    fn start_timer(&mut self, first: u64, grid: &Grid) {
         let period = grid.is_even().then_some(grid.period());
-        self.timer = Some(Timer { hz, first, period });
+        self.timer = Some(Timer { first, period });
     }
 
     fn stop_timer(&mut self) {
@@ -87,12 +83,8 @@ impl ClockBackend for ManualBackend {
         mem::take(&mut self.run_delay)
     }
 
-    fn take_ticker_delay(&mut self) -> u64 {
-        mem::take(&mut self.ticker_delay)
-    }
-
-    fn kicked(&self) -> u64 {
-        self.kicked
+    fn take_tracer_delay(&mut self) -> u64 {
+        mem::take(&mut self.tracer_delay)
     }
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::manual::{HZ, MS, ManualBackend, US};
 use crate::clock::VcpuClock;
 use crate::clock::elapsed_ticks::LATE_NS;
-use crate::vcpu::signals;
+use crate::signals;
 
 /// What the vCPU's thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,12 +16,13 @@ use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, Room, SamplingEvent, StackParts, Ticks};
 
-use super::recording::{LookPace, LookPlan, SymbolSources, add_symbols, recording_info};
+use super::recording::{LookPace, SymbolSources, add_symbols, recording_info};
 use super::{
     ClockNeeds, Command, Consumer, Context, Device, LookNeeds, Preparation, TicksBefore,
     check_event,
 };
 use crate::clock::TickSource;
+use crate::profiling::LookPlan;
 
 /// A recording that a client has started.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ impl ClientRecorders {
     fn choose_rate(&mut self, handle: Handle, hz: i64, context: &Context<'_>) -> Result<(), Errno> {
         let choice = self.choice(handle)?;
         let hz = u32::try_from(hz).map_err(|_| Errno::EINVAL)?;
-        let has_clock = context.clocks.plan().hz != 0;
+        let has_clock = context.clocks.plan().profiling.hz != 0;
         if hz != 0 && !(has_clock && (MIN_HZ..=MAX_HZ).contains(&hz)) {
             return Err(Errno::EINVAL);
         }

@@ -1,43 +1,18 @@
 //! The recorder of `run --record`: a recording of all processes, from the guest's first instruction to its end.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use kvmprof_recording::Ticks;
 use kvmprof_recording::file::{Encoder, FileOptions, FileSink, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
-use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
 use kvmprof_sandbox::{Thread, enter};
 
-use super::recording::{LookPace, LookPlan, SymbolSources, add_symbols};
+use super::recording::{LookPace, SymbolSources, add_symbols};
 use super::{ClockNeeds, Consumer};
 use crate::clock::TickSource;
-
-/// What to record, and to which file.
-#[derive(Clone, Debug)]
-pub struct RecordPlan {
-    /// The path of the new file.
-    pub path: PathBuf,
-    /// The recorded parts of stacks.
-    pub stacks: StackParts,
-    /// The looks at the guest's tasks; `None` for no looks.
-    pub looks: Option<LookPlan>,
-    /// The event that makes the ticks; `None` for the clock.
-    pub event: Option<SamplingEvent>,
-    /// The limit of the file's length, and the place for the reason of an incomplete file.
-    pub file: FileOptions,
-}
-
-impl RecordPlan {
-    /// The source of ticks, with a clock at `hz` ticks a second; `None` if the clock should make the ticks and there is no clock.
-    pub fn source(&self, hz: u32) -> Option<TickSource> {
-        match self.event {
-            Some(event) => Some(TickSource::Event(event)),
-            None => TickSource::clock(hz),
-        }
-    }
-}
+use crate::profiling::RecordPlan;
 
 /// A recorder that clients can't stop.
 #[derive(Debug)]

@@ -29,15 +29,16 @@ use crate::clock::TickSource;
 use crate::counters::ProcessCounts;
 use crate::kernel_events;
 use crate::profil::ProfiledProcesses;
+use crate::profiling::ProfilingConfig;
 use client_recorders::ClientRecorders;
 use pcs::PcsConsumer;
 use pmc::PmcConsumer;
 use prf::PrfConsumer;
 use profil::ProfilConsumer;
 
-pub use file_recorder::{FileRecorder, RecordPlan};
+pub use file_recorder::FileRecorder;
 pub use needs::{AllNeeds, ClockNeeds, LookNeeds};
-pub use recording::{LookPlan, SymbolSources, recording_info};
+pub use recording::{SymbolSources, recording_info};
 
 /// The side of a client that opens a device. Devices that the guest has opened never block the host's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +198,7 @@ impl Context<'_> {
     /// clock at the rate that kvmprof was started with. `None` if there is no clock.
     pub fn ticks(&self) -> Option<TickSource> {
         self.source
-            .or_else(|| TickSource::clock(self.clocks.plan().hz))
+            .or_else(|| TickSource::clock(self.clocks.plan().profiling.hz))
     }
 
     /// The guest's processes now, each behind the one that has forked it: none in guests whose processes can't be told from others with
@@ -388,17 +389,14 @@ pub struct OnVcpus {
     pub profiled: Arc<ProfiledProcesses>,
     /// The counts that the threads make for processes.
     pub counts: Arc<ProcessCounts>,
-    /// Maximum number of frames of a call stack.
-    pub max_stack: usize,
 }
 
 impl OnVcpus {
-    /// The work for a guest with `vcpus` vCPUs, whose call stacks have `max_stack` frames at most.
-    pub fn new(vcpus: usize, max_stack: usize) -> Self {
+    /// The work for a guest with `vcpus` vCPUs.
+    pub fn new(vcpus: usize) -> Self {
         Self {
             profiled: Arc::default(),
             counts: Arc::new(ProcessCounts::new(vcpus)),
-            max_stack,
         }
     }
 }
@@ -411,16 +409,15 @@ pub struct Consumers {
 }
 
 impl Consumers {
-    /// The consumers with devices, for a guest with `vcpus` vCPUs. A table of prf may have `prf_addresses` addresses. `on_vcpus` is the
-    /// work of the vCPUs' threads; without it, the guest has no devices, and there is neither profil nor pmc. While only the guest counts,
-    /// the clock runs at `guest_max_hz` Hz at most. Unread data of clients' recordings is in `room`.
+    /// The consumers with devices, for a guest with `vcpus` vCPUs. `on_vcpus` is the work of the vCPUs' threads; without it, the guest has no
+    /// devices, and there is neither profil nor pmc. Unread data of clients' recordings is in `room`.
     pub fn new(
         vcpus: u16,
-        prf_addresses: usize,
+        profiling: &ProfilingConfig,
         on_vcpus: Option<OnVcpus>,
-        guest_max_hz: u32,
         room: Arc<Room>,
     ) -> Self {
+        let prf_addresses = profiling.prf_addresses;
         let mut list: Vec<Box<dyn Consumer>> = vec![
             Box::new(PcsConsumer::new(Side::Host, vcpus)),
             Box::new(PrfConsumer::new(Side::Host, vcpus, prf_addresses)),
@@ -436,7 +433,10 @@ impl Consumers {
             list.push(Box::new(ProfilConsumer::new(on_vcpus.profiled)));
             list.push(Box::new(PmcConsumer::new(on_vcpus.counts)));
         }
-        Self { list, guest_max_hz }
+        Self {
+            list,
+            guest_max_hz: profiling.hz,
+        }
     }
 
     /// Adds a consumer.

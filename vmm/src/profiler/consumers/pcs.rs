@@ -119,7 +119,7 @@ impl Device for PcsConsumer {
             }
             Some(ClockRequest::Flush) => TicksBefore::All,
             Some(ClockRequest::Rate(hz))
-                if self.side == Side::Guest && hz > context.clocks.plan().hz =>
+                if self.side == Side::Guest && hz > context.clocks.plan().profiling.hz =>
             {
                 return Err(Errno::EPERM);
             }

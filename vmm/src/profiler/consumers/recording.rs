@@ -12,25 +12,7 @@ use super::LookNeeds;
 use crate::clock::{TickSource, monotonic_ns};
 use crate::profiler::kernel_text::KernelText;
 use crate::profiler::{ClockPlan, MachineInfo};
-
-/// The looks at the guest's tasks that a recording has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LookPlan {
-    /// Number of ticks of the clock between two looks.
-    pub ticks: u32,
-    /// The tasks that the looks have.
-    pub scope: TaskScope,
-}
-
-impl LookPlan {
-    /// A look at all tasks every `ticks` ticks.
-    pub fn all(ticks: u32) -> Self {
-        Self {
-            ticks,
-            scope: TaskScope::All,
-        }
-    }
-}
+use crate::profiling::LookPlan;
 
 /// Chooses the looks at the guest's tasks that one recording takes, because other recordings may need more looks.
 #[derive(Debug)]
@@ -91,7 +73,7 @@ pub fn recording_info(
         hz: source.map_or(0, TickSource::hz),
         event: source.and_then(TickSource::event),
         clock: clock.of_recordings.name().to_owned(),
-        jitter: clock.jitter,
+        jitter: clock.profiling.jitter,
         memory_bytes: machine.memory_bytes,
         began_ns: now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         began_monotonic_ns: monotonic_ns(),

@@ -24,7 +24,11 @@ impl Consumer for Counter {
 }
 
 fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
-    let mut consumers = Consumers::new(2, 100, Some(OnVcpus::new(2, 128)), 250, Room::unlimited());
+    let profiling = ProfilingConfig {
+        hz: 250,
+        ..ProfilingConfig::default()
+    };
+    let mut consumers = Consumers::new(2, &profiling, Some(OnVcpus::new(2)), Room::unlimited());
     for needs in all {
         consumers.add(Box::new(Counter { needs }));
     }

@@ -4,8 +4,7 @@ use std::fs;
 
 use kvmprof_introspection::Btf;
 
-use crate::HostKernelError;
-use crate::host_kernel::svm_types;
+use super::{HostKernelError, svm_types};
 
 /// The index of RIP in `kvm_vcpu_arch.regs` (`VCPU_REGS_RIP`, `arch/x86/include/asm/kvm_host.h`).
 pub const RIP: u64 = 16;
@@ -97,7 +96,7 @@ impl State {
         }
     }
 
-    /// The bit of 64-bit code in a record's [`super::record::CODE`].
+    /// The bit of 64-bit code in a record's [`crate::sampling::record::CODE`].
     pub fn long_mask(self) -> u8 {
         match self {
             Self::Svm { .. } => LONG_VMCB,

@@ -3,11 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvm_ioctls::VcpuExit;
-use kvmprof_introspection::{AddressSpace, Registers};
+use kvmprof_introspection::{AddressSpace, PhysicalMemory, Registers};
 use kvmprof_recording::{EventKind, SamplingEvent};
 
 use crate::clock::Jitter;
-use crate::machine::GuestMemory;
 
 /// Bytes of the longest instruction (SDM volume 2, 2.3.11).
 const MAX_INSTRUCTION: u64 = 15;
@@ -58,7 +57,7 @@ impl GuestExit {
     /// `x86_emulate_instruction` and `kvm_fast_pio` in `arch/x86/kvm/x86.c`): a read waits for its value and stays where
     /// it is; an emulated write has been completed; OUT by VMX and SVM without emulation stays, and is completed later.
     /// A repeated string instruction stays until its last round.
-    pub fn instruction(self, registers: &Registers, memory: &GuestMemory) -> u64 {
+    pub fn instruction<M: PhysicalMemory>(self, registers: &Registers, memory: &M) -> u64 {
         let stays = match self {
             Self::PortRead | Self::MmioRead => true,
             Self::PortWrite => next_opcode(registers, memory).is_some_and(Opcode::is_out),
@@ -90,7 +89,7 @@ impl Opcode {
 }
 
 /// The opcode at the program counter; `None` if it can't be read.
-fn next_opcode(registers: &Registers, memory: &GuestMemory) -> Option<Opcode> {
+fn next_opcode<M: PhysicalMemory>(registers: &Registers, memory: &M) -> Option<Opcode> {
     let code = AddressSpace::new(memory, registers);
     let mut is_repeated = false;
     for offset in 0..MAX_INSTRUCTION {
@@ -198,6 +197,8 @@ impl ExitCounter {
 #[cfg(test)]
 mod tests {
     use vm_memory::{Bytes, GuestAddress};
+
+    use crate::machine::GuestMemory;
 
     use super::*;
 

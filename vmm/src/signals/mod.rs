@@ -5,6 +5,8 @@
 //! last look and KVM_RUN stays pending and ends KVM_RUN at once. So no signal is lost, and no handler
 //! runs.
 
+mod kicker;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -15,7 +17,7 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::ioctl_iow_nr;
 
-use crate::clock::timespec;
+use crate::time::timespec;
 
 /// Hides the undocumented function that the macro makes.
 mod request {
@@ -23,6 +25,8 @@ mod request {
     ioctl_iow_nr!(KVM_SET_SIGNAL_MASK, KVMIO, 0x8b, kvm_signal_mask);
 }
 use request::KVM_SET_SIGNAL_MASK;
+
+pub use kicker::Kicker;
 
 /// The signal of a tick that is due, and of a request to look at the clock's control.
 pub fn kick() -> i32 {
@@ -57,13 +61,33 @@ pub fn block() -> io::Result<()> {
 ///
 /// # Errors
 /// As of pthread_sigmask(3).
-pub fn change_mask(how: i32, signals: &[i32]) -> io::Result<()> {
+fn change_mask(how: i32, signals: &[i32]) -> io::Result<()> {
     let set = set_of(signals);
     // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
     match unsafe { libc::pthread_sigmask(how, &raw const set, ptr::null_mut()) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
+}
+
+/// The signals that only the event thread takes: those that ask for the end, and SIGWINCH for the console.
+const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGWINCH];
+
+/// Blocks the signals that end the program, and SIGWINCH, in the calling thread and all threads that it makes from now
+/// on, except those that take the signals. Call this before any other thread exists.
+///
+/// # Errors
+/// As of pthread_sigmask(3).
+pub fn block_signals() -> io::Result<()> {
+    change_mask(libc::SIG_BLOCK, &TAKEN)
+}
+
+/// Lets the calling thread take those signals.
+///
+/// # Errors
+/// As of pthread_sigmask(3).
+pub fn take_signals_here() -> io::Result<()> {
+    change_mask(libc::SIG_UNBLOCK, &TAKEN)
 }
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {

@@ -10,7 +10,7 @@ use kvmprof_introspection::{
 use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
 use super::TickSender;
-use super::capture::{interrupt_priority_level, page_table_root};
+use super::registers::{interrupt_priority_level, page_table_root};
 use crate::clock::{ClockSetting, ElapsedTicks, monotonic_ns};
 
 const HLT: u8 = 0xf4;

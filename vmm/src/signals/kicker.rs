@@ -2,27 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
 
-use super::signals;
+use super::send_kick;
 
 /// Makes one vCPU's KVM_RUN return, now or, if it isn't inside, as soon as it is entered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Kicker {
     // 0 before the thread runs, and after it.
     tid: AtomicI32,
     // Whether a kick hasn't been seen yet: kicks mustn't accumulate on a vCPU that is stuck in an exit.
     pending: AtomicBool,
-    // The processor of the host that the thread was on when it last saw a kick; negative if that isn't known.
-    processor: AtomicI32,
-}
-
-impl Default for Kicker {
-    fn default() -> Self {
-        Self {
-            tid: AtomicI32::new(0),
-            pending: AtomicBool::new(false),
-            processor: AtomicI32::new(-1),
-        }
-    }
 }
 
 impl Kicker {
@@ -55,7 +43,7 @@ impl Kicker {
         fence(Ordering::SeqCst);
         let tid = self.tid.load(Ordering::Acquire);
         if tid != 0 && !self.pending.swap(true, Ordering::SeqCst) {
-            signals::send_kick(tid);
+            send_kick(tid);
         }
     }
 
@@ -64,13 +52,5 @@ impl Kicker {
     pub fn seen(&self) {
         self.pending.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // SAFETY: sched_getcpu has no arguments; it takes no system call.
-        let processor = unsafe { libc::sched_getcpu() };
-        self.processor.store(processor, Ordering::Relaxed);
-    }
-
-    /// The processor of the host that the thread was on when it last saw a kick, if that is known.
-    pub fn processor(&self) -> Option<usize> {
-        usize::try_from(self.processor.load(Ordering::Relaxed)).ok()
     }
 }

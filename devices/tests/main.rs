@@ -1,0 +1,16 @@
+//! Tests of the devices as plain state machines. They are one program: each would link the whole crate anew.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod pcs_additions;
+mod pcs_page;
+mod pcs_page_data;
+mod pcs_properties;
+mod pmc_page;
+mod prf_page;
+mod prf_properties;
+mod profil_page;
+mod support;
+mod virtio;
+
+// As the fuzz targets have it, which share a part.
+use virtio::driver;

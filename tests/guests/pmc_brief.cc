@@ -1,2 +1,0 @@
-/* The same in C++. */
-#include "pmc_brief.c"

@@ -1,0 +1,69 @@
+//! The host kernel's sampling of a guest of this process.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use kvmprof_attach::sampling::{SamplingError, SamplingHost};
+use kvmprof_attach::{HostKernel, HostStacks, Slot, Slots};
+use kvmprof_introspection::GuestKnowledge;
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
+
+use crate::kernel_capture::{self, KernelCaptureError};
+use crate::machine::{GuestMemory, Machine};
+
+/// The host kernel's sampling of all vCPUs of a guest of this process.
+#[derive(Debug)]
+pub struct KernelSampling {
+    pub(super) host: Arc<SamplingHost>,
+    slots: Arc<Slots>,
+    pub(super) vcpus: usize,
+}
+
+impl KernelSampling {
+    /// Prepares the sampling of `machine`, whose guest `knowledge` describes. With `host_stacks`, samples have the host's stacks, too.
+    ///
+    /// # Errors
+    /// The host's kernel can't take samples.
+    pub fn new(
+        machine: &Machine,
+        knowledge: &GuestKnowledge,
+        host_stacks: Option<Arc<HostStacks>>,
+    ) -> Result<Self, KernelCaptureError> {
+        let kernel = HostKernel::open().map_err(SamplingError::from)?;
+        let host = SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?;
+        let sampling = Self {
+            host: Arc::new(host.with_host_stacks(host_stacks)),
+            slots: Arc::new(slots(&machine.memory)),
+            vcpus: machine.vcpus.len(),
+        };
+        let tid = rustix::thread::gettid().as_raw_pid();
+        let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
+        let vcpus: Vec<(i32, i32)> = vcpus.collect();
+        kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;
+        Ok(sampling)
+    }
+
+    /// The slots of the guest's memory.
+    pub fn slots(&self) -> Arc<Slots> {
+        Arc::clone(&self.slots)
+    }
+
+    /// Whether samples have everything that recordings need of the guest that `knowledge` describes.
+    pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
+        // For other guests than Linux the host's kernel copies no stacks (docs/limits.md), and there are no mappings.
+        self.host.knows_privilege() || !knowledge.may_be_linux()
+    }
+}
+
+/// The slots of guest memory in this process.
+fn slots(memory: &GuestMemory) -> Slots {
+    let slot = |region: &vm_memory::GuestRegionMmap<()>| Slot {
+        address: region.start_addr(),
+        bytes: region.len(),
+        host_address: region.as_ptr() as u64,
+        is_read_only: false,
+    };
+    let slots: Vec<Slot> = memory.iter().map(slot).collect();
+    // Regions of one memory don't overlap.
+    Slots::new(&slots).unwrap_or_default()
+}
