@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_number_is_a_pid_whatever_guests_are_called() {
-        let found = |machines: &[Machine]| Found {
+        let found = |machines: &[Machine]| MachineList {
             machines: machines.to_vec(),
             hidden: 0,
         };
