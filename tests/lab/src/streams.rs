@@ -33,13 +33,20 @@ impl<'a, R> Counted<'a, R> {
 impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = match self.stream.read(buffer) {
-            // A terminal whose other end is closed.
-            Err(error) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => 0,
+            Err(error) if is_closed(&error) => 0,
             other => other?,
         };
         self.bytes.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
     }
+}
+
+/// Whether the other end is closed: that of a terminal, or that of a socket before all was read from it, as when a machine goes down.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::IO | Errno::CONNRESET)
+    )
 }
 
 /// Reads a stream to its end into memory.
@@ -150,6 +157,8 @@ pub(crate) fn progress(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]
@@ -173,6 +182,16 @@ mod tests {
         let tail = tail(console.as_bytes());
         assert_eq!(tail.lines().count(), TAIL_LINES);
         assert!(tail.ends_with("line\nlast[2J line"), "{tail}");
+    }
+
+    #[test]
+    fn a_machine_that_goes_down_before_it_has_read_all_has_ended() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(b"taken\n").unwrap();
+        drop(theirs);
+        let bytes = AtomicU64::new(0);
+        let said = progress(Counted::new(ours, &bytes), || {}).unwrap();
+        assert_eq!(said, Progress::default());
     }
 
     #[test]

@@ -26,7 +26,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// How often a scenario is booted in which kernels crash.
 const BOOTS: u32 = 4;
 /// What a kernel or kvmprof says of a kernel that has crashed.
-const CRASHES: [&str; 6] = [
+const CRASHES: [&str; 7] = [
     "Kernel panic",
     "Oops: ",
     "BUG: unable to handle",
@@ -34,6 +34,7 @@ const CRASHES: [&str; 6] = [
     "The guest crashed: triple fault",
     // QEMU says nothing of a triple fault: it ends.
     "qemu: over before it",
+    "The lab machine went down before its command was done",
 ];
 
 /// A guest's user space that starts with `script`, after what all of them need, and has `programs`

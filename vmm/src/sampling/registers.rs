@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn priority_level_is_highest_with_interrupts_off() {
         let (mut regs, mut sregs) = protected_mode();
-        sregs.cr8 = 4;
+        sregs.cr8 = 9;
         assert_eq!(
             interrupt_priority_level(&select_registers(&regs, &sregs)),
             15
@@ -171,7 +171,7 @@ mod tests {
         regs.rflags = RFLAGS_INTERRUPT_ENABLE;
         assert_eq!(
             interrupt_priority_level(&select_registers(&regs, &sregs)),
-            4
+            9
         );
     }
 }

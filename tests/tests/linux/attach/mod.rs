@@ -231,10 +231,14 @@ fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
                 .iter()
                 .find(|stack| stack.iter().any(|frame| frame.1 == "[host:kvm]"))
         );
-        // Ticks in exits are a few of a hundred.
+        // Ticks in exits are a few of a hundred. Each of their stacks goes down to the VMM's program, or says that it is cut short.
         assert!(stacks.len() >= 5 && stacks.len() < samples.len());
-        assert!(of_kvm * 2 > stacks.len() && of_vmm * 10 >= stacks.len() * 9);
-        assert!(cut_short * 10 <= stacks.len());
+        let ends = stacks.iter().filter(|stack| {
+            let is_of = |frame: &HostFrame| frame.1 == program || frame.1 == "[host]";
+            stack.iter().any(is_of)
+        });
+        assert_eq!(ends.count(), stacks.len());
+        assert!(of_kvm * 2 > stacks.len() && cut_short * 2 < stacks.len());
     }
 }
 
