@@ -45,7 +45,7 @@ pub use host_kernel::{HostKernel, HostKernelError};
 pub use host_stacks::{HostStacks, HostStacksError, NewHostFunctions};
 pub use kernel_memory::{KernelMemory, KernelMemoryError};
 pub use machines::{
-    Found, Machine, Obstacle, Vcpu, find_machines, missing_to_look_into, why_hidden,
+    Machine, MachineList, Obstacle, Vcpu, find_machines, missing_to_look_into, why_hidden,
 };
 pub use memory::{AttachError, AttachedMemory};
 pub use nested::NestedGuest;

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
+use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
+use kvmprof_cli::interrupt::Interrupt;
+use kvmprof_cli::text::visible_lines;
 use kvmprof_recording::counters::Counters;
-use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
-use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::program::Setup;
-use kvmprof_tools::text::visible_lines;
 
 use crate::batch::Batch;
 use crate::collector::{Collector, Host, new_boot};

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use foldhash::fast::RandomState;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_recording::file::{Account, Recording, RecordingInfo, Unobserved};
 use kvmprof_report::export::{Event, ExportError, Source};
 use kvmprof_report::profile::{Profile, SelectionArguments, Stack};
 use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::Resolver;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
 use crate::batch::{Batch, IDLE, Row, Tables, Window};
 use crate::collector::system_name;

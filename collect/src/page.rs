@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kvmprof_tools::http::{BadRequest, Method, Request};
+use kvmprof_cli::http::{BadRequest, Method, Request};
 
 use crate::metrics::Metrics;
 

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::counters::Counters;
-use kvmprof_tools::interrupt::Interrupt;
 use signal_hook::consts::SIGHUP;
 
 use crate::batch::Batch;

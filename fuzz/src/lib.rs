@@ -45,7 +45,6 @@ macro_rules! for_each_target {
             block 4_000,
             net 4_000,
             vsock 4_000,
-            balloon 4_000,
             small_devices 6_000,
             kernel_image 1_500,
             elf 6_000,

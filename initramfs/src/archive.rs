@@ -16,6 +16,16 @@ const FOLDER_TYPE: u32 = 0o040_000;
 const LINK_TYPE: u32 = 0o120_000;
 const CHARACTER_DEVICE_TYPE: u32 = 0o020_000;
 
+/// The number of a device file.
+#[derive(Clone, Copy)]
+struct DeviceNumber {
+    major: u32,
+    minor: u32,
+}
+
+/// That of other files.
+const NO_DEVICE: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
+
 /// A cpio archive under construction. All entries belong to root; folders on
 /// the way to an entry are made as needed.
 #[derive(Debug, Default)]
@@ -37,7 +47,7 @@ impl Archive {
     /// [`InitramfsError::Destination`] when `path` is not absolute, not plain or too
     /// long, or the contents pass the format's 4 GiB.
     pub fn file(&mut self, path: &str, mode: u32, contents: &[u8]) -> Result<(), InitramfsError> {
-        self.entry(path, FILE_TYPE | (mode & 0o7777), (0, 0), contents)
+        self.entry(path, FILE_TYPE | (mode & 0o7777), NO_DEVICE, contents)
     }
 
     /// Adds a folder with these permissions.
@@ -48,7 +58,7 @@ impl Archive {
         let name = plain_name(path)?;
         self.parents(&name)?;
         if self.folders.insert(name.clone()) {
-            self.record(&name, FOLDER_TYPE | (mode & 0o7777), (0, 0), &[])?;
+            self.record(&name, FOLDER_TYPE | (mode & 0o7777), NO_DEVICE, &[])?;
         }
         Ok(())
     }
@@ -58,7 +68,7 @@ impl Archive {
     /// # Errors
     /// As for [`Archive::file`].
     pub fn link(&mut self, path: &str, target: &str) -> Result<(), InitramfsError> {
-        self.entry(path, LINK_TYPE | 0o777, (0, 0), target.as_bytes())
+        self.entry(path, LINK_TYPE | 0o777, NO_DEVICE, target.as_bytes())
     }
 
     /// Adds a character device with these permissions and device numbers.
@@ -73,7 +83,7 @@ impl Archive {
         minor: u32,
     ) -> Result<(), InitramfsError> {
         let mode = CHARACTER_DEVICE_TYPE | (mode & 0o7777);
-        self.entry(path, mode, (major, minor), &[])
+        self.entry(path, mode, DeviceNumber { major, minor }, &[])
     }
 
     /// Size in bytes so far.
@@ -87,7 +97,7 @@ impl Archive {
     /// # Errors
     /// None in practice: the trailer's name is a valid one.
     pub fn finish(mut self) -> Result<Vec<u8>, InitramfsError> {
-        self.record(TRAILER, 0, (0, 0), &[])?;
+        self.record(TRAILER, 0, NO_DEVICE, &[])?;
         Ok(self.bytes)
     }
 
@@ -95,7 +105,7 @@ impl Archive {
         &mut self,
         path: &str,
         mode: u32,
-        device: (u32, u32),
+        device: DeviceNumber,
         contents: &[u8],
     ) -> Result<(), InitramfsError> {
         let name = plain_name(path)?;
@@ -108,7 +118,7 @@ impl Archive {
         for (end, _) in name.match_indices('/') {
             let folder = &name[..end];
             if self.folders.insert(folder.to_owned()) {
-                self.record(folder, FOLDER_TYPE | 0o755, (0, 0), &[])?;
+                self.record(folder, FOLDER_TYPE | 0o755, NO_DEVICE, &[])?;
             }
         }
         Ok(())
@@ -118,7 +128,7 @@ impl Archive {
         &mut self,
         name: &str,
         mode: u32,
-        (major, minor): (u32, u32),
+        device: DeviceNumber,
         contents: &[u8],
     ) -> Result<(), InitramfsError> {
         let too_long = |_| InitramfsError::Destination(name.to_owned());
@@ -127,7 +137,19 @@ impl Archive {
         self.inode += 1;
         let links = 1;
         let fields = [
-            self.inode, mode, 0, 0, links, 0, size, 0, 0, major, minor, name_size, 0,
+            self.inode,
+            mode,
+            0,
+            0,
+            links,
+            0,
+            size,
+            0,
+            0,
+            device.major,
+            device.minor,
+            name_size,
+            0,
         ];
         self.bytes.extend_from_slice(MAGIC.as_bytes());
         for field in fields {

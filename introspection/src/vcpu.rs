@@ -1,15 +1,14 @@
-//! One vCPU's view of its guest.
+//! One vCPU's view of its guest. What only vCPUs of Linux guests have is in `linux/cpu.rs`.
 
 use std::sync::Arc;
 
 use crate::PhysicalMemory;
 
-use kvmprof_recording::{LockWait, StackEnd, StackParts};
+use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::StackSource;
-use super::linux::TaskReader;
-use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
+use super::linux::{Cpu, ProcessFate, ProcessInstance};
 use super::process_places::ProcessPlaces;
 use super::unwind::UnwindCache;
 use super::{Identity, Registers, Stack, StackCopy, noted};
@@ -17,8 +16,8 @@ use super::{Identity, Registers, Stack, StackCopy, noted};
 /// Identifies what one vCPU is running. Belongs to that vCPU's thread.
 #[derive(Debug)]
 pub struct VcpuIntrospector {
-    knowledge: Arc<GuestKnowledge>,
-    cpu: Cpu,
+    pub(crate) knowledge: Arc<GuestKnowledge>,
+    pub(crate) cpu: Cpu,
     /// The cache for stacks of guests that aren't Linux.
     cache: UnwindCache,
 }
@@ -83,35 +82,6 @@ impl VcpuIntrospector {
         self.cpu = Cpu::new(number);
     }
 
-    /// Sets the running task to the one at guest-virtual address `task`, of the process `pid`, which
-    /// [`VcpuIntrospector::identify`] would have found when the vCPU was stopped with `registers`, a short time ago. If
-    /// that task has ended meanwhile, the running task is unknown.
-    pub fn recall<M: PhysicalMemory>(
-        &mut self,
-        memory: &M,
-        registers: &Registers,
-        task: u64,
-        pid: i32,
-    ) {
-        if let Some(linux) = self.knowledge.linux() {
-            self.cpu.recall(linux, memory, registers, task, pid);
-        }
-    }
-
-    /// The mappings of the process that [`VcpuIntrospector::identify`] has just found, if this vCPU sees the process
-    /// for the first time, or its mappings have changed. `time` is the sample's.
-    ///
-    /// Bounded like `identify`, but allocates memory for a result, and takes some 10 us for it.
-    pub fn follow_process<M: PhysicalMemory>(
-        &mut self,
-        memory: &M,
-        registers: &Registers,
-        time: u64,
-    ) -> Option<Arc<ProcessMap>> {
-        let linux = self.knowledge.linux()?;
-        self.cpu.follow_process(linux, memory, registers, time)
-    }
-
     /// The process that [`VcpuIntrospector::identify`] has just found with this `pid`. `None` if it can't be
     /// distinguished from later ones with the same pid.
     pub fn instance<M: PhysicalMemory>(
@@ -124,41 +94,6 @@ impl VcpuIntrospector {
             Guest::Linux(linux) => self.cpu.instance(linux, memory, registers),
             Guest::Note(..) if pid >= 0 => Some(ProcessInstance::from_pid(pid)),
             Guest::Note(..) | Guest::Unknown(_) => None,
-        }
-    }
-
-    /// The origin of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest.
-    pub fn origin<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<ProcessOrigin> {
-        let linux = self.knowledge.linux()?;
-        self.cpu.origin(linux, memory, registers)
-    }
-
-    /// The parent of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest, and whether it may have adopted the
-    /// process ([`ProcessOrigin::may_be_adopted`]).
-    pub fn parent<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<(ProcessInstance, bool)> {
-        let linux = self.knowledge.linux()?;
-        self.cpu.parent(linux, memory, registers)
-    }
-
-    /// Whether the process that [`VcpuIntrospector::identify`] has just found may write at `address`, which has no
-    /// writable page at the moment. `None` if that is unknown. False in guests other than Linux.
-    pub fn can_write<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-        address: u64,
-    ) -> Option<bool> {
-        match self.knowledge.linux() {
-            Some(linux) => self.cpu.can_write(linux, memory, registers, address),
-            None => Some(false),
         }
     }
 
@@ -195,45 +130,6 @@ impl VcpuIntrospector {
     ) -> Option<Option<ProcessInstance>> {
         let linux = self.knowledge.linux()?;
         linux.find_process(memory, registers, pid)
-    }
-
-    /// The lock that the vCPU, stopped with `registers`, waits for in a loop. `None` if it doesn't wait, or that is
-    /// unknown. Covers mutexes, and reader-writer semaphores that a writer holds.
-    ///
-    /// Bounded like [`VcpuIntrospector::identify`].
-    pub fn lock_wait<M: PhysicalMemory>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<LockWait> {
-        let linux = self.knowledge.linux()?;
-        self.cpu.lock_wait(linux, memory, registers)
-    }
-
-    /// Looks at all tasks of a Linux guest, while the vCPU is stopped with `registers`: fills `reader`'s look, except
-    /// for its time, vCPU and duration. False for other guests, while the kernel's slide is unknown, and if the tasks
-    /// can't be found.
-    ///
-    /// Takes no lock and allocates nothing. Reads up to [`MAX_TASKS`](kvmprof_recording::file::MAX_TASKS) tasks, and up
-    /// to 256 stacks that the last look of `reader` doesn't have.
-    pub fn look_at_tasks<M: PhysicalMemory>(
-        &mut self,
-        memory: &M,
-        registers: &Registers,
-        reader: &mut TaskReader,
-    ) -> bool {
-        let Some(linux) = self.knowledge.linux() else {
-            return false;
-        };
-        self.cpu.look_at_tasks(linux, memory, registers, reader)
-    }
-
-    /// Switches to the kernel's modules as they are known now. Without this call, a vCPU without ticks keeps older ones
-    /// in memory.
-    pub fn follow_modules(&mut self) {
-        if let Some(linux) = self.knowledge.linux() {
-            self.cpu.follow_modules(linux);
-        }
     }
 
     /// Forgets the last process's mappings, which the caller couldn't pass on, so that they are returned again.

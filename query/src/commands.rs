@@ -10,11 +10,11 @@ use clap::{Args, Parser, Subcommand};
 use kvmprof_recording::file::{NewFile, is_recording};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::profile::{Layout, Look, Section, SortBy, document, print};
-use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage};
-use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_tools::program::Setup;
-use kvmprof_tools::table::{USUAL_ROWS, most_rows};
-use kvmprof_tools::text::visible_lines;
+use kvmprof_cli::table::{USUAL_ROWS, most_rows};
+use kvmprof_cli::text::visible_lines;
 
 use crate::engine::Engine;
 use crate::output::{Format, Printer};

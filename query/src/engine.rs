@@ -13,7 +13,7 @@ use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
-use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_cli::interrupt::Interrupt;
 use tokio::runtime::Runtime;
 
 use crate::data::DataSet;

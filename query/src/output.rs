@@ -9,8 +9,8 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use kvmprof_report::text::visible;
-use kvmprof_tools::table::{Align, Spacing, write_rows};
-use kvmprof_tools::text::visible_json;
+use kvmprof_cli::table::{Align, Spacing, write_rows};
+use kvmprof_cli::text::visible_json;
 
 /// The format of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -16,30 +16,22 @@ use libc::{
 };
 
 use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
-use crate::thread::{OWN_PROCESS, Thread};
+use crate::thread::{OWN_PROCESS, Thread, for_each_thread};
 
-impl Thread {
-    /// The calls that the thread's filter allows.
-    pub(crate) fn allowed(self) -> impl Iterator<Item = &'static Allowed> {
-        let (own, more): (&[Allowed], &[Allowed]) = match self {
-            Self::Main => (MAIN, &[]),
-            Self::Vcpu => (VCPU, &[]),
-            Self::VcpuWithBpf => (VCPU, BPF),
-            Self::Events => (EVENTS, NAMED_SOCKET),
-            Self::Binaries => (BINARIES, &[]),
-            Self::BinariesWithSysroot => (BINARIES, SYSROOT),
-            Self::Recorder => (RECORDER, &[]),
-            Self::Disk => (DISK, &[]),
-            Self::Network => (CONNECTIONS, &[]),
-            Self::Vsock => (CONNECTIONS, NAMED_SOCKET),
-            Self::Balloon => (MEMORY, &[]),
-            Self::Share => (SHARE, &[]),
-            Self::End => (END, &[]),
-            Self::Introspection | Self::Console | Self::Entropy => (&[], &[]),
-        };
-        COMMON.iter().chain(own).chain(more)
-    }
+macro_rules! tables {
+    ($($(#[$doc:meta])* $name:ident [$($table:ident)*] [$($right:ident)*],)*) => {
+        impl Thread {
+            /// The calls that the thread's filter allows.
+            pub(crate) fn allowed(self) -> impl Iterator<Item = &'static Allowed> {
+                let tables: &[&[Allowed]] = match self {
+                    $(Self::$name => &[COMMON $(, $table)*],)*
+                };
+                tables.iter().copied().flatten()
+            }
+        }
+    };
 }
+for_each_thread!(tables);
 
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 const TO_READ: &[Condition] = &[without(
@@ -285,16 +277,13 @@ const CONNECTIONS: &[Allowed] = &[
     only(
         SYS_ioctl,
         &[
-            // FIONREAD, FIONBIO, TUNSETOFFLOAD, TUNSETVNETHDRSZ
+            // FIONREAD, FIONBIO, TUNSETOFFLOAD
             request(TERMINAL, 0x1b),
             request(TERMINAL, 0x21),
             request(TERMINAL, 0xd0),
-            request(TERMINAL, 0xd8),
         ],
     ),
 ];
-
-const MEMORY: &[Allowed] = &[any(SYS_fallocate)];
 
 const SHARE: &[Allowed] = &[
     any(SYS_sendto),

@@ -5,40 +5,23 @@ use std::io;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::Thread;
-use crate::state::{self, Part};
+use crate::filters::for_each_thread;
+use crate::state::{self, Mechanism};
 use crate::user::User;
 
-impl Thread {
-    /// The rights that the thread may need once a guest runs. Files on the command line may belong to other users.
-    fn rights(self) -> CapabilitySet {
-        match self {
-            Self::Vcpu | Self::VcpuWithBpf => {
-                CapabilitySet::PERFMON | CapabilitySet::BPF | CapabilitySet::IPC_LOCK
+macro_rules! rights {
+    ($($(#[$doc:meta])* $name:ident [$($table:ident)*] [$($right:ident)*],)*) => {
+        impl Thread {
+            /// The rights that the thread may need once a guest runs.
+            fn rights(self) -> CapabilitySet {
+                match self {
+                    $(Self::$name => CapabilitySet::empty() $(| CapabilitySet::$right)*,)*
+                }
             }
-            Self::Events => {
-                CapabilitySet::PERFMON
-                    | CapabilitySet::BPF
-                    | CapabilitySet::IPC_LOCK
-                    | CapabilitySet::DAC_OVERRIDE
-                    | CapabilitySet::FOWNER
-            }
-            Self::Main | Self::Recorder => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
-            // It removes the name of its socket.
-            Self::Vsock => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
-            // The other threads that read the guest's kernel and programs have their files open.
-            Self::BinariesWithSysroot => CapabilitySet::DAC_READ_SEARCH,
-            Self::Introspection
-            | Self::Binaries
-            | Self::Console
-            | Self::Disk
-            | Self::Network
-            | Self::Balloon
-            | Self::Entropy
-            | Self::Share
-            | Self::End => CapabilitySet::empty(),
         }
-    }
+    };
 }
+for_each_thread!(rights);
 
 /// Gives up all rights of this thread but those of `thread`, for good. A thread that is to become another user keeps only those for
 /// eBPF, if it has to load programs.
@@ -55,7 +38,7 @@ pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
         }
     }
     keep_only(rights)?;
-    state::note(Part::Capabilities, "on");
+    state::note(Mechanism::Capabilities, "on");
     Ok(())
 }
 

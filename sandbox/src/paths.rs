@@ -10,7 +10,7 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use crate::state::{self, Part};
+use crate::state::{self, Mechanism};
 
 /// The newest version of Landlock whose rights are used. An older kernel applies those that it has.
 const NEWEST: ABI = ABI::V6;
@@ -77,8 +77,8 @@ pub fn restrict(rules: &[(PathBuf, Use)]) -> Result<Restricted, PathsError> {
         RulesetStatus::NotEnforced => Restricted::No,
     };
     match restricted {
-        Restricted::Fully => state::note(Part::Paths, "on"),
-        Restricted::Partly => state::note(Part::Paths, "in part"),
+        Restricted::Fully => state::note(Mechanism::Paths, "on"),
+        Restricted::Partly => state::note(Mechanism::Paths, "in part"),
         Restricted::No => {}
     }
     Ok(restricted)

@@ -10,7 +10,7 @@ use rustix::process::{
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 
 use crate::capabilities;
-use crate::state::{self, Part};
+use crate::state::{self, Mechanism};
 use crate::user::User;
 
 /// The first descriptor behind standard input, output and error.
@@ -24,7 +24,7 @@ const FIRST: u32 = 3;
 /// The system refuses a part of it.
 pub fn give_up() -> io::Result<()> {
     set_no_new_privs(true)?;
-    state::note(Part::NoNewPrivileges, "on");
+    state::note(Mechanism::NoNewPrivileges, "on");
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
@@ -66,15 +66,6 @@ pub fn limit_files(bytes: u64) -> io::Result<()> {
 /// The system refuses it.
 pub fn hide_from_own_user() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
-}
-
-/// Gives up all rights of a superuser but those over networks, and privileges of programs that it executes.
-///
-/// # Errors
-/// The system refuses it.
-pub fn keep_network_rights() -> io::Result<()> {
-    set_no_new_privs(true)?;
-    capabilities::keep_only(CapabilitySet::NET_ADMIN)
 }
 
 /// Gives up all rights of a superuser but that to use files of other users, and privileges of programs that it executes.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The parts of the sandbox, by the names that the status has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum Mechanism {
     /// `no_new_privs`.
     NoNewPrivileges,
     /// Landlock.
@@ -16,7 +16,7 @@ pub enum Part {
     Capabilities,
 }
 
-impl Part {
+impl Mechanism {
     /// All parts.
     pub const ALL: [Self; 4] = [
         Self::NoNewPrivileges,
@@ -36,24 +36,24 @@ impl Part {
     }
 }
 
-static PARTS: Mutex<BTreeMap<Part, String>> = Mutex::new(BTreeMap::new());
+static PARTS: Mutex<BTreeMap<Mechanism, String>> = Mutex::new(BTreeMap::new());
 
 /// Notes how far `part` is on, in a few words.
-pub(crate) fn note(part: Part, how: impl Into<String>) {
+pub(crate) fn note(part: Mechanism, how: impl Into<String>) {
     let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
     parts.insert(part, how.into());
 }
 
 /// All parts, each with how far it is on, in a few words; `off` for a part that isn't on.
-pub fn state() -> Vec<(Part, String)> {
+pub fn state() -> Vec<(Mechanism, String)> {
     let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let how = |part: Part| {
+    let how = |part: Mechanism| {
         parts
             .get(&part)
             .cloned()
             .unwrap_or_else(|| "off".to_owned())
     };
-    Part::ALL
+    Mechanism::ALL
         .into_iter()
         .map(|part| (part, how(part)))
         .collect()

@@ -34,7 +34,6 @@ mod perf_event;
 pub mod profil;
 pub mod profiler;
 pub mod profiling;
-mod restricted;
 pub mod sampling;
 pub mod share;
 pub mod signals;

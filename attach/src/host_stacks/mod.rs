@@ -50,12 +50,12 @@ pub enum HostStacksError {
 pub struct HostStacks {
     kernel: KernelFunctions,
     program: Program,
-    seen: Mutex<Seen>,
+    seen: Mutex<FunctionTable>,
 }
 
 /// Functions that were seen on stacks until now.
 #[derive(Debug, Default)]
-struct Seen {
+struct FunctionTable {
     /// The numbers of functions, by address and by `NAME\tMODULE`.
     by_address: HashMap<u64, u64>,
     by_name: HashMap<String, u64>,
@@ -101,7 +101,7 @@ impl HostStacks {
         Ok(stacks)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, FunctionTable> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +124,7 @@ impl HostStacks {
         let Some((registers, bytes)) = program else {
             return;
         };
-        let Seen { code, cache, .. } = &mut *seen;
+        let FunctionTable { code, cache, .. } = &mut *seen;
         let mut addresses = Vec::new();
         let copy = StackCopy {
             address: registers[1],
@@ -170,7 +170,7 @@ const MAX_PROGRAM_FRAMES: usize = 64;
 const UNKNOWN: u64 = 0;
 const CUT_SHORT: u64 = 1;
 
-impl Seen {
+impl FunctionTable {
     /// The frame for `address`. `name` finds the name of its function.
     fn number_at(&mut self, address: u64, name: impl FnOnce() -> Option<String>) -> u64 {
         if let Some(number) = self.by_address.get(&address) {
@@ -200,7 +200,7 @@ impl Seen {
     }
 }
 
-/// `NAME\tMODULE` for [`Seen`], without the characters that separate words in either.
+/// `NAME\tMODULE` for [`FunctionTable`], without the characters that separate words in either.
 fn named(function: &str, module: &str) -> String {
     let plain = |text: &str| {
         let character = |character: char| match character {
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn there_is_no_end_of_names_but_of_numbers() {
-        let mut seen = Seen::default();
+        let mut seen = FunctionTable::default();
         for number in 0..MAX_FUNCTIONS + 10 {
             seen.number_of(format!("f{number}\t[host:x]"));
         }

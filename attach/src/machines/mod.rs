@@ -52,7 +52,7 @@ pub struct Machine {
 
 /// The result of [`find_machines`].
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct MachineList {
     /// The guests, by the VMMs' pids.
     pub machines: Vec<Machine>,
     /// The number of processes that this process may not look into. They may have guests, too.
@@ -73,8 +73,8 @@ struct Candidate {
 /// With the host's kernel, the threads of vCPUs and the sizes of memory are exact, and processes with several guests are
 /// told apart. Without it a guest has what /proc shows, and can't be attached to. Processes that end meanwhile are left
 /// out.
-pub fn find_machines(kernel: Result<&HostKernel, &HostKernelError>) -> Found {
-    let mut found = Found::default();
+pub fn find_machines(kernel: Result<&HostKernel, &HostKernelError>) -> MachineList {
+    let mut found = MachineList::default();
     let mut candidates: Vec<Candidate> = Vec::new();
     for pid in processes::pids() {
         match processes::descriptors(pid) {

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_client::Connection;
 use kvmprof_recording::ClockLedger;
 use kvmprof_recording::status::Status;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
-use kvmprof_tools::interrupt::Interrupt;
 
 use crate::child::{Child, program};
 use crate::config::Config;

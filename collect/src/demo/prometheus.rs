@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_cli::interrupt::Interrupt;
 use serde::Deserialize;
 
 use super::{DemoFolder, POLL, free_address};

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use kvmprof_tools::table::{Align, percent, write_table};
+use kvmprof_cli::table::{Align, percent, write_table};
 use serde::Deserialize;
 
 use super::ask::Row;

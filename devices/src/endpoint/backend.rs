@@ -4,6 +4,8 @@ use std::task::Poll;
 
 use kvmprof_abi::errno::Errno;
 
+use super::Client;
+
 /// The number of an open device. The [`Backend`] chooses it, and doesn't reuse it while the device is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u32);
@@ -32,12 +34,12 @@ pub struct Readiness {
 /// endpoint makes the same call again when it is woken, and no other ioctl, or no other read, of this handle until it
 /// gets the result.
 pub trait Backend {
-    /// Begins to open minor `minor` of device number `device` (see `kvmprof_abi::wire`). Only
+    /// Begins to open minor `minor` of device number `device` (see `kvmprof_abi::wire`) for `client`, which may open it. Only
     /// [`opened`](Self::opened) and [`close`](Self::close) can be called with the handle until it is open.
     ///
     /// # Errors
-    /// ENODEV for an unknown device, ENXIO for an unknown minor, EACCES if policy forbids it.
-    fn open(&mut self, device: u16, minor: u16) -> Result<Handle, Errno>;
+    /// ENODEV for an unknown device, ENXIO for an unknown minor.
+    fn open(&mut self, client: Client, device: u16, minor: u16) -> Result<Handle, Errno>;
 
     /// Whether the device is open now. After an error the handle is invalid.
     ///

@@ -16,7 +16,7 @@ use super::input::Input;
 use super::output::{self, Output};
 use super::turn::Turn;
 use super::waiting::{Wait, WaitingRequest, WaitingRequests, nonblocking, reads_from_start};
-use super::{Backend, EndpointError, Handle};
+use super::{Backend, Client, EndpointError, Handle};
 
 /// Bytes of an incomplete request for which there is always room: those of a command with its data.
 const OWN_FRAME: usize = 128 << 10;
@@ -42,6 +42,7 @@ pub struct HelloInfo {
 /// and do nothing else with it.
 #[derive(Debug)]
 pub struct Endpoint {
+    client: Client,
     info: HelloInfo,
     greeted: bool,
     input: Input,
@@ -59,15 +60,16 @@ impl Endpoint {
     /// Bytes of requests and replies for which each connection has room, however much other connections use.
     pub const OWN_BYTES: usize = OWN_INPUT + output::OWN_BYTES;
 
-    /// A new connection with room for the longest request and the longest reply.
-    pub fn new(info: HelloInfo) -> Self {
-        Self::within(info, &Room::unlimited())
+    /// A new connection of `client` with room for the longest request and the longest reply.
+    pub fn new(client: Client, info: HelloInfo) -> Self {
+        Self::within(client, info, &Room::unlimited())
     }
 
-    /// A new connection that takes room beyond [`OWN_BYTES`](Self::OWN_BYTES) from `room`. If `room` is full, long writes and long reads that have
+    /// A new connection of `client` that takes room beyond [`OWN_BYTES`](Self::OWN_BYTES) from `room`. If `room` is full, long writes and long reads that have
     /// to be whole fail with ENOMEM, and other reads get less at a time.
-    pub fn within(info: HelloInfo, room: &Arc<Room>) -> Self {
+    pub fn within(client: Client, info: HelloInfo, room: &Arc<Room>) -> Self {
         Self {
+            client,
             info,
             greeted: false,
             input: Input::new(Share::new(room, OWN_FRAME)),
@@ -118,6 +120,11 @@ impl Endpoint {
     /// next [`wake`](Self::wake).
     pub fn consume(&mut self, count: usize) {
         self.output.consume(count);
+    }
+
+    /// The client, which decides what the connection may do.
+    pub fn client(&self) -> Client {
+        self.client
     }
 
     /// True once the client has said hello.
@@ -311,7 +318,8 @@ impl Endpoint {
         if self.devices.len() >= MAX_HANDLES {
             return Err(Errno::EMFILE);
         }
-        let handle = backend.open(device, minor)?;
+        self.client.check_device(device)?;
+        let handle = backend.open(self.client, device, minor)?;
         Ok(OpenDevice {
             handle,
             nonblocking,
@@ -394,7 +402,8 @@ impl Endpoint {
         let limit = usize::try_from(limit)
             .unwrap_or(MAX_IOCTL_DATA)
             .min(MAX_IOCTL_DATA);
-        match self.device(handle) {
+        let device = self.device(handle);
+        match device.and_then(|device| self.client.check_command(command).map(|()| device)) {
             Ok(device) => {
                 let action = Action::Ioctl {
                     handle: device.handle,

@@ -2,6 +2,7 @@
 
 mod action;
 mod backend;
+mod client;
 mod error;
 mod input;
 mod machine;
@@ -12,6 +13,7 @@ mod turn;
 mod waiting;
 
 pub use backend::{Backend, Handle, IoctlReply, Readiness};
+pub use client::{Client, GuestAccess, UnknownGuestAccess};
 pub use error::EndpointError;
 pub use machine::{Endpoint, HelloInfo};
 pub use turn::{REQUESTS_PER_TURN, TURN_TIME};

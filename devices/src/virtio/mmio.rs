@@ -241,14 +241,9 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    /// Writes at `offset` from the first register. Writes other than to a 32-bit register are ignored, but for those to the
-    /// device's configuration, which can have any width.
+    /// Writes at `offset` from the first register. Writes other than to a 32-bit register are ignored, as are those to the device's
+    /// configuration.
     pub fn write(&mut self, offset: u64, data: &[u8], memory: &GuestMemory) -> Effect {
-        if let Some(offset) = offset.checked_sub(VIRTIO_MMIO_CONFIG.into()) {
-            let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-            self.device.write_configuration(offset, data);
-            return Effect::None;
-        }
         let (Ok(data), Ok(register)) = (<[u8; 4]>::try_from(data), u32::try_from(offset)) else {
             return Effect::None;
         };

@@ -5,7 +5,6 @@
 //!
 //! Section numbers in comments are those of *Virtual I/O Device (VIRTIO) Version 1.2*.
 
-pub mod balloon;
 pub mod block;
 mod chain;
 pub mod console;
@@ -43,9 +42,6 @@ pub trait VirtioDevice {
 
     /// The device's present configuration; beyond its end it reads as zero.
     fn configuration(&self) -> Vec<u8>;
-
-    /// Handles the driver's write of `data` at `offset` of the configuration. Most devices ignore such writes.
-    fn write_configuration(&mut self, _offset: usize, _data: &[u8]) {}
 
     /// Notes that the driver is ready and has accepted these features. Queues are served from now on.
     fn driver_ok(&mut self, features: u64);

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION};
-use kvmprof_devices::endpoint::{Backend, Handle, HelloInfo, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{
+    Backend, Client, GuestAccess, Handle, HelloInfo, IoctlReply, Readiness,
+};
 use kvmprof_devices::virtio::GuestMemory;
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port, PortError};
 use vm_memory::{Bytes, GuestAddress};
@@ -48,7 +50,7 @@ pub struct Bench {
 }
 
 impl Backend for Bench {
-    fn open(&mut self, device: u16, _minor: u16) -> Result<Handle, Errno> {
+    fn open(&mut self, _client: Client, device: u16, _minor: u16) -> Result<Handle, Errno> {
         if device == EXCLUSIVE && self.open.values().any(|open| *open == EXCLUSIVE) {
             return Err(Errno::EBUSY);
         }
@@ -175,7 +177,8 @@ impl ConsoleDriver {
         let terminal = TerminalPort::default();
         let info = HelloInfo { vcpus: 2, hz: 100 };
         let port = |number| {
-            let port: Box<dyn Port> = Box::new(EndpointPort::new(info));
+            let port: Box<dyn Port> =
+                Box::new(EndpointPort::new(Client::Guest(GuestAccess::All), info));
             (format!("kvmprof.{number}"), port)
         };
         let console = Console::new(Some(Box::new(terminal.clone())), vec![port(0), port(1)]);

@@ -1,6 +1,5 @@
 //! Tests of the virtio devices, each with a driver that can violate the protocol.
 mod attacks;
-mod balloon;
 mod block;
 mod console;
 pub mod driver;

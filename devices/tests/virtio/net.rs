@@ -131,8 +131,8 @@ fn frames_go_both_ways() {
     assert_eq!(bench.driver.take(RECEIVE), [received(1514, 8)]);
     assert!(bench.driver.device.take_interrupt());
     let counts = bench.driver.device.device().counts();
-    assert_eq!((counts.sent_frames, counts.sent_bytes), (1, 60));
-    assert_eq!((counts.received_frames, counts.received_bytes), (1, 1514));
+    assert_eq!((counts.sent.frames, counts.sent.bytes), (1, 60));
+    assert_eq!((counts.received.frames, counts.received.bytes), (1, 1514));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn frames_without_a_long_enough_buffer_are_dropped_and_counted() {
     assert_eq!(bench.serve(), Wants::default());
     assert_eq!(bench.driver.take(RECEIVE), [received(88, 2)]);
     let counts = bench.driver.device.device().counts();
-    assert_eq!(counts.received_dropped, 1);
+    assert_eq!(counts.received.dropped, 1);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_full_link_gets_the_same_frame_again() {
     bench.wire.room = 2;
     assert!(!bench.serve().room);
     assert_eq!(bench.wire.sent[2], packet(60, 2));
-    assert_eq!(bench.driver.device.device().counts().sent_frames, 3);
+    assert_eq!(bench.driver.device.device().counts().sent.frames, 3);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn frames_into_a_link_that_is_down_or_refuses_them_are_dropped() {
     bench.serve();
     assert_eq!(bench.driver.take(TRANSMIT).len(), 2);
     assert!(bench.wire.sent.is_empty());
-    assert_eq!(bench.driver.device.device().counts().sent_dropped, 2);
+    assert_eq!(bench.driver.device.device().counts().sent.dropped, 2);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_frame_that_waits_for_room_goes_with_the_link() {
     bench.wire.room = 1;
     bench.serve();
     assert!(bench.wire.sent.is_empty());
-    assert_eq!(bench.driver.device.device().counts().sent_dropped, 1);
+    assert_eq!(bench.driver.device.device().counts().sent.dropped, 1);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn frames_that_no_network_carries_are_counted() {
     bench.serve();
     assert_eq!(bench.wire.sent, [packet(14, 9)]);
     assert_eq!(bench.driver.take(TRANSMIT).len(), 7);
-    assert_eq!(bench.driver.device.device().counts().sent_malformed, 6);
+    assert_eq!(bench.driver.device.device().counts().sent.malformed, 6);
     assert_eq!(bench.driver.device.device().counts().queue_faults, 0);
 }
 
@@ -392,8 +392,8 @@ fn segments_pass_only_where_they_were_negotiated() {
         let expected = if passes { vec![as_received] } else { vec![] };
         assert_eq!(bench.driver.take(RECEIVE), expected);
         let counts = bench.driver.device.device().counts();
-        assert_eq!(counts.received_dropped, u64::from(!passes));
-        assert_eq!(counts.sent_malformed, u64::from(!passes));
+        assert_eq!(counts.received.dropped, u64::from(!passes));
+        assert_eq!(counts.sent.malformed, u64::from(!passes));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use kvmprof_devices::endpoint::HelloInfo;
+use kvmprof_devices::endpoint::{Client, GuestAccess, HelloInfo};
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port};
 use kvmprof_vmm::console::{ConsoleOutput, HvcConsole, InputTarget};
 
@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
     let port = |number| -> (String, Box<dyn Port>) {
         (
             format!("kvmprof.{number}"),
-            Box::new(EndpointPort::new(info)),
+            Box::new(EndpointPort::new(Client::Guest(GuestAccess::All), info)),
         )
     };
     let mut driver = Driver::new(Console::new(Some(HVC.port()), vec![port(0), port(1)]));

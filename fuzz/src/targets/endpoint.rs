@@ -9,7 +9,9 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_FLUSH, PCS_GETSTAT, PCS_STOP, PROF_ALL, PROF_LIST};
 use kvmprof_abi::prf::PRF_SETSTATE;
 use kvmprof_abi::wire::{ReplyFrame, Request, RequestFrame, VERSION, device};
-use kvmprof_devices::endpoint::{Backend, Endpoint, Handle, HelloInfo, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{
+    Backend, Client, Endpoint, Handle, HelloInfo, IoctlReply, Readiness,
+};
 use kvmprof_devices::profiling::{Pcs, Prf};
 use kvmprof_recording::{Mode, Room, Sample, Ticks};
 
@@ -75,7 +77,7 @@ impl Devices {
 }
 
 impl Backend for Devices {
-    fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
+    fn open(&mut self, _client: Client, number: u16, minor: u16) -> Result<Handle, Errno> {
         match number {
             device::PCS if minor == 0 => self.pcs.open(HZ)?,
             device::PRF => self.prf.check_minor(minor)?,
@@ -152,7 +154,7 @@ fn refusals(data: &[u8]) -> usize {
         vcpus: VCPUS.into(),
         hz: HZ,
     };
-    let mut clients = [(); 2].map(|()| Endpoint::within(info, &room));
+    let mut clients = [(); 2].map(|()| Endpoint::within(Client::Host, info, &room));
     let mut devices = Devices::new();
     let mut refused = 0;
     for _ in 0..MAX_STEPS {

@@ -1,6 +1,5 @@
 //! The targets, a file each.
 
-mod balloon;
 mod block;
 mod console;
 mod elf;

@@ -4,10 +4,10 @@
 use std::ffi::OsString;
 use std::str::FromStr;
 
+use kvmprof_cli::command_line::value;
 use kvmprof_introspection::parse_pid_at;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_report::profile::TimeRange;
-use kvmprof_tools::command_line::value;
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
 use kvmprof_vmm::disk::DiskOptions;

@@ -1,8 +1,6 @@
 //! A client of the host and the guest's own port with all of the profiler behind them: pcs, prf, profil, pmc, recorders, the control
 //! device, the status and the lists. vCPUs are imitated, which answer when the input has them do so.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use kvmprof_abi::control::CTL_PAUSE;
@@ -13,10 +11,10 @@ use kvmprof_abi::profil::{self, PROFIL_CALL};
 use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION, device};
 use kvmprof_abi::{pcs, pmc};
-use kvmprof_devices::endpoint::{Endpoint, HelloInfo};
+use kvmprof_devices::endpoint::{Client, Endpoint, GuestAccess, HelloInfo};
 use kvmprof_recording::Room;
+use kvmprof_vmm::profiler::Profiler;
 use kvmprof_vmm::profiler::testing::{VcpuEnd, profiler_without_threads};
-use kvmprof_vmm::profiler::{GuestDevices, SharedProfiler};
 
 use super::endpoint::{request, take_replies, ticks};
 use super::wire;
@@ -40,13 +38,16 @@ const FAMILIES: [u32; 6] = [
     CTL_PAUSE,
 ];
 
-/// A client, whose bytes wait in `room`.
-fn client(room: &Arc<Room>) -> Endpoint {
+/// The clients: one of the host, and the guest.
+const CLIENTS: [Client; 2] = [Client::Host, Client::Guest(GuestAccess::All)];
+
+/// The end of `client`, whose bytes wait in `room`.
+fn endpoint(client: Client, room: &Arc<Room>) -> Endpoint {
     let info = HelloInfo {
         vcpus: VCPUS.into(),
         hz: HZ,
     };
-    Endpoint::within(info, room)
+    Endpoint::within(client, info, room)
 }
 
 /// Has the vCPU answer what it was asked.
@@ -56,8 +57,8 @@ fn answer(vcpu: &VcpuEnd) {
 }
 
 /// Every tick is in exactly one account, and the status can be written.
-fn check(profiler: &SharedProfiler) {
-    let status = profiler.borrow().status();
+fn check(profiler: &Profiler) {
+    let status = profiler.status();
     assert!(status.clock.ledger.balances(), "{:?}", status.clock);
     for consumer in &status.consumers {
         let ledger = consumer.ledger();
@@ -69,12 +70,10 @@ fn check(profiler: &SharedProfiler) {
 /// What clients, the guest and its vCPUs do, one after the other.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let (profiler, mut vcpus) = profiler_without_threads(VCPUS, HZ, None);
+    let (mut profiler, mut vcpus) = profiler_without_threads(VCPUS, HZ, None);
     let room = profiler.room();
     let all_room = room.left();
-    let profiler: SharedProfiler = Rc::new(RefCell::new(profiler));
-    let mut for_guest = GuestDevices(Rc::clone(&profiler));
-    let mut endpoints = [(); 2].map(|()| client(&room));
+    let mut endpoints = CLIENTS.map(|client| endpoint(client, &room));
     let mut time = 0;
     for _ in 0..MAX_STEPS {
         if input.is_empty() {
@@ -106,41 +105,29 @@ pub fn run(data: &[u8]) {
                 None
             }
         };
-        profiler.borrow_mut().drain();
-        for (index, endpoint) in endpoints.iter_mut().enumerate() {
-            endpoint.begin_turn();
+        profiler.drain();
+        for (index, one) in endpoints.iter_mut().enumerate() {
+            one.begin_turn();
             let bytes = received.as_deref().filter(|_| index == number);
             let bytes = bytes.unwrap_or_default();
-            let result = match index {
-                0 => {
-                    let backend = &mut *profiler.borrow_mut();
-                    let received = endpoint.receive(bytes, backend);
-                    received.and_then(|()| endpoint.wake(backend))
-                }
-                _ => endpoint
-                    .receive(bytes, &mut for_guest)
-                    .and_then(|()| endpoint.wake(&mut for_guest)),
-            };
-            if result.is_err() {
+            let received = one.receive(bytes, &mut profiler);
+            if received.and_then(|()| one.wake(&mut profiler)).is_err() {
                 // As one that hangs up: another may come.
-                match index {
-                    0 => endpoint.close(&mut *profiler.borrow_mut()),
-                    _ => endpoint.close(&mut for_guest),
-                }
-                *endpoint = client(&room);
+                one.close(&mut profiler);
+                *one = endpoint(CLIENTS[index], &room);
             }
         }
-        profiler.borrow_mut().advance();
+        profiler.advance();
         check(&profiler);
     }
-    profiler.borrow_mut().end();
+    profiler.end();
     vcpus.iter().for_each(answer);
-    let [host, guest] = &mut endpoints;
-    host.close(&mut *profiler.borrow_mut());
-    guest.close(&mut for_guest);
-    profiler.borrow_mut().advance();
+    for one in &mut endpoints {
+        one.close(&mut profiler);
+    }
+    profiler.advance();
     check(&profiler);
-    assert!(!profiler.borrow().has_clients());
+    assert!(!profiler.has_clients());
     drop(endpoints);
     assert_eq!(room.left(), all_room);
 }

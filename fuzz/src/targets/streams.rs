@@ -7,11 +7,11 @@ use std::path::Path;
 use kvmprof_abi::pcs::{Format, Header, Ledger, Record};
 use kvmprof_abi::stream::{Isample, Pstat, StreamRecord};
 use kvmprof_abi::{pcs, pmc, profil};
+use kvmprof_cli::text::{visible_json, visible_lines};
 use kvmprof_recording::status::{ConsumerStatus, PcsStatus, Status};
 use kvmprof_tools::pcstat::{read_profile, to_json, write_report};
 use kvmprof_tools::prf::{self, Log, Names, write_interval};
 use kvmprof_tools::symbols::{parse_listing, slide_to};
-use kvmprof_tools::text::{visible_json, visible_lines};
 
 use crate::input::Input;
 
@@ -65,7 +65,7 @@ fn log(bytes: &[u8]) {
     };
     while let Ok(Some(record)) = log.next_record() {
         let addresses = log.addresses();
-        write_interval(&mut sink(), addresses, &names, (&before, &record), 1.0).unwrap();
+        write_interval(&mut sink(), addresses, &names, &before, &record, 1.0).unwrap();
         before = record;
     }
     log.is_cut_off();

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
+use kvmprof_cli::http;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::profile::{Profile, Selection};
 use kvmprof_report::symbol_server::{Request, SymbolServer};
 use kvmprof_report::symbolize::{Resolver, SourceTexts};
-use kvmprof_tools::http;
 
 use super::recording::example;
 

@@ -1,7 +1,7 @@
 //! Control of the guest: pause it, press its power button, reset it, end it.
 //!
-//! Only clients of the host open the device, any number of them at a time; `WIRE.md` has its commands. They have no data, and except for
-//! `CTL_BALLOON` no argument; their answer is 0. All of them are ENXIO once the guest has ended.
+//! Only clients of the host open the device, any number of them at a time; `WIRE.md` has its commands. They have neither data nor an argument; their
+//! answer is 0. All of them are ENXIO once the guest has ended.
 
 const fn command(number: u32) -> u32 {
     ((b'C' as u32) << 8) | number
@@ -19,6 +19,3 @@ pub const CTL_POWER_BUTTON: u32 = command(3);
 pub const CTL_RESET: u32 = command(4);
 /// `CTL_STOP`: ends the guest at once, as SIGINT does. It is answered when that has been asked for.
 pub const CTL_STOP: u32 = command(5);
-/// `CTL_BALLOON`: sets how much of its memory the guest is to give up; the argument is the number of bytes. ENODEV for a guest without a
-/// balloon, ENOSPC for more than the guest has. It is answered when the guest's driver has been told.
-pub const CTL_BALLOON: u32 = command(6);

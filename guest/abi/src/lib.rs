@@ -18,6 +18,7 @@
 
 extern crate alloc;
 
+pub mod commands;
 pub mod control;
 mod encoded;
 pub mod errno;

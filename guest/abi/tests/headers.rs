@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kvmprof_abi::commands::of_device;
 use kvmprof_abi::pcs::{
     self, Format, Header, Ledger, MAX_LIST, Msample, Psample, Record, Status, kind,
 };
 use kvmprof_abi::pmc::{self, CounterId, CounterSource};
 use kvmprof_abi::prf;
 use kvmprof_abi::stream::{Comm, Isample, Pstat, StreamRecord};
+use kvmprof_abi::wire::device;
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
@@ -97,19 +99,7 @@ fn numbers_of_pcs() -> Vec<(&'static str, u64)> {
         ("DEF_BUFNO", size(pcs::DEF_BUFNO)),
         ("MAX_BUFS", size(pcs::MAX_BUFS)),
         ("MAX_LIST", size(pcs::MAX_LIST)),
-        ("BUF_INCR", pcs::BUF_INCR.into()),
-        ("PROF_KERNEL", pcs::PROF_KERNEL.into()),
-        ("PROF_ALL", pcs::PROF_ALL.into()),
-        ("PROF_GROUP", pcs::PROF_GROUP.into()),
-        ("PROF_LIST", pcs::PROF_LIST.into()),
         ("PROF_MASK", pcs::PROF_MASK.into()),
-        ("PCS_FLUSH", pcs::PCS_FLUSH.into()),
-        ("PCS_SETFORMAT", pcs::PCS_SETFORMAT.into()),
-        ("PCS_SETBSIZE", pcs::PCS_SETBSIZE.into()),
-        ("PCS_GETHZ", pcs::PCS_GETHZ.into()),
-        ("PCS_SETHZ", pcs::PCS_SETHZ.into()),
-        ("PCS_STOP", pcs::PCS_STOP.into()),
-        ("PCS_GETSTAT", pcs::PCS_GETSTAT.into()),
         ("PCS_FORMAT_NATIVE", Format::Native.number().into()),
         ("PCS_FORMAT_CLASSIC", Format::Classic.number().into()),
         ("PCS_MIN_BSIZE", size(pcs::MIN_BSIZE)),
@@ -121,13 +111,16 @@ fn numbers_of_pcs() -> Vec<(&'static str, u64)> {
     ]
 }
 
+/// The commands of pcs and prf.
+fn commands() -> Vec<(&'static str, u64)> {
+    let commands = of_device(device::PCS).chain(of_device(device::PRF));
+    let numbers = commands.map(|command| (command.name, command.number.into()));
+    numbers.collect()
+}
+
 fn numbers_of_prf() -> Vec<(&'static str, u64)> {
     let size = |size| u64::try_from(size).unwrap();
     vec![
-        ("PRF_GETSTATUS", prf::PRF_GETSTATUS.into()),
-        ("PRF_GETSIZE", prf::PRF_GETSIZE.into()),
-        ("PRF_SETSTATE", prf::PRF_SETSTATE.into()),
-        ("PRF_GETMAX", prf::PRF_GETMAX.into()),
         ("PRF_STATUS_ON", prf::STATUS_ON.into()),
         ("PRF_STATUS_LOADED", prf::STATUS_LOADED.into()),
         ("PRF_ALL_VCPUS", prf::ALL_VCPUS.into()),
@@ -295,7 +288,13 @@ fn check(mut printed: BTreeMap<String, String>, format: Format) {
         ("PRF_NODE".to_owned(), prf::NODE.to_owned()),
         ("pmc_counter_cfg".to_owned(), hexadecimal(&configuration())),
     ];
-    let numbers = [numbers_of_pcs(), numbers_of_prf(), sizes(format)].concat();
+    let numbers = [
+        numbers_of_pcs(),
+        numbers_of_prf(),
+        commands(),
+        sizes(format),
+    ]
+    .concat();
     let numbers = numbers
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::caller_reader::CallerReader;
 use crate::cuse::protocol::{REQUEST_BUFFER, Request};
 use crate::cuse::{Channel, Permissions};
-use crate::nodes::{Environment, Forwarder, Look, Node};
+use crate::nodes::{Environment, Forwarder, Inspection, Node};
 use crate::port::{Connection, ConnectionError, Outgoing, PortLocation, PortLocationError};
 use crate::{daemon, modules};
 
@@ -69,8 +69,8 @@ impl Environment for AgentEnvironment {
         }
     }
 
-    fn look(&mut self, number: u64, look: Look) {
-        self.caller_reader.look(number, look);
+    fn inspect(&mut self, number: u64, inspection: Inspection) {
+        self.caller_reader.inspect(number, inspection);
     }
 }
 
@@ -233,7 +233,8 @@ impl Agent {
                 self.node_is_ready(node)?;
             }
             while let Some((number, whole)) = self.environment.caller_reader.next() {
-                self.forwarder.seen(number, whole, &mut self.environment);
+                self.forwarder
+                    .inspected(number, whole, &mut self.environment);
             }
             self.flush();
             self.reconnect_in_time();

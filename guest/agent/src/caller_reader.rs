@@ -1,4 +1,4 @@
-//! Threads that look at callers. A caller controls when its memory can be read (userfaultfd(2), a mapped file of a slow file system), and
+//! Threads that inspect callers. A caller controls when its memory can be read (userfaultfd(2), a mapped file of a slow file system), and
 //! the agent serves others meanwhile.
 
 use std::io::{self, Read, Write};
@@ -7,13 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::nodes::{Look, WholeWrite};
+use crate::nodes::{Inspection, InspectionResult};
 
-/// Maximum number of simultaneous looks. Further looks find nothing. Calls of nodes for everybody are limited to fewer.
-const LOOKS_MAX: usize = 96;
+/// Maximum number of simultaneous inspections. Further ones find nothing. Calls of nodes for everybody are limited to fewer.
+const INSPECTIONS_MAX: usize = 96;
 
-/// The number of a look, and what it has found.
-type Finding = (u64, WholeWrite);
+/// The number of an inspection, and what it has found.
+type Finding = (u64, InspectionResult);
 
 /// The threads, and what they have found.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct CallerReader {
 }
 
 impl CallerReader {
-    /// Makes a reader without looks.
+    /// Makes a reader without inspections.
     pub fn new() -> io::Result<Self> {
         let (sender, findings) = channel();
         let (bell, ringer) = UnixStream::pair()?;
@@ -40,8 +40,8 @@ impl CallerReader {
         })
     }
 
-    /// Starts a look. [`Self::next`] returns what it finds, under `number`.
-    pub fn look(&self, number: u64, look: Look) {
+    /// Starts an inspection. [`Self::next`] returns what it finds, under `number`.
+    pub fn inspect(&self, number: u64, inspection: Inspection) {
         let ringer = Arc::clone(&self.ringer);
         let sender = self.sender.clone();
         let tell = move |whole| {
@@ -49,22 +49,22 @@ impl CallerReader {
             let _ = sender.send((number, whole));
             let _ = (&*ringer).write(&[1]);
         };
-        // Each thread holds the ringer, and so do this reader and the look about to start.
-        if Arc::strong_count(&self.ringer) > LOOKS_MAX + 1 {
-            return tell(look.given_up());
+        // Each thread holds the ringer, and so do this reader and the inspection about to start.
+        if Arc::strong_count(&self.ringer) > INSPECTIONS_MAX + 1 {
+            return tell(inspection.given_up());
         }
         let tell_failure = tell.clone();
         let started = std::thread::Builder::new()
             .name("caller".into())
-            .spawn(move || tell(look.carry_out()));
+            .spawn(move || tell(inspection.carry_out()));
         if started.is_err() {
-            tell_failure(look.given_up());
+            tell_failure(inspection.given_up());
         }
     }
 
     /// The next finding, if there is one.
     pub fn next(&mut self) -> Option<Finding> {
-        let mut rings = [0; LOOKS_MAX];
+        let mut rings = [0; INSPECTIONS_MAX];
         // The bell is emptied before a finding is taken, so that a later finding makes it readable again.
         while matches!(self.bell.read(&mut rings), Ok(count) if count > 0) {}
         self.findings.try_recv().ok()
@@ -87,7 +87,7 @@ mod tests {
         let numbers: Vec<u64> = (1..200).collect();
         for number in &numbers {
             // No thread has this number.
-            caller_reader.look(*number, Look::WholeWrite { thread: u32::MAX });
+            caller_reader.inspect(*number, Inspection::WholeWrite { thread: u32::MAX });
         }
         let mut found = Vec::new();
         while found.len() < numbers.len() {

@@ -2,7 +2,7 @@
 //!
 //! The kernel's CUSE makes the nodes and passes operations on them to pcsd ([`cuse`]). Each operation becomes a request to kvmprof
 //! ([`nodes`]), which travels over a port of the virtio console ([`port`]). One thread does all of this, and never waits for a single
-//! operation ([`agent`]). Only looks at a caller's memory, which the caller could delay, have threads of their own.
+//! operation ([`agent`]). Only inspections of a caller's memory, which the caller could delay, have threads of their own.
 
 pub mod agent;
 mod caller_reader;

@@ -14,14 +14,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod command_line;
 pub mod device;
 pub mod getpc;
-pub mod http;
-pub mod interrupt;
 pub mod pcstat;
 pub mod prf;
 pub mod program;
 pub mod symbols;
-pub mod table;
-pub mod text;

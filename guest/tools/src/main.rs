@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use kvmprof_tools::command_line::{self, Program};
+use kvmprof_cli::command_line::{self, Program};
 use kvmprof_tools::program::{Setup, Tool};
 
 /// Profiles of a guest that runs under kvmprof

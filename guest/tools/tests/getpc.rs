@@ -7,11 +7,11 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, PCS_SETFORMAT, PCS_SETHZ, PROF_ALL, PROF_LIST, kind};
 use kvmprof_abi::stream::{StreamRecord, record_size};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_devices::profiling::Pcs;
 use kvmprof_recording::{Mode, Sample, Ticks};
 use kvmprof_tools::device::{self, DeviceError, DeviceKind};
 use kvmprof_tools::getpc::{GetpcError, Plan, Summary, run};
-use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::pcstat::{Profile, read_profile};
 
 /// The device model behind a lock, with blocking reads, as in a server.

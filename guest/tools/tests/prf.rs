@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, FromArgMatches};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES};
+use kvmprof_cli::command_line::{Command, Console};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_devices::profiling::Prf;
 use kvmprof_recording::{Mode, Sample, Ticks};
-use kvmprof_tools::command_line::{Command, Console};
 use kvmprof_tools::device::{self, DeviceError, DeviceKind};
-use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::prf::{
     Appended, Log, LogError, PrfError, PrfprArguments, Profiler, record_periodically, set_and_show,
     snap,

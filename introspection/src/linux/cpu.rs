@@ -7,13 +7,15 @@ use kvmprof_recording::{COMM_LENGTH, LockWait, Mode, Preemption};
 
 use super::modules::KnownModules;
 use super::placement::Placement;
-use super::processes::{self, ProcessFollower, ProcessInstance, ProcessMap, ProcessOrigin, Seen};
+use super::processes::{
+    self, ProcessFollower, ProcessInstance, ProcessMap, ProcessOrigin, RunningTask,
+};
 use super::stacks::{KnownCode, StackSource};
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
 use crate::memory::AddressSpace;
-use crate::{Identity, Registers, Stack, padded};
+use crate::{Identity, Registers, Stack, VcpuIntrospector, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;
@@ -36,7 +38,7 @@ pub struct Cpu {
     /// Another CPU's offset that was in the GS base, and the number of consecutive samples with it.
     other: (u64, u8),
     /// The task that was running at the last sample.
-    seen: Option<Seen>,
+    seen: Option<RunningTask>,
     follower: ProcessFollower,
 }
 
@@ -85,7 +87,7 @@ impl Cpu {
             {
                 linux.find_direct_map(memory, placement, task.address, physical);
             }
-            self.seen = Some(Seen {
+            self.seen = Some(RunningTask {
                 task: task.address,
                 pid: task.process,
             });
@@ -109,26 +111,6 @@ impl Cpu {
         identity
     }
 
-    /// Sets the running task to `task`, as [`Cpu::identify`] would have found it while the vCPU was stopped. If that
-    /// isn't a task of the process any more, the running task is unknown.
-    pub fn recall<M: PhysicalMemory>(
-        &mut self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-        task: u64,
-        process: i32,
-    ) {
-        let view = linux.view(memory, registers);
-        let still = view.and_then(|view| task_at(linux, &view, task));
-        self.seen = still
-            .filter(|task| task.process == process)
-            .map(|task| Seen {
-                task: task.address,
-                pid: task.process,
-            });
-    }
-
     /// Unwinds the stack of `source`. The vCPU is or was stopped with `registers`.
     pub fn unwind<M: PhysicalMemory>(
         &mut self,
@@ -148,45 +130,6 @@ impl Cpu {
         linux.unwind(memory, registers, source, code, stack);
     }
 
-    /// The lock that the vCPU waits for in a loop.
-    pub fn lock_wait<M: PhysicalMemory>(
-        &self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<LockWait> {
-        (registers.cpl == 0).then(|| linux.lock_wait(memory, registers))?
-    }
-
-    /// Looks at all tasks. False if they can't be read.
-    pub fn look_at_tasks<M: PhysicalMemory>(
-        &mut self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-        reader: &mut TaskReader,
-    ) -> bool {
-        if linux.locate(memory, registers).is_none() {
-            return false;
-        }
-        linux.modules.follow(&mut self.modules);
-        linux.look_at_tasks(memory, registers, self.modules.loaded(), reader)
-    }
-
-    /// The mappings of the process that [`Cpu::identify`] has just found, if they are new at `time`.
-    pub fn follow_process<M: PhysicalMemory>(
-        &mut self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-        time: u64,
-    ) -> Option<Arc<ProcessMap>> {
-        self.follower.leave();
-        let view = linux.view(memory, registers)?;
-        self.follower
-            .follow(linux, &view, registers, self.seen?, time)
-    }
-
     /// The process that [`Cpu::identify`] has just found.
     pub fn instance<M: PhysicalMemory>(
         &self,
@@ -198,56 +141,10 @@ impl Cpu {
         linux.instances.as_ref()?.instance(&view, self.seen?.task)
     }
 
-    /// The origin of that process.
-    pub fn origin<M: PhysicalMemory>(
-        &self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<ProcessOrigin> {
-        let view = linux.view(memory, registers)?;
-        let task = self.seen?.task;
-        let mm = view.u64(task.wrapping_add(linux.processes.as_ref()?.mm))?;
-        let space = AddressSpace::new(memory, registers);
-        (linux.instances.as_ref()?).origin(&view, &space, task, mm)
-    }
-
-    /// That process's parent, and whether it may have adopted the process.
-    pub fn parent<M: PhysicalMemory>(
-        &self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-    ) -> Option<(ProcessInstance, bool)> {
-        let view = linux.view(memory, registers)?;
-        let (layout, task) = (linux.instances.as_ref()?, self.seen?.task);
-        let parent = layout.parent(&view, task)?;
-        Some((parent, layout.may_be_adopted(&view, task)))
-    }
-
-    /// Whether that process may write at `address`.
-    pub fn can_write<M: PhysicalMemory>(
-        &self,
-        linux: &LinuxKnowledge,
-        memory: &M,
-        registers: &Registers,
-        address: u64,
-    ) -> Option<bool> {
-        let view = linux.view(memory, registers)?;
-        let layout = linux.processes.as_ref()?;
-        let mm = view.u64(self.seen?.task.wrapping_add(layout.mm))?;
-        processes::can_write(&view, layout, mm, address)
-    }
-
     /// Whether the number of this CPU is certain, because a sample in the kernel has shown it. Before that, it is
     /// assumed to be the vCPU's number.
     pub fn is_sure(&self, linux: &LinuxKnowledge) -> bool {
         self.is_seen || linux.addresses.per_cpu_offset.is_none()
-    }
-
-    /// Switches to the modules as they are known now.
-    pub fn follow_modules(&mut self, linux: &LinuxKnowledge) {
-        linux.modules.follow(&mut self.modules);
     }
 
     /// Forgets the last process's mappings, which the caller couldn't pass on, so that they are read again.
@@ -317,6 +214,139 @@ impl Cpu {
             _ => (gs_base, 1),
         };
         self.other.1 >= MIN_SIGHTINGS
+    }
+}
+
+/// What only vCPUs of Linux guests have.
+impl VcpuIntrospector {
+    /// Sets the running task to the one at guest-virtual address `task`, of the process `pid`, which
+    /// [`VcpuIntrospector::identify`] would have found when the vCPU was stopped with `registers`, a short time ago. If
+    /// that task has ended meanwhile, the running task is unknown.
+    pub fn recall<M: PhysicalMemory>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        task: u64,
+        pid: i32,
+    ) {
+        let Some(linux) = self.knowledge.linux() else {
+            return;
+        };
+        let view = linux.view(memory, registers);
+        let still = view.and_then(|view| task_at(linux, &view, task));
+        self.cpu.seen = still
+            .filter(|task| task.process == pid)
+            .map(|task| RunningTask {
+                task: task.address,
+                pid: task.process,
+            });
+    }
+
+    /// The mappings of the process that [`VcpuIntrospector::identify`] has just found, if this vCPU sees the process
+    /// for the first time, or its mappings have changed. `time` is the sample's.
+    ///
+    /// Bounded like `identify`, but allocates memory for a result, and takes some 10 us for it.
+    pub fn follow_process<M: PhysicalMemory>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        time: u64,
+    ) -> Option<Arc<ProcessMap>> {
+        let linux = self.knowledge.linux()?;
+        self.cpu.follower.leave();
+        let view = linux.view(memory, registers)?;
+        self.cpu
+            .follower
+            .follow(linux, &view, registers, self.cpu.seen?, time)
+    }
+
+    /// The origin of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest.
+    pub fn origin<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessOrigin> {
+        let linux = self.knowledge.linux()?;
+        let view = linux.view(memory, registers)?;
+        let task = self.cpu.seen?.task;
+        let mm = view.u64(task.wrapping_add(linux.processes.as_ref()?.mm))?;
+        let space = AddressSpace::new(memory, registers);
+        (linux.instances.as_ref()?).origin(&view, &space, task, mm)
+    }
+
+    /// The parent of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest, and whether it may have adopted the
+    /// process ([`ProcessOrigin::may_be_adopted`]).
+    pub fn parent<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<(ProcessInstance, bool)> {
+        let linux = self.knowledge.linux()?;
+        let view = linux.view(memory, registers)?;
+        let (layout, task) = (linux.instances.as_ref()?, self.cpu.seen?.task);
+        let parent = layout.parent(&view, task)?;
+        Some((parent, layout.may_be_adopted(&view, task)))
+    }
+
+    /// Whether the process that [`VcpuIntrospector::identify`] has just found may write at `address`, which has no
+    /// writable page at the moment. `None` if that is unknown. False in guests other than Linux.
+    pub fn can_write<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        address: u64,
+    ) -> Option<bool> {
+        let Some(linux) = self.knowledge.linux() else {
+            return Some(false);
+        };
+        let view = linux.view(memory, registers)?;
+        let layout = linux.processes.as_ref()?;
+        let mm = view.u64(self.cpu.seen?.task.wrapping_add(layout.mm))?;
+        processes::can_write(&view, layout, mm, address)
+    }
+
+    /// The lock that the vCPU, stopped with `registers`, waits for in a loop. `None` if it doesn't wait, or that is
+    /// unknown. Covers mutexes, and reader-writer semaphores that a writer holds.
+    ///
+    /// Bounded like [`VcpuIntrospector::identify`].
+    pub fn lock_wait<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<LockWait> {
+        let linux = self.knowledge.linux()?;
+        (registers.cpl == 0).then(|| linux.lock_wait(memory, registers))?
+    }
+
+    /// Looks at all tasks of a Linux guest, while the vCPU is stopped with `registers`: fills `reader`'s look, except
+    /// for its time, vCPU and duration. False for other guests, while the kernel's slide is unknown, and if the tasks
+    /// can't be found.
+    ///
+    /// Takes no lock and allocates nothing. Reads up to [`MAX_TASKS`](kvmprof_recording::file::MAX_TASKS) tasks, and up
+    /// to 256 stacks that the last look of `reader` doesn't have.
+    pub fn look_at_tasks<M: PhysicalMemory>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        reader: &mut TaskReader,
+    ) -> bool {
+        let Some(linux) = self.knowledge.linux() else {
+            return false;
+        };
+        if linux.locate(memory, registers).is_none() {
+            return false;
+        }
+        linux.modules.follow(&mut self.cpu.modules);
+        linux.look_at_tasks(memory, registers, self.cpu.modules.loaded(), reader)
+    }
+
+    /// Switches to the kernel's modules as they are known now. Without this call, a vCPU without ticks keeps older ones
+    /// in memory.
+    pub fn follow_modules(&mut self) {
+        let Some(linux) = self.knowledge.linux() else {
+            return;
+        };
+        linux.modules.follow(&mut self.cpu.modules);
     }
 }
 

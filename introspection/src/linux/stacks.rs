@@ -67,6 +67,16 @@ pub struct StackSource<'c> {
     pub copies: Option<&'c [StackCopy<'c>]>,
 }
 
+/// A task that isn't on a CPU.
+pub struct SwitchedTask {
+    /// The address of its `task_struct`.
+    pub task: u64,
+    /// Its kernel stack pointer.
+    pub sp: u64,
+    /// Where new tasks start, link-time addresses.
+    pub forked: [Option<u64>; 2],
+}
+
 impl LinuxKnowledge {
     /// Unwinds the stack of `source`, of a vCPU that is or was stopped with `registers` in `code`.
     pub fn unwind<M: PhysicalMemory>(
@@ -171,21 +181,20 @@ impl LinuxKnowledge {
         self.walk_through_modules(&view, modules, unwinder, walk, stack)
     }
 
-    /// Unwinds the kernel part of the stack of `task`, which isn't on a CPU and whose stack pointer is `sp`. Reads the
-    /// stack through the page tables of a vCPU, in the kernel or in user mode, with `registers`. New tasks start at
-    /// `forked`, a link-time address.
+    /// Unwinds the kernel part of the stack of `switched`. Reads the
+    /// stack through the page tables of a vCPU, in the kernel or in user mode, with `registers`.
     pub(super) fn unwind_switched<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
-        (task, sp): (u64, u64),
-        forked: [Option<u64>; 2],
+        switched: &SwitchedTask,
         modules: &LoadedModules,
         stack: &mut Stack,
     ) {
         let Some(view) = self.view(memory, registers) else {
             return;
         };
+        let SwitchedTask { task, sp, forked } = *switched;
         let forked = forked.map(|address| address.map(|address| view.linked(address)));
         let unwinder = self.kernel_unwinder(modules, view.linked(0), Some(task));
         let mut stack_memory = PagedMemory::new(memory, |address| view.translate(address));

@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod linux_guest;
 pub mod module_offsets;
 pub mod modules;
+pub mod offsets;
 pub mod page_tables;
 pub mod processes;
 pub mod stacks;

@@ -44,7 +44,7 @@ pub(super) struct Evaluator<'a, 'b, F> {
 }
 
 /// The result of a row: the function's caller, or the stack's end.
-pub(super) type Found = Result<FrameRegisters, Ended>;
+pub(super) type RowResult = Result<FrameRegisters, Ended>;
 
 /// The kind of a stack's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) enum Ended {
 
 impl<F: FnMut(u64) -> Option<u64>> Evaluator<'_, '_, F> {
     /// The caller by `row`. `None` if a rule that is needed can't be evaluated.
-    pub fn row(&mut self, row: &Row) -> Option<Found> {
+    pub fn row(&mut self, row: &Row) -> Option<RowResult> {
         let returns = row.register(gimli::Register(number::RA))?;
         if returns == RegisterRule::Undefined {
             return Some(Err(Ended::Outermost));
@@ -252,7 +252,7 @@ impl UsualRow {
         &self,
         frame: &FrameRegisters,
         mut read: impl FnMut(u64) -> Option<u64>,
-    ) -> Option<Found> {
+    ) -> Option<RowResult> {
         let Some(returns) = self.returns else {
             return Some(Err(Ended::Outermost));
         };

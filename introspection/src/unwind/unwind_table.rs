@@ -16,7 +16,7 @@ use kvmprof_recording::elf;
 use object::elf::{FileHeader64, PF_X, PT_LOAD, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use super::row_rules::{Context, Evaluator, Found, KnownRows};
+use super::row_rules::{Context, Evaluator, KnownRows, RowResult};
 use super::user_registers::FrameRegisters;
 
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -207,9 +207,10 @@ impl UnwindTable {
         address: u64,
         noted: u64,
         frame: &FrameRegisters,
-        (context, known): (&mut Context, &mut KnownRows),
+        context: &mut Context,
+        known: &mut KnownRows,
         read: impl FnMut(u64) -> Option<u64>,
-    ) -> Option<Found> {
+    ) -> Option<RowResult> {
         let entry = self.function(address)?.entry?;
         let (section, bases) = eh_frame(&self.section, self.address);
         let offset = EhFrameOffset(usize::try_from(entry).ok()?);

@@ -321,8 +321,9 @@ impl UserUnwinder {
             Some(row) => row.caller(frame, &mut read),
             None => self.span(inside).and_then(|span| {
                 let own = inside.wrapping_sub(span.bias);
-                let cache = (&mut cache.context, &mut cache.known);
-                span.table.caller(own, inside, frame, cache, &mut read)
+                let (context, known) = (&mut cache.context, &mut cache.known);
+                span.table
+                    .caller(own, inside, frame, context, known, &mut read)
             }),
         };
         match found {

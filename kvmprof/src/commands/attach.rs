@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use kvmprof_attach::{Found, HostKernel, Machine, find_machines, lacks, missing_to_look_into};
+use kvmprof_attach::{
+    HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
+};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_report::text::visible;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, attach};
 use kvmprof_vmm::clock::{ClockSource, DEFAULT_HZ};
 use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
@@ -129,7 +131,7 @@ impl Command for AttachArguments {
 }
 
 /// The machine that `guest` names: its VMM's pid, or its name. A number is a pid, whatever other guests are called: who starts a guest chooses its name.
-fn choose(found: Found, guest: &str) -> anyhow::Result<Machine> {
+fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
     let by_pid = guest.parse::<i32>().ok();
     let is_meant = |machine: &Machine| match by_pid {
         Some(pid) => machine.pid == pid,

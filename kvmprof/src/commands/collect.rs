@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 
 use super::other_program::become_program;
 

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use kvmprof_tools::command_line::usage;
+use kvmprof_cli::command_line::usage;
 use toml::Value;
 use toml::de::{DeTable, DeValue};
 
@@ -28,7 +28,7 @@ const MAX_FILE: u64 = 1 << 20;
 /// command line replaces that of the file. `arguments` begin with the program's name.
 ///
 /// # Errors
-/// [`UsageError`](kvmprof_tools::command_line::UsageError): the file can't be read, or a line of it isn't an option.
+/// [`UsageError`](kvmprof_cli::command_line::UsageError): the file can't be read, or a line of it isn't an option.
 pub fn expand(program: &Command, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"--config");
     if arguments.get(1).is_none_or(|word| word != COMMAND) || !arguments.iter().any(is_option) {
@@ -275,7 +275,7 @@ fn check(command: &Command, words: &[OsString]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use clap::{Args, CommandFactory, Parser, Subcommand};
-    use kvmprof_tools::command_line::UsageError;
+    use kvmprof_cli::command_line::UsageError;
 
     use super::*;
 

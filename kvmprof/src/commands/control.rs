@@ -2,18 +2,16 @@
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use kvmprof_abi::control::{
-    CTL_BALLOON, CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP,
-};
+use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
+use kvmprof_cli::text::{visible_json, visible_rows};
 use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
-use kvmprof_tools::text::{visible_json, visible_rows};
 
-use super::status::{balloon_words, machine_state, read_status};
-use super::units::{format_memory, parse_memory};
+use super::status::{machine_state, read_status};
+use super::units::format_memory;
 
 /// What the guest is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,8 +26,6 @@ enum Action {
     Reset,
     /// End the guest at once
     Stop,
-    /// Set how much of its memory the guest is to give up to the host: SIZE, of a guest with run --balloon
-    Balloon,
     /// Show what the guest does, and change nothing
     Info,
 }
@@ -48,9 +44,6 @@ pub struct ControlArguments {
     /// What the guest is to do
     #[arg(value_enum, value_name = "ACTION")]
     action: Action,
-    /// With balloon: how much memory, such as 512M; 0 gives the guest all of it back
-    #[arg(value_name = "SIZE", value_parser = parse_memory)]
-    size: Option<u64>,
     /// With info: print the machine's part of the status document (guest/abi/WIRE.md describes it)
     #[arg(long)]
     json: bool,
@@ -62,11 +55,6 @@ impl Command for ControlArguments {
         if self.json && self.action != Action::Info {
             return Err(usage("--json is for info: other actions print nothing"));
         }
-        if self.size.is_some() != (self.action == Action::Balloon) {
-            return Err(usage("balloon needs a SIZE, and other actions have none"));
-        }
-        let argument = i64::try_from(self.size.unwrap_or_default());
-        let argument = argument.map_err(|_| usage("No guest has so much memory"))?;
         let connection = self.socket.connect()?;
         let Some(command) = self.action.command() else {
             let text = self.info(&connection)?;
@@ -76,10 +64,9 @@ impl Command for ControlArguments {
         };
         let carried_out = connection
             .open(device::CONTROL, 0)
-            .and_then(|device| device.ioctl(command, argument));
+            .and_then(|device| device.ioctl(command, 0));
         if let Err(error) = carried_out {
-            let reason = reason(self.action, &error);
-            return match reason {
+            return match reason(&error) {
                 Some(reason) => Err(anyhow::anyhow!(reason)),
                 None => Err(error.into()),
             };
@@ -108,22 +95,17 @@ impl Action {
             Self::PowerButton => Some(CTL_POWER_BUTTON),
             Self::Reset => Some(CTL_RESET),
             Self::Stop => Some(CTL_STOP),
-            Self::Balloon => Some(CTL_BALLOON),
             Self::Info => None,
         }
     }
 }
 
 /// Advice for a refused action.
-fn reason(action: Action, error: &ClientError) -> Option<&'static str> {
+fn reason(error: &ClientError) -> Option<&'static str> {
     Some(match error.errno()? {
         Errno::EACCES => {
             "The guest is another program's: control it with the program that runs it; kvmprof attach only looks at it"
         }
-        Errno::ENODEV if action == Action::Balloon => {
-            "The guest has no balloon: start it with kvmprof run --balloon"
-        }
-        Errno::ENOSPC => "The guest hasn't so much memory",
         Errno::ENODEV | Errno::EINVAL => {
             "The guest's kvmprof doesn't know this: use the kvmprof of the release that runs the guest"
         }
@@ -143,7 +125,7 @@ fn text(machine: &MachineStatus) -> String {
     } else {
         "nobody listens to it"
     };
-    let mut lines = vec![
+    let lines = [
         format!("state         {}", machine_state(machine)),
         format!("power button  {button}"),
         format!("restarts      {}", machine.resets),
@@ -151,11 +133,6 @@ fn text(machine: &MachineStatus) -> String {
         format!("vCPUs         {}", machine.vcpus),
         format!("memory        {}", format_memory(machine.memory_bytes)),
     ];
-    if let Some(balloon) = &machine.balloon {
-        let [held, guest] = balloon_words(balloon);
-        lines.push(format!("balloon       {held}"));
-        lines.push(format!("its memory    {guest}"));
-    }
     visible_rows(&lines)
 }
 

@@ -1,6 +1,6 @@
 //! The exit statuses for a guest's start and end.
 
-use kvmprof_tools::command_line::{ExitStatus, WithStatus};
+use kvmprof_cli::command_line::{ExitStatus, WithStatus};
 use kvmprof_vmm::machine::MachineError;
 use kvmprof_vmm::vm::{VmEnd, VmError};
 

@@ -15,8 +15,8 @@ use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use super::units::{parse_guest_memory, parse_memory};
 use crate::jail::{Bind, Needs};
+use kvmprof_cli::command_line::{ExitStatus, usage, value};
 use kvmprof_sandbox::user::User;
-use kvmprof_tools::command_line::{ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, Interrupt, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
@@ -95,10 +95,6 @@ pub struct GuestOptions {
     /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
     #[arg(long, value_name = "PATH")]
     virtiofsd: Option<PathBuf>,
-    /// Give the guest a memory balloon: memory that it doesn't need goes back to the host, and the status has what it says of
-    /// its memory
-    #[arg(long)]
-    balloon: bool,
     /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
     /// host: PATH for connections to the guest, PATH_PORT for the guest's own
     #[arg(long, value_name = "CID,socket=PATH")]
@@ -127,7 +123,7 @@ impl GuestOptions {
     /// The configuration to boot `kernel`, recorded if `record` is given. Checks that the options are compatible.
     ///
     /// # Errors
-    /// [`UsageError`](kvmprof_tools::command_line::UsageError).
+    /// [`UsageError`](kvmprof_cli::command_line::UsageError).
     pub fn config(&self, kernel: &Path, record: Option<RecordPlan>) -> anyhow::Result<VmConfig> {
         let hz = self.hz.unwrap_or(DEFAULT_HZ);
         let profiling = self.profiling.config(self.clock.source, hz)?;
@@ -157,7 +153,6 @@ impl GuestOptions {
             networks: self.networks.clone(),
             shares: shares.chain(self.root.share()).collect(),
             virtiofsd: self.virtiofsd.clone(),
-            balloon: self.balloon,
             vsock: self.vsock.clone(),
             profiling: ProfilingConfig {
                 prf_addresses: self.prf_addresses,
@@ -252,7 +247,6 @@ impl GuestOptions {
         config.share_helper = helpers.shares.clone();
         config.socket_connector = helpers.sockets.clone();
         config.port_connector = helpers.ports.clone();
-        config.tap_opener = helpers.taps.clone();
         let disk = match &config.machine.kernel {
             KernelSource::Path(kernel) => self.root.make_disk(kernel, &self.console)?,
             KernelSource::Embedded(_) => None,

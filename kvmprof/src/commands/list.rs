@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_attach::{Found, HostKernel, Machine, Obstacle, find_machines, why_hidden};
+use kvmprof_attach::{HostKernel, Machine, MachineList, Obstacle, find_machines, why_hidden};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::table::{Align, write_table};
 use kvmprof_report::text::visible;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
-use kvmprof_tools::table::{Align, write_table};
 use serde_json::{Value, json};
 
 use super::units::format_memory;
@@ -42,7 +42,7 @@ impl Command for ListArguments {
     }
 }
 
-fn document(found: &Found) -> Value {
+fn document(found: &MachineList) -> Value {
     let guest = |machine: &Machine| {
         let vcpus = machine.vcpus.iter().map(|vcpu| {
             json!({
@@ -69,7 +69,7 @@ fn document(found: &Found) -> Value {
     })
 }
 
-fn write(found: &Found, output: &mut dyn Write) -> io::Result<()> {
+fn write(found: &MachineList, output: &mut dyn Write) -> io::Result<()> {
     if found.machines.is_empty() {
         writeln!(output, "No KVM guest was found on this host.")?;
     } else {
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    fn text(found: &Found) -> Vec<String> {
+    fn text(found: &MachineList) -> Vec<String> {
         let mut output = Vec::new();
         write(found, &mut output).unwrap();
         let text = String::from_utf8(output).unwrap();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn guests_are_shown_with_what_keeps_them_from_being_attached_to() {
-        let found = Found {
+        let found = MachineList {
             machines: vec![
                 machine(100, None),
                 machine(200, Some(Obstacle::Encrypted)),
@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn no_guest_is_said_in_words() {
         assert_eq!(
-            text(&Found::default()),
+            text(&MachineList::default()),
             ["No KVM guest was found on this host."]
         );
-        assert_eq!(document(&Found::default())["guests"], json!([]));
+        assert_eq!(document(&MachineList::default())["guests"], json!([]));
     }
 }

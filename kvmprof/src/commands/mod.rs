@@ -37,9 +37,9 @@ use std::process::ExitCode;
 use crate::jail::JailArguments;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use kvmprof_tools::command_line::{self, Program, is_called_as_tool, parse, usage, usage_error};
+use kvmprof_cli::command_line::{self, Program, is_called_as_tool, parse, usage, usage_error};
+use kvmprof_cli::text::visible_lines;
 use kvmprof_tools::program::{Setup, Tool};
-use kvmprof_tools::text::visible_lines;
 use profil::{PcsampleArguments, ProfilArguments};
 use recordings::{
     DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::DEFAULT_STACK_FRAMES;
-use kvmprof_tools::command_line::usage;
+use kvmprof_cli::command_line::usage;
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::profiling::ProfilingConfig;
 
@@ -55,7 +55,7 @@ impl SampleOptions {
     /// The configuration of samples by `source`, `hz` times a second.
     ///
     /// # Errors
-    /// [`UsageError`](kvmprof_tools::command_line::UsageError): the options don't go with `source`.
+    /// [`UsageError`](kvmprof_cli::command_line::UsageError): the options don't go with `source`.
     pub fn config(&self, source: ClockSource, hz: u32) -> anyhow::Result<ProfilingConfig> {
         let wrong = match source {
             ClockSource::Kernel if self.jitter => {
@@ -82,7 +82,7 @@ impl ProfilingOptions {
     /// The configuration of profiling by `source`, with `hz` ticks a second.
     ///
     /// # Errors
-    /// [`UsageError`](kvmprof_tools::command_line::UsageError): the options don't go together.
+    /// [`UsageError`](kvmprof_cli::command_line::UsageError): the options don't go together.
     pub fn config(&self, source: ClockSource, hz: u32) -> anyhow::Result<ProfilingConfig> {
         let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
         Ok(ProfilingConfig {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use kvmprof_cli::command_line::{ExitStatus, WithStatus, usage};
 use kvmprof_initramfs::{Kernel, RootSettings, root_initramfs};
-use kvmprof_tools::command_line::{ExitStatus, WithStatus, usage};
 use kvmprof_vmm::console::Console;
 use kvmprof_vmm::machine::MachineDevices;
 use kvmprof_vmm::share::{ShareOptions, ShareSource};

@@ -14,7 +14,7 @@ use kvmprof_vmm::EventOpener;
 use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
 use kvmprof_vmm::console::restore_terminal;
 use kvmprof_vmm::kernel_events::is_counted_tracepoint;
-use kvmprof_vmm::network::{NetworkConfig, TapOpener};
+use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::share::{ShareHelper, ShareOptions};
 use kvmprof_vmm::vm::{sockets_of_devices, sockets_of_ports};
 use kvmprof_vmm::vsock::VsockConfig;
@@ -63,8 +63,6 @@ pub struct Helpers {
     pub ports: Option<Arc<SocketConnector>>,
     /// Connects to programs that serve folders already, and to the other ends of networks.
     pub sockets: Option<Arc<SocketConnector>>,
-    /// Opens taps again after they were removed.
-    pub taps: Option<Arc<TapOpener>>,
     /// Opens perf events for threads that may not.
     _events: Option<Arc<EventOpener>>,
 }
@@ -100,7 +98,6 @@ impl SandboxOptions {
                 _events: event_opener(user.is_some())?.map(Arc::new),
                 ..helpers
             };
-            helpers.taps = opener(networks)?.map(Arc::new);
             let devices = sockets_of_devices(shares, networks);
             helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
             // The connections of the guest are made with the rights of the user.
@@ -147,12 +144,6 @@ fn event_opener(is_another_user: bool) -> anyhow::Result<Option<EventOpener>> {
     // SAFETY: the command has started no thread yet.
     let opener = unsafe { EventOpener::fork(is_another_user, is_counted_tracepoint) };
     opener.context("Cannot start the process that opens perf events")
-}
-
-fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
-    // SAFETY: the command has started no thread yet.
-    let opener = unsafe { TapOpener::fork(networks) };
-    opener.context("Cannot start the process that opens taps again")
 }
 
 fn connector(

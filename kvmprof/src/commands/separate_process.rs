@@ -3,7 +3,7 @@
 
 use std::io;
 
-use kvmprof_tools::command_line::ExitStatus;
+use kvmprof_cli::command_line::ExitStatus;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 use crate::child::{BlockedSignals, End, PassOn};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use kvmprof_tools::command_line::ExitStatus;
+use kvmprof_cli::command_line::ExitStatus;
 use kvmprof_vmm::vm::{end_at_once, enter_sandbox};
 
 /// Maximum time for the report of a panic before the end is requested anyway, because nobody may read standard error.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 use kvmprof_report::top::{TopOptions, run};
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 
 use super::recorder;
 use super::units::parse_stacks;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
 
-use kvmprof_tools::command_line::ExitStatus;
+use kvmprof_cli::command_line::ExitStatus;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// The message of a background process that has left its terminal.

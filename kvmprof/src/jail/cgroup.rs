@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::bail;
-use kvmprof_tools::command_line::usage;
+use kvmprof_cli::command_line::usage;
 
 use super::error::{JailError, failed, failed_with};
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
+use kvmprof_cli::command_line::usage;
 use kvmprof_sandbox::user::User;
-use kvmprof_tools::command_line::usage;
 use kvmprof_vmm::share::ShareOptions;
 
 use super::error::{failed, failed_with};

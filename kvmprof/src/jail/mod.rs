@@ -19,8 +19,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, WithStatus, usage};
 use kvmprof_sandbox::user::User;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, WithStatus, usage};
 use kvmprof_vmm::share::ShareHelper;
 
 use crate::child::End;

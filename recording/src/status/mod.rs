@@ -9,14 +9,12 @@ use std::collections::BTreeMap;
 
 use crate::ClockLedger;
 
-mod balloon;
 mod consumers;
 mod folders;
 mod limits;
 mod networks;
 mod vsock;
 
-pub use balloon::{BalloonStatus, GuestMemoryStatus};
 pub use consumers::{
     ConsumerStatus, OtherStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus,
 };
@@ -69,8 +67,6 @@ pub struct MachineStatus {
     pub folders: Vec<FolderStatus>,
     /// The socket device, if it has one.
     pub vsock: Option<VsockStatus>,
-    /// The memory balloon, if it has one.
-    pub balloon: Option<BalloonStatus>,
     /// The entropy device; `None` for a guest of another program.
     pub entropy: Option<EntropyStatus>,
     /// Whether the vCPUs wait until a client takes samples or turns prf on.

@@ -7,7 +7,6 @@
 //! The tables are in the folder `build` of this crate: they are compiled when kvmprof is built.
 
 mod apply;
-mod calls;
 mod report;
 mod thread;
 mod watch;
@@ -16,11 +15,13 @@ use std::cell::Cell;
 use std::io;
 use std::sync::OnceLock;
 
-pub use calls::name as call_name;
+use syscalls::Sysno;
+
 pub use report::STATUS;
 pub use thread::Thread;
+pub(crate) use thread::for_each_thread;
 
-use crate::state::{self, Part};
+use crate::state::{self, Mechanism};
 use crate::{Mode, capabilities, paths, user};
 
 /// What [`prepare`] has decided.
@@ -52,9 +53,15 @@ pub fn prepare(mode: Mode, before_report: fn()) -> io::Result<()> {
     };
     apply::probe()?;
     if PREPARED.set(Prepared { watch }).is_ok() {
-        state::note(Part::SystemCalls, mode.name());
+        state::note(Mechanism::SystemCalls, mode.name());
     }
     Ok(())
+}
+
+/// The name of the system call with this number, for messages.
+pub fn call_name(call: i64) -> Option<&'static str> {
+    let call = usize::try_from(call).ok().and_then(Sysno::new);
+    call.map(|call| call.name())
 }
 
 /// Whether threads get filters.

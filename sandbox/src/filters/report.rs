@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::sync::OnceLock;
 
-use super::calls;
+use super::call_name;
 use crate::stderr::write_at_once;
 
 /// The process's exit status after such a call: that of a shell for a program that SIGSYS has ended.
@@ -72,7 +72,7 @@ extern "C" fn handle(_signal: i32, info: *const libc::siginfo_t, context: *const
     message.add(b" made the system call ");
     message.add_number(call.unsigned_abs().into(), 10);
     message.add(b" (");
-    message.add(calls::name(call.into()).unwrap_or("unknown").as_bytes());
+    message.add(call_name(call.into()).unwrap_or("unknown").as_bytes());
     message.add(b", second argument 0x");
     message.add_number(second.cast_unsigned(), 16);
     message.add(b"), which its filter doesn't allow. kvmprof ends. See docs/sandbox.md\n");

@@ -3,61 +3,59 @@
 /// Stands in a compiled filter for the id of the process that the filter will be used in. No process has this id (kernel: PID_MAX_LIMIT).
 pub(crate) const OWN_PROCESS: u32 = 0x7fff_fffe;
 
-/// A kind of thread of a program that runs a guest. See `docs/architecture.md` for what each does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Thread {
-    /// The program's first thread.
-    Main,
-    /// The thread of a vCPU.
-    Vcpu,
-    /// The thread of a vCPU whose samples the host's kernel takes.
-    VcpuWithBpf,
-    /// The thread that serves clients.
-    Events,
-    /// The thread that reads the guest's kernel.
-    Introspection,
-    /// The thread that reads the guest's programs.
-    Binaries,
-    /// The thread that reads the guest's programs, if a folder of the host has the guest's files (`--sysroot`, `--root`).
-    BinariesWithSysroot,
-    /// The thread that writes a recording.
-    Recorder,
-    /// The thread that writes the console's output.
-    Console,
-    /// The thread of a disk's queue.
-    Disk,
-    /// The thread of a network device.
-    Network,
-    /// The thread of the socket device.
-    Vsock,
-    /// The thread of the memory balloon.
-    Balloon,
-    /// The thread of the entropy device.
-    Entropy,
-    /// The thread of a shared folder.
-    Share,
-    /// A thread that ends the process if nothing else does.
-    End,
+/// Passes all kinds of threads to a macro: `NAME [TABLES] [RIGHTS]` each. The tables, of `build/tables.rs`, have the system calls that it may
+/// make beyond those that all may make. The rights are those of a superuser (capabilities(7)) that it may need once a guest runs; files
+/// on the command line may belong to other users.
+macro_rules! for_each_thread {
+    ($action:ident) => {
+        $action! {
+            /// The program's first thread.
+            Main [MAIN] [DAC_OVERRIDE FOWNER],
+            /// The thread of a vCPU.
+            Vcpu [VCPU] [PERFMON BPF IPC_LOCK],
+            /// The thread of a vCPU whose samples the host's kernel takes.
+            VcpuWithBpf [VCPU BPF] [PERFMON BPF IPC_LOCK],
+            /// The thread that serves clients.
+            Events [EVENTS NAMED_SOCKET] [PERFMON BPF IPC_LOCK DAC_OVERRIDE FOWNER],
+            /// The thread that reads the guest's kernel.
+            Introspection [] [],
+            /// The thread that reads the guest's programs. Its files are open.
+            Binaries [BINARIES] [],
+            /// The thread that reads the guest's programs, if a folder of the host has the guest's files (`--sysroot`, `--root`).
+            BinariesWithSysroot [BINARIES SYSROOT] [DAC_READ_SEARCH],
+            /// The thread that writes a recording.
+            Recorder [RECORDER] [DAC_OVERRIDE FOWNER],
+            /// The thread that writes the console's output.
+            Console [] [],
+            /// The thread of a disk's queue.
+            Disk [DISK] [],
+            /// The thread of a network device.
+            Network [CONNECTIONS] [],
+            /// The thread of the socket device, which removes the name of its socket.
+            Vsock [CONNECTIONS NAMED_SOCKET] [DAC_OVERRIDE FOWNER],
+            /// The thread of the entropy device.
+            Entropy [] [],
+            /// The thread of a shared folder.
+            Share [SHARE] [],
+            /// A thread that ends the process if nothing else does.
+            End [END] [],
+        }
+    };
 }
+pub(crate) use for_each_thread;
 
-impl Thread {
-    /// All kinds.
-    pub const ALL: [Self; 16] = [
-        Self::Main,
-        Self::Vcpu,
-        Self::VcpuWithBpf,
-        Self::Events,
-        Self::Introspection,
-        Self::Binaries,
-        Self::BinariesWithSysroot,
-        Self::Recorder,
-        Self::Console,
-        Self::Disk,
-        Self::Network,
-        Self::Vsock,
-        Self::Balloon,
-        Self::Entropy,
-        Self::Share,
-        Self::End,
-    ];
+macro_rules! declare {
+    ($($(#[$doc:meta])* $name:ident [$($table:ident)*] [$($right:ident)*],)*) => {
+        /// A kind of thread of a program that runs a guest. See `docs/architecture.md` for what each does.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Thread {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Thread {
+            /// All kinds.
+            pub const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
+        }
+    };
 }
+for_each_thread!(declare);

@@ -9,7 +9,7 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::calls;
+use super::call_name;
 
 /// The time between two looks for new threads, in ns.
 const LOOK_NS: i64 = 10_000_000;
@@ -101,7 +101,7 @@ fn describe(call: &libc::seccomp_notif) -> String {
     let name = name.unwrap_or_else(|_| call.pid.to_string());
     let name: String = name.chars().filter(|it| !it.is_ascii_digit()).collect();
     let number = call.data.nr;
-    let known = calls::name(number.into()).unwrap_or("unknown");
+    let known = call_name(number.into()).unwrap_or("unknown");
     let [first, second, third, ..] = call.data.args;
     let what = format!("thread {}, call {number} ({known})", name.trim());
     // The tables look at the arguments of these calls.

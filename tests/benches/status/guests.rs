@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep, spawn};
 use std::time::Duration;
 
-use kvmprof_abi::control::{CTL_BALLOON, CTL_RESET};
+use kvmprof_abi::control::CTL_RESET;
 use kvmprof_abi::wire::device;
 use kvmprof_tests::{Boot, Guest, make_raw};
 use tempfile::TempDir;
@@ -180,33 +180,6 @@ pub fn resets(answers: usize) -> Times {
         Guest::start(boot, ["--cpus", "2", "--hz", "10000"]),
         answers,
     )
-}
-
-/// Pages that are given up and taken back without an end, as the target of its balloon goes up and down.
-pub fn balloon(answers: usize) -> Times {
-    let boot = Boot::Test("workload=balloon");
-    let guest = Guest::start(boot, ["--hz", "10000", "--balloon"]);
-    let is_over = AtomicBool::new(false);
-    let times = scope(|scope| {
-        scope.spawn(|| {
-            let control = guest.connect();
-            let control = control
-                .open(device::CONTROL, 0)
-                .expect("the control device");
-            for bytes in [8 << 20, 0].into_iter().cycle() {
-                if is_over.load(Ordering::Relaxed) {
-                    break;
-                }
-                control.ioctl(CTL_BALLOON, bytes).expect("another target");
-                sleep(Duration::from_millis(5));
-            }
-        });
-        let times = Times::of(&guest, answers);
-        is_over.store(true, Ordering::Relaxed);
-        times
-    });
-    end(guest);
-    times
 }
 
 /// Connections to the guest's socket device, which sends everything back.

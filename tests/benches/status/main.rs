@@ -38,7 +38,7 @@ const MAX_STATUS: usize = 8 << 20;
 /// A case: what it is, and what has the answers measured meanwhile.
 type Case = (&'static str, fn(usize) -> Times);
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 21] = [
     ("nobody disturbs", guests::at_rest),
     ("guest: hostile memory, recorded", guests::hostile_memory),
     ("guest: floods its port", guests::port_flood),
@@ -50,7 +50,6 @@ const CASES: [Case; 22] = [
     ("guest: sends frames without an end", guests::frames),
     ("guest: reads a disk without an end", guests::disk_load),
     ("guest: its sockets are flooded", guests::socket_device),
-    ("guest: its balloon goes up and down", guests::balloon),
     ("guest: resets itself in a loop", guests::resets),
     (
         "clients: all recorders, none read",

@@ -53,7 +53,6 @@ use object::{Object, ObjectSegment};
 /// | `network` | sends an announcement whenever the network device's link is up, and each frame back that comes; asks for random bytes first ([`NetworkResults`]) |
 /// | `hostile-network` | attacks the network device and the entropy device at the level of their queues; whoever is at the other end has to send each frame back ([`NetworkResults`]); `attack=N` tries only that one |
 /// | `vsock` | says hello to port 1234 of the host by the socket device, and sends back what comes on connections to its own ports; counts packets, and connections that it has no credit for |
-/// | `balloon` | gives up pages of a pool for the memory balloon, takes them back, and checks those that it has; says `held PAGES` and `wrong PAGES` on the serial port after each change |
 /// | `folder` | starts the device of the first shared folder, and again whenever that needs a reset; says `started TIMES` on the serial port |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
@@ -86,7 +85,6 @@ pub const WORKLOADS: &[&str] = &[
     "network",
     "hostile-network",
     "vsock",
-    "balloon",
     "folder",
     "poweroff",
     "reboot",

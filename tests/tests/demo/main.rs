@@ -6,7 +6,6 @@ mod attach_hostile;
 mod attach_kernel;
 mod attach_rights;
 mod attach_tools;
-mod balloon;
 mod clock;
 mod command;
 mod control;

@@ -43,7 +43,7 @@ struct Request {
     reads_left: usize,
 }
 
-enum Done {
+enum LoadedPart {
     /// A file's block of a recording.
     File(FileId, Arc<[u8]>),
     /// All of a map's files.
@@ -61,7 +61,7 @@ struct Failure {
 /// Reads files, and gives processes that have mapped them the unwinders of their stacks.
 pub struct BinaryLoader {
     queue: Option<SyncSender<Request>>,
-    done: Option<Receiver<Done>>,
+    done: Option<Receiver<LoadedPart>>,
     /// The number of maps that were handed over and aren't done.
     pending: usize,
     /// The number of maps that weren't handed over, because too many were waiting.
@@ -163,8 +163,8 @@ impl BinaryLoader {
         };
         loop {
             match done.try_recv() {
-                Ok(Done::File(id, block)) => blocks.push((id, block)),
-                Ok(Done::Map) => self.pending = self.pending.saturating_sub(1),
+                Ok(LoadedPart::File(id, block)) => blocks.push((id, block)),
+                Ok(LoadedPart::Map) => self.pending = self.pending.saturating_sub(1),
                 Err(TryRecvError::Empty) => break,
                 // A panic of that thread has been reported already.
                 Err(TryRecvError::Disconnected) => {
@@ -188,7 +188,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, requests: &Receiver<Request>, done: impl Fn(Done)) {
+    fn run(mut self, requests: &Receiver<Request>, done: impl Fn(LoadedPart)) {
         let mut waiting = VecDeque::new();
         loop {
             if waiting.is_empty() {
@@ -208,7 +208,7 @@ impl Thread {
                 let is_done = request.reads_left == 0 || self.first_unknown(request).is_none();
                 if is_done {
                     self.finish(request);
-                    done(Done::Map);
+                    done(LoadedPart::Map);
                 }
                 !is_done
             });
@@ -234,7 +234,7 @@ impl Thread {
     }
 
     /// Reads a file again whose time has come, if there is one.
-    fn retry(&mut self, done: &impl Fn(Done)) {
+    fn retry(&mut self, done: &impl Fn(LoadedPart)) {
         let now = Instant::now();
         let mut failed = self.failed.iter();
         let due = failed.find(|(_, failure)| failure.next <= now);
@@ -261,13 +261,13 @@ impl Thread {
     }
 
     /// Reads the file of `area`, after this many `tries`, and hands its block to `done`. What couldn't be read is tried again later.
-    fn read(&mut self, area: Area, id: FileId, tries: u32, done: &impl Fn(Done)) {
+    fn read(&mut self, area: Area, id: FileId, tries: u32, done: &impl Fn(LoadedPart)) {
         // Maps don't wait for another try.
         self.tables.put(id, None);
         self.failed.remove(&id);
         let block = self.block(&area, id);
         if let Some(block) = block {
-            done(Done::File(id, block));
+            done(LoadedPart::File(id, block));
         } else if tries + 1 < MAX_TRIES && self.failed.len() < MAX_FAILED {
             let next = Instant::now() + RETRY * LATER.saturating_pow(tries);
             let tries = tries + 1;

@@ -40,7 +40,7 @@ pub struct BinarySources {
 
 /// A file's contents.
 #[derive(Debug)]
-pub struct Found {
+pub struct FileContents {
     /// All bytes of the file.
     pub contents: Vec<u8>,
     /// The source of the contents, in words.
@@ -79,13 +79,13 @@ impl BinarySources {
     }
 
     /// The contents of `file`, if they are found anywhere.
-    pub(super) fn file(&self, file: &MappedFile, disks: &DiskFiles) -> Option<Found> {
+    pub(super) fn file(&self, file: &MappedFile, disks: &DiskFiles) -> Option<FileContents> {
         let linux = self.knowledge.linux()?;
         let mapped = linux.file_contents(&self.memory, &file.identity, u64::MAX);
         let guests = GuestFile::new(linux, &self.memory, file, mapped.as_deref());
         let on_host = || self.sysroot.as_ref()?.read(&file.path, MAX_FILE);
         let in_initrd = || Some(self.initrd()?.read(&file.path)?.to_vec());
-        let found = |contents, source| Found { contents, source };
+        let found = |contents, source| FileContents { contents, source };
         if let Some(contents) = on_host() {
             if guests.is(&contents) {
                 return Some(found(contents, "sysroot"));
@@ -121,8 +121,8 @@ impl BinarySources {
     }
 
     /// The code that the kernel gives to each process.
-    pub(super) fn vdso(&self) -> Option<Found> {
-        Some(Found {
+    pub(super) fn vdso(&self) -> Option<FileContents> {
+        Some(FileContents {
             contents: self.knowledge.linux()?.vdso(&self.memory)?,
             source: "guest memory",
         })

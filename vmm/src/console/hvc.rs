@@ -169,13 +169,13 @@ mod tests {
 
     use super::*;
     use kvmprof_abi::errno::Errno;
-    use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+    use kvmprof_devices::endpoint::{Client, Handle, IoctlReply, Readiness};
 
     /// A console needs no devices.
     struct Nothing;
 
     impl Backend for Nothing {
-        fn open(&mut self, _device: u16, _minor: u16) -> Result<Handle, Errno> {
+        fn open(&mut self, _client: Client, _device: u16, _minor: u16) -> Result<Handle, Errno> {
             Err(Errno::ENODEV)
         }
 

@@ -21,16 +21,16 @@ pub trait InputTarget: Send + Sync {
 
 /// Informs the event thread that there is room for input again, if it waits for room.
 #[derive(Clone)]
-pub(super) struct RoomForInput(Arc<Room>);
+pub(super) struct RoomForInput(Arc<InputRoom>);
 
-struct Room {
+struct InputRoom {
     wanted: AtomicBool,
     event: EventFd,
 }
 
 impl RoomForInput {
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(Room {
+        Ok(Self(Arc::new(InputRoom {
             wanted: AtomicBool::new(false),
             event: EventFd::new(EFD_NONBLOCK)?,
         })))

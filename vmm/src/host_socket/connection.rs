@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use event_manager::EventSet;
-use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, HelloInfo, TURN_TIME};
+use kvmprof_devices::endpoint::{Backend, Client, Endpoint, EndpointError, HelloInfo, TURN_TIME};
 use kvmprof_recording::Room;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -38,36 +38,25 @@ pub(super) struct Connection {
     endpoint: Endpoint,
     /// Bytes that the socket has taken.
     sent: u64,
-    kind: Kind,
     /// When the client last sent something; before that, when it connected.
     last_heard: Instant,
 }
 
-/// What a connection may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Everything.
-    Full,
-    /// Only open the status, because there were too many clients.
-    StatusOnly,
-}
-
 impl Connection {
-    /// A connection by `socket`. Data that waits beyond the connection's own room is in `room`.
-    pub fn new(socket: OwnedFd, info: HelloInfo, kind: Kind, room: &Arc<Room>) -> Self {
-        let endpoint = Endpoint::within(info, room);
+    /// A connection of `client` by `socket`. Data that waits beyond the connection's own room is in `room`.
+    pub fn new(socket: OwnedFd, client: Client, info: HelloInfo, room: &Arc<Room>) -> Self {
+        let endpoint = Endpoint::within(client, info, room);
         Self {
             socket,
             endpoint,
             sent: 0,
-            kind,
             last_heard: Instant::now(),
         }
     }
 
-    /// What the connection may do.
-    pub fn kind(&self) -> Kind {
-        self.kind
+    /// The client, which decides what the connection may do.
+    pub fn client(&self) -> Client {
+        self.endpoint.client()
     }
 
     /// Since when a client that has no open device and no waiting request has sent nothing. Clients that haven't said hello sort before

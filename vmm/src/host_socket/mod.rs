@@ -12,20 +12,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
-use kvmprof_abi::wire::device;
-use kvmprof_devices::endpoint::{Backend, HelloInfo};
+use kvmprof_devices::endpoint::{Backend, Client, HelloInfo};
 use kvmprof_recording::Room;
 use rustix::io::Errno;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use connection::{Connection, Ended, Kind};
+use connection::{Connection, Ended};
 pub use error::HostSocketError;
 pub use listener::HostListener;
 pub(crate) use listener::check_user;
 
 use crate::log_limit::LogLimit;
-use crate::restricted::Restricted;
 
 /// Maximum number of clients at a time.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -167,18 +165,7 @@ impl HostSocket {
         let Some((connection, interest)) = self.connections.get_mut(&name) else {
             return;
         };
-        let result = match connection.kind() {
-            Kind::Full => action(connection, backend),
-            Kind::StatusOnly => action(
-                connection,
-                &mut Restricted {
-                    backend: &mut *backend,
-                    check: &status_only,
-                    check_command: &|_| Ok(()),
-                },
-            ),
-        };
-        let result = result.and_then(|()| {
+        let result = action(connection, backend).and_then(|()| {
             let wanted = connection.interest();
             if wanted != *interest {
                 let event = EpollEvent::new(wanted, name);
@@ -238,42 +225,42 @@ impl HostSocket {
 
     /// Finds a place for one more client: a free one, that of the client that has been idle for longest, or one for the
     /// status only, which its last holder gives up.
-    fn make_room(&mut self, backend: &mut dyn Backend) -> Kind {
-        if self.with_kind(Kind::Full).count() < MAX_CONNECTIONS {
-            return Kind::Full;
+    fn make_room(&mut self, backend: &mut dyn Backend) -> Client {
+        if self.of_client(Client::Host).count() < MAX_CONNECTIONS {
+            return Client::Host;
         }
         let idle = self
-            .with_kind(Kind::Full)
+            .of_client(Client::Host)
             .filter_map(|(name, connection)| Some((connection.idle_since()?, name)))
             .min();
         if let Some((_, longest)) = idle {
             self.end(longest, &Ended::GaveWay, backend);
-            return Kind::Full;
+            return Client::Host;
         }
-        if self.with_kind(Kind::StatusOnly).count() >= MAX_STATUS_CONNECTIONS {
+        if self.of_client(Client::HostStatus).count() >= MAX_STATUS_CONNECTIONS {
             let oldest = self
-                .with_kind(Kind::StatusOnly)
+                .of_client(Client::HostStatus)
                 .map(|(name, _)| name)
                 .next();
             if let Some(oldest) = oldest {
                 self.end(oldest, &Ended::GaveWay, backend);
             }
         }
-        Kind::StatusOnly
+        Client::HostStatus
     }
 
-    /// The connections of `kind` with their names, the oldest first.
-    fn with_kind(&self, kind: Kind) -> impl Iterator<Item = (u64, &Connection)> {
+    /// The connections of `client` with their names, the oldest first.
+    fn of_client(&self, client: Client) -> impl Iterator<Item = (u64, &Connection)> {
         let connections = self.connections.iter();
         connections
             .map(|(name, (connection, _))| (*name, connection))
-            .filter(move |(_, connection)| connection.kind() == kind)
+            .filter(move |(_, connection)| connection.client() == client)
     }
 
     fn admit(&mut self, socket: OwnedFd, backend: &mut dyn Backend) -> Result<(), String> {
         check_user(&socket)?;
-        let kind = self.make_room(backend);
-        let connection = Connection::new(socket, self.info, kind, &self.room);
+        let client = self.make_room(backend);
+        let connection = Connection::new(socket, client, self.info, &self.room);
         let interest = connection.interest();
         let name = self.last_name + 1;
         self.epoll
@@ -286,15 +273,6 @@ impl HostSocket {
         self.last_name = name;
         self.connections.insert(name, (connection, interest));
         Ok(())
-    }
-}
-
-/// Checks that a client may open device `number` although there are too many clients.
-fn status_only(number: u16) -> Result<(), kvmprof_abi::errno::Errno> {
-    if number == device::STATUS {
-        Ok(())
-    } else {
-        Err(kvmprof_abi::errno::Errno::EMFILE)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Events that the host's kernel counts for a vCPU's thread, which make ticks in place of the clock.
 //!
-//! Every so many of them the kernel signals the thread, so that KVM_RUN returns and the sample is taken where the vCPU
-//! stands. No guest code runs between the signal and the sample, and signals don't pile up: what has been counted is read
-//! from the event, however many signals there were. An event that is frequent slows the guest down, and no more.
+//! The kernel signals the thread after each period of events. KVM_RUN returns then, and the thread takes the sample before any
+//! code of the guest runs. Signals don't accumulate: the thread reads the count from the event, however many signals there were. A
+//! frequent event slows the guest down, but doesn't stop it.
 
 mod probe;
 
@@ -21,22 +21,22 @@ use crate::clock::RunTimeAlarm;
 use crate::perf_event::{self, Answer, Event, HardwareEvent, Refusal};
 use crate::signals;
 
-/// Where tracefs is (Linux `Documentation/trace/ftrace.rst`): the second one is its place in debugfs.
+/// The places of tracefs (Linux `Documentation/trace/ftrace.rst`). The second one is in debugfs.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// What the kernel counts.
+/// An event that the kernel counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counted {
+enum KernelCounter {
     /// Processor time of the thread.
     RunTime,
-    /// How often the thread passes this tracepoint of KVM (`arch/x86/kvm/trace.h`, `include/trace/events/kvm.h`).
+    /// The number of times that the thread passes this tracepoint of KVM (`arch/x86/kvm/trace.h`, `include/trace/events/kvm.h`).
     Tracepoint(&'static str),
-    /// What the processor counts in the guest.
+    /// A counter of the processor, in the guest.
     Hardware(HardwareEvent),
 }
 
-impl Counted {
-    /// `None`: kvmprof counts it itself.
+impl KernelCounter {
+    /// The kernel's event for `kind`; `None` if kvmprof counts it itself.
     fn of(kind: EventKind) -> Option<Self> {
         Some(match kind {
             EventKind::GuestTime => Self::RunTime,
@@ -60,8 +60,11 @@ impl Counted {
         })
     }
 
-    /// Whether KVM passes the tracepoint at all; else why not.
-    fn try_out(self) -> Result<(), Refusal> {
+    /// Checks that this host's KVM passes the tracepoint.
+    ///
+    /// # Errors
+    /// It doesn't, or that can't be found out.
+    fn check(self) -> Result<(), Refusal> {
         let Self::Tracepoint(name @ ("kvm_exit" | "kvm_page_fault")) = self else {
             // The others are the same code in every KVM.
             return Ok(());
@@ -78,20 +81,20 @@ impl Counted {
 }
 
 thread_local! {
-    /// What [`missing`] has found out for this thread, whose rights may be less than another one's.
+    /// The answers of [`missing`] for this thread. Another thread may have other rights.
     static ANSWERS: RefCell<BTreeMap<EventKind, Option<Answer>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Why this host can't take samples by events of `kind`, and what to do, in words; `None` if it can. Finds out by opening
-/// one for the calling thread, and for some of them by running a guest of a few instructions, once.
+/// The reason why this host can't take samples by events of `kind`, with what to do; `None` if it can. To find out, this opens an event for the
+/// calling thread, and for some kinds runs a guest of a few instructions, once.
 ///
-/// What a thread has found out holds for it from then on, or for a second if it may change: guests and clients can ask as often as they like, and the
-/// host's kernel takes some ms to take a tracepoint's event away.
+/// A thread's answer holds for the thread from then on, or for a second if it may change: guests and clients can ask as often as they like, and the
+/// host's kernel takes some ms to close a tracepoint's event.
 pub fn missing(kind: EventKind) -> Option<String> {
-    let counted = Counted::of(kind)?;
+    let counted = KernelCounter::of(kind)?;
     let attempt = || {
         Meter::open(counted, MAX_PERIOD).map_err(Refusal::for_now)?;
-        counted.try_out()
+        counted.check()
     };
     ANSWERS.with_borrow_mut(|answers| {
         let kept = answers.entry(kind).or_default();
@@ -99,15 +102,15 @@ pub fn missing(kind: EventKind) -> Option<String> {
     })
 }
 
-/// Finds out by a guest of its own what [`missing`] has to know of KVM, for threads that may run none later (`kvmprof_sandbox`).
+/// Finds out in advance what [`missing`] has to know of KVM: contained threads may run no guest for it (`kvmprof_sandbox`).
 pub(crate) fn find_out() {
     for kind in EventKind::ALL {
-        // What is missing is asked for again.
+        // The answer is kept; who needs it asks again.
         let _ = missing(kind);
     }
 }
 
-/// An event of the calling thread, which counts.
+/// A running event of the calling thread.
 #[derive(Debug)]
 pub(crate) struct KernelEvent {
     kind: EventKind,
@@ -117,47 +120,53 @@ pub(crate) struct KernelEvent {
 
 #[derive(Debug)]
 enum Meter {
-    /// Is started for each tick anew, so that taking the sample isn't part of the time. With it: what is left over of the
-    /// ticks before, in ns, or not yet run if that is below 0.
+    /// An alarm that is set again for each tick, so that the time of taking the sample doesn't count. `rest` is the time in ns by which earlier
+    /// ticks came late, or if below 0, early.
     RunTime { alarm: RunTimeAlarm, rest: i64 },
-    /// Counts all along. With it: how many ticks have been taken.
+    /// An event that counts all the time. `taken` is the number of ticks that have been taken.
     Count { event: File, taken: u64 },
 }
 
 impl Meter {
-    /// Or why not.
-    fn open(counted: Counted, period: u64) -> Result<Self, String> {
+    /// Opens the meter for the calling thread.
+    ///
+    /// # Errors
+    /// The reason why the host refuses it.
+    fn open(counted: KernelCounter, period: u64) -> Result<Self, String> {
         let count = |event| {
             let event = open_counting(event, period);
             event.map(|event| Self::Count { event, taken: 0 })
         };
         let meter = match counted {
-            Counted::RunTime => RunTimeAlarm::for_this_thread(signals::overflow())
+            KernelCounter::RunTime => RunTimeAlarm::for_this_thread(signals::overflow())
                 .map(|alarm| Self::RunTime { alarm, rest: 0 }),
-            Counted::Tracepoint(name) => count(Event::Tracepoint(tracepoint_id(name)?)),
-            Counted::Hardware(event) => count(Event::Hardware(event)),
+            KernelCounter::Tracepoint(name) => count(Event::Tracepoint(tracepoint_id(name)?)),
+            KernelCounter::Hardware(event) => count(Event::Hardware(event)),
         };
         meter.map_err(|error| perf_event::why_not(&error))
     }
 }
 
-/// `event` of the calling thread, which signals it after each `period`.
+/// Opens `event` for the calling thread, and makes it signal the thread after each `period`.
 fn open_counting(event: Event, period: u64) -> io::Result<File> {
     let event = event.open(period, 0)?;
     perf_event::signal_this_thread(&event, signals::overflow())?;
     Ok(event)
 }
 
-/// Whether perf knows a tracepoint that kvmprof counts by this number.
+/// Whether this is perf's number of a tracepoint that kvmprof counts.
 pub fn is_counted_tracepoint(number: u64) -> bool {
-    let mut counted = EventKind::ALL.into_iter().filter_map(Counted::of);
+    let mut counted = EventKind::ALL.into_iter().filter_map(KernelCounter::of);
     counted.any(|counted| match counted {
-        Counted::Tracepoint(name) => tracepoint_id(name) == Ok(number),
-        Counted::RunTime | Counted::Hardware(_) => false,
+        KernelCounter::Tracepoint(name) => tracepoint_id(name) == Ok(number),
+        KernelCounter::RunTime | KernelCounter::Hardware(_) => false,
     })
 }
 
-/// The number by which perf knows KVM's tracepoint `name`; or why there is none.
+/// Perf's number of KVM's tracepoint `name`.
+///
+/// # Errors
+/// The reason why there is none.
 fn tracepoint_id(name: &str) -> Result<u64, String> {
     let folders = TRACEFS.map(Path::new);
     let mut failure = None;
@@ -194,13 +203,13 @@ fn tracepoint_id(name: &str) -> Result<u64, String> {
 }
 
 impl KernelEvent {
-    /// Has the calling thread, which is a vCPU's, count `event` from now on; `None` if kvmprof counts that itself.
+    /// Starts to count `event` for the calling thread, which is a vCPU's. `None` if kvmprof counts the event itself.
     ///
     /// # Errors
-    /// Why it can't, in words.
+    /// The reason why the host refuses it.
     pub fn start(event: SamplingEvent) -> Result<Option<Self>, String> {
         let kind = event.kind();
-        let Some(counted) = Counted::of(kind) else {
+        let Some(counted) = KernelCounter::of(kind) else {
             return Ok(None);
         };
         let period = event.period();
@@ -213,13 +222,12 @@ impl KernelEvent {
         Ok(Some(started))
     }
 
-    /// What is counted.
+    /// The kind of the event.
     pub fn kind(&self) -> EventKind {
         self.kind
     }
 
-    /// How many ticks there have been since the last call. When there were any, [`resume`](Self::resume) has to follow once
-    /// the sample has been taken.
+    /// The number of ticks since the last call. If there were any, the caller takes the sample and then calls [`resume`](Self::resume).
     pub fn take(&mut self) -> u64 {
         let period = self.period;
         match &mut self.meter {
@@ -243,7 +251,7 @@ impl KernelEvent {
         }
     }
 
-    /// The guest goes on.
+    /// Notes that the guest continues.
     pub fn resume(&mut self) {
         if let Meter::RunTime { alarm, rest } = &self.meter
             && let Err(error) = alarm.arm(next_alarm(*rest, self.period))
@@ -253,8 +261,8 @@ impl KernelEvent {
     }
 }
 
-/// The ticks in `time` ns, and what is left over: an alarm that is early by a sixteenth of a period rings for the tick
-/// that is due then.
+/// The number of ticks in `time` ns, and the rest in ns. An alarm that is early by up to a sixteenth of a period counts as the tick that is due,
+/// and leaves a rest below 0.
 fn whole_ticks(time: i64, period: u64) -> (u64, i64) {
     let early = period / 16;
     let reached = u64::try_from(time)
@@ -265,8 +273,8 @@ fn whole_ticks(time: i64, period: u64) -> (u64, i64) {
     (ticks, time.saturating_sub(taken))
 }
 
-/// After how much more time the next alarm is due, in ns, when `rest` ns have passed of its period. Less than half a period
-/// might not even get the guest going: then it is the tick after that one.
+/// The time in ns until the next alarm, if `rest` ns of its period have passed. If less than half a period is left, the alarm is for the tick
+/// after the next one: the guest might not run at all in such a short time.
 fn next_alarm(rest: i64, period: u64) -> u64 {
     let left = period.saturating_add_signed(rest.saturating_neg());
     if left < period / 2 {

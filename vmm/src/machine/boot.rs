@@ -76,10 +76,7 @@ impl Boot {
         boot_parameters::load_command_line(memory, image, &self.command_line)?;
         let initrd = match &self.initrd {
             Some((path, file)) => Some(boot_parameters::load_initrd(
-                memory,
-                image,
-                (path, file),
-                low_end,
+                memory, image, path, file, low_end,
             )?),
             None => None,
         };
@@ -87,7 +84,8 @@ impl Boot {
         boot_parameters::write(
             memory,
             self.memory_bytes,
-            (image.kind(), &kernel),
+            image.kind(),
+            &kernel,
             initrd,
             rsdp,
         )?;

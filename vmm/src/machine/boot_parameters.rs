@@ -100,7 +100,8 @@ pub(super) fn load_command_line(
 pub(super) fn load_initrd(
     memory: &GuestMemory,
     image: &Image,
-    (path, file): (&Path, &File),
+    path: &Path,
+    mut file: &File,
     low_end: u64,
 ) -> Result<Initrd, MachineError> {
     let failed = |source| MachineError::ReadFile {
@@ -108,7 +109,6 @@ pub(super) fn load_initrd(
         path: path.to_owned(),
         source,
     };
-    let mut file = file;
     let length = file.metadata().map_err(failed)?.len();
     file.rewind().map_err(failed)?;
     if length == 0 {
@@ -148,7 +148,8 @@ fn place_initrd(size: u64, start: u64, end: u64) -> Option<u64> {
 pub(super) fn write(
     memory: &GuestMemory,
     memory_bytes: u64,
-    (kind, kernel): (ImageKind, &LoadedKernel),
+    kind: ImageKind,
+    kernel: &LoadedKernel,
     initrd: Option<Initrd>,
     rsdp: u64,
 ) -> Result<(), MachineError> {
@@ -348,7 +349,8 @@ mod tests {
         write(
             &memory,
             64 << 20,
-            (ImageKind::ElfLinux, &kernel),
+            ImageKind::ElfLinux,
+            &kernel,
             Some(initrd),
             0xe0000,
         )

@@ -79,7 +79,7 @@ impl GuestFailure {
         let location = match (vcpu.get_regs(), vcpu.get_sregs()) {
             // SVM loses the registers in a shutdown, so that KVM resets the vCPU.
             (Ok(regs), Ok(sregs)) if !is_reset(&regs, &sregs) => {
-                Some(location(vcpu, memory, (&regs, &sregs), instruction))
+                Some(location(vcpu, memory, &regs, &sregs, instruction))
             }
             _ => None,
         };
@@ -151,7 +151,8 @@ fn emulation_bytes(vcpu: &mut VcpuFd) -> Option<Vec<u8>> {
 fn location(
     vcpu: &VcpuFd,
     memory: &GuestMemory,
-    (regs, sregs): (&kvm_regs, &kvm_sregs),
+    regs: &kvm_regs,
+    sregs: &kvm_sregs,
     instruction: Option<Vec<u8>>,
 ) -> FailureLocation {
     let address = sregs.cs.base.wrapping_add(regs.rip);

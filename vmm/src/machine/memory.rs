@@ -159,42 +159,6 @@ fn low_part(region: &GuestRegionMmap<()>) -> usize {
     }
 }
 
-/// Gives the pages of a range of guest memory back to the host. They read as zeroes from now on. Parts of the range outside guest memory
-/// are ignored. `address` and `bytes` are multiples of the host's page size. Returns the number of bytes that were given back.
-pub fn give_back(memory: &GuestMemory, address: GuestAddress, bytes: u64) -> u64 {
-    let end = address.0.saturating_add(bytes);
-    let mut given = 0;
-    for region in memory.iter() {
-        let start = region.start_addr().0;
-        let (first, last) = (address.0.max(start), end.min(start + region.len()));
-        if first < last && give_back_part(region, first - start, last - first).is_ok() {
-            given += last - first;
-        }
-    }
-    given
-}
-
-/// Gives `bytes` bytes of `region` from `offset` on back to the host. The range is within the region.
-fn give_back_part(region: &GuestRegionMmap<()>, offset: u64, bytes: u64) -> io::Result<()> {
-    if let Some(file) = region.file_offset() {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(file.file(), flags, file.start() + offset, bytes)?;
-    }
-    let outside = |_| io::Error::from(io::ErrorKind::InvalidInput);
-    let offset = usize::try_from(offset).map_err(outside)?;
-    let length = usize::try_from(bytes).map_err(outside)?;
-    // SAFETY: the range is a part of the region's own mapping, which reads as zeroes from here on. Whoever reads it does so by
-    // volatile accesses, as of memory that a guest changes.
-    let result = unsafe {
-        let start: *mut libc::c_void = region.as_ptr().add(offset).cast();
-        libc::madvise(start, length, libc::MADV_DONTNEED)
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 /// Makes all of `memory` zero, and gives its pages back to the host.
 ///
 /// # Errors

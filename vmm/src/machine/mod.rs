@@ -37,7 +37,7 @@ pub use kvmprof_devices::legacy::power::PowerRequest;
 pub use memory::GuestMemory;
 #[cfg(test)]
 pub(crate) use memory::allocate as allocate_memory;
-pub(crate) use memory::{give_back, register as register_memory};
+pub(crate) use memory::register as register_memory;
 pub use slots::VirtioSlot;
 
 use crate::console::{ConsoleOutput, SerialConsole};

@@ -54,6 +54,16 @@ pub enum BadNetwork {
     Mac(#[from] BadMac),
 }
 
+impl NetworkConfig {
+    /// The path of the socket that it is connected to, if that is its other end.
+    pub fn socket(&self) -> Option<PathBuf> {
+        match &self.peer {
+            PeerAddress::Socket(path) => Some(path.clone()),
+            PeerAddress::Tap(_) => None,
+        }
+    }
+}
+
 impl FromStr for NetworkConfig {
     type Err = BadNetwork;
 

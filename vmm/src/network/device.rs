@@ -4,14 +4,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kvmprof_devices::virtio::net::{Net, NetCounts, Wants};
-use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
+use kvmprof_devices::virtio::MmioTransport;
+use kvmprof_devices::virtio::net::{Net, Wants};
+use kvmprof_recording::status::{MachineStatus, NetworkStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::config::{NetworkConfig, PeerAddress};
 use super::mac::MacAddress;
-use super::opener::TapOpener;
 use super::peer::Peer;
 use super::socket::SocketPeer;
 use super::tap::{TapError, TapPeer};
@@ -19,7 +19,8 @@ use crate::connector::SocketConnector;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError};
 use crate::virtio::{
-    Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts, borrowed,
+    Assembled, DeviceMonitor, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts,
+    borrowed,
 };
 
 /// The time between the loss of the peer and the first attempt to connect again, and the maximum of that time: it
@@ -27,32 +28,9 @@ use crate::virtio::{
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// State and counts of a network device.
-#[derive(Clone, Debug)]
-pub struct NetworkRecord {
-    /// The other end of its link, as `--net` names it.
-    pub peer: String,
-    /// Its MAC address.
-    pub mac: MacAddress,
-    /// Whether the guest sees the link as up.
-    pub up: bool,
-    /// Counts of frames, and of errors in the queues and frames.
-    pub counts: NetCounts,
-    /// Resets of the device by the guest's driver, and queues with invalid addresses.
-    pub transport: TransportCounts,
-    /// Number of errors of the other end, such as frames that break the protocol.
-    pub peer_faults: u64,
-}
-
-/// State and counts of a device for other threads, as of its last turn.
-#[derive(Clone, Debug)]
-pub struct NetworkMonitor(Arc<Mutex<NetworkRecord>>);
-
-impl NetworkMonitor {
-    /// The state and the counts.
-    #[must_use]
-    pub fn record(&self) -> NetworkRecord {
-        lock(&self.0).clone()
+impl DeviceMonitor for Mutex<NetworkStatus> {
+    fn enter(&self, machine: &mut MachineStatus) {
+        machine.networks.push(lock(self).clone());
     }
 }
 
@@ -60,47 +38,43 @@ impl NetworkMonitor {
 pub struct Network {
     peer: Box<dyn Peer>,
     mac: MacAddress,
-    monitor: NetworkMonitor,
+    /// The state and the counts as of the device's last turn.
+    status: Arc<Mutex<NetworkStatus>>,
 }
 
 impl Network {
     /// Connects to the other end. It isn't an error if no program listens on a socket: the link is down until one
-    /// does. `opener` opens a tap again that was removed and made anew, and `connector` connects to a socket. Without them this process does so.
+    /// does. `connector` connects to a socket; without it this process does so.
     ///
     /// # Errors
     /// The tap can't be opened.
     pub fn connect(
         config: &NetworkConfig,
-        opener: Option<&Arc<TapOpener>>,
         connector: Option<&Arc<SocketConnector>>,
     ) -> Result<Self, TapError> {
         let mac = config.mac.unwrap_or(MacAddress::of_peer(&config.peer));
         let peer: Box<dyn Peer> = match &config.peer {
-            PeerAddress::Tap(name) => Box::new(TapPeer::open(name, opener.cloned())?),
+            PeerAddress::Tap(name) => Box::new(TapPeer::open(name)?),
             PeerAddress::Socket(path) => {
                 Box::new(SocketPeer::new(path.clone(), connector.cloned()))
             }
         };
-        let record = NetworkRecord {
+        let status = NetworkStatus {
             peer: config.peer.to_string(),
-            mac,
+            mac: mac.to_string(),
             up: peer.is_up(),
-            counts: NetCounts::default(),
-            transport: TransportCounts::default(),
-            peer_faults: 0,
+            ..NetworkStatus::default()
         };
-        let monitor = NetworkMonitor(Arc::new(Mutex::new(record)));
-        Ok(Self { peer, mac, monitor })
-    }
-
-    /// The device's monitor, for use while the guest runs.
-    #[must_use]
-    pub fn monitor(&self) -> NetworkMonitor {
-        self.monitor.clone()
+        let status = Arc::new(Mutex::new(status));
+        Ok(Self { peer, mac, status })
     }
 }
 
 impl VirtioParts for Network {
+    fn monitor(&self) -> Arc<dyn DeviceMonitor> {
+        self.status.clone()
+    }
+
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
         let device = Net::new(self.mac.0, self.peer.offloads(), self.peer.is_up());
         let work = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
@@ -111,7 +85,7 @@ impl VirtioParts for Network {
             mmio: Arc::clone(&mmio),
             work: mine,
             peer: self.peer,
-            record: self.monitor.0,
+            status: self.status,
             retry: Retry::new(),
         };
         let thread =
@@ -180,7 +154,7 @@ struct Server {
     mmio: Arc<VirtioMmio<Net>>,
     work: EventFd,
     peer: Box<dyn Peer>,
-    record: Arc<Mutex<NetworkRecord>>,
+    status: Arc<Mutex<NetworkStatus>>,
     retry: Retry,
 }
 
@@ -203,8 +177,10 @@ impl Server {
                 self.peer.hang_up();
                 wants = self.serve();
             }
-            let frames = lock(&self.record).counts.received_frames;
-            if self.retry.is_due(self.peer.is_up(), frames, Instant::now()) {
+            let frames = lock(&self.status).received.frames;
+            if self.peer.can_reconnect()
+                && self.retry.is_due(self.peer.is_up(), frames, Instant::now())
+            {
                 self.peer.reconnect();
                 continue;
             }
@@ -220,7 +196,7 @@ impl Server {
         let peer = &mut self.peer;
         self.mmio.with(|transport, memory| {
             let wants = transport.serve(memory, &mut **peer);
-            note(&self.record, transport, peer.faults());
+            note(&self.status, transport, peer.faults());
             wants
         })
     }
@@ -264,13 +240,18 @@ impl Server {
     }
 }
 
-fn note(record: &Mutex<NetworkRecord>, transport: &MmioTransport<Net>, peer_faults: u64) {
-    let mut record = lock(record);
-    let device = transport.device();
-    record.up = device.is_up();
-    record.counts = device.counts();
-    record.transport = transport.counts();
-    record.peer_faults = peer_faults;
+fn note(status: &Mutex<NetworkStatus>, transport: &MmioTransport<Net>, peer_faults: u64) {
+    let (device, driver) = (transport.device(), transport.counts());
+    let counts = device.counts();
+    let mut status = lock(status);
+    status.up = device.is_up();
+    status.link_losses = counts.link_losses;
+    status.received = counts.received;
+    status.sent = counts.sent;
+    status.peer_faults = peer_faults;
+    status.queue_faults = counts.queue_faults;
+    status.refused_queues = driver.refused_queues;
+    status.resets = driver.resets;
 }
 
 #[cfg(test)]

@@ -3,13 +3,11 @@
 mod config;
 mod device;
 mod mac;
-mod opener;
 mod peer;
 mod socket;
 mod tap;
 
 pub use config::{BadNetwork, NetworkConfig, PeerAddress};
-pub use device::{Network, NetworkMonitor, NetworkRecord};
+pub use device::Network;
 pub use mac::{BadMac, MacAddress};
-pub use opener::TapOpener;
 pub use tap::TapError;

@@ -8,7 +8,7 @@ use kvmprof_devices::virtio::net::{Link, Offloads};
 /// Maximum number of messages about a device's other end. A peer that connects again and again must not fill the log.
 const MESSAGES: u32 = 16;
 
-/// A [`Link`] whose frames can be waited for, and that can be connected again.
+/// A [`Link`] whose frames can be waited for.
 pub trait Peer: Link + Send {
     /// The offloads that it can do for a guest.
     fn offloads(&self) -> Offloads;
@@ -25,8 +25,13 @@ pub trait Peer: Link + Send {
     /// Closes the connection, whose other end is gone. Frames that haven't been read are lost.
     fn hang_up(&mut self);
 
+    /// Whether the peer can be connected again after it was lost.
+    fn can_reconnect(&self) -> bool {
+        false
+    }
+
     /// Tries to connect again, without waiting.
-    fn reconnect(&mut self);
+    fn reconnect(&mut self) {}
 
     /// Number of errors since the start.
     fn faults(&self) -> u64;

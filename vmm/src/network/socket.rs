@@ -174,6 +174,10 @@ impl Peer for SocketPeer {
         self.lose("the peer has closed the connection");
     }
 
+    fn can_reconnect(&self) -> bool {
+        true
+    }
+
     fn reconnect(&mut self) {
         self.close();
         self.stream = connect(self.connector.as_deref(), &self.path).ok();

@@ -5,12 +5,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
 
 use kvmprof_devices::virtio::net::{HEADER_SIZE, Link, Offloads, Sent};
 use rustix::net::{AddressFamily, SocketType};
 
-use super::opener::TapOpener;
 use super::peer::{Complaints, Peer, is_later};
 
 const DEVICE: &str = "/dev/net/tun";
@@ -66,46 +64,53 @@ pub enum TapError {
     },
 }
 
-/// An open tap, which is opened again if it is removed and made anew.
+/// An open tap. If it is removed, the guest's link stays down: a contained kvmprof may open no tap, since a process that may open one may open,
+/// or make, any other.
 pub struct TapPeer {
-    name: String,
     file: Option<File>,
-    received: Offloads,
     faults: u64,
     complaints: Complaints,
-    /// The process that opens the tap again, if this one may not.
-    opener: Option<Arc<TapOpener>>,
 }
 
 impl TapPeer {
-    /// Opens the tap with this name. `opener` opens it again if it is removed and made anew.
+    /// Opens the tap with this name.
     ///
     /// # Errors
     /// There is no such tap, it belongs to another user, or the host refuses it.
-    pub fn open(name: &str, opener: Option<Arc<TapOpener>>) -> Result<Self, TapError> {
+    pub fn open(name: &str) -> Result<Self, TapError> {
         let file = open(name)?;
         let mut tap = Self {
-            name: name.to_owned(),
             file: Some(file),
-            received: Offloads::default(),
             faults: 0,
             complaints: Complaints::new(format!("tap={name}")),
-            opener,
         };
-        tap.tell_offloads();
+        tap.set_offloads(Offloads::default(), Offloads::default());
         Ok(tap)
+    }
+
+    fn lose(&mut self, why: impl std::fmt::Display) {
+        if self.file.take().is_some() {
+            self.complaints
+                .say(format_args!("{why}; the guest's link stays down"));
+        }
+    }
+}
+
+impl Link for TapPeer {
+    fn is_up(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Tells the kernel which offloads received frames may use. It need not be told those of frames that the guest sends:
     /// the header of each frame has them.
-    fn tell_offloads(&mut self) {
+    fn set_offloads(&mut self, received: Offloads, _sent: Offloads) {
         let Some(file) = &self.file else { return };
         let Offloads {
             checksum,
             tso4,
             tso6,
             ecn,
-        } = self.received;
+        } = received;
         let bit = |on, bit| if on { bit } else { 0 };
         let bits = bit(checksum, libc::TUN_F_CSUM)
             | bit(tso4, libc::TUN_F_TSO4)
@@ -125,24 +130,6 @@ impl TapPeer {
             self.complaints
                 .say(format_args!("its offloads can't be set: {error}"));
         }
-    }
-
-    fn lose(&mut self, why: impl std::fmt::Display) {
-        if self.file.take().is_some() {
-            self.complaints
-                .say(format_args!("{why}; the guest's link is down"));
-        }
-    }
-}
-
-impl Link for TapPeer {
-    fn is_up(&self) -> bool {
-        self.file.is_some()
-    }
-
-    fn set_offloads(&mut self, received: Offloads, _sent: Offloads) {
-        self.received = received;
-        self.tell_offloads();
     }
 
     fn send(&mut self, packet: &[u8]) -> Sent {
@@ -195,14 +182,6 @@ impl Peer for TapPeer {
         self.lose("the tap is gone");
     }
 
-    fn reconnect(&mut self) {
-        self.file = match &self.opener {
-            Some(opener) => opener.open(&self.name).ok(),
-            None => open(&self.name).ok(),
-        };
-        self.tell_offloads();
-    }
-
     fn faults(&self) -> u64 {
         self.faults
     }
@@ -214,7 +193,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Opens the tap with this name, which has to exist: for root, the kernel would make one.
-pub(super) fn open(name: &str) -> Result<File, TapError> {
+fn open(name: &str) -> Result<File, TapError> {
     if !exists(name).map_err(refused(name, "a socket"))? {
         return Err(TapError::Missing {
             name: name.to_owned(),
@@ -298,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_tap_that_is_not_there_is_not_made() {
-        let error = TapPeer::open("kvmprof-none", None).err().unwrap();
+        let error = TapPeer::open("kvmprof-none").err().unwrap();
         assert!(matches!(error, TapError::Missing { .. }), "{error}");
         assert!(error.to_string().contains("ip tuntap add dev kvmprof-none"));
         assert!(!exists("kvmprof-none").unwrap());

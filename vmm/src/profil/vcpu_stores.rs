@@ -30,7 +30,7 @@ pub struct VcpuStores {
 }
 
 /// The profile of the process of a tick.
-enum Found {
+enum ProfileLookup {
     /// The profile; `None` if the process isn't profiled.
     Known(Option<Arc<ProfiledProcess>>),
     /// What the process is can't be read at the moment.
@@ -88,9 +88,9 @@ impl VcpuStores {
         let process = match &self.last {
             Some((last, process)) if *last == instance => process.clone(),
             _ => match self.find(&instance, vcpu) {
-                Found::Known(process) => process,
+                ProfileLookup::Known(process) => process,
                 // It may be readable at the next tick.
-                Found::Unknown => {
+                ProfileLookup::Unknown => {
                     self.last = None;
                     return;
                 }
@@ -140,7 +140,7 @@ impl VcpuStores {
     }
 
     /// The profile of the process that the vCPU runs.
-    fn find(&self, instance: &ProcessInstance, vcpu: StoppedVcpu<'_>) -> Found {
+    fn find(&self, instance: &ProcessInstance, vcpu: StoppedVcpu<'_>) -> ProfileLookup {
         let origin = vcpu.introspector.origin(vcpu.memory, vcpu.registers);
         let newest = self.list.iter().rev();
         for process in newest.filter(|process| process.pid == instance.pid) {
@@ -153,7 +153,7 @@ impl VcpuStores {
             let is_checked = account.is_checked || process.program == [0; 16];
             if is_known && !is_checked && origin.is_none() {
                 // The process's program can't be determined now. It may be another one.
-                return Found::Unknown;
+                return ProfileLookup::Unknown;
             }
             let has_executed = known.is_some_and(|known| known.programs != instance.programs)
                 || origin.is_some_and(|origin| !process.has_program(&origin.program));
@@ -164,14 +164,14 @@ impl VcpuStores {
             } else {
                 account.instance = Some(*instance);
                 account.is_checked = true;
-                return Found::Known(Some(Arc::clone(process)));
+                return ProfileLookup::Known(Some(Arc::clone(process)));
             }
         }
         match origin {
             Some(origin) => {
-                Found::Known((self.processes).find_forked(&self.list, instance, &origin))
+                ProfileLookup::Known((self.processes).find_forked(&self.list, instance, &origin))
             }
-            None => Found::Unknown,
+            None => ProfileLookup::Unknown,
         }
     }
 

@@ -18,14 +18,14 @@ const SEARCHES: u32 = 2;
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: i32,
-    found: Mutex<Found>,
+    found: Mutex<WatchedState>,
     /// Whether `found` has an end. Those who follow very many processes check this without a lock.
     has_ended: AtomicBool,
 }
 
 /// What is known of a [`WatchedProcess`].
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct WatchedState {
     /// The process, once it has been found.
     instance: Option<ProcessInstance>,
     /// Number of searches that haven't found the process.
@@ -60,7 +60,7 @@ impl WatchedProcess {
     }
 
     /// Notes in `found`, which is that of this process, that the program has ended.
-    fn end_at(&self, found: &mut Found, state: State, time: u64) {
+    fn end_at(&self, found: &mut WatchedState, state: State, time: u64) {
         found.end_at(state, time);
         self.has_ended.store(true, Ordering::Release);
     }
@@ -124,7 +124,7 @@ impl WatchedProcess {
     }
 }
 
-impl Found {
+impl WatchedState {
     /// Notes that a search that began after `missed` others hasn't found the process. True if there have been enough of them.
     ///
     /// Searches of several vCPUs at the same time count as one: the same change of the guest's list can hide the process from all of them.
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn searches_at_the_same_time_count_as_one() {
-        let mut found = Found::default();
+        let mut found = WatchedState::default();
         let [first, second] = [found.missed; 2];
         assert!(!found.miss(first) && !found.miss(second));
         let third = found.missed;

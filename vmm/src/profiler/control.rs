@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvmprof_abi::control::{
-    CTL_BALLOON, CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP,
-};
+use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::IoctlReply;
 use kvmprof_recording::file::ResetInfo;
@@ -41,12 +39,6 @@ pub trait GuestControl {
     /// # Errors
     /// EAGAIN while the guest's kernel doesn't listen to it.
     fn press_power_button(&self) -> Result<(), Errno>;
-
-    /// Sets the requested size of the guest's balloon, in bytes.
-    ///
-    /// # Errors
-    /// ENODEV without a balloon.
-    fn set_balloon(&self, bytes: u64) -> Result<(), Errno>;
 }
 
 impl Profiler {
@@ -94,10 +86,8 @@ impl Profiler {
 
     pub(super) fn carry_out_control(&mut self, request: &Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::Ioctl {
-                command, argument, ..
-            } => {
-                self.command(*command, *argument)?;
+            Request::Ioctl(command) => {
+                self.command(command.number)?;
                 Ok(Reply::Ioctl(IoctlReply::default()))
             }
             Request::Read { .. } => Err(Errno::EINVAL),
@@ -122,7 +112,7 @@ impl Profiler {
         }
     }
 
-    fn command(&mut self, command: u32, argument: i64) -> Result<(), Errno> {
+    fn command(&mut self, command: u32) -> Result<(), Errno> {
         let control = self.control.as_ref().ok_or(Errno::EACCES)?;
         if self.has_ended {
             return Err(Errno::ENXIO);
@@ -135,13 +125,6 @@ impl Profiler {
             // The guest couldn't react to it, and would find it pressed long ago.
             CTL_POWER_BUTTON if self.wants_pause => return Err(Errno::EBUSY),
             CTL_POWER_BUTTON => return control.press_power_button(),
-            CTL_BALLOON => {
-                let bytes = u64::try_from(argument).map_err(|_| Errno::EINVAL)?;
-                if bytes > self.info.memory_bytes {
-                    return Err(Errno::ENOSPC);
-                }
-                return control.set_balloon(bytes);
-            }
             CTL_RESET => control.reset(),
             CTL_STOP => control.stop(),
             _ => return Err(Errno::EINVAL),

@@ -8,7 +8,6 @@
 mod clocks;
 mod consumers;
 mod control;
-mod guest_devices;
 mod kernel_text;
 mod names;
 mod processes;
@@ -33,7 +32,7 @@ use crate::host_socket::MAX_WAITING;
 use crate::sampling::{TickReceiver, VcpuShared};
 use crate::vcpu::Gate;
 use clocks::{Clocks, Flush};
-use consumers::{AllNeeds, Client, Consumer, Consumers, Context, Device, LookNeeds, SymbolSources};
+use consumers::{AllNeeds, Consumer, Consumers, Context, Device, LookNeeds, Side, SymbolSources};
 use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
@@ -43,7 +42,6 @@ use task_looks::TaskLooks;
 pub use clocks::ClockPlan;
 pub use consumers::{FileRecorder, OnVcpus, recording_info};
 pub use control::GuestControl;
-pub use guest_devices::GuestDevices;
 pub use status::{DeviceMonitors, MachineInfo};
 
 /// Maximum time that recordings wait, after the guest's end, for files that are still being read.
@@ -282,18 +280,18 @@ impl Profiler {
         paused.or(changed)
     }
 
-    /// Lets `act` use the device of consumer `index` for `client`.
+    /// Lets `act` use the device of consumer `index` for a client of `side`.
     fn with_device<T>(
         &mut self,
         index: usize,
-        client: Client,
+        side: Side,
         act: impl FnOnce(&mut dyn Device, &Context<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let needs = self.consumers.needs();
         let context = Context {
-            client,
-            source: needs.source_for(client),
-            is_shared: needs.others_bind(index, client),
+            side,
+            source: needs.source_for(side),
+            is_shared: needs.others_bind(index, side),
             has_ended: self.has_ended,
             clocks: &self.clocks,
             machine: &self.info,

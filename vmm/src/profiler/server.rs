@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
-use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{Backend, Client, Handle, IoctlReply, Readiness};
 
 use super::Profiler;
 use super::clocks::Flush;
-use super::consumers::{Client, Preparation, Reply, Request, TicksBefore};
+use super::consumers::{Command, Preparation, Reply, Request, Side, TicksBefore};
 use super::texts::{Text, TextRoom};
 
 /// Maximum time that the end of a recording waits for files that are still being read.
@@ -72,7 +72,7 @@ struct Wait {
 /// The state of a handle.
 #[derive(Debug)]
 struct Open {
-    client: Client,
+    side: Side,
     target: Target,
     is_open: bool,
     /// The stage of an open, an ioctl or a close.
@@ -117,13 +117,13 @@ impl Handles {
         self.texts.used()
     }
 
-    fn add(&mut self, client: Client, target: Target) -> Handle {
+    fn add(&mut self, side: Side, target: Target) -> Handle {
         loop {
             self.last = self.last.wrapping_add(1);
             let handle = Handle(self.last);
             if let std::collections::btree_map::Entry::Vacant(entry) = self.open.entry(handle) {
                 entry.insert(Open {
-                    client,
+                    side,
                     target,
                     is_open: false,
                     action: Stage::Idle,
@@ -182,8 +182,26 @@ fn is_read(request: &Request<'_>) -> bool {
 }
 
 impl Backend for Profiler {
-    fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
-        self.open_for(Client::Host, number, minor)
+    fn open(&mut self, client: Client, number: u16, minor: u16) -> Result<Handle, Errno> {
+        let side = client.into();
+        let target = match number {
+            device::STATUS | device::PROCESSES | device::KALLSYMS if minor != 0 => {
+                return Err(Errno::ENXIO);
+            }
+            device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
+            device::CONTROL => {
+                self.check_control(minor)?;
+                Target::Control
+            }
+            _ => {
+                let consumer = self.consumers.with_device(number, side);
+                Target::Device {
+                    consumer: consumer.ok_or(Errno::ENODEV)?,
+                    minor,
+                }
+            }
+        };
+        Ok(self.handles.add(side, target))
     }
 
     fn opened(&mut self, handle: Handle) -> Poll<Result<(), Errno>> {
@@ -232,11 +250,11 @@ impl Backend for Profiler {
         argument: i64,
         data: &[u8],
     ) -> Poll<Result<IoctlReply, Errno>> {
-        let request = Request::Ioctl {
-            command,
+        let request = Request::Ioctl(Command {
+            number: command,
             argument,
             data,
-        };
+        });
         self.proceed(handle, &request).map(|result| match result? {
             Reply::Ioctl(reply) => Ok(reply),
             Reply::Done | Reply::Read(_) => Err(Errno::EIO),
@@ -279,33 +297,6 @@ impl Backend for Profiler {
 }
 
 impl Profiler {
-    /// Begins to open minor `minor` of device `number` for `client`.
-    pub(super) fn open_for(
-        &mut self,
-        client: Client,
-        number: u16,
-        minor: u16,
-    ) -> Result<Handle, Errno> {
-        let target = match number {
-            device::STATUS | device::PROCESSES | device::KALLSYMS if minor != 0 => {
-                return Err(Errno::ENXIO);
-            }
-            device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
-            device::CONTROL => {
-                self.check_control(minor)?;
-                Target::Control
-            }
-            _ => {
-                let consumer = self.consumers.with_device(number, client);
-                Target::Device {
-                    consumer: consumer.ok_or(Errno::ENODEV)?,
-                    minor,
-                }
-            }
-        };
-        Ok(self.handles.add(client, target))
-    }
-
     /// Continues to close the handles that endpoints have left open.
     pub(super) fn close_abandoned(&mut self) {
         for handle in self.handles.closing.clone() {
@@ -381,13 +372,13 @@ impl Profiler {
                 return match request {
                     Request::Open { .. } => Ok(self.before_text(number)),
                     Request::Close => Ok(Wait::default()),
-                    Request::Read { .. } | Request::Ioctl { .. } => Err(Errno::EINVAL),
+                    Request::Read { .. } | Request::Ioctl(_) => Err(Errno::EINVAL),
                 };
             }
         };
-        let client = open.client;
+        let side = open.side;
         let Preparation { ticks, files } =
-            self.with_device(consumer, client, |device, context| {
+            self.with_device(consumer, side, |device, context| {
                 device.prepare(handle, request, context)
             })?;
         let flush = match ticks {
@@ -464,10 +455,10 @@ impl Profiler {
 
     fn carry_out(&mut self, handle: Handle, request: &Request<'_>) -> Result<Reply, Errno> {
         let open = self.handles.open.get(&handle).ok_or(Errno::EBADF)?;
-        let client = open.client;
+        let side = open.side;
         let reply = match open.target {
             Target::Device { consumer, .. } => {
-                self.with_device(consumer, client, |device, context| {
+                self.with_device(consumer, side, |device, context| {
                     device.carry_out(handle, request, context)
                 })?
             }

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use kvmprof_attach::HostStacks;
-use kvmprof_devices::virtio::block::SECTOR;
 use kvmprof_introspection::{GuestKnowledge, Modules};
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, DiskStatus, FolderStatus, FrameCounts, LimitsStatus, LinuxStatus,
-    MachineStatus, NetworkStatus, PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
+    ClockStatus, LimitsStatus, LinuxStatus, MachineStatus, Status, UnclaimedAccesses,
 };
 
 use super::Profiler;
@@ -15,10 +13,7 @@ use super::consumers::Consumer;
 use crate::clock::{HaltedTicks, TickSource};
 use crate::counters::MachineCounters;
 use crate::machine::{GuestMemory, MachineDevices};
-use crate::network::{NetworkMonitor, NetworkRecord};
-use crate::share::ShareMonitor;
-use crate::virtio::{BalloonControl, BalloonRecord, BlockRecord, ConsoleRecord, EntropyMonitor};
-use crate::vsock::{VsockMonitor, VsockRecord};
+use crate::virtio::DeviceMonitor;
 
 /// Information on the machine for the status.
 pub struct MachineInfo {
@@ -42,22 +37,8 @@ pub struct MachineInfo {
     pub halted_ticks: Option<HaltedTicks>,
 }
 
-/// The monitors of devices that are served by threads of their own.
-#[derive(Default)]
-pub struct DeviceMonitors {
-    /// The disks.
-    pub disks: Vec<BlockRecord>,
-    /// The network devices.
-    pub networks: Vec<NetworkMonitor>,
-    /// The shared folders.
-    pub folders: Vec<ShareMonitor>,
-    /// The socket device.
-    pub vsock: Option<VsockMonitor>,
-    /// The memory balloon.
-    pub balloon: Option<BalloonControl>,
-    /// The entropy device.
-    pub entropy: Option<EntropyMonitor>,
-}
+/// The monitors of devices that are served by threads of their own, in the order in which the status has them.
+pub type DeviceMonitors = Vec<Arc<dyn DeviceMonitor>>;
 
 impl Profiler {
     /// Says how the ticks of halted vCPUs are counted on this host.
@@ -84,7 +65,7 @@ impl Profiler {
         let devices = self.info.devices.as_ref();
         let unclaimed = devices.map(|devices| devices.unclaimed_accesses());
         let unclaimed = unclaimed.unwrap_or_default();
-        MachineStatus {
+        let mut machine = MachineStatus {
             kernel: self.info.kernel.clone(),
             memory_bytes: self.info.memory_bytes,
             vcpus: self.clocks.ledgers().len(),
@@ -101,25 +82,19 @@ impl Profiler {
             },
             virtio: devices
                 .and_then(|devices| devices.virtio_console())
-                .map(|device| virtio_status(&device.record())),
-            disks: (self.info.monitors.disks.iter()).map(disk_status).collect(),
-            networks: (self.info.monitors.networks.iter())
-                .map(|network| network_status(&network.record()))
-                .collect(),
-            folders: (self.info.monitors.folders.iter())
-                .map(folder_status)
-                .collect(),
-            vsock: (self.info.monitors.vsock.as_ref()).map(|vsock| vsock_status(&vsock.record())),
-            balloon: (self.info.monitors.balloon.as_ref())
-                .map(|balloon| balloon_status(&balloon.record())),
-            entropy: (self.info.monitors.entropy.as_ref()).map(EntropyMonitor::counts),
+                .map(|device| device.status()),
             held: !self.gate.is_open(),
             paused: self.wants_pause && !self.has_ended,
             power_button: !self.has_ended
                 && (self.control.as_ref()).is_some_and(|control| control.hears_power_button()),
             resets: self.resets,
             ended: self.has_ended,
+            ..MachineStatus::default()
+        };
+        for device in &self.info.monitors {
+            device.enter(&mut machine);
         }
+        machine
     }
 
     fn limits_status(&self) -> LimitsStatus {
@@ -156,106 +131,5 @@ impl Profiler {
             vcpus: self.clocks.ledgers().collect(),
             unread_processes: self.clocks.unread_processes(),
         }
-    }
-}
-
-fn disk_status(disk: &BlockRecord) -> DiskStatus {
-    let BlockRecord { description, .. } = disk;
-    DiskStatus {
-        path: description.path.display().to_string(),
-        format: description.format.name().to_owned(),
-        bytes: description.sectors * SECTOR,
-        readonly: description.readonly,
-        serial: description.serial.clone(),
-        counts: disk.counts(),
-    }
-}
-
-fn virtio_status(record: &ConsoleRecord) -> VirtioStatus {
-    let ports = record
-        .console
-        .ports
-        .iter()
-        .map(|(name, faults)| PortStatus {
-            name: name.clone(),
-            queue_faults: faults.queue,
-            protocol_faults: faults.protocol,
-        });
-    VirtioStatus {
-        resets: record.transport.resets,
-        refused_queues: record.transport.refused_queues,
-        control_faults: record.console.control,
-        ports: ports.collect(),
-    }
-}
-
-fn balloon_status(record: &BalloonRecord) -> BalloonStatus {
-    let BalloonRecord { counts, .. } = record;
-    BalloonStatus {
-        target_bytes: record.target,
-        held_bytes: record.actual,
-        inflated_bytes: counts.inflated_bytes,
-        deflated_bytes: counts.deflated_bytes,
-        reported_bytes: counts.reported_bytes,
-        guest: record.statistics,
-        refused_pages: counts.refused_pages,
-        queue_faults: counts.queue_faults,
-        refused_queues: record.transport.refused_queues,
-        resets: record.transport.resets,
-    }
-}
-
-fn vsock_status(record: &VsockRecord) -> VsockStatus {
-    VsockStatus {
-        cid: record.config.cid,
-        socket: record.config.path.display().to_string(),
-        connections: record.connections,
-        clients_turned_away: record.turned_away,
-        counts: record.counts,
-        refused_queues: record.transport.refused_queues,
-        resets: record.transport.resets,
-    }
-}
-
-fn folder_status(folder: &ShareMonitor) -> FolderStatus {
-    let record = folder.record();
-    FolderStatus {
-        tag: folder.tag().to_owned(),
-        source: folder.source(),
-        readonly: folder.is_readonly(),
-        state: record.state.name().to_owned(),
-        failure: record.failure,
-        failures: record.failures,
-        restarts: record.restarts,
-        refused_requests: record.refusals.refused,
-        queue_faults: record.refusals.queue_faults,
-        refused_queues: record.transport.refused_queues,
-        resets: record.transport.resets,
-    }
-}
-
-fn network_status(record: &NetworkRecord) -> NetworkStatus {
-    let counts = record.counts;
-    NetworkStatus {
-        peer: record.peer.clone(),
-        mac: record.mac.to_string(),
-        up: record.up,
-        link_losses: counts.link_losses,
-        received: FrameCounts {
-            frames: counts.received_frames,
-            bytes: counts.received_bytes,
-            dropped: counts.received_dropped,
-            malformed: 0,
-        },
-        sent: FrameCounts {
-            frames: counts.sent_frames,
-            bytes: counts.sent_bytes,
-            dropped: counts.sent_dropped,
-            malformed: counts.sent_malformed,
-        },
-        peer_faults: record.peer_faults,
-        queue_faults: counts.queue_faults,
-        refused_queues: record.transport.refused_queues,
-        resets: record.transport.resets,
     }
 }

@@ -6,7 +6,7 @@ use kvmprof_abi::pcs::{PCS_SETHZ, PROF_ALL};
 use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL};
 use kvmprof_abi::recorder::{REC_START, STACK_KERNEL};
 use kvmprof_abi::wire::device;
-use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply};
+use kvmprof_devices::endpoint::{Backend, Client, GuestAccess, Handle, IoctlReply};
 use kvmprof_recording::{EventKind, SamplingEvent};
 
 use super::*;
@@ -18,6 +18,7 @@ use crate::profiler::testing::profiler_without_threads;
 use crate::profiler::texts::MAX_TEXT_BYTES;
 
 const HZ: u32 = 100;
+const GUEST: Client = Client::Guest(GuestAccess::All);
 
 fn profiler() -> Profiler {
     // A kick is a signal for the thread that stands for the vCPU, this one.
@@ -36,7 +37,7 @@ fn now<T>(poll: Poll<T>) -> T {
 
 impl Profiler {
     fn opened_for(&mut self, client: Client, number: u16) -> Handle {
-        let handle = self.open_for(client, number, 0).unwrap();
+        let handle = self.open(client, number, 0).unwrap();
         now(self.opened(handle)).unwrap();
         handle
     }
@@ -83,10 +84,10 @@ fn event(kind: EventKind) -> Option<TickSource> {
 #[test]
 fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
     let mut profiler = profiler();
-    let pcs = profiler.opened_for(Client::Guest, device::PCS);
+    let pcs = profiler.opened_for(GUEST, device::PCS);
     profiler.do_ioctl(pcs, PCS_SETHZ, 10).unwrap();
     profiler.do_ioctl(pcs, PROF_ALL, 0).unwrap();
-    let pmc = profiler.opened_for(Client::Guest, device::PMC);
+    let pmc = profiler.opened_for(GUEST, device::PMC);
     for function in [Function::Configure, Function::Enable] {
         profiler.pmc(pmc, function, CounterId::PortReads).unwrap();
     }
@@ -110,7 +111,7 @@ fn the_guest_does_not_choose_the_clock_of_the_hosts_counters() {
 #[test]
 fn what_the_guest_has_make_ticks_gives_way_to_the_hosts_counters() {
     let mut profiler = profiler();
-    let guest = profiler.opened_for(Client::Guest, device::PMC);
+    let guest = profiler.opened_for(GUEST, device::PMC);
     let (start, stop) = (Function::StartProfiling, Function::StopProfiling);
     profiler.pmc(guest, start, CounterId::PortReads).unwrap();
     assert_eq!(profiler.source(), event(EventKind::PortRead));
@@ -125,7 +126,7 @@ fn what_the_guest_has_make_ticks_gives_way_to_the_hosts_counters() {
 #[test]
 fn the_hosts_profiling_goes_before_the_guests() {
     let mut profiler = profiler();
-    let guest = profiler.opened_for(Client::Guest, device::PMC);
+    let guest = profiler.opened_for(GUEST, device::PMC);
     let host = profiler.opened_for(Client::Host, device::PMC);
     let (start, stop) = (Function::StartProfiling, Function::StopProfiling);
     profiler.pmc(guest, start, CounterId::PortReads).unwrap();
@@ -152,9 +153,7 @@ fn a_text_without_room_is_not_made() {
     let kept = profiler.handles.keep(device::PROCESSES, whole).unwrap();
     for (pid, expected) in [(1, Err(Errno::ENOMEM)), (2, Err(Errno::ENOMEM))] {
         profiler.names.note_main_thread(pid, *b"0123456789abcdef");
-        let handle = profiler
-            .open_for(Client::Host, device::PROCESSES, 0)
-            .unwrap();
+        let handle = profiler.open(Client::Host, device::PROCESSES, 0).unwrap();
         assert_eq!(now(profiler.opened(handle)), expected);
         assert!(!profiler.names.has_table());
     }

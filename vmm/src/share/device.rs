@@ -14,7 +14,7 @@ use kvmprof_devices::virtio::{MmioTransport, QUEUE_READY, STATUS};
 use rustix::event::{PollFd, PollFlags, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::monitor::{ShareMonitor, ShareState};
+use super::monitor::{FAILED, SERVING, ShareMonitor, WAITING};
 use super::options::{ShareOptions, ShareSource};
 use super::program::Starter;
 use super::session::{Events, Openers, Session};
@@ -23,8 +23,8 @@ use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
 use crate::virtio::{
-    Assembled, DeviceThread, Ending, MmioRegisters, Notifications, VirtioMmio, VirtioParts,
-    borrowed,
+    Assembled, DeviceMonitor, DeviceThread, Ending, MmioRegisters, Notifications, VirtioMmio,
+    VirtioParts, borrowed,
 };
 
 /// Maximum number of lines of a program's standard error that are shown while the guest runs.
@@ -35,7 +35,7 @@ pub struct Share {
     options: ShareOptions,
     openers: Openers,
     session: Session,
-    monitor: ShareMonitor,
+    monitor: Arc<ShareMonitor>,
 }
 
 impl Share {
@@ -56,18 +56,16 @@ impl Share {
             options: options.clone(),
             openers,
             session: session.map_err(|error| error.of(&options.tag))?,
-            monitor: ShareMonitor::new(options),
+            monitor: Arc::new(ShareMonitor::new(options)),
         })
-    }
-
-    /// The folder's monitor, for use while the guest runs.
-    #[must_use]
-    pub fn monitor(&self) -> ShareMonitor {
-        self.monitor.clone()
     }
 }
 
 impl VirtioParts for Share {
+    fn monitor(&self) -> Arc<dyn DeviceMonitor> {
+        self.monitor.clone()
+    }
+
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
         let features = self.session.queue_features();
         let device = FileSystem::new(&self.options.tag, features);
@@ -106,7 +104,7 @@ impl VirtioParts for Share {
 /// A shared folder of a machine.
 struct SharedFolder {
     mmio: Arc<VirtioMmio<FileSystem>>,
-    monitor: ShareMonitor,
+    monitor: Arc<ShareMonitor>,
     options: ShareOptions,
     openers: Openers,
     /// The features that the guest has been offered.
@@ -159,20 +157,17 @@ impl SharedFolder {
         self.stop(&mut state);
         state.running.clone_from(&wanted);
         let Some(wanted) = wanted else {
-            self.monitor
-                .note(|history| history.state = ShareState::Waiting);
+            self.monitor.set_state(WAITING);
             return;
         };
         if !is_new {
             // Another program can't take over queues that are in use: the driver has to reset the device.
-            self.monitor
-                .note(|history| history.state = ShareState::Failed);
+            self.monitor.set_state(FAILED);
             self.begin_to_refuse();
         } else if let Err(error) = self.start(&mut state, &wanted) {
             self.lose(&mut state, &error);
         } else {
-            self.monitor
-                .note(|history| history.state = ShareState::Serving);
+            self.monitor.set_state(SERVING);
         }
     }
 
@@ -185,7 +180,7 @@ impl SharedFolder {
                     let why = "it lacks features that it had before";
                     return Err(ShareError::Protocol(why.to_owned()));
                 }
-                self.monitor.note(|history| history.restarts += 1);
+                self.monitor.note(|status| status.restarts += 1);
                 none.insert(session)
             }
         };
@@ -227,8 +222,7 @@ impl SharedFolder {
         }
         self.note_failure(&mut state.failures, error);
         if state.running.is_some() {
-            self.monitor
-                .note(|history| history.state = ShareState::Failed);
+            self.monitor.set_state(FAILED);
             self.begin_to_refuse();
         }
         self.wake_watch();
@@ -267,9 +261,9 @@ impl SharedFolder {
                 self.options.tag
             );
         }
-        self.monitor.note(|history| {
-            history.failures += 1;
-            history.failure = Some(failure);
+        self.monitor.note(|status| {
+            status.failures += 1;
+            status.failure = Some(failure);
         });
     }
 

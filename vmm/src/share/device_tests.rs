@@ -107,28 +107,28 @@ fn shared_memory() -> GuestMemory {
 #[test]
 fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
     let once = connected_once("tag");
-    let monitor = once.share.monitor();
-    assert_eq!(monitor.record().state, ShareState::Waiting);
+    let monitor = Arc::clone(&once.share.monitor);
+    assert_eq!(monitor.status().state, WAITING);
     let memory = shared_memory();
     let assembled = Box::new(once.share).assemble(&memory).unwrap();
     start_driver(&*assembled.registers);
-    let record = monitor.record();
+    let status = monitor.status();
     assert_eq!(
-        (record.state, record.restarts, record.failures),
-        (ShareState::Serving, 0, 0),
-        "{record:?}"
+        (status.state.as_str(), status.restarts, status.failures),
+        (SERVING, 0, 0),
+        "{status:?}"
     );
     offer_request(&memory, 7);
     let stream = once.connected.recv().unwrap();
     stream.shutdown(Shutdown::Both).unwrap();
-    let record = loop {
-        let record = monitor.record();
-        if record.refusals.refused > 0 {
-            break record;
+    let status = loop {
+        let status = monitor.status();
+        if status.refused_requests > 0 {
+            break status;
         }
         thread::sleep(Duration::from_millis(1));
     };
-    assert_eq!(record.state, ShareState::Failed);
+    assert_eq!(status.state, FAILED);
     let answer: [u32; 2] = memory.read_obj(GuestAddress(ANSWER)).unwrap();
     assert_eq!(answer, [16, (-5_i32).cast_unsigned()]);
     let unique: u64 = memory.read_obj(GuestAddress(ANSWER + 8)).unwrap();
@@ -164,13 +164,13 @@ fn a_guest_cannot_flood_the_log() {
     log::set_logger(&OF_FLOOD).unwrap();
     log::set_max_level(log::LevelFilter::Error);
     let once = connected_once("flood");
-    let monitor = once.share.monitor();
+    let monitor = Arc::clone(&once.share.monitor);
     let assembled = Box::new(once.share).assemble(&shared_memory()).unwrap();
     let stream = once.connected.recv().unwrap();
     let begin = Instant::now();
     start_driver(&*assembled.registers);
     stream.shutdown(Shutdown::Both).unwrap();
-    while monitor.record().failures == 0 {
+    while monitor.status().failures == 0 {
         thread::sleep(Duration::from_millis(1));
     }
     for _ in 0..STARTS {
@@ -178,7 +178,7 @@ fn a_guest_cannot_flood_the_log() {
     }
     drop(assembled);
     let seconds = begin.elapsed().as_secs();
-    let failures = monitor.record().failures;
+    let failures = monitor.status().failures;
     assert!(failures >= STARTS, "{failures}");
     let lines = lock(&OF_FLOOD.0);
     assert!(!lines.is_empty());

@@ -15,7 +15,6 @@ use std::sync::Arc;
 pub use device::Share;
 pub use error::ShareError;
 pub use helper::ShareHelper;
-pub use monitor::ShareMonitor;
 pub use options::{InvalidShare, SHARES_MAX, ShareOptions, ShareSource};
 pub use session::{Events, Session};
 

@@ -32,6 +32,16 @@ pub struct ShareOptions {
     pub tag: String,
 }
 
+impl ShareOptions {
+    /// The path of the socket that it is served by, if it has one.
+    pub fn socket(&self) -> Option<PathBuf> {
+        match &self.source {
+            ShareSource::Socket(path) => Some(path.clone()),
+            ShareSource::Folder { .. } => None,
+        }
+    }
+}
+
 /// Why a value of `--share` can't be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum InvalidShare {

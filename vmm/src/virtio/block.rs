@@ -5,14 +5,18 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::{io, mem};
 
 use kvmprof_devices::virtio::block::{
-    Answer, Block, BlockCounts, BlockSettings, Next, Operation, Request, SERIAL_MAX,
+    Answer, Block, BlockSettings, Next, Operation, Request, SECTOR, SERIAL_MAX,
 };
+use kvmprof_recording::status::{DiskStatus, MachineStatus};
 
-use super::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts, borrowed};
+use super::{
+    Assembled, DeviceMonitor, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts,
+    borrowed,
+};
 use crate::disk::{Disk, DiskDescription, Image};
 use crate::machine::{GuestMemory, MachineError};
 
@@ -24,28 +28,30 @@ const KEPT_BUFFER: usize = 1 << 20;
 /// A disk that is to become a device.
 pub struct BlockParts {
     index: usize,
-    description: DiskDescription,
     image: Arc<Image>,
     queues: u16,
-    record: BlockRecord,
+    monitor: Arc<BlockMonitor>,
 }
 
-/// Information about a disk while the machine runs, and after it.
-#[derive(Clone)]
-pub struct BlockRecord {
-    /// The disk's properties.
-    pub description: DiskDescription,
-    device: Arc<std::sync::OnceLock<Arc<VirtioMmio<Block>>>>,
+/// A disk's state and counts.
+struct BlockMonitor {
+    description: DiskDescription,
+    device: OnceLock<Arc<VirtioMmio<Block>>>,
 }
 
-impl BlockRecord {
-    /// The counts of the guest's requests until now. Waits for threads that work on the device's queues.
-    #[must_use]
-    pub fn counts(&self) -> BlockCounts {
+impl DeviceMonitor for BlockMonitor {
+    /// Waits for threads that work on the device's queues.
+    fn enter(&self, machine: &mut MachineStatus) {
         let device = self.device.get();
-        device.map_or_else(BlockCounts::default, |device| {
-            device.with(|transport, _| transport.device().counts())
-        })
+        let counts = device.map(|device| device.with(|transport, _| transport.device().counts()));
+        machine.disks.push(DiskStatus {
+            path: self.description.path.display().to_string(),
+            format: self.description.format.name().to_owned(),
+            bytes: self.description.sectors * SECTOR,
+            readonly: self.description.readonly,
+            serial: self.description.serial.clone(),
+            counts: counts.unwrap_or_default(),
+        });
     }
 }
 
@@ -53,16 +59,14 @@ impl BlockParts {
     /// Disk number `index` of a machine with `vcpus` vCPUs. The disk has a queue for each vCPU, up to its maximum number of queues.
     #[must_use]
     pub fn new(index: usize, disk: Disk, vcpus: u16) -> Self {
-        let record = BlockRecord {
-            description: disk.description.clone(),
-            device: Arc::default(),
-        };
         Self {
             index,
-            description: disk.description,
             image: Arc::new(disk.image),
             queues: vcpus.clamp(1, QUEUES_MAX),
-            record,
+            monitor: Arc::new(BlockMonitor {
+                description: disk.description,
+                device: OnceLock::new(),
+            }),
         }
     }
 
@@ -71,17 +75,15 @@ impl BlockParts {
     pub fn content(&self) -> Weak<Image> {
         Arc::downgrade(&self.image)
     }
-
-    /// The information about the disk.
-    #[must_use]
-    pub fn record(&self) -> BlockRecord {
-        self.record.clone()
-    }
 }
 
 impl VirtioParts for BlockParts {
+    fn monitor(&self) -> Arc<dyn DeviceMonitor> {
+        self.monitor.clone()
+    }
+
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
-        let description = &self.description;
+        let description = &self.monitor.description;
         let mut serial = [0; SERIAL_MAX];
         for (byte, given) in serial.iter_mut().zip(description.serial.bytes()) {
             *byte = given;
@@ -95,7 +97,7 @@ impl VirtioParts for BlockParts {
         let notifications = Notifications::each_queue(self.queues.into());
         let notifications = notifications.map_err(MachineError::EventFd)?;
         let mmio = Arc::new(VirtioMmio::new(device, memory.clone(), notifications)?);
-        let _ = self.record.device.set(Arc::clone(&mmio));
+        let _ = self.monitor.device.set(Arc::clone(&mmio));
         let host = Arc::new(HostDisk {
             image: self.image,
             readonly: description.readonly,

@@ -3,9 +3,10 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use kvmprof_devices::endpoint::{Backend, HelloInfo};
-use kvmprof_devices::virtio::console::{Console, ConsoleFaults, ConsoleSize, EndpointPort, Port};
-use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
+use kvmprof_devices::endpoint::{Backend, Client, HelloInfo};
+use kvmprof_devices::virtio::MmioTransport;
+use kvmprof_devices::virtio::console::{Console, ConsoleSize, EndpointPort, Port};
+use kvmprof_recording::status::{PortStatus, VirtioStatus};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::{GuestAccess, MmioRegisters, Notifications, VirtioMmio};
@@ -43,7 +44,7 @@ impl ConsolePorts {
             return Ok(None);
         }
         let named = |number| {
-            let port: Box<dyn Port> = Box::new(EndpointPort::new(info));
+            let port: Box<dyn Port> = Box::new(EndpointPort::new(Client::Guest(access), info));
             (format!("kvmprof.{number}"), port)
         };
         let work = match hvc {
@@ -60,19 +61,10 @@ impl ConsolePorts {
 /// A virtio console device, usable from any thread.
 pub struct ConsoleDevice {
     mmio: Arc<VirtioMmio<Console>>,
-    /// The record when the device was served last, so that readers needn't wait for the device's lock, or take it twice. This lock is taken
+    /// The counts when the device was served last, so that readers needn't wait for the device's lock, or take it twice. This lock is taken
     /// while that one is held, and never the other way round.
-    record: Mutex<ConsoleRecord>,
+    status: Mutex<VirtioStatus>,
     work: EventFd,
-}
-
-/// The counts of what the guest's driver has done, and of its faults.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConsoleRecord {
-    /// The counts of the device as a whole.
-    pub transport: TransportCounts,
-    /// The faults at the control queues and ports.
-    pub console: ConsoleFaults,
 }
 
 impl ConsoleDevice {
@@ -86,7 +78,7 @@ impl ConsoleDevice {
         let notifications = Notifications::Together(ports.work);
         let mmio = VirtioMmio::new(ports.console, memory, notifications)?;
         Ok(Self {
-            record: Mutex::new(mmio.with(|transport, _| record(transport))),
+            status: Mutex::new(mmio.with(|transport, _| status(transport))),
             mmio: Arc::new(mmio),
             work,
         })
@@ -108,7 +100,7 @@ impl ConsoleDevice {
             if transport.serve(memory, backend) {
                 self.mmio.ask_for_service();
             }
-            *lock(&self.record) = record(transport);
+            *lock(&self.status) = status(transport);
         });
     }
 
@@ -124,15 +116,23 @@ impl ConsoleDevice {
     }
 
     /// The counts of what the guest's driver has done until now.
-    pub fn record(&self) -> ConsoleRecord {
-        lock(&self.record).clone()
+    pub fn status(&self) -> VirtioStatus {
+        lock(&self.status).clone()
     }
 }
 
-fn record(transport: &MmioTransport<Console>) -> ConsoleRecord {
-    ConsoleRecord {
-        transport: transport.counts(),
-        console: transport.device().faults(),
+fn status(transport: &MmioTransport<Console>) -> VirtioStatus {
+    let (driver, console) = (transport.counts(), transport.device().faults());
+    let ports = console.ports.into_iter().map(|(name, faults)| PortStatus {
+        name,
+        queue_faults: faults.queue,
+        protocol_faults: faults.protocol,
+    });
+    VirtioStatus {
+        resets: driver.resets,
+        refused_queues: driver.refused_queues,
+        control_faults: console.control,
+        ports: ports.collect(),
     }
 }
 

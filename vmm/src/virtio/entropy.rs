@@ -4,41 +4,34 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use kvmprof_devices::virtio::entropy::Entropy;
-use kvmprof_recording::status::EntropyStatus;
+use kvmprof_recording::status::{EntropyStatus, MachineStatus};
 use rustix::rand::{GetRandomFlags, getrandom};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::{Assembled, DeviceThread, Notifications, VirtioMmio, VirtioParts, borrowed};
+use super::{
+    Assembled, DeviceMonitor, DeviceThread, Notifications, VirtioMmio, VirtioParts, borrowed,
+};
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError};
-
-/// The device's counts when it was served last, for other threads.
-#[derive(Clone, Debug, Default)]
-pub struct EntropyMonitor(Arc<Mutex<EntropyStatus>>);
-
-impl EntropyMonitor {
-    /// The counts of what the device has done until now.
-    #[must_use]
-    pub fn counts(&self) -> EntropyStatus {
-        *lock(&self.0)
-    }
-}
 
 /// The entropy device that a machine is to have.
 #[derive(Default)]
 pub struct EntropySource {
-    monitor: EntropyMonitor,
+    /// The device's counts when it was served last.
+    status: Arc<Mutex<EntropyStatus>>,
 }
 
-impl EntropySource {
-    /// The device's monitor, for other threads while the guest runs.
-    #[must_use]
-    pub fn monitor(&self) -> EntropyMonitor {
-        self.monitor.clone()
+impl DeviceMonitor for Mutex<EntropyStatus> {
+    fn enter(&self, machine: &mut MachineStatus) {
+        machine.entropy = Some(*lock(self));
     }
 }
 
 impl VirtioParts for EntropySource {
+    fn monitor(&self) -> Arc<dyn DeviceMonitor> {
+        self.status.clone()
+    }
+
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
         let work = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
         let mine = work.try_clone().map_err(MachineError::EventFd)?;
@@ -46,7 +39,7 @@ impl VirtioParts for EntropySource {
         let mmio = VirtioMmio::new(Entropy::default(), memory.clone(), notifications)?;
         let mmio = Arc::new(mmio);
         let served = Arc::clone(&mmio);
-        let counts = self.monitor.0;
+        let status = self.status;
         let thread =
             DeviceThread::start("entropy", kvmprof_sandbox::Thread::Entropy, move |ending| {
                 while !ending.or_readable(&[borrowed(&mine)]) {
@@ -56,7 +49,7 @@ impl VirtioParts for EntropySource {
                         if transport.serve(memory, &mut random) {
                             served.ask_for_service();
                         }
-                        *lock(&counts) = transport.device().counts();
+                        *lock(&status) = transport.device().counts();
                     });
                 }
             });

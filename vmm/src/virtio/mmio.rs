@@ -1,20 +1,30 @@
 //! A virtio device, which is shared by the vCPU threads that access its registers and the threads that serve its queues.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use kvmprof_devices::virtio::{
     Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, STATUS, VirtioDevice,
 };
+use kvmprof_recording::status::MachineStatus;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::thread::DeviceThread;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
 
+/// The state and the counts of a device, for other threads. They never wait for long.
+pub trait DeviceMonitor: Send + Sync {
+    /// Enters the device into the machine's status.
+    fn enter(&self, machine: &mut MachineStatus);
+}
+
 /// The parts of a virtio device of a machine, before there is guest memory.
 pub trait VirtioParts: Send {
+    /// What other threads see of the device while the guest runs.
+    fn monitor(&self) -> Arc<dyn DeviceMonitor>;
+
     /// Makes the device, whose queues are in `memory`, and starts its own threads, if it has any.
     ///
     /// # Errors
@@ -117,27 +127,7 @@ impl<D: VirtioDevice + Send> VirtioMmio<D> {
 
     /// Calls `action` with the device locked, and interrupts the guest if that has become due.
     pub fn with<R>(&self, action: impl FnOnce(&mut MmioTransport<D>, &GuestMemory) -> R) -> R {
-        self.with_locked(self.transport(), action)
-    }
-
-    /// Does the same as [`with`](Self::with), if the device isn't locked now: for threads that must not wait for the lock.
-    pub fn try_with<R>(
-        &self,
-        action: impl FnOnce(&mut MmioTransport<D>, &GuestMemory) -> R,
-    ) -> Option<R> {
-        let transport = match self.transport.try_lock() {
-            Ok(transport) => transport,
-            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        Some(self.with_locked(transport, action))
-    }
-
-    fn with_locked<R>(
-        &self,
-        mut transport: MutexGuard<'_, MmioTransport<D>>,
-        action: impl FnOnce(&mut MmioTransport<D>, &GuestMemory) -> R,
-    ) -> R {
+        let mut transport = self.transport();
         let result = action(&mut transport, &self.memory);
         self.interrupt_if_due(&mut transport);
         result

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use kvmprof_devices::endpoint::Backend;
 
-use super::{ConsoleDevice, GuestAccess};
-use crate::restricted::Restricted;
+use super::ConsoleDevice;
 
 /// Serves the ports of the virtio console device, as a subscriber of the event manager.
 ///
@@ -17,32 +16,19 @@ use crate::restricted::Restricted;
 pub struct ConsoleService {
     device: Arc<ConsoleDevice>,
     backend: Rc<RefCell<dyn Backend>>,
-    access: GuestAccess,
 }
 
 impl ConsoleService {
-    /// A service of `backend`, as far as `access` allows it, for the ports of `device`.
-    pub fn new(
-        device: Arc<ConsoleDevice>,
-        backend: Rc<RefCell<dyn Backend>>,
-        access: GuestAccess,
-    ) -> Self {
-        Self {
-            device,
-            backend,
-            access,
-        }
+    /// A service of `backend` for the ports of `device`.
+    pub fn new(device: Arc<ConsoleDevice>, backend: Rc<RefCell<dyn Backend>>) -> Self {
+        Self { device, backend }
     }
 
     /// Serves the queues, and retries all waiting requests. The caller has to call this after all events have been processed, or the
     /// devices have changed, and must not hold a borrow of the backend.
     pub fn wake(&mut self) {
         let backend = Rc::clone(&self.backend);
-        self.device.serve(&mut Restricted {
-            backend: &mut *backend.borrow_mut(),
-            check: &|device| self.access.check(device),
-            check_command: &GuestAccess::check_command,
-        });
+        self.device.serve(&mut *backend.borrow_mut());
     }
 
     /// Closes what the guest had open, because the guest has ended.

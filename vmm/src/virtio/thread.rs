@@ -5,10 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use kvmprof_sandbox::Thread;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A device's thread. When this is dropped, the thread is asked to end, and joined.
@@ -80,15 +79,6 @@ impl Ending {
     /// Waits until one of `sources` is readable, or the thread has to end. Returns true if it has to end. To find out which source is
     /// readable, the caller reads them.
     pub fn or_readable(&self, sources: &[BorrowedFd<'_>]) -> bool {
-        self.wait(sources, None)
-    }
-
-    /// Does the same as [`or_readable`](Self::or_readable), but waits for `limit` at most.
-    pub fn or_readable_within(&self, sources: &[BorrowedFd<'_>], limit: Duration) -> bool {
-        self.wait(sources, Timespec::try_from(limit).ok().as_ref())
-    }
-
-    fn wait(&self, sources: &[BorrowedFd<'_>], limit: Option<&Timespec>) -> bool {
         let own = self.event();
         let mut fds = vec![PollFd::from_borrowed_fd(own, PollFlags::IN)];
         fds.extend(
@@ -97,7 +87,7 @@ impl Ending {
                 .map(|source| PollFd::from_borrowed_fd(*source, PollFlags::IN)),
         );
         loop {
-            match poll(&mut fds, limit) {
+            match poll(&mut fds, None) {
                 Ok(_) => return !fds.first().is_none_or(|own| own.revents().is_empty()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {

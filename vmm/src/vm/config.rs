@@ -10,7 +10,7 @@ use crate::connector::SocketConnector;
 use crate::console::Console;
 use crate::disk::DiskOptions;
 use crate::machine::MachineConfig;
-use crate::network::{NetworkConfig, TapOpener};
+use crate::network::NetworkConfig;
 use crate::profiling::ProfilingConfig;
 use crate::share::{ShareHelper, ShareOptions};
 use crate::vcpu::OnReset;
@@ -43,10 +43,6 @@ pub struct VmConfig {
     pub socket_connector: Option<Arc<SocketConnector>>,
     /// The process that connects to the sockets of the guest's socket device.
     pub port_connector: Option<Arc<SocketConnector>>,
-    /// The process that opens taps again on behalf of this process, which may not be allowed to open them.
-    pub tap_opener: Option<Arc<TapOpener>>,
-    /// Whether it has a memory balloon.
-    pub balloon: bool,
     /// Its socket device, if it has one.
     pub vsock: Option<VsockConfig>,
     /// How it is profiled.
@@ -82,8 +78,6 @@ impl VmConfig {
             share_helper: None,
             socket_connector: None,
             port_connector: None,
-            tap_opener: None,
-            balloon: false,
             vsock: None,
             profiling: ProfilingConfig::default(),
             hold: false,

@@ -7,8 +7,8 @@ use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use crate::machine::VirtioDevices;
 use crate::network::Network;
 use crate::profiler::DeviceMonitors;
-use crate::share::{self, Share};
-use crate::virtio::{BalloonParts, BlockParts, EntropySource, VirtioParts};
+use crate::share;
+use crate::virtio::{BlockParts, EntropySource, VirtioParts};
 use crate::vsock::VsockParts;
 
 /// Makes the devices of `config`, except the console's, with their monitors, and the disks. All files of the host that they need are open
@@ -29,44 +29,32 @@ pub(super) fn virtio_devices(
     let networks: Result<Vec<_>, _> = (config.networks.iter())
         .map(|network| {
             let connector = config.socket_connector.as_ref();
-            Network::connect(network, config.tap_opener.as_ref(), connector)
+            Network::connect(network, connector)
         })
         .collect();
     let networks = networks?;
     let listen = |vsock| VsockParts::listen(vsock, config.port_connector.as_ref());
     let vsock = as_user(|| config.vsock.as_ref().map(listen).transpose())?;
-    let balloon = config.balloon.then(BalloonParts::default);
-    let entropy = EntropySource::default();
-    let monitors = DeviceMonitors {
-        disks: disks.iter().map(BlockParts::record).collect(),
-        networks: networks.iter().map(Network::monitor).collect(),
-        folders: shares.iter().map(Share::monitor).collect(),
-        balloon: balloon.as_ref().map(BalloonParts::control),
-        vsock: vsock.as_ref().map(VsockParts::monitor),
-        entropy: Some(entropy.monitor()),
-    };
     let contents = GuestDisks {
         images: disks.iter().map(BlockParts::content).collect(),
     };
     let mut others: Vec<Box<dyn VirtioParts>> = Vec::new();
-    for disk in disks {
-        others.push(Box::new(disk));
-    }
-    for network in networks {
-        others.push(Box::new(network));
-    }
-    for share in shares {
-        others.push(Box::new(share));
-    }
-    if let Some(vsock) = vsock {
-        others.push(Box::new(vsock));
-    }
-    if let Some(balloon) = balloon {
-        others.push(Box::new(balloon));
-    }
-    others.push(Box::new(entropy));
+    // A row for each kind.
+    others.extend(boxed(disks));
+    others.extend(boxed(networks));
+    others.extend(boxed(shares));
+    others.extend(boxed(vsock));
+    others.extend(boxed([EntropySource::default()]));
+    let monitors = others.iter().map(|device| device.monitor()).collect();
     let console = None;
     Ok((VirtioDevices { console, others }, monitors, contents))
+}
+
+fn boxed<D: VirtioParts + 'static>(
+    devices: impl IntoIterator<Item = D>,
+) -> impl Iterator<Item = Box<dyn VirtioParts>> {
+    let parts = |device| Box::new(device) as Box<dyn VirtioParts>;
+    devices.into_iter().map(parts)
 }
 
 fn open_disks(options: &[DiskOptions], vcpus: u16) -> Result<Vec<BlockParts>, DiskError> {

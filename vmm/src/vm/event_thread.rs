@@ -19,11 +19,11 @@ use crate::clock::HaltedTicks;
 use crate::console::{ConsoleInput, HvcConsole, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::MachineDevices;
-use crate::profiler::{ClockPlan, FileRecorder, GuestDevices, MachineInfo, OnVcpus, Profiler};
+use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler};
 use crate::sampling::Doorbell;
 use crate::signals::take_signals_here;
 use crate::vcpu::Ending;
-use crate::virtio::{ConsoleService, GuestAccess};
+use crate::virtio::ConsoleService;
 
 /// The initial state of the event thread.
 pub(super) struct EventThread {
@@ -32,7 +32,6 @@ pub(super) struct EventThread {
     pub console: Option<ConsoleInput>,
     pub hvc: Option<Arc<HvcConsole>>,
     pub devices: Arc<MachineDevices>,
-    pub guest_access: GuestAccess,
     pub hello: HelloInfo,
     pub control: MachineControl,
     pub doorbell: Arc<Doorbell>,
@@ -71,12 +70,11 @@ impl EventThread {
         let room = profiler.borrow().room();
         let socket = self
             .listener
-            .map(|listener| HostSocket::new(listener, self.hello, backend, room))
+            .map(|listener| HostSocket::new(listener, self.hello, Rc::clone(&backend), room))
             .transpose()?;
         let devices = self.devices;
-        let for_guest = Rc::new(RefCell::new(GuestDevices(Rc::clone(&profiler))));
-        let ports = (devices.virtio_console())
-            .map(|device| ConsoleService::new(Arc::clone(device), for_guest, self.guest_access));
+        let ports = devices.virtio_console();
+        let ports = ports.map(|device| ConsoleService::new(Arc::clone(device), backend));
         let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();
         if let Some(console) = self.console {
             subscribers.push(Box::new(console));

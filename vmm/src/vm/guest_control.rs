@@ -8,30 +8,25 @@ use vmm_sys_util::eventfd::EventFd;
 use super::power_button::PowerButton;
 use crate::profiler::GuestControl;
 use crate::vcpu::Restart;
-use crate::virtio::BalloonControl;
 
 /// Carries out requests to the machine, on the event thread.
 pub struct MachineControl {
     stop_request: EventFd,
     restart: Arc<Restart>,
     power_button: Arc<PowerButton>,
-    balloon: Option<BalloonControl>,
 }
 
 impl MachineControl {
-    /// A control that ends the guest by `stop_request`, restarts it by `restart`, asks it to power off by `power_button`, and sets its
-    /// `balloon`.
+    /// A control that ends the guest by `stop_request`, restarts it by `restart`, and asks it to power off by `power_button`.
     pub fn new(
         stop_request: EventFd,
         restart: Arc<Restart>,
         power_button: Arc<PowerButton>,
-        balloon: Option<BalloonControl>,
     ) -> Self {
         Self {
             stop_request,
             restart,
             power_button,
-            balloon,
         }
     }
 }
@@ -60,12 +55,6 @@ impl GuestControl for MachineControl {
 
     fn hears_power_button(&self) -> bool {
         self.power_button.is_heard()
-    }
-
-    fn set_balloon(&self, bytes: u64) -> Result<(), Errno> {
-        let balloon = self.balloon.as_ref().ok_or(Errno::ENODEV)?;
-        balloon.set_target(bytes);
-        Ok(())
     }
 
     fn press_power_button(&self) -> Result<(), Errno> {

@@ -250,7 +250,6 @@ impl Built {
         let (vcpus, rings) = self.start_vcpus(held, &on_vcpus, &doorbell)?;
         let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
         termination.press_first(Arc::clone(&button));
-        let balloon = self.info.monitors.balloon.clone();
         let stop = another(&self.stop_request)?;
         Ok(Wired {
             guest: Guest {
@@ -266,9 +265,8 @@ impl Built {
                 console,
                 hvc: self.hvc,
                 devices,
-                guest_access: self.config.guest_access,
                 hello: self.hello,
-                control: MachineControl::new(stop, vcpus.restart(), button, balloon),
+                control: MachineControl::new(stop, vcpus.restart(), button),
                 doorbell,
                 plan: self.plan,
                 info: self.info,

@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
-use kvmprof_devices::virtio::vsock::{Readiness, Vsock, VsockCounts};
-use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
+use kvmprof_devices::virtio::MmioTransport;
+use kvmprof_devices::virtio::vsock::{Readiness, Vsock};
+use kvmprof_recording::status::{MachineStatus, VsockStatus};
 use rustix::io::Errno;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -18,7 +19,9 @@ use crate::host_socket::{HostListener, HostSocketError, check_user};
 use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::machine::{GuestMemory, MachineError};
-use crate::virtio::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts};
+use crate::virtio::{
+    Assembled, DeviceMonitor, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts,
+};
 
 /// Names of events. The streams' names follow them.
 const ENDING: u64 = 0;
@@ -27,30 +30,9 @@ const LISTENER: u64 = 2;
 /// Maximum number of events that are handled before the device is served again.
 const BATCH: usize = 64;
 
-/// The state and the counts of the device.
-#[derive(Clone, Debug)]
-pub struct VsockRecord {
-    /// The device's address and socket.
-    pub config: VsockConfig,
-    /// Number of connections that are open.
-    pub connections: usize,
-    /// The counts of connections and of the guest's packets.
-    pub counts: VsockCounts,
-    /// The counts of what the guest's driver has done with the device as a whole.
-    pub transport: TransportCounts,
-    /// Number of the host's clients that were turned away before they were connected to the guest.
-    pub turned_away: u64,
-}
-
-/// The state and the counts of the device when it was served last, for other threads.
-#[derive(Clone, Debug)]
-pub struct VsockMonitor(Arc<Mutex<VsockRecord>>);
-
-impl VsockMonitor {
-    /// The state and the counts until now.
-    #[must_use]
-    pub fn record(&self) -> VsockRecord {
-        lock(&self.0).clone()
+impl DeviceMonitor for Mutex<VsockStatus> {
+    fn enter(&self, machine: &mut MachineStatus) {
+        machine.vsock = Some(lock(self).clone());
     }
 }
 
@@ -58,7 +40,9 @@ impl VsockMonitor {
 pub struct VsockParts {
     listener: HostListener,
     connector: Option<Arc<SocketConnector>>,
-    monitor: VsockMonitor,
+    config: VsockConfig,
+    /// The state and the counts when the device was served last.
+    status: Arc<Mutex<VsockStatus>>,
 }
 
 impl VsockParts {
@@ -71,31 +55,27 @@ impl VsockParts {
         connector: Option<&Arc<SocketConnector>>,
     ) -> Result<Self, HostSocketError> {
         let listener = HostListener::bind(&config.path)?;
-        let record = VsockRecord {
-            config: config.clone(),
-            connections: 0,
-            counts: VsockCounts::default(),
-            transport: TransportCounts::default(),
-            turned_away: 0,
+        let status = VsockStatus {
+            cid: config.cid,
+            socket: config.path.display().to_string(),
+            ..VsockStatus::default()
         };
-        let monitor = VsockMonitor(Arc::new(Mutex::new(record)));
         Ok(Self {
             listener,
             connector: connector.cloned(),
-            monitor,
+            config: config.clone(),
+            status: Arc::new(Mutex::new(status)),
         })
-    }
-
-    /// The device's monitor, for other threads while the guest runs.
-    #[must_use]
-    pub fn monitor(&self) -> VsockMonitor {
-        self.monitor.clone()
     }
 }
 
 impl VirtioParts for VsockParts {
+    fn monitor(&self) -> Arc<dyn DeviceMonitor> {
+        self.status.clone()
+    }
+
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
-        let config = lock(&self.monitor.0).config.clone();
+        let config = self.config;
         let work = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
         let mine = work.try_clone().map_err(MachineError::EventFd)?;
         let device = Vsock::new(config.cid);
@@ -110,7 +90,7 @@ impl VirtioParts for VsockParts {
             listener: self.listener,
             clients: Clients::default(),
             turned_away: LogLimit::default(),
-            record: self.monitor.0,
+            status: self.status,
         };
         let thread = DeviceThread::start("vsock", kvmprof_sandbox::Thread::Vsock, move |ending| {
             if let Err(error) = server.run(ending) {
@@ -133,7 +113,7 @@ struct Server {
     listener: HostListener,
     clients: Clients,
     turned_away: LogLimit,
-    record: Arc<Mutex<VsockRecord>>,
+    status: Arc<Mutex<VsockStatus>>,
 }
 
 impl Server {
@@ -171,11 +151,11 @@ impl Server {
 
     /// Serves the device for a bounded time. Returns whether there is more to do.
     fn serve(&mut self) -> bool {
-        let (record, turned_away) = (&self.record, self.clients.turned_away);
+        let (status, turned_away) = (&self.status, self.clients.turned_away);
         let streams = &mut self.streams;
         self.mmio.with(|transport, memory| {
             let more = transport.serve(memory, streams);
-            note(record, transport, turned_away);
+            note(status, transport, turned_away);
             more
         })
     }
@@ -220,14 +200,15 @@ impl Server {
 }
 
 fn note(
-    record: &Mutex<VsockRecord>,
+    status: &Mutex<VsockStatus>,
     transport: &MmioTransport<Vsock<HostStream>>,
     turned_away: u64,
 ) {
-    let mut record = lock(record);
-    let device = transport.device();
-    record.connections = device.connections();
-    record.counts = device.counts();
-    record.transport = transport.counts();
-    record.turned_away = turned_away;
+    let (device, driver) = (transport.device(), transport.counts());
+    let mut status = lock(status);
+    status.connections = device.connections();
+    status.clients_turned_away = turned_away;
+    status.counts = device.counts();
+    status.refused_queues = driver.refused_queues;
+    status.resets = driver.resets;
 }

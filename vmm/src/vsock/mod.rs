@@ -9,4 +9,4 @@ mod device;
 mod streams;
 
 pub use config::{BadVsock, CID_MAX, CID_MIN, VsockConfig};
-pub use device::{VsockMonitor, VsockParts, VsockRecord};
+pub use device::VsockParts;

@@ -35,7 +35,7 @@ fn counting(from: usize, length: usize) -> Vec<u8> {
 }
 
 impl Backend for Bench {
-    fn open(&mut self, device: u16, minor: u16) -> Result<Handle, Errno> {
+    fn open(&mut self, _client: Client, device: u16, minor: u16) -> Result<Handle, Errno> {
         if minor != 0 {
             return Err(Errno::ENXIO);
         }
@@ -180,7 +180,7 @@ struct Talk {
 impl Talk {
     fn new() -> Self {
         let mut talk = Self {
-            endpoint: Endpoint::new(HelloInfo::default()),
+            endpoint: Endpoint::new(Client::Host, HelloInfo::default()),
             bench: Bench::default(),
         };
         let hello = talk.say(0, HELLO);

@@ -12,7 +12,7 @@ use super::*;
 #[test]
 fn nothing_comes_before_the_hello() {
     let mut bench = Bench::default();
-    let mut endpoint = Endpoint::new(HelloInfo::default());
+    let mut endpoint = Endpoint::new(Client::Host, HelloInfo::default());
     let open = Request::Open {
         device: 1,
         minor: 0,
@@ -29,7 +29,7 @@ fn nothing_comes_before_the_hello() {
 fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
     let mut bench = Bench::default();
     let info = HelloInfo { vcpus: 3, hz: 250 };
-    let mut endpoint = Endpoint::new(info);
+    let mut endpoint = Endpoint::new(Client::Host, info);
     for (lowest, highest, version) in [(2, 9, 0), (0, 0, 0), (5, 1, 0), (1, 9, 1)] {
         let request = Request::Hello { lowest, highest };
         endpoint.receive(&encode(7, request), &mut bench).unwrap();
@@ -396,7 +396,7 @@ fn requests_beyond_a_turn_wait_until_others_have_had_theirs() {
         let waits = tags.last() != Some(&(3 * turn));
         assert_eq!(talk.endpoint.waits_for_turn(), waits);
         assert_eq!(talk.endpoint.wants_input(), !waits);
-        let mut other = Endpoint::new(HelloInfo::default());
+        let mut other = Endpoint::new(Client::Host, HelloInfo::default());
         let request = [encode(1, HELLO), encode(2, open)].concat();
         other.receive(&request, &mut talk.bench).unwrap();
         assert_eq!(replies(&mut other).len(), 2);

@@ -13,7 +13,7 @@ const ROOM: usize = 6 << 20;
 impl Talk {
     fn within(room: &Arc<Room>) -> Self {
         let mut talk = Self::new();
-        talk.endpoint = Endpoint::within(HelloInfo::default(), room);
+        talk.endpoint = Endpoint::within(Client::Host, HelloInfo::default(), room);
         talk.say(0, HELLO);
         talk
     }
@@ -75,7 +75,7 @@ fn refusing_breaks_no_rule_of_the_protocol() {
     let mut talk = Talk::within(&room);
     let handle = talk.open(COMMON, 0);
     assert_eq!(talk.read(1, handle, 10), []);
-    let mut other = Endpoint::within(HelloInfo::default(), &room);
+    let mut other = Endpoint::within(Client::Host, HelloInfo::default(), &room);
     let received = |endpoint: &mut Endpoint, bench: &mut Bench, tag| {
         let frame = write(tag, handle);
         endpoint.receive(&frame[..1000], bench)

@@ -1,11 +1,13 @@
 //! The ioctl commands.
 
+use kvmprof_abi::commands;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{
     BUF_INCR, Format, MAX_BSIZE, MAX_BUFS, MAX_HZ, MIN_BSIZE, MIN_HZ, PCS_FLUSH, PCS_GETHZ,
     PCS_GETSTAT, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PCS_STOP, PROF_ALL, PROF_GROUP,
-    PROF_KERNEL, PROF_LIST, Status, is_defined,
+    PROF_KERNEL, PROF_LIST, Status,
 };
+use kvmprof_abi::wire::device;
 
 use super::merge::Merges;
 use super::selection::parse_list;
@@ -39,7 +41,7 @@ impl Session {
             {
                 Ok(Some(ClockRequest::Flush))
             }
-            _ if is_defined(command) => Ok(None),
+            _ if commands::argument(device::PCS, command).is_some() => Ok(None),
             _ => Err(Errno::EINVAL),
         }
     }

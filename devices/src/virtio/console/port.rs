@@ -1,6 +1,6 @@
 //! The host's end of a port.
 
-use crate::endpoint::{Backend, Endpoint, EndpointError, HelloInfo, TURN_TIME};
+use crate::endpoint::{Backend, Client, Endpoint, EndpointError, HelloInfo, TURN_TIME};
 
 /// Why the host hangs up: the guest broke the port's protocol.
 pub type PortError = Box<dyn std::error::Error + Send + Sync>;
@@ -46,15 +46,17 @@ pub trait Port: Send {
 /// A port that carries the framed protocol.
 #[derive(Debug)]
 pub struct EndpointPort {
+    client: Client,
     info: HelloInfo,
     endpoint: Option<Endpoint>,
 }
 
 impl EndpointPort {
-    /// A closed port; `info` are for the reply to a hello.
+    /// A closed port of `client`; `info` are for the reply to a hello.
     #[must_use]
-    pub fn new(info: HelloInfo) -> Self {
+    pub fn new(client: Client, info: HelloInfo) -> Self {
         Self {
+            client,
             info,
             endpoint: None,
         }
@@ -67,7 +69,7 @@ fn hang_up(error: EndpointError) -> PortError {
 
 impl Port for EndpointPort {
     fn opened(&mut self) {
-        self.endpoint = Some(Endpoint::new(self.info));
+        self.endpoint = Some(Endpoint::new(self.client, self.info));
     }
 
     fn closed(&mut self, backend: &mut dyn Backend) {

@@ -7,6 +7,7 @@
 mod header;
 mod stream;
 
+use kvmprof_recording::status::FrameCounts;
 use virtio_bindings::bindings::virtio_net::{
     VIRTIO_NET_F_MAC, VIRTIO_NET_F_STATUS, VIRTIO_NET_S_LINK_UP,
 };
@@ -56,23 +57,14 @@ pub trait Link {
     fn receive(&mut self, packet: &mut [u8]) -> Option<usize>;
 }
 
-/// What the device has done since the start.
+/// What the device has done since the start. Frames to the guest are dropped if the guest's buffer was too short, or they used an offload that
+/// wasn't negotiated; frames of the guest if the link was down or refused them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetCounts {
-    /// Frames that the guest has received.
-    pub received_frames: u64,
-    /// Bytes of these frames.
-    pub received_bytes: u64,
-    /// Frames to the guest that were dropped: the guest's buffer was too short, or they used an offload that wasn't negotiated.
-    pub received_dropped: u64,
-    /// Frames that the guest has sent.
-    pub sent_frames: u64,
-    /// Bytes of these frames.
-    pub sent_bytes: u64,
-    /// Frames of the guest that were dropped: the link was down or refused them.
-    pub sent_dropped: u64,
-    /// Invalid frames of the guest: too short, too long, or with a header that uses an offload that wasn't negotiated.
-    pub sent_malformed: u64,
+    /// Frames to the guest.
+    pub received: FrameCounts,
+    /// Frames of the guest. Malformed ones are too short, too long, or have a header that uses an offload that wasn't negotiated.
+    pub sent: FrameCounts,
     /// Unusable chains and rings of the guest's driver.
     pub queue_faults: u64,
     /// How often the link has gone down.
@@ -194,7 +186,7 @@ impl Net {
             if self.fetch(queue, memory, length)? {
                 self.unsent = Some(length);
             } else {
-                self.counts.sent_malformed += 1;
+                self.counts.sent.malformed += 1;
             }
             queue.finish(memory)?;
         }
@@ -229,10 +221,10 @@ impl Net {
         };
         match sent {
             Sent::Later => return false,
-            Sent::Refused => self.counts.sent_dropped += 1,
+            Sent::Refused => self.counts.sent.dropped += 1,
             Sent::Done => {
-                self.counts.sent_frames += 1;
-                self.counts.sent_bytes += length.saturating_sub(HEADER_SIZE) as u64;
+                self.counts.sent.frames += 1;
+                self.counts.sent.bytes += length.saturating_sub(HEADER_SIZE) as u64;
             }
         }
         self.unsent = None;
@@ -284,13 +276,13 @@ impl Net {
             usable.then_some(packet)
         });
         let Some(packet) = packet else {
-            self.counts.received_dropped += 1;
+            self.counts.received.dropped += 1;
             return Ok(());
         };
         queue.write(memory, packet)?;
         queue.finish(memory)?;
-        self.counts.received_frames += 1;
-        self.counts.received_bytes += (length - HEADER_SIZE) as u64;
+        self.counts.received.frames += 1;
+        self.counts.received.bytes += (length - HEADER_SIZE) as u64;
         Ok(())
     }
 

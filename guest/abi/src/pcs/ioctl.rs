@@ -46,22 +46,3 @@ pub const PCS_STOP: u32 = command(0x86);
 /// `PCS_GETSTAT`: stores a [`super::Status`] of [`super::STATUS_SIZE`] bytes at the argument. Its `ticks` are final
 /// after [`PCS_STOP`].
 pub const PCS_GETSTAT: u32 = command(0x87);
-
-/// True for the commands above, false for those that always fail with EINVAL.
-pub const fn is_defined(command: u32) -> bool {
-    matches!(
-        command,
-        BUF_INCR
-            | PROF_KERNEL
-            | PROF_ALL
-            | PROF_GROUP
-            | PROF_LIST
-            | PCS_FLUSH
-            | PCS_SETFORMAT
-            | PCS_SETBSIZE
-            | PCS_GETHZ
-            | PCS_SETHZ
-            | PCS_STOP
-            | PCS_GETSTAT
-    )
-}

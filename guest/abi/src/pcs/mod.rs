@@ -16,7 +16,7 @@ pub(crate) use format::low_u16;
 pub use format::{Format, Header};
 pub use ioctl::{
     BUF_INCR, PCS_FLUSH, PCS_GETHZ, PCS_GETSTAT, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PCS_STOP,
-    PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST, PROF_MASK, is_defined,
+    PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST, PROF_MASK,
 };
 pub use record::{Msample, Psample, Record, kind};
 pub use status::{Ledger, STATUS_SIZE, Status};

@@ -1,6 +1,8 @@
 //! PCS.md.
 
+use kvmprof_abi::commands::of_device;
 use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
+use kvmprof_abi::wire::device;
 
 use super::{compare, says};
 
@@ -40,21 +42,9 @@ fn dumps_of_records() {
 #[track_caller]
 #[test]
 fn numbers_of_pcs() {
-    for (name, command) in [
-        ("BUF_INCR", pcs::BUF_INCR),
-        ("PROF_KERNEL", pcs::PROF_KERNEL),
-        ("PROF_ALL", pcs::PROF_ALL),
-        ("PROF_GROUP", pcs::PROF_GROUP),
-        ("PROF_LIST", pcs::PROF_LIST),
-        ("PCS_FLUSH", pcs::PCS_FLUSH),
-        ("PCS_SETFORMAT", pcs::PCS_SETFORMAT),
-        ("PCS_SETBSIZE", pcs::PCS_SETBSIZE),
-        ("PCS_GETHZ", pcs::PCS_GETHZ),
-        ("PCS_SETHZ", pcs::PCS_SETHZ),
-        ("PCS_STOP", pcs::PCS_STOP),
-        ("PCS_GETSTAT", pcs::PCS_GETSTAT),
-    ] {
-        says(PCS, &format!("| `{name}` | {command:#06x} |"));
+    for command in of_device(device::PCS) {
+        let (name, number) = (command.name, command.number);
+        says(PCS, &format!("| `{name}` | {number:#06x} |"));
     }
     for (kind, name) in [
         (pcs::kind::KERNEL, "KERNEL"),

@@ -1,8 +1,10 @@
 //! PMC.md.
 
+use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{self, CounterId};
 use kvmprof_abi::wire;
+use kvmprof_abi::wire::device;
 
 use super::{compare, says};
 
@@ -10,11 +12,9 @@ const PMC: &str = include_str!("../../PMC.md");
 
 #[test]
 fn numbers_of_pmc() {
-    for (name, command) in [
-        ("PMC_CALL", pmc::PMC_CALL),
-        ("PMC_ACCOUNT", pmc::PMC_ACCOUNT),
-    ] {
-        says(PMC, &format!("| `{name}` | {command:#06x} |"));
+    for command in of_device(device::PMC) {
+        let (name, number) = (command.name, command.number);
+        says(PMC, &format!("| `{name}` | {number:#06x} |"));
     }
     for errno in [
         Errno::EPERM,

@@ -1,7 +1,9 @@
 //! PRF.md.
 
+use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf;
+use kvmprof_abi::wire::device;
 
 use super::{compare, says};
 
@@ -9,13 +11,9 @@ const PRF: &str = include_str!("../../PRF.md");
 
 #[test]
 fn numbers_of_prf() {
-    for (name, command) in [
-        ("PRF_GETSTATUS", prf::PRF_GETSTATUS),
-        ("PRF_GETSIZE", prf::PRF_GETSIZE),
-        ("PRF_SETSTATE", prf::PRF_SETSTATE),
-        ("PRF_GETMAX", prf::PRF_GETMAX),
-    ] {
-        says(PRF, &format!("| `{name}` | {command:#06x} |"));
+    for command in of_device(device::PRF) {
+        let (name, number) = (command.name, command.number);
+        says(PRF, &format!("| `{name}` | {number:#06x} |"));
     }
     for errno in [Errno::ENOSPC, Errno::E2BIG, Errno::EBUSY, Errno::EINVAL] {
         let (name, _) = errno.describe().unwrap();

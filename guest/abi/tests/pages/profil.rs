@@ -1,8 +1,10 @@
 //! PROFIL.md.
 
+use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{self, Call, Function, State, Status};
 use kvmprof_abi::wire;
+use kvmprof_abi::wire::device;
 
 use super::{compare, says};
 
@@ -10,11 +12,9 @@ const PROFIL: &str = include_str!("../../PROFIL.md");
 
 #[test]
 fn numbers_of_profil() {
-    for (name, command) in [
-        ("PROFIL_CALL", profil::PROFIL_CALL),
-        ("PROFIL_GETSTAT", profil::PROFIL_GETSTAT),
-    ] {
-        says(PROFIL, &format!("| `{name}` | {command:#06x} |"));
+    for command in of_device(device::PROFIL) {
+        let (name, number) = (command.name, command.number);
+        says(PROFIL, &format!("| `{name}` | {number:#06x} |"));
     }
     for errno in [Errno::ENXIO, Errno::EFAULT, Errno::EINVAL, Errno::ENOSPC] {
         let (name, _) = errno.describe().unwrap();

@@ -1,7 +1,9 @@
 //! RECORDER.md.
 
+use kvmprof_abi::commands::of_device;
 use kvmprof_abi::pcs::{self, Format};
 use kvmprof_abi::recorder;
+use kvmprof_abi::wire::device;
 
 use super::pcs::PCS;
 use super::says;
@@ -10,17 +12,9 @@ const RECORDER: &str = include_str!("../../RECORDER.md");
 
 #[test]
 fn numbers_of_the_recorder() {
-    for (name, command) in [
-        ("REC_START", recorder::REC_START),
-        ("REC_STOP", recorder::REC_STOP),
-        ("REC_PIDS", recorder::REC_PIDS),
-        ("REC_EVENT", recorder::REC_EVENT),
-        ("REC_TASKS", recorder::REC_TASKS),
-        ("REC_HZ", recorder::REC_HZ),
-        ("REC_YIELD", recorder::REC_YIELD),
-        ("REC_INTERVAL", recorder::REC_INTERVAL),
-    ] {
-        says(RECORDER, &format!("| {name} | {command:#06x} |"));
+    for command in of_device(device::RECORDER) {
+        let (name, number) = (command.name, command.number);
+        says(RECORDER, &format!("| {name} | {number:#06x} |"));
     }
     for (name, event) in [
         ("EVENT_EXITS", recorder::EVENT_EXITS),

@@ -1,8 +1,9 @@
 //! WIRE.md.
 
-use kvmprof_abi::control;
+use kvmprof_abi::commands::of_device;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs;
+use kvmprof_abi::wire::device;
 use kvmprof_abi::wire::{self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, VERSION};
 
 use super::{compare, reply, request, says, success};
@@ -135,14 +136,8 @@ fn numbers_of_the_wire() {
 
 #[test]
 fn commands_of_control() {
-    for (command, name) in [
-        (control::CTL_PAUSE, "CTL_PAUSE"),
-        (control::CTL_RESUME, "CTL_RESUME"),
-        (control::CTL_POWER_BUTTON, "CTL_POWER_BUTTON"),
-        (control::CTL_RESET, "CTL_RESET"),
-        (control::CTL_STOP, "CTL_STOP"),
-        (control::CTL_BALLOON, "CTL_BALLOON"),
-    ] {
-        says(WIRE, &format!("| {command:#06x} | `{name}` |"));
+    for command in of_device(device::CONTROL) {
+        let (name, number) = (command.name, command.number);
+        says(WIRE, &format!("| {number:#06x} | `{name}` |"));
     }
 }

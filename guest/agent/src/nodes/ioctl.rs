@@ -1,12 +1,8 @@
 //! The memory of the caller to which a command's third argument points.
 
-use kvmprof_abi::wire::device;
-use kvmprof_abi::{pcs, pmc, prf, profil};
+use kvmprof_abi::commands::{Argument, INT, argument as argument_of};
 
 use crate::cuse::protocol::Piece;
-
-/// Bytes of an `int`.
-const INT: usize = 4;
 
 /// The next step of an ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,57 +33,43 @@ pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_si
         })
     };
     let pointer = |limit: usize| Step::Go { argument: 0, limit };
-    match (device, command) {
-        (device::PCS, pcs::PROF_LIST) => match list_length(data) {
+    match argument_of(device, command) {
+        Some(Argument::ReadsList(most)) => match list_length(data, most) {
             Some(length) => Step::Fetch {
                 reads: piece(length),
                 stores: None,
             },
             None => pointer(0),
         },
-        (device::PROFIL, profil::PROFIL_CALL) if data.len() < profil::Call::SIZE => Step::Fetch {
-            reads: piece(profil::Call::SIZE),
+        Some(Argument::Reads(length)) if data.len() < length => Step::Fetch {
+            reads: piece(length),
             stores: None,
         },
-        (device::PROFIL, profil::PROFIL_CALL) => pointer(0),
-        // The result is stored where the command was read.
-        (device::PMC, pmc::PMC_CALL) if data.len().min(out_size) < pmc::Call::SIZE => Step::Fetch {
-            reads: piece(pmc::Call::SIZE),
-            stores: piece(pmc::Call::SIZE),
+        Some(Argument::Reads(_)) => pointer(0),
+        Some(Argument::Replaces(length)) if data.len().min(out_size) < length => Step::Fetch {
+            reads: piece(length),
+            stores: piece(length),
         },
-        (device::PMC, pmc::PMC_CALL) => pointer(pmc::Call::SIZE),
-        _ => match stored(device, command) {
-            Some(length) if out_size < length => Step::Fetch {
-                reads: None,
-                stores: piece(length),
-            },
-            Some(length) => pointer(length),
-            None => Step::Go {
-                argument: int(argument),
-                limit: 0,
-            },
+        Some(Argument::Stores(length)) if out_size < length => Step::Fetch {
+            reads: None,
+            stores: piece(length),
+        },
+        Some(Argument::Replaces(length) | Argument::Stores(length)) => pointer(length),
+        Some(Argument::Number | Argument::Data) | None => Step::Go {
+            argument: int(argument),
+            limit: 0,
         },
     }
 }
 
-/// The number of bytes that the command stores where its argument points to, if it does.
-fn stored(device: u16, command: u32) -> Option<usize> {
-    match (device, command) {
-        (device::PCS, pcs::PCS_GETSTAT) => Some(pcs::STATUS_SIZE),
-        (device::PROFIL, profil::PROFIL_GETSTAT) => Some(profil::Status::SIZE),
-        (device::PRF, prf::PRF_GETSTATUS | prf::PRF_GETSIZE | prf::PRF_GETMAX) => Some(INT),
-        _ => None,
-    }
-}
-
-/// The number of bytes of a `PROF_LIST` to fetch; `None` if all have been fetched, or if the device refuses the count anyway.
-fn list_length(data: &[u8]) -> Option<usize> {
+/// The number of bytes of a list of at most `most` numbers to fetch; `None` if all have been fetched, or if the device refuses the count anyway.
+fn list_length(data: &[u8], most: usize) -> Option<usize> {
     let Some((count, rest)) = data.split_first_chunk::<INT>() else {
         return Some(INT);
     };
     let count = usize::try_from(i32::from_ne_bytes(*count)).ok()?;
     // Memory that was fetched once isn't fetched again, whatever its count is by now.
-    let missing = rest.is_empty() && (1..=pcs::MAX_LIST).contains(&count);
+    let missing = rest.is_empty() && (1..=most).contains(&count);
     missing.then_some(INT * (1 + count))
 }
 
@@ -99,6 +81,9 @@ fn int(argument: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_abi::wire::device;
+    use kvmprof_abi::{pcs, pmc, prf, profil};
+
     use super::*;
 
     #[test]

@@ -11,7 +11,7 @@ mod turns;
 
 use kvmprof_abi::{prf, wire::device};
 
-pub use caller::{Look, PidKind, WholeWrite, whole_write};
+pub use caller::{Inspection, InspectionResult, PidKind, whole_write};
 pub use forwarder::{Environment, Forwarder};
 
 use crate::cuse::{DeviceNumber, Permissions};

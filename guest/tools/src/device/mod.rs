@@ -7,6 +7,8 @@ mod selection;
 
 use std::fmt;
 
+use kvmprof_abi::wire::device;
+
 pub use error::DeviceError;
 pub use node::{Access, Node};
 pub use remote::{Remote, connect};
@@ -19,6 +21,16 @@ pub enum DeviceKind {
     Pcs,
     /// The kernel profiler.
     Prf,
+}
+
+impl DeviceKind {
+    /// Its number (see [`device`]).
+    pub fn number(self) -> u16 {
+        match self {
+            Self::Pcs => device::PCS,
+            Self::Prf => device::PRF,
+        }
+    }
 }
 
 impl fmt::Display for DeviceKind {

@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::ptr;
 
+use kvmprof_abi::commands::{self, Argument, INT};
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::{pcs, prf};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 use super::{Device, DeviceError, DeviceKind};
@@ -101,8 +101,8 @@ impl Device for Node {
         data: &[u8],
         limit: usize,
     ) -> Result<(i64, Vec<u8>), DeviceError> {
-        let operand = Operand::new(self.kind, command).filter(|operand| operand.fits(data, limit));
-        let Some(operand) = operand else {
+        let operand = commands::argument(self.kind.number(), command);
+        let Some(operand) = operand.filter(|operand| fits(*operand, data, limit)) else {
             // The device's answer to an unknown command.
             return Err(DeviceError::Refused {
                 device: self.kind,
@@ -110,7 +110,7 @@ impl Device for Node {
             });
         };
         let mut memory = Vec::new();
-        let pointer = if operand == Operand::Number {
+        let pointer = if operand == Argument::Number {
             ptr::without_provenance_mut(usize::from_ne_bytes(argument.to_ne_bytes()))
         } else {
             memory = data.to_vec();
@@ -129,42 +129,15 @@ impl Device for Node {
 /// Bytes of memory for each command: more than any command of pcs and prf needs. It is a page, because the node may be
 /// another driver's: old drivers have commands with these numbers that store some hundred bytes.
 const MEMORY_SIZE: usize = 4096;
-/// Bytes of an `int`.
-const INT: usize = size_of::<i32>();
 
-/// The third argument of ioctl(2) for a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operand {
-    /// A number.
-    Number,
-    /// A pointer to memory that the command reads, at most this many bytes.
-    Reads(usize),
-    /// A pointer to memory where the command stores this many bytes.
-    Stores(usize),
-}
-
-impl Operand {
-    /// The operand of a command of `device`; `None` if the device has no such command.
-    fn new(device: DeviceKind, command: u32) -> Option<Self> {
-        match (device, command) {
-            (DeviceKind::Pcs, pcs::PROF_LIST) => Some(Self::Reads(INT * (1 + pcs::MAX_LIST))),
-            (DeviceKind::Pcs, pcs::PCS_GETSTAT) => Some(Self::Stores(pcs::STATUS_SIZE)),
-            (DeviceKind::Pcs, command) => pcs::is_defined(command).then_some(Self::Number),
-            (DeviceKind::Prf, prf::PRF_GETSTATUS | prf::PRF_GETSIZE | prf::PRF_GETMAX) => {
-                Some(Self::Stores(INT))
-            }
-            (DeviceKind::Prf, prf::PRF_SETSTATE) => Some(Self::Number),
-            (DeviceKind::Prf, _) => None,
-        }
-    }
-
-    /// Whether `data` and room for `limit` bytes fit the command.
-    fn fits(self, data: &[u8], limit: usize) -> bool {
-        match self {
-            Self::Number => data.is_empty() && limit == 0,
-            Self::Reads(size) => data.len() <= size && limit == 0,
-            Self::Stores(size) => data.is_empty() && limit == size,
-        }
+/// Whether `data` and room for `limit` bytes fit a command with this third argument.
+fn fits(argument: Argument, data: &[u8], limit: usize) -> bool {
+    match argument {
+        Argument::Number => data.is_empty() && limit == 0,
+        Argument::Reads(size) => data.len() <= size && limit == 0,
+        Argument::ReadsList(most) => data.len() <= INT * (1 + most) && limit == 0,
+        Argument::Stores(size) => data.is_empty() && limit == size,
+        Argument::Replaces(_) | Argument::Data => false,
     }
 }
 
@@ -197,6 +170,8 @@ unsafe impl Ioctl for Carrier {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_abi::{pcs, prf};
+
     use super::*;
 
     fn open(path: &str) -> Result<Node, DeviceError> {
@@ -243,16 +218,16 @@ mod tests {
 
     #[test]
     fn a_command_takes_less_memory_than_it_gets() {
-        let commands = (0..=0xffff_u32).flat_map(|command| {
-            [DeviceKind::Pcs, DeviceKind::Prf].map(|device| Operand::new(device, command))
-        });
-        let mut known = 0;
-        for operand in commands.flatten() {
-            known += 1;
-            if let Operand::Reads(size) | Operand::Stores(size) = operand {
-                assert!(size < MEMORY_SIZE);
+        for device in [DeviceKind::Pcs, DeviceKind::Prf] {
+            for command in commands::of_device(device.number()) {
+                let size = match command.argument {
+                    Argument::Number => 0,
+                    Argument::Reads(size) | Argument::Stores(size) => size,
+                    Argument::ReadsList(most) => INT * (1 + most),
+                    Argument::Replaces(_) | Argument::Data => panic!("{command:?}"),
+                };
+                assert!(size < MEMORY_SIZE, "{command:?}");
             }
         }
-        assert_eq!(known, 12 + 4);
     }
 }

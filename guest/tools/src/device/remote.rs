@@ -4,7 +4,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 
 use super::{Device, DeviceError, DeviceKind};
-use crate::command_line::SocketArgs;
+use kvmprof_cli::command_line::SocketArgs;
 use kvmprof_client::{ClientError, Connection, Readiness, RemoteDevice};
 
 /// A device that is open on a connection.

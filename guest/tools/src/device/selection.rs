@@ -8,7 +8,7 @@ use clap::Args;
 use kvmprof_abi::prf::{ALL_VCPUS, NODE};
 
 use super::{Access, Device, DeviceError, DeviceKind, Node, Remote, connect};
-use crate::command_line::{SocketArgs, usage};
+use kvmprof_cli::command_line::{SocketArgs, usage};
 use kvmprof_client::Connection;
 
 /// Options of each tool that uses prf.
@@ -110,7 +110,7 @@ impl DeviceOptions {
     /// Opens the selected prf on `side`.
     ///
     /// # Errors
-    /// As [`Node::open`] and [`Remote::prf`]; [`UsageError`](crate::command_line::UsageError) for a name without a
+    /// As [`Node::open`] and [`Remote::prf`]; [`UsageError`](kvmprof_cli::command_line::UsageError) for a name without a
     /// minor number.
     pub fn open_on(&self, side: &GuestSide, access: Access) -> anyhow::Result<Box<dyn Device>> {
         Ok(match side {

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use kvmprof_abi::pcs::{DEF_BUFNO, Format, MAX_BSIZE, MAX_BUFS, MAX_LIST, MIN_BSIZE};
 
 use super::Plan;
-use crate::command_line::{SocketArgs, value};
+use kvmprof_cli::command_line::{SocketArgs, value};
 
 /// Gather program counter samples of the guest into a file for pcstat
 ///

@@ -9,9 +9,9 @@ use kvmprof_recording::file::create_in_place;
 
 use super::names::{fetch_names, own_names};
 use super::{Arguments, Summary, run};
-use crate::command_line::{Command, Console, ExitStatus, PipeWriter, usage};
 use crate::device::{Access, DeviceKind, Node, Remote, connect};
-use crate::interrupt::Interrupt;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, PipeWriter, usage};
+use kvmprof_cli::interrupt::Interrupt;
 
 impl Command for Arguments {
     /// Runs getpc on the socket of the arguments, or on the guest's node. SIGINT and SIGTERM end it cleanly. Warns of

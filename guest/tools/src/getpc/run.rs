@@ -13,7 +13,7 @@ use kvmprof_abi::stream::{COMM_SIZE, Comm, Pstat, StreamRecord};
 use super::deblock::{BadBuffer, Deblocker};
 use super::plan::{Call, Plan};
 use crate::device::{Device, DeviceError};
-use crate::interrupt::{Interrupt, Woken};
+use kvmprof_cli::interrupt::{Interrupt, Woken};
 
 /// Bytes requested in one read; the device gives what it has.
 const READ_SIZE: usize = 65536;

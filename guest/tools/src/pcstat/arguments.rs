@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{PcstatError, Profile, read_profile, to_json, write_report};
-use crate::command_line::{Command, Console, ExitStatus};
 use crate::getpc::FormatName;
-use crate::interrupt::ignore_first_interrupt;
-use crate::table::most_rows;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::interrupt::ignore_first_interrupt;
+use kvmprof_cli::table::most_rows;
 
 /// The most program counters of the report without `--top`.
 const FEW_ROWS: usize = 10;

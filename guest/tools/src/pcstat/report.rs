@@ -11,7 +11,7 @@ use kvmprof_abi::stream::Isample;
 
 use super::profile::TYPES;
 use super::{Mode, Profile, loss};
-use crate::table::{Align, percent, write_table};
+use kvmprof_cli::table::{Align, percent, write_table};
 
 /// Writes the report of `profile`, with at most `top` program counters.
 ///

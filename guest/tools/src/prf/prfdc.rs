@@ -10,9 +10,9 @@ use super::local_time::LocalTime;
 use super::log::{append, open_to_append};
 use super::prfsnap::now;
 use super::{PrfError, Profiler};
-use crate::command_line::{Command, Console, ExitStatus, value};
 use crate::device::DeviceOptions;
-use crate::interrupt::Interrupt;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
+use kvmprof_cli::interrupt::Interrupt;
 
 /// The time between two checks whether the guest has ended: its counters can be read for 2 s after its end.
 const LOOK: Duration = Duration::from_millis(500);

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{Profiler, table};
-use crate::command_line::{Command, Console, ExitStatus};
 use crate::device::{Access, DeviceOptions, GuestSide};
 use crate::symbols::{Slide, Symbol, SymbolsError, read_namelist, running_symbols, slide_to};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 
 /// Load the addresses of the kernel's functions into the profiler
 ///

@@ -8,9 +8,9 @@ use clap::Args;
 use super::log::{Log, Record};
 use super::report::{Names, was_reset, write_interval};
 use super::{LogError, PrfError};
-use crate::command_line::{Command, Console, ExitStatus, SocketArgs};
 use crate::device::GuestSide;
 use crate::symbols::{Symbol, SymbolsError, read_namelist, running_symbols, slide_of_table};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
 
 /// Print where the kernel spent its time, from a file of prfdc or prfsnap
 ///
@@ -120,9 +120,15 @@ fn print<R: io::Read>(
                     "a table was loaded between two records: the later one counts from there",
                 );
             }
-            let records = (&before, &after);
-            write_interval(console.output, log.addresses(), names, records, cutoff)
-                .map_err(PrfError::Write)?;
+            write_interval(
+                console.output,
+                log.addresses(),
+                names,
+                &before,
+                &after,
+                cutoff,
+            )
+            .map_err(PrfError::Write)?;
             pairs += 1;
         }
         before = Some(after);

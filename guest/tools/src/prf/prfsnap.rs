@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::log::{Appended, append, open_to_append};
 use super::{PrfError, Profiler};
-use crate::command_line::{Command, Console, ExitStatus};
 use crate::device::DeviceOptions;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 
 /// Add a record of the profiler's counters to a file, for prfpr
 ///

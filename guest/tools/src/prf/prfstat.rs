@@ -5,8 +5,8 @@ use std::io::Write;
 use clap::Args;
 
 use super::{PrfError, Profiler};
-use crate::command_line::{Command, Console, ExitStatus};
 use crate::device::DeviceOptions;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 
 /// Turn kernel profiling on or off, and show its state
 ///

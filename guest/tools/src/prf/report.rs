@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use super::local_time::LocalTime;
 use super::log::Record;
 use crate::symbols::Symbol;
-use crate::table::{Align, Spacing, write_rows};
+use kvmprof_cli::table::{Align, Spacing, write_rows};
 
 /// The spacing of the original prfpr.
 const SPACING: Spacing = Spacing {
@@ -66,7 +66,8 @@ pub fn write_interval(
     output: &mut dyn Write,
     addresses: &[u64],
     names: &Names,
-    (before, after): (&Record, &Record),
+    before: &Record,
+    after: &Record,
     cutoff: f64,
 ) -> io::Result<()> {
     writeln!(output, "{}", time(before.time))?;
@@ -167,8 +168,8 @@ mod tests {
     fn rows(before: &[u64], after: &[u64], cutoff: f64) -> String {
         let mut output = Vec::new();
         let addresses = [0, 0x1100, 0x1200, 0x1240];
-        let records = (&record(1000, before), &record(1600, after));
-        write_interval(&mut output, &addresses, &names(), records, cutoff).unwrap();
+        let (before, after) = (record(1000, before), record(1600, after));
+        write_interval(&mut output, &addresses, &names(), &before, &after, cutoff).unwrap();
         let text = String::from_utf8(output).unwrap();
         let mut lines = text.splitn(4, '\n');
         for seconds in [1000, 1600] {

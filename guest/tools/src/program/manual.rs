@@ -49,7 +49,7 @@ fn pages(command: &Command) -> Vec<(String, Command)> {
             pages.extend(tool_command(command, name).map(|tool| (name.to_owned(), tool)));
             continue;
         }
-        add_pages(&mut pages, (program, program), part, &version);
+        add_pages(&mut pages, program, program, part, &version);
     }
     pages
 }
@@ -57,7 +57,8 @@ fn pages(command: &Command) -> Vec<(String, Command)> {
 /// Adds the page of `part` of a command with this title and these words, and those of its own parts.
 fn add_pages(
     pages: &mut Vec<(String, Command)>,
-    (title, words): (&str, &str),
+    title: &str,
+    words: &str,
     part: &Command,
     version: &str,
 ) {
@@ -66,7 +67,7 @@ fn add_pages(
     let page = part.clone().name(title.clone()).bin_name(words.clone());
     pages.push((title.clone(), page.version(version.to_owned())));
     for part in part.get_subcommands() {
-        add_pages(pages, (&title, &words), part, version);
+        add_pages(pages, &title, &words, part, version);
     }
 }
 

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 
 use super::Tool;
 use super::manual::{tool_command, write_pages};
-use crate::command_line::{self, Console, ExitStatus};
+use kvmprof_cli::command_line::{self, Console, ExitStatus};
 
 /// Commands that install what goes with a program.
 #[derive(Clone, Debug, Subcommand)]

@@ -7,7 +7,7 @@ use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
 use super::ListFingerprint;
-use super::module::{Found, Module, ModuleInfo};
+use super::module::{ListedModule, Module, ModuleInfo};
 use super::module_layout::ModuleLayout;
 use super::reader::BoundedReader;
 use crate::bytes::u64_at;
@@ -126,9 +126,9 @@ impl LoadedModules {
                 break;
             };
             match ModuleInfo::read(layout, address, &bytes, &mut reader) {
-                Found::Unformed => loaded.is_loading = true,
-                Found::Nonsense => {}
-                Found::Module(info) => {
+                ListedModule::Unformed => loaded.is_loading = true,
+                ListedModule::Nonsense => {}
+                ListedModule::Formed(info) => {
                     let module = before.with(&info).unwrap_or_else(|| {
                         let module = Module::read(info, format, &mut reader);
                         Arc::new(module)

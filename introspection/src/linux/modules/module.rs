@@ -71,12 +71,12 @@ struct Function {
 }
 
 /// A `struct module` in the list.
-pub enum Found {
+pub enum ListedModule {
     /// The module is still loading (`MODULE_STATE_UNFORMED`).
     Unformed,
     /// The structure is invalid.
     Nonsense,
-    Module(ModuleInfo),
+    Formed(ModuleInfo),
 }
 
 /// A module.
@@ -96,17 +96,17 @@ impl ModuleInfo {
         address: u64,
         bytes: &[u8],
         reader: &mut BoundedReader<'_, M>,
-    ) -> Found {
+    ) -> ListedModule {
         if u32_at(bytes, layout.state).is_none_or(|state| state == layout.unformed) {
-            return Found::Unformed;
+            return ListedModule::Unformed;
         }
         let texts: Vec<_> = (layout.texts.iter())
             .filter_map(|offsets| text(bytes, offsets.base, offsets.length))
             .collect();
         let Some(name) = name(bytes, layout.name).filter(|_| !texts.is_empty()) else {
-            return Found::Nonsense;
+            return ListedModule::Nonsense;
         };
-        Found::Module(Self {
+        ListedModule::Formed(Self {
             address,
             name,
             build_id: layout.build_id.and_then(|offset| array_at(bytes, offset)),

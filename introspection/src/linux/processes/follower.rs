@@ -26,7 +26,7 @@ const RECHECK_SAME: u64 = 1_000_000_000;
 
 /// A running task: its `task_struct`, and its process.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct RunningTask {
     /// Its guest virtual address.
     pub task: u64,
     /// The process's id.
@@ -99,7 +99,7 @@ impl ProcessFollower {
         linux: &LinuxKnowledge,
         view: &KernelView<'_, M>,
         registers: &Registers,
-        seen: Seen,
+        seen: RunningTask,
         time: u64,
     ) -> Option<Arc<ProcessMap>> {
         self.current = None;
@@ -270,7 +270,7 @@ fn signature<M: PhysicalMemory>(
 fn perf_map<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
-    seen: Seen,
+    seen: RunningTask,
     areas: &[Area],
 ) -> Option<String> {
     (areas.iter()).find(|area| area.backing == Backing::Anonymous)?;
@@ -328,11 +328,11 @@ mod tests {
     use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
     use crate::testing::processes::{AreaPlan, PAGE, Room};
 
-    const PARENT: Seen = Seen {
+    const PARENT: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x1000,
         pid: 41,
     };
-    const CHILD: Seen = Seen {
+    const CHILD: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x2000,
         pid: 42,
     };

@@ -14,6 +14,7 @@ use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackEnd};
 
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
+use super::stacks::SwitchedTask;
 use super::view::{KernelView, kernel_pointer};
 use crate::unwind::Stack;
 use crate::{PhysicalMemory, Registers, padded};
@@ -258,8 +259,11 @@ impl<M: PhysicalMemory> Moment<'_, M> {
         linux.unwind_switched(
             memory,
             self.registers,
-            (key.task, sp),
-            layout.forked,
+            &SwitchedTask {
+                task: key.task,
+                sp,
+                forked: layout.forked,
+            },
             self.modules,
             stack,
         );

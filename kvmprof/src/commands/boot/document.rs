@@ -18,7 +18,8 @@ pub fn of_summary(summary: &Summary) -> String {
 
 /// All changes.
 pub fn of_comparison(
-    (before, after): (&Summary, &Summary),
+    before: &Summary,
+    after: &Summary,
     phases: &[ComparedRow],
     calls: &[ComparedRow],
 ) -> String {

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use kvmprof_cli::command_line::{Console, usage};
 use kvmprof_recording::file::Recording;
 use kvmprof_report::boot::{Boot, BootError, Phase};
 use kvmprof_report::graph::{Graph, account, marked, title};
 use kvmprof_report::profile::{Profile, Selection, TimeRange};
 use kvmprof_report::symbolize::Resolver;
-use kvmprof_tools::command_line::{Console, usage};
 
 use crate::commands::recordings::{
     CommandError, OutputLimit, Progress, refuse_recording, write_to,

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_recording::file::Unobserved;
 use kvmprof_report::boot::{Boot, Levels, Summary, compare};
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
 use tempfile::TempDir;
 
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
@@ -108,8 +108,8 @@ impl Command for BootArguments {
             let before = Summary::new(&boots.before, &boots.levels);
             let (phases, calls) = compare(&before, &after);
             match self.json {
-                true => document::of_comparison((&before, &after), &phases, &calls),
-                false => tables::of_comparison((&before, &after), &phases, &calls, self.top),
+                true => document::of_comparison(&before, &after, &phases, &calls),
+                false => tables::of_comparison(&before, &after, &phases, &calls, self.top),
             }
         };
         let written = console.output.write_all(text.as_bytes());

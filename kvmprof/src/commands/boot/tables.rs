@@ -45,7 +45,8 @@ pub fn of_summary(summary: &Summary, top: usize) -> String {
 
 /// The changes of the phases, and the `top` largest changes of initcalls.
 pub fn of_comparison(
-    (before, after): (&Summary, &Summary),
+    before: &Summary,
+    after: &Summary,
     phases: &[ComparedRow],
     calls: &[ComparedRow],
     top: usize,
@@ -228,7 +229,7 @@ mod tests {
         let [before, after] = [boot(), later].map(|boot| vec![boot; 3]);
         let [before, after] = [before, after].map(|boots| Summary::new(&boots, &levels));
         let (phases, calls) = kvmprof_report::boot::compare(&before, &after);
-        let text = of_comparison((&before, &after), &phases, &calls, 20);
+        let text = of_comparison(&before, &after, &phases, &calls, 20);
         assert_eq!(text.matches('*').count(), 1, "{text}");
     }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::pcs::Status;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_client::{Connection, named_socket};
 use kvmprof_demo_guest::{ROWS, Truth};
 use kvmprof_recording::file::write_new_file;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::exit::{machine_error, start_error, status_of_guest};

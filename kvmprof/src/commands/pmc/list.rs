@@ -4,11 +4,11 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
+use kvmprof_cli::table::{Align, write_table};
+use kvmprof_cli::text::visible_json;
 use kvmprof_recording::counters::{Counters, Event};
 use kvmprof_report::text::visible;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
-use kvmprof_tools::table::{Align, write_table};
-use kvmprof_tools::text::visible_json;
 
 use super::read_counters;
 

@@ -9,9 +9,9 @@ mod top;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_client::Connection;
 use kvmprof_recording::counters::Counters;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 use list::ListArguments;
 use profile::ProfileArguments;

@@ -6,10 +6,10 @@ use anyhow::Context;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::PMC_ACCOUNT;
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::usage;
+use kvmprof_cli::table::{Align, write_table};
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_recording::counters::{Counters, ProcessCounters};
-use kvmprof_tools::command_line::usage;
-use kvmprof_tools::table::{Align, write_table};
 
 use super::MAX_COUNTERS;
 

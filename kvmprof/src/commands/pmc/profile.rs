@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_report::profile::{Layout, Look, Section, SortBy, print};
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 
 use crate::commands::record::RecordingOptions;
 use crate::commands::recordings::{CommandError, InputArguments};

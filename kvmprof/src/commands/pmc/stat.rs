@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+use kvmprof_cli::interrupt::Interrupt;
+use kvmprof_cli::table::{Align, write_table};
+use kvmprof_cli::text::visible_json;
 use kvmprof_recording::counters::Counters;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
-use kvmprof_tools::interrupt::Interrupt;
-use kvmprof_tools::table::{Align, write_table};
-use kvmprof_tools::text::visible_json;
 
 use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};

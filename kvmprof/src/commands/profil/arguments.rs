@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use kvmprof_abi::profil::{MAX_KEPT, RATE_HZ, WORD_SIZE};
+use kvmprof_cli::command_line::{SocketArgs, value};
+use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_recording::SamplingEvent;
-use kvmprof_tools::command_line::{SocketArgs, value};
-use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 
 use super::process::Process;
 use crate::commands::units::{format_memory, parse_memory};

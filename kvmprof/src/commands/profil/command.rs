@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use kvmprof_abi::profil::{Function, MAX_KEPT};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_cli::text::visible_json;
 use kvmprof_recording::file::NewFile;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_tools::text::visible_json;
 
 use super::arguments::{ProcessArguments, address, buffer_size, scale};
 use super::device::{ProcessProfile, Profile};

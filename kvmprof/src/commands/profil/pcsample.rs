@@ -6,8 +6,8 @@ use std::io::Write;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::profil::Function;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
-use kvmprof_tools::text::visible_json;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::text::visible_json;
 
 use super::arguments::{ProcessArguments, samples};
 use super::device::{ProcessProfile, Profile};

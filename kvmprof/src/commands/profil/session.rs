@@ -8,10 +8,10 @@ use indicatif::ProgressBar;
 use kvmprof_abi::profil::{State, Status};
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::Console;
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_recording::StackParts;
-use kvmprof_tools::command_line::Console;
-use kvmprof_tools::interrupt::Interrupt;
 
 use super::arguments::ProcessArguments;
 use super::device::{ProcessProfile, Profile};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use kvmprof_abi::profil::Status;
-use kvmprof_tools::table::{Align, percent, write_table};
+use kvmprof_cli::table::{Align, percent, write_table};
 
 use super::histogram::Hit;
 use super::process::CodeName;

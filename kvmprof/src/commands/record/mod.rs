@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::builder::Resettable;
 use clap::{Arg, Args};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_recording::file::Recording;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::profiling::LookPlan;
 

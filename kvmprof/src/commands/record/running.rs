@@ -8,11 +8,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::{MAX_DATA, device};
+use kvmprof_cli::command_line::{Console, PipeWriter, SocketArgs, value};
+use kvmprof_cli::interrupt::{Interrupt, Woken};
 use kvmprof_client::RemoteDevice;
 use kvmprof_recording::file::NewFile;
 use kvmprof_recording::{SamplingEvent, StackParts};
-use kvmprof_tools::command_line::{Console, PipeWriter, SocketArgs, value};
-use kvmprof_tools::interrupt::{Interrupt, Woken};
 
 use super::limited::Limited;
 use super::progress::Progress;

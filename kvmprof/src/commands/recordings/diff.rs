@@ -8,12 +8,12 @@ use clap::{ArgGroup, Args};
 use super::output::{Naming, check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_report::diff::{changes, document, folded_changes, print};
 use kvmprof_report::graph::{Graph, account_of_changes};
 use kvmprof_report::html::{Counts, comparison_page};
 use kvmprof_report::profile::{Look, Profile, SortBy, Weight};
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 
 /// Show what changed from one recording to another, or from one time of a recording to another
 ///

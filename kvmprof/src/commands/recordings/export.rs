@@ -12,8 +12,8 @@ use super::output::{Naming, check_output, is_packed_name, is_standard, write_to}
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use crate::commands::other_program::become_program;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_report::export::{ExportError, Format, Source};
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
 /// A format, and the program that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

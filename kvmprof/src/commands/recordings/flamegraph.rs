@@ -6,9 +6,9 @@ use super::CommandError;
 use super::input::TaskInput;
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_report::graph::{Graph, account, marked};
 use kvmprof_report::tasks;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Draw the stacks of recordings as a flame graph, an SVG file
 #[derive(Debug, Args)]

@@ -9,10 +9,10 @@ use kvmprof_recording::Sysroot;
 use super::output::{is_packed_name, write_to};
 use super::picture::PictureArguments;
 use super::{CommandError, InputArguments};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_report::graph::title;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::symbolize::SourceTexts;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Write recordings as an HTML page: timeline, flame graph, tables, filters
 ///

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvmprof_tools::command_line::{Console, usage};
+use kvmprof_cli::command_line::{Console, usage};
 use tempfile::NamedTempFile;
 
 use super::CommandError;

@@ -23,7 +23,7 @@ pub use html::{HtmlArguments, write_page};
 pub use input::InputArguments;
 pub use output::{Naming, check_output, is_standard, refuse_recording, write_to};
 pub use output_limit::OutputLimit;
-pub use progress::{Part, Progress};
+pub use progress::{Progress, ProgressPart};
 pub use report::ReportArguments;
 pub use stalls::StallsArguments;
 pub use view::ViewArguments;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use kvmprof_cli::command_line::PipeWriter;
 use kvmprof_recording::file::{NewFile, is_recording};
-use kvmprof_tools::command_line::PipeWriter;
 
 use super::CommandError;
 

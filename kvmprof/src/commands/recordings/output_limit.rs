@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use clap::Args;
+use kvmprof_cli::command_line::{Console, ExitStatus};
 use kvmprof_report::room::{Room, RoomWriter, too_much};
-use kvmprof_tools::command_line::{Console, ExitStatus};
 
 use super::CommandError;
 use crate::commands::units::parse_memory;

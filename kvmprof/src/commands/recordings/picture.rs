@@ -7,9 +7,9 @@ use clap::Args;
 use super::input::TaskInput;
 use super::output::{Naming, check_output, is_packed_name, write_to};
 use super::{CommandError, InputArguments};
+use kvmprof_cli::command_line::Console;
 use kvmprof_report::graph::title;
 use kvmprof_report::profile::{Profile, Watcher};
-use kvmprof_tools::command_line::Console;
 
 /// Recordings, and the file that is made of them.
 #[derive(Debug, Args)]

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::ops::ControlFlow;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::file::Observer;
-use kvmprof_tools::interrupt::Interrupt;
 
 /// The progress of one command.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Progress {
     }
 
     /// A part of the work, with the description `what`.
-    pub fn of(&self, what: &'static str) -> Part {
+    pub fn of(&self, what: &'static str) -> ProgressPart {
         let target = if self.is_shown {
             ProgressDrawTarget::stderr()
         } else {
@@ -49,7 +49,7 @@ impl Progress {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Part {
+        ProgressPart {
             interrupt: self.interrupt.clone(),
             bar,
         }
@@ -58,12 +58,12 @@ impl Progress {
 
 /// A part of the work.
 #[derive(Debug)]
-pub struct Part {
+pub struct ProgressPart {
     interrupt: Interrupt,
     bar: ProgressBar,
 }
 
-impl Observer for Part {
+impl Observer for ProgressPart {
     fn advance(&self, done: u64, whole: u64) -> ControlFlow<()> {
         self.bar.set_length(whole);
         self.bar.set_position(done);
@@ -75,7 +75,7 @@ impl Observer for Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for ProgressPart {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

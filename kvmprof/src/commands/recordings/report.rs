@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 use super::input::TaskInput;
 use super::output_limit::within;
 use super::{CommandError, InputArguments, OutputLimit};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
     modules, print, relatives_document,
 };
 use kvmprof_report::tasks;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
-use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 
 /// Show what a recording has: modes, vCPUs, processes, modules, functions
 ///

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use super::CommandError;
 use super::output::{GZIP, is_standard};
-use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_cli::interrupt::Interrupt;
 
 /// Maximum ratio of a compressed file's unpacked length to its length, and the length to which any file may be
 /// unpacked. Recordings are packed already, so gzip gains little.

@@ -4,10 +4,10 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_report::profile::{Look, TimeRange};
 use kvmprof_report::stalls::{StallWatcher, Stalls, print};
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
-use kvmprof_tools::table::{USUAL_ROWS, most_rows};
 use serde_json::json;
 
 use super::output_limit::within;

@@ -30,7 +30,6 @@ static const struct workload workloads[] = {
     { "network", network },
     { "hostile-network", hostile_network },
     { "vsock", vsock_echo },
-    { "balloon", balloon_pages },
     { "folder", folder_starts },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },

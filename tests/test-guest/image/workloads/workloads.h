@@ -37,7 +37,6 @@ void disk_load(void);
 void network(void);
 void hostile_network(void);
 void vsock_echo(void);
-void balloon_pages(void);
 void folder_starts(void);
 void end_by_power_off(void);
 void end_by_reboot(void);

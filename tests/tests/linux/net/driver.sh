@@ -55,18 +55,18 @@ take tap
 start tap --kernel /lab/vmlinuz --initrd /lab/tap.cpio --cmdline "$boot" --net tap=tap0,mac=02:00:00:00:00:07
 says "sent all"
 taken tap
-says "fetching again"
-moved 6000000
-ip link del tap0
-says "carrier 0"
-shares down
-make_tap
-says "done"
+says "again "
 shares end
 
 # A tap that is somebody's is nobody else's.
 fails busy --kernel /lab/vmlinuz --net tap=tap0
 name=tap
+ip link del tap0
+says "carrier 0"
+shares down
+make_tap
+says "looking"
+shares gone
 tell off
 ended
 fails kind --kernel /lab/vmlinuz --net tap=dummy0

@@ -18,7 +18,7 @@ use kvmprof_recording::{EventKind, Room, SamplingEvent, StackParts, Ticks};
 
 use super::recording::{LookPace, SymbolSources, add_symbols, recording_info};
 use super::{
-    ClockNeeds, Consumer, Context, Device, LookNeeds, Preparation, Reply, Request, TicksBefore,
+    ClockNeeds, Command, Consumer, Context, Device, LookNeeds, Preparation, TicksBefore,
     check_event,
 };
 use crate::clock::TickSource;
@@ -82,21 +82,6 @@ impl ClientRecorders {
     fn encoders(&mut self) -> impl Iterator<Item = &mut Encoder<ClientSink>> {
         let started = self.started.values_mut();
         started.map(|recorder| &mut recorder.encoder)
-    }
-
-    /// The preparation for the end of the recording of `handle`, if it hasn't ended.
-    fn before_stop(&self, handle: Handle) -> Preparation {
-        let is_recording = |recorder: &Recorder| recorder.encoder.is_recording();
-        if !self.started.get(&handle).is_some_and(is_recording) {
-            return Preparation::default();
-        }
-        let mut others = self.started.iter().filter(|(other, _)| **other != handle);
-        Preparation {
-            ticks: TicksBefore::Last {
-                others: others.any(|(_, recorder)| is_recording(recorder)),
-            },
-            files: true,
-        }
     }
 
     /// The choice of a recorder that hasn't been started.
@@ -359,70 +344,71 @@ impl Consumer for ClientRecorders {
 }
 
 impl Device for ClientRecorders {
-    fn prepare(
+    fn before_ioctl(
         &self,
         handle: Handle,
-        request: &Request<'_>,
-        context: &Context<'_>,
+        command: &Command<'_>,
+        _context: &Context<'_>,
     ) -> Result<Preparation, Errno> {
-        Ok(match *request {
-            Request::Open { minor } if minor != 0 || context.has_ended => {
-                return Err(Errno::ENXIO);
-            }
-            Request::Open { .. } | Request::Read { .. } => Preparation::default(),
+        Ok(match command.number {
             // Ticks from before the start belong to no recording.
-            Request::Ioctl {
-                command: REC_START, ..
-            } => Preparation::ticks(TicksBefore::All),
-            Request::Ioctl {
-                command: REC_STOP, ..
-            }
-            | Request::Close => self.before_stop(handle),
-            Request::Ioctl { .. } => Preparation::default(),
+            REC_START => TicksBefore::All.into(),
+            REC_STOP => self.before_close(handle),
+            _ => Preparation::default(),
         })
     }
 
-    fn carry_out(
+    /// The preparation for the end of the recording, if it hasn't ended.
+    fn before_close(&self, handle: Handle) -> Preparation {
+        let is_recording = |recorder: &Recorder| recorder.encoder.is_recording();
+        if !self.started.get(&handle).is_some_and(is_recording) {
+            return Preparation::default();
+        }
+        let mut others = self.started.iter().filter(|(other, _)| **other != handle);
+        Preparation {
+            ticks: TicksBefore::Last {
+                others: others.any(|(_, recorder)| is_recording(recorder)),
+            },
+            files: true,
+        }
+    }
+
+    fn open(&mut self, handle: Handle, _minor: u16, _context: &Context<'_>) -> Result<(), Errno> {
+        self.idle.insert(handle, Choice::default());
+        Ok(())
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize, _: &Context<'_>) -> Result<Vec<u8>, Errno> {
+        let recorder = self.started.get_mut(&handle).ok_or(Errno::EINVAL)?;
+        let bytes = recorder.encoder.sink_mut().read(limit);
+        bytes.ok_or(Errno::EAGAIN)
+    }
+
+    fn ioctl(
         &mut self,
         handle: Handle,
-        request: &Request<'_>,
+        command: &Command<'_>,
         context: &Context<'_>,
-    ) -> Result<Reply, Errno> {
-        match *request {
-            Request::Open { .. } => {
-                self.idle.insert(handle, Choice::default());
-                Ok(Reply::Done)
-            }
-            Request::Read { limit } => {
-                let recorder = self.started.get_mut(&handle).ok_or(Errno::EINVAL)?;
-                let bytes = recorder.encoder.sink_mut().read(limit);
-                bytes.map(Reply::Read).ok_or(Errno::EAGAIN)
-            }
-            Request::Ioctl {
-                command,
-                argument,
-                data,
-            } => {
-                match command {
-                    REC_EVENT => self.choose_event(handle, argument, data)?,
-                    REC_YIELD => self.choose_to_yield(handle, argument)?,
-                    REC_HZ => self.choose_rate(handle, argument, context)?,
-                    REC_PIDS => self.choose_processes(handle, data)?,
-                    REC_INTERVAL => self.choose_interval(handle, argument)?,
-                    REC_TASKS => self.choose_tasks(handle, argument, context)?,
-                    REC_START => self.start(handle, argument, context)?,
-                    REC_STOP => self.stop(handle)?,
-                    _ => return Err(Errno::EINVAL),
-                }
-                Ok(Reply::Ioctl(IoctlReply::default()))
-            }
-            Request::Close => {
-                // The client's unread data is thrown away.
-                self.idle.remove(&handle);
-                self.started.remove(&handle);
-                Ok(Reply::Done)
-            }
+    ) -> Result<IoctlReply, Errno> {
+        let Command { argument, data, .. } = *command;
+        match command.number {
+            REC_EVENT => self.choose_event(handle, argument, data)?,
+            REC_YIELD => self.choose_to_yield(handle, argument)?,
+            REC_HZ => self.choose_rate(handle, argument, context)?,
+            REC_PIDS => self.choose_processes(handle, data)?,
+            REC_INTERVAL => self.choose_interval(handle, argument)?,
+            REC_TASKS => self.choose_tasks(handle, argument, context)?,
+            REC_START => self.start(handle, argument, context)?,
+            REC_STOP => self.stop(handle)?,
+            _ => return Err(Errno::EINVAL),
         }
+        Ok(IoctlReply::default())
+    }
+
+    fn close(&mut self, handle: Handle) {
+        // The client's unread data is thrown away.
+        self.idle.remove(&handle);
+        self.started.remove(&handle);
     }
 
     fn readiness(&self, handle: Handle) -> Readiness {

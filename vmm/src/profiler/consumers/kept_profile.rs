@@ -5,7 +5,7 @@ use kvmprof_abi::profil::Call;
 use kvmprof_devices::profiling::profil::KeptProfile;
 use kvmprof_recording::Ticks;
 
-use super::Client;
+use super::Side;
 use crate::profil::{ProgramEnd, Watch};
 
 /// The number of ticks that have passed on each vCPU, by the vCPUs' indexes.
@@ -34,7 +34,7 @@ impl PassedTicks {
 #[derive(Debug)]
 pub(super) struct Kept {
     /// The client that the profile is kept for.
-    pub client: Client,
+    pub side: Side,
     pub profile: KeptProfile,
     watch: Watch,
     /// The ticks that the profile has taken into account.
@@ -45,14 +45,9 @@ pub(super) struct Kept {
 
 impl Kept {
     /// A profile that counts the ticks after those that have `passed`.
-    pub(super) fn new(
-        client: Client,
-        profile: KeptProfile,
-        watch: Watch,
-        passed: PassedTicks,
-    ) -> Self {
+    pub(super) fn new(side: Side, profile: KeptProfile, watch: Watch, passed: PassedTicks) -> Self {
         Self {
-            client,
+            side,
             profile,
             watch,
             passed,
@@ -146,7 +141,7 @@ mod tests {
         let processes = Arc::<ProfiledProcesses>::default();
         let watch = Watch::begin(&processes, PID).unwrap();
         let profile = KeptProfile::new(&call(samples, flags), 2, 1000).unwrap();
-        Kept::new(Client::Host, profile, watch, PassedTicks::default())
+        Kept::new(Side::Host, profile, watch, PassedTicks::default())
     }
 
     fn tick(time: u64) -> Ticks {

@@ -16,7 +16,7 @@ mod recording;
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{Client, Handle, IoctlReply, Readiness};
 use kvmprof_introspection::ListedProcess;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::tasks::TaskLook;
@@ -40,13 +40,22 @@ pub use file_recorder::FileRecorder;
 pub use needs::{AllNeeds, ClockNeeds, LookNeeds};
 pub use recording::{SymbolSources, recording_info};
 
-/// The side that opens a device. Devices that the guest has opened never block the host's clients.
+/// The side of a client that opens a device. Devices that the guest has opened never block the host's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Client {
+pub enum Side {
     /// A client of the host socket.
     Host,
     /// The guest, through its ports.
     Guest,
+}
+
+impl From<Client> for Side {
+    fn from(client: Client) -> Self {
+        match client {
+            Client::Host | Client::HostStatus => Self::Host,
+            Client::Guest(_) => Self::Guest,
+        }
+    }
 }
 
 /// A consumer, which takes ticks.
@@ -89,7 +98,7 @@ pub trait Consumer {
     }
 
     /// The side whose clients can open the device; `None` for both sides.
-    fn client(&self) -> Option<Client> {
+    fn side(&self) -> Option<Side> {
         None
     }
 
@@ -107,13 +116,17 @@ pub enum Request<'a> {
     /// Read at most this many bytes.
     Read { limit: usize },
     /// Execute a command.
-    Ioctl {
-        command: u32,
-        argument: i64,
-        data: &'a [u8],
-    },
+    Ioctl(Command<'a>),
     /// Close the device.
     Close,
+}
+
+/// A command of a device, with its argument, and the bytes to which the argument points if it is a pointer.
+#[derive(Clone, Copy, Debug)]
+pub struct Command<'a> {
+    pub number: u32,
+    pub argument: i64,
+    pub data: &'a [u8],
 }
 
 /// The result of a request.
@@ -151,9 +164,9 @@ pub struct Preparation {
     pub files: bool,
 }
 
-impl Preparation {
+impl From<TicksBefore> for Preparation {
     /// A preparation with these ticks, and without files.
-    pub fn ticks(ticks: TicksBefore) -> Self {
+    fn from(ticks: TicksBefore) -> Self {
         Self {
             ticks,
             files: false,
@@ -164,7 +177,7 @@ impl Preparation {
 /// The context of a request.
 pub struct Context<'a> {
     /// The side that made the request.
-    pub client: Client,
+    pub side: Side,
     /// The source of the ticks that are counted now; `None` while no consumer counts. For the host's clients, a source of ticks for the
     /// guest alone is ignored.
     pub source: Option<TickSource>,
@@ -241,28 +254,61 @@ pub fn check_event(kind: EventKind) -> Result<(), Errno> {
 }
 
 /// A device that clients open. No call blocks.
+///
+/// The server asks for the preparation of an open, a read, an ioctl and a close first. That changes nothing, and its error is the request's, which
+/// isn't carried out then. The errors are those of the device's page.
 pub trait Device {
-    /// The preparation that `request` needs. Changes nothing.
+    /// The preparation of an open of minor `minor`.
     ///
     /// # Errors
-    /// The error of the request, which isn't carried out then.
-    fn prepare(
-        &self,
-        handle: Handle,
-        request: &Request<'_>,
-        context: &Context<'_>,
-    ) -> Result<Preparation, Errno>;
+    /// ENXIO for another minor than 0, or if the guest has ended, in most devices.
+    fn before_open(&self, minor: u16, context: &Context<'_>) -> Result<Preparation, Errno> {
+        if minor != 0 || context.has_ended {
+            return Err(Errno::ENXIO);
+        }
+        Ok(Preparation::default())
+    }
 
-    /// Carries out `request`.
+    /// The preparation of a read.
     ///
     /// # Errors
     /// As the device's page says.
-    fn carry_out(
+    fn before_read(&self, _handle: Handle) -> Result<Preparation, Errno> {
+        Ok(Preparation::default())
+    }
+
+    /// The preparation of a command.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn before_ioctl(
+        &self,
+        handle: Handle,
+        command: &Command<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno>;
+
+    /// The preparation of a close.
+    fn before_close(&self, _handle: Handle) -> Preparation {
+        Preparation::default()
+    }
+
+    /// Opens minor `minor` as `handle`.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn open(&mut self, handle: Handle, minor: u16, context: &Context<'_>) -> Result<(), Errno>;
+
+    /// Reads at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn read(
         &mut self,
         handle: Handle,
-        request: &Request<'_>,
+        limit: usize,
         context: &Context<'_>,
-    ) -> Result<Reply, Errno>;
+    ) -> Result<Vec<u8>, Errno>;
 
     /// Writes `bytes`. Returns how many of them were written.
     ///
@@ -272,8 +318,68 @@ pub trait Device {
         Err(Errno::EBADF)
     }
 
-    /// The operations that wouldn't block now.
-    fn readiness(&self, handle: Handle) -> Readiness;
+    /// Executes `command`.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: &Command<'_>,
+        context: &Context<'_>,
+    ) -> Result<IoctlReply, Errno>;
+
+    /// Closes `handle`.
+    fn close(&mut self, handle: Handle);
+
+    /// The operations that wouldn't block now: in most devices no request ever waits.
+    fn readiness(&self, _handle: Handle) -> Readiness {
+        Readiness {
+            readable: true,
+            ..Readiness::default()
+        }
+    }
+}
+
+impl dyn Device + '_ {
+    /// The preparation that `request` needs. Changes nothing.
+    ///
+    /// # Errors
+    /// The error of the request, which isn't carried out then.
+    pub fn prepare(
+        &self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno> {
+        match request {
+            Request::Open { minor } => self.before_open(*minor, context),
+            Request::Read { .. } => self.before_read(handle),
+            Request::Ioctl(command) => self.before_ioctl(handle, command, context),
+            Request::Close => Ok(self.before_close(handle)),
+        }
+    }
+
+    /// Carries out `request`.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    pub fn carry_out(
+        &mut self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Reply, Errno> {
+        match request {
+            Request::Open { minor } => self.open(handle, *minor, context).map(|()| Reply::Done),
+            Request::Read { limit } => self.read(handle, *limit, context).map(Reply::Read),
+            Request::Ioctl(command) => self.ioctl(handle, command, context).map(Reply::Ioctl),
+            Request::Close => {
+                self.close(handle);
+                Ok(Reply::Done)
+            }
+        }
+    }
 }
 
 /// The work of the vCPUs' threads for consumers, while the vCPUs stand still.
@@ -313,14 +419,14 @@ impl Consumers {
     ) -> Self {
         let prf_addresses = profiling.prf_addresses;
         let mut list: Vec<Box<dyn Consumer>> = vec![
-            Box::new(PcsConsumer::new(Client::Host, vcpus)),
-            Box::new(PrfConsumer::new(Client::Host, vcpus, prf_addresses)),
+            Box::new(PcsConsumer::new(Side::Host, vcpus)),
+            Box::new(PrfConsumer::new(Side::Host, vcpus, prf_addresses)),
             Box::new(ClientRecorders::new(room)),
         ];
         if let Some(on_vcpus) = on_vcpus {
-            list.push(Box::new(PcsConsumer::new(Client::Guest, vcpus)));
+            list.push(Box::new(PcsConsumer::new(Side::Guest, vcpus)));
             list.push(Box::new(PrfConsumer::new(
-                Client::Guest,
+                Side::Guest,
                 vcpus,
                 prf_addresses,
             )));
@@ -348,12 +454,12 @@ impl Consumers {
         self.list.iter_mut().map(|consumer| &mut **consumer)
     }
 
-    /// Which one has device number `number` for `client`.
-    pub fn with_device(&self, number: u16, client: Client) -> Option<usize> {
+    /// Which one has device number `number` for clients of `side`.
+    pub fn with_device(&self, number: u16, side: Side) -> Option<usize> {
         let mut consumers = self.list.iter();
         consumers.position(|consumer| {
             consumer.device_number() == Some(number)
-                && consumer.client().is_none_or(|whose| whose == client)
+                && consumer.side().is_none_or(|whose| whose == side)
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvmprof_introspection::TaskScope;
 use kvmprof_recording::StackParts;
 
-use super::Client;
+use super::Side;
 use crate::clock::{ClockSetting, TickSource};
 
 /// The looks at the guest's tasks that a consumer needs.
@@ -65,7 +65,7 @@ impl AllNeeds {
     pub fn source(&self) -> Option<TickSource> {
         let mut all = self.each.iter();
         let yielding = || all.find(|needs| needs.yields)?.source;
-        self.source_for(Client::Host).or_else(yielding).or_else(|| {
+        self.source_for(Side::Host).or_else(yielding).or_else(|| {
             let source = self.each.iter().find_map(|needs| needs.source)?;
             match source {
                 // The rate may be the choice of a client of the host that has left.
@@ -76,12 +76,12 @@ impl AllNeeds {
     }
 
     /// The source of ticks that `client` has to use.
-    pub fn source_for(&self, client: Client) -> Option<TickSource> {
-        match client {
-            Client::Host => (self.each.iter())
+    pub fn source_for(&self, side: Side) -> Option<TickSource> {
+        match side {
+            Side::Host => (self.each.iter())
                 .filter(|needs| !needs.gives_way && !needs.yields)
                 .find_map(|needs| needs.source),
-            Client::Guest => self.source(),
+            Side::Guest => self.source(),
         }
     }
 
@@ -91,9 +91,9 @@ impl AllNeeds {
     }
 
     /// Whether a consumer other than `index` counts, so that `client` has to use its source.
-    pub fn others_bind(&self, index: usize, client: Client) -> bool {
+    pub fn others_bind(&self, index: usize, side: Side) -> bool {
         self.any_other(index, |needs| {
-            needs.source.is_some() && (client == Client::Guest || !needs.gives_way && !needs.yields)
+            needs.source.is_some() && (side == Side::Guest || !needs.gives_way && !needs.yields)
         })
     }
 

@@ -5,21 +5,19 @@ use std::collections::BTreeMap;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::RATE_HZ;
 use kvmprof_abi::wire::device;
-use kvmprof_devices::endpoint::{Handle, Readiness};
+use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::{Prf, Switch};
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PrfStatus};
 
 use super::rate::{RateCheck, can_follow, ticks_a_second};
-use super::{
-    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore,
-};
+use super::{ClockNeeds, Command, Consumer, Context, Device, Preparation, Side, TicksBefore};
 use crate::clock::TickSource;
 
 /// The device, and which minor each client has open.
 #[derive(Debug)]
 pub struct PrfConsumer {
-    client: Client,
+    side: Side,
     prf: Prf,
     /// The source of ticks when a minor was turned on last.
     source: Option<TickSource>,
@@ -28,10 +26,10 @@ pub struct PrfConsumer {
 }
 
 impl PrfConsumer {
-    /// The device of `client`, for a guest with `vcpus` vCPUs. A table may have `max_addresses` addresses.
-    pub fn new(client: Client, vcpus: u16, max_addresses: usize) -> Self {
+    /// The device of `side`, for a guest with `vcpus` vCPUs. A table may have `max_addresses` addresses.
+    pub fn new(side: Side, vcpus: u16, max_addresses: usize) -> Self {
         Self {
-            client,
+            side,
             prf: Prf::new(vcpus, max_addresses),
             source: None,
             rates: RateCheck::default(),
@@ -58,7 +56,7 @@ impl Consumer for PrfConsumer {
         let counts = self.prf.wants_ticks();
         ClockNeeds {
             source: self.source.filter(|_| counts),
-            gives_way: self.client == Client::Guest,
+            gives_way: self.side == Side::Guest,
             starts_guest: counts,
             ..ClockNeeds::default()
         }
@@ -84,9 +82,9 @@ impl Consumer for PrfConsumer {
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
-        let whose = match self.client {
-            Client::Host => "",
-            Client::Guest => "guest ",
+        let whose = match self.side {
+            Side::Host => "",
+            Side::Guest => "guest ",
         };
         let minors = self.prf.reports().map(|minor| {
             ConsumerStatus::Prf(PrfStatus {
@@ -105,8 +103,8 @@ impl Consumer for PrfConsumer {
         Some(device::PRF)
     }
 
-    fn client(&self) -> Option<Client> {
-        Some(self.client)
+    fn side(&self) -> Option<Side> {
+        Some(self.side)
     }
 
     fn device(&mut self) -> Option<&mut dyn Device> {
@@ -115,76 +113,74 @@ impl Consumer for PrfConsumer {
 }
 
 impl Device for PrfConsumer {
-    fn prepare(
-        &self,
-        handle: Handle,
-        request: &Request<'_>,
-        context: &Context<'_>,
-    ) -> Result<Preparation, Errno> {
-        let ticks = match *request {
-            Request::Open { minor } => {
-                self.prf.check_minor(minor)?;
-                TicksBefore::Any
-            }
-            // The idle counter has the ticks of halted vCPUs, too.
-            Request::Read { .. } if self.prf.is_on(self.minor(handle)?) => TicksBefore::All,
-            Request::Read { .. } | Request::Close => TicksBefore::Any,
-            Request::Ioctl {
-                command, argument, ..
-            } => {
-                let minor = self.minor(handle)?;
-                match self.prf.switch(minor, command, argument) {
-                    Some(Switch::On) if context.has_ended => return Err(Errno::ENXIO),
-                    Some(Switch::On) => TicksBefore::All,
-                    Some(Switch::Off) => {
-                        let mut others = self.prf.reports().filter(|other| other.minor != minor);
-                        TicksBefore::Last {
-                            others: others.any(|other| other.on),
-                        }
-                    }
-                    None => TicksBefore::Any,
-                }
-            }
-        };
-        Ok(Preparation::ticks(ticks))
+    fn before_open(&self, minor: u16, _context: &Context<'_>) -> Result<Preparation, Errno> {
+        self.prf.check_minor(minor)?;
+        Ok(Preparation::default())
     }
 
-    fn carry_out(
-        &mut self,
+    fn before_read(&self, handle: Handle) -> Result<Preparation, Errno> {
+        let is_on = self.prf.is_on(self.minor(handle)?);
+        // The idle counter has the ticks of halted vCPUs, too.
+        let ticks = if is_on {
+            TicksBefore::All
+        } else {
+            TicksBefore::Any
+        };
+        Ok(ticks.into())
+    }
+
+    fn before_ioctl(
+        &self,
         handle: Handle,
-        request: &Request<'_>,
+        command: &Command<'_>,
         context: &Context<'_>,
-    ) -> Result<Reply, Errno> {
-        match *request {
-            Request::Open { minor } => {
-                self.open.insert(handle, minor);
-                Ok(Reply::Done)
-            }
-            Request::Read { limit } => {
-                let mut bytes = Vec::new();
-                self.prf.read(self.minor(handle)?, limit, &mut bytes)?;
-                Ok(Reply::Read(bytes))
-            }
-            Request::Ioctl {
-                command, argument, ..
-            } => {
-                let minor = self.minor(handle)?;
-                if self.prf.switch(minor, command, argument) == Some(Switch::On) {
-                    self.take_ticks_of(context.ticks());
+    ) -> Result<Preparation, Errno> {
+        let minor = self.minor(handle)?;
+        let ticks = match self.prf.switch(minor, command.number, command.argument) {
+            Some(Switch::On) if context.has_ended => return Err(Errno::ENXIO),
+            Some(Switch::On) => TicksBefore::All,
+            Some(Switch::Off) => {
+                let mut others = self.prf.reports().filter(|other| other.minor != minor);
+                TicksBefore::Last {
+                    others: others.any(|other| other.on),
                 }
-                let reply = self.prf.ioctl(minor, command, argument);
-                reply.map(Reply::Ioctl)
             }
-            Request::Close => {
-                // A minor that is on stays on (its manual page).
-                self.open.remove(&handle);
-                Ok(Reply::Done)
-            }
-        }
+            None => TicksBefore::Any,
+        };
+        Ok(ticks.into())
+    }
+
+    fn open(&mut self, handle: Handle, minor: u16, _context: &Context<'_>) -> Result<(), Errno> {
+        self.open.insert(handle, minor);
+        Ok(())
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize, _: &Context<'_>) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        self.prf.read(self.minor(handle)?, limit, &mut bytes)?;
+        Ok(bytes)
     }
 
     fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
         self.prf.write(self.minor(handle)?, bytes)
+    }
+
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: &Command<'_>,
+        context: &Context<'_>,
+    ) -> Result<IoctlReply, Errno> {
+        let minor = self.minor(handle)?;
+        if self.prf.switch(minor, command.number, command.argument) == Some(Switch::On) {
+            self.take_ticks_of(context.ticks());
+        }
+        self.prf.ioctl(minor, command.number, command.argument)
+    }
+
+    fn close(&mut self, handle: Handle) {
+        // A minor that is on stays on (its manual page).
+        self.open.remove(&handle);
     }
 
     fn readiness(&self, _handle: Handle) -> Readiness {

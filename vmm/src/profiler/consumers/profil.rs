@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, MAX_RANGES, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ, Range, State};
 use kvmprof_abi::wire::device;
-use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{Handle, IoctlReply};
 use kvmprof_devices::profiling::profil::{KeptProfile, turns_on};
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 use kvmprof_recording::{Mode, Ticks};
@@ -17,8 +17,7 @@ use kvmprof_recording::{Mode, Ticks};
 use super::kept_profile::{Kept, PassedTicks};
 use super::rate::{RateCheck, can_follow, ticks_a_second};
 use super::{
-    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources,
-    TicksBefore,
+    ClockNeeds, Command, Consumer, Context, Device, Preparation, Side, SymbolSources, TicksBefore,
 };
 use crate::clock::TickSource;
 use crate::profil::{ProfiledProcesses, Watch};
@@ -89,7 +88,7 @@ impl ProfilConsumer {
             self.replace(handle, Open::Process(call.pid));
             return Ok(value);
         }
-        self.check_memory(handle, context.client, &call)?;
+        self.check_memory(handle, context.side, &call)?;
         let hz = ticks_a_second(self.source, RATE_HZ);
         if let Some(kept) = self.kept.get_mut(&(call.pid, handle)) {
             return kept.call(&call, hz, self.passed.clone());
@@ -98,7 +97,7 @@ impl ProfilConsumer {
         let profile = KeptProfile::new(&call, vcpus, hz)?;
         let watch = Watch::begin(&self.processes, call.pid)?;
         self.replace(handle, Open::Kept(call.pid));
-        let kept = Kept::new(context.client, profile, watch, self.passed.clone());
+        let kept = Kept::new(context.side, profile, watch, self.passed.clone());
         self.kept.insert((call.pid, handle), kept);
         Ok(0)
     }
@@ -118,12 +117,12 @@ impl ProfilConsumer {
     }
 
     /// Checks that there is memory for the buffer of `call`, which replaces that of `handle`.
-    fn check_memory(&self, handle: Handle, client: Client, call: &Call) -> Result<(), Errno> {
+    fn check_memory(&self, handle: Handle, side: Side, call: &Call) -> Result<(), Errno> {
         let size = KeptProfile::size(call)?;
         let others = self
             .kept
             .iter()
-            .filter(|((_, other), kept)| *other != handle && kept.client == client);
+            .filter(|((_, other), kept)| *other != handle && kept.side == side);
         let taken: usize = others.map(|(_, kept)| kept.profile.memory()).sum();
         if taken + size > MAX_MEMORY {
             return Err(Errno::ENOSPC);
@@ -147,12 +146,6 @@ impl ProfilConsumer {
             (None, _) => return Err(Errno::EINVAL),
         };
         Ok(status.encode().to_vec())
-    }
-
-    fn read(&self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
-        let kept = self.kept_for(handle)?.ok_or(Errno::EINVAL)?;
-        let stored = kept.profile.stored();
-        Ok(stored.get(..limit).unwrap_or(stored).to_vec())
     }
 }
 
@@ -179,7 +172,7 @@ impl Consumer for ProfilConsumer {
         ClockNeeds {
             source: self.source.filter(|_| is_on),
             // If the process has the buffer, the profile is the guest's, whichever client started it.
-            gives_way: !kept.any(|kept| kept.client == Client::Host && kept.profile.is_on()),
+            gives_way: !kept.any(|kept| kept.side == Side::Host && kept.profile.is_on()),
             starts_guest: is_on,
             exits: true,
             ..ClockNeeds::default()
@@ -250,66 +243,57 @@ impl Consumer for ProfilConsumer {
 }
 
 impl Device for ProfilConsumer {
-    fn prepare(
+    fn before_read(&self, _handle: Handle) -> Result<Preparation, Errno> {
+        // It returns the state at the time of the read.
+        Ok(TicksBefore::All.into())
+    }
+
+    fn before_ioctl(
         &self,
         _handle: Handle,
-        request: &Request<'_>,
+        command: &Command<'_>,
         context: &Context<'_>,
     ) -> Result<Preparation, Errno> {
-        let ticks = match *request {
-            Request::Ioctl {
-                command: PROFIL_CALL,
-                ..
-            } => context.ticks_before_list(),
-            Request::Open { minor } if minor != 0 || context.has_ended => {
-                return Err(Errno::ENXIO);
-            }
-            Request::Open { .. } | Request::Close => TicksBefore::Any,
-            // A call acts at its own time, and a read returns the state at the time of the read.
-            Request::Read { .. } | Request::Ioctl { .. } => TicksBefore::All,
+        // A call acts at its own time.
+        let ticks = match command.number {
+            PROFIL_CALL => context.ticks_before_list(),
+            _ => TicksBefore::All,
         };
-        Ok(Preparation::ticks(ticks))
+        Ok(ticks.into())
     }
 
-    fn carry_out(
+    fn open(&mut self, handle: Handle, _minor: u16, _context: &Context<'_>) -> Result<(), Errno> {
+        self.open.insert(handle, Open::Idle);
+        Ok(())
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize, _: &Context<'_>) -> Result<Vec<u8>, Errno> {
+        let kept = self.kept_for(handle)?.ok_or(Errno::EINVAL)?;
+        let stored = kept.profile.stored();
+        Ok(stored.get(..limit).unwrap_or(stored).to_vec())
+    }
+
+    fn ioctl(
         &mut self,
         handle: Handle,
-        request: &Request<'_>,
+        command: &Command<'_>,
         context: &Context<'_>,
-    ) -> Result<Reply, Errno> {
-        match *request {
-            Request::Open { .. } => {
-                self.open.insert(handle, Open::Idle);
-                Ok(Reply::Done)
-            }
-            Request::Read { limit } => self.read(handle, limit).map(Reply::Read),
-            Request::Ioctl { command, data, .. } => {
-                let reply = match command {
-                    PROFIL_CALL => IoctlReply {
-                        value: self.call(handle, data, context)?,
-                        data: Vec::new(),
-                    },
-                    PROFIL_GETSTAT => IoctlReply {
-                        value: 0,
-                        data: self.status_of(handle)?,
-                    },
-                    _ => return Err(Errno::EINVAL),
-                };
-                Ok(Reply::Ioctl(reply))
-            }
-            Request::Close => {
-                self.replace(handle, Open::Idle);
-                self.open.remove(&handle);
-                Ok(Reply::Done)
-            }
+    ) -> Result<IoctlReply, Errno> {
+        match command.number {
+            PROFIL_CALL => Ok(IoctlReply {
+                value: self.call(handle, command.data, context)?,
+                data: Vec::new(),
+            }),
+            PROFIL_GETSTAT => Ok(IoctlReply {
+                value: 0,
+                data: self.status_of(handle)?,
+            }),
+            _ => Err(Errno::EINVAL),
         }
     }
 
-    fn readiness(&self, _handle: Handle) -> Readiness {
-        // No request ever waits.
-        Readiness {
-            readable: true,
-            ..Readiness::default()
-        }
+    fn close(&mut self, handle: Handle) {
+        self.replace(handle, Open::Idle);
+        self.open.remove(&handle);
     }
 }

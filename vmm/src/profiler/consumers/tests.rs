@@ -110,21 +110,16 @@ fn the_hosts_source_goes_before_the_guests() {
     };
     let alone = consumers([counts(50, true)]);
     assert_eq!(alone.needs().source(), TickSource::clock(50));
-    assert_eq!(
-        alone.needs().source_for(Client::Guest),
-        TickSource::clock(50)
-    );
-    assert_eq!(alone.needs().source_for(Client::Host), None);
-    assert!(
-        alone.needs().others_bind(0, Client::Guest) && !alone.needs().others_bind(0, Client::Host)
-    );
+    assert_eq!(alone.needs().source_for(Side::Guest), TickSource::clock(50));
+    assert_eq!(alone.needs().source_for(Side::Host), None);
+    assert!(alone.needs().others_bind(0, Side::Guest) && !alone.needs().others_bind(0, Side::Host));
     let both = consumers([counts(50, true), counts(1000, false)]);
     assert_eq!(both.needs().source(), TickSource::clock(1000));
     assert_eq!(
-        both.needs().source_for(Client::Guest),
+        both.needs().source_for(Side::Guest),
         TickSource::clock(1000)
     );
-    assert!(both.needs().others_bind(0, Client::Host));
+    assert!(both.needs().others_bind(0, Side::Host));
 }
 
 /// The guest has used the clock of a client of the host that has left.
@@ -150,16 +145,16 @@ fn devices_are_found_by_their_numbers() {
         device::PROFIL,
         device::PMC,
     ] {
-        let index = consumers.with_device(number, Client::Host).unwrap();
+        let index = consumers.with_device(number, Side::Host).unwrap();
         assert!(consumers.device(index).is_some());
     }
-    assert_eq!(consumers.with_device(device::STATUS, Client::Host), None);
+    assert_eq!(consumers.with_device(device::STATUS, Side::Host), None);
     let of = |number, client| consumers.with_device(number, client);
     for own in [device::PCS, device::PRF] {
-        assert_ne!(of(own, Client::Guest), of(own, Client::Host));
+        assert_ne!(of(own, Side::Guest), of(own, Side::Host));
     }
     for shared in [device::PROFIL, device::PMC] {
-        assert_eq!(of(shared, Client::Guest), of(shared, Client::Host));
+        assert_eq!(of(shared, Side::Guest), of(shared, Side::Host));
     }
 }
 
@@ -179,14 +174,11 @@ fn who_gives_way_to_the_host_goes_before_the_guest() {
     );
     let two = consumers([guest, yielding]);
     assert_eq!(two.needs().source(), TickSource::clock(19));
-    assert_eq!(two.needs().source_for(Client::Host), None);
-    assert_eq!(two.needs().source_for(Client::Guest), TickSource::clock(19));
-    assert!(two.needs().others_bind(0, Client::Guest) && !two.needs().others_bind(0, Client::Host));
+    assert_eq!(two.needs().source_for(Side::Host), None);
+    assert_eq!(two.needs().source_for(Side::Guest), TickSource::clock(19));
+    assert!(two.needs().others_bind(0, Side::Guest) && !two.needs().others_bind(0, Side::Host));
     assert!(two.needs().others_count(0));
     let all = consumers([guest, yielding, host]);
     assert_eq!(all.needs().source(), TickSource::clock(1000));
-    assert_eq!(
-        all.needs().source_for(Client::Host),
-        TickSource::clock(1000)
-    );
+    assert_eq!(all.needs().source_for(Side::Host), TickSource::clock(1000));
 }

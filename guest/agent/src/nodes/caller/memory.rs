@@ -6,7 +6,7 @@ use kvmprof_abi::errno::Errno;
 
 /// A part of another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct MemoryRange {
     pub address: usize,
     pub length: usize,
 }
@@ -15,7 +15,7 @@ pub(super) struct Part {
 ///
 /// # Errors
 /// EFAULT if a part isn't mapped, other errors if the memory may not be read.
-pub(super) fn memory(thread: u32, parts: &[Part], total: usize) -> Result<Vec<u8>, Errno> {
+pub(super) fn memory(thread: u32, parts: &[MemoryRange], total: usize) -> Result<Vec<u8>, Errno> {
     let thread = i32::try_from(thread).map_err(|_| Errno::EINVAL)?;
     let mut bytes = vec![0_u8; total];
     let local = libc::iovec {

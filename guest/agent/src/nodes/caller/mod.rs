@@ -12,11 +12,14 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::{pcs, pmc, profil};
 
 pub use pids::PidKind;
-pub use whole_write::{WholeWrite, whole_write};
+pub use whole_write::whole_write;
 
-/// A look at a caller: the facts to find out.
+/// The bytes that an inspection has found, or the errno with which the call has to fail; `None` if neither can be found out.
+pub type InspectionResult = Option<Result<Vec<u8>, Errno>>;
+
+/// An inspection of a caller: the facts to find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Inspection {
     /// All bytes that a thread's write(2) writes.
     WholeWrite {
         /// The thread.
@@ -51,9 +54,9 @@ pub enum Look {
     },
 }
 
-impl Look {
-    /// Carries out the look. The caller controls how long this takes.
-    pub fn carry_out(self) -> WholeWrite {
+impl Inspection {
+    /// Carries out the inspection. The caller controls how long this takes.
+    pub fn carry_out(self) -> InspectionResult {
         match self {
             Self::WholeWrite { thread } => whole_write(thread),
             Self::ProfilCall { thread, call } => Some(profil_call::complete(thread, call)),
@@ -77,8 +80,8 @@ impl Look {
         }
     }
 
-    /// The result of a look that can't be carried out now.
-    pub fn given_up(self) -> WholeWrite {
+    /// The result of an inspection that can't be carried out now.
+    pub fn given_up(self) -> InspectionResult {
         match self {
             Self::WholeWrite { .. } => None,
             Self::ProfilCall { .. } | Self::PmcCall { .. } | Self::Pids { .. } => {

@@ -8,7 +8,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, MAX_RANGES, Range};
 
 use super::identity::{now, process_of};
-use super::memory::{Part, memory};
+use super::memory::{MemoryRange, memory};
 
 /// `AT_RANDOM` (getauxval(3)).
 const AT_RANDOM: u64 = 25;
@@ -69,7 +69,7 @@ fn program(thread: u32) -> Option<[u8; 16]> {
     let mut vector = Vec::new();
     file.take(AUXV_MAX).read_to_end(&mut vector).ok()?;
     let address = entry(&vector, AT_RANDOM)?;
-    let part = Part {
+    let part = MemoryRange {
         address: usize::try_from(address).ok()?,
         length: 16,
     };
@@ -97,7 +97,7 @@ fn read_ranges(thread: u32, address: u64) -> Result<Vec<Range>, Errno> {
         // The next page may not be mapped, or not belong to the array.
         let start = address.checked_add(bytes.len()).ok_or(Errno::EFAULT)?;
         let length = (PAGE - start % PAGE).min(longest - bytes.len());
-        let part = Part {
+        let part = MemoryRange {
             address: start,
             length,
         };

@@ -11,14 +11,12 @@ use std::time::Duration;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::MAX_DATA;
 
-use super::memory::{Part, memory};
+use super::InspectionResult;
+use super::memory::{MemoryRange, memory};
 
-/// All bytes that a call writes, or the errno with which it has to fail; `None` if neither can be found out.
-pub type WholeWrite = Option<Result<Vec<u8>, Errno>>;
-
-/// Maximum number of looks at a thread that doesn't sleep in its call yet.
+/// Maximum number of attempts with a thread that doesn't sleep in its call yet.
 const ATTEMPTS_MAX: u32 = 40;
-/// Time between two of these looks.
+/// Time between two of these attempts.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(1);
 
 /// Maximum number of buffers of one call (`UIO_MAXIOV`).
@@ -35,15 +33,15 @@ const WORD: usize = 8;
 /// The buffer of a write, from its registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffer {
-    Single(Part),
+    Single(MemoryRange),
     /// An array of `struct iovec`.
-    Array(Part),
+    Array(MemoryRange),
 }
 
 /// The bytes that the thread's current write(2) writes.
 ///
 /// This waits until the thread sleeps and its memory can be read, which a hostile caller can delay for ever.
-pub fn whole_write(thread: u32) -> WholeWrite {
+pub fn whole_write(thread: u32) -> InspectionResult {
     let parts = parts(thread, buffer(thread)?)?;
     let lengths = parts.iter().map(|part| part.length);
     let total = lengths.fold(0, usize::saturating_add);
@@ -76,17 +74,17 @@ fn parse(text: &str) -> Option<Buffer> {
     let mut argument = || usize::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
     let (_descriptor, address, length) = (argument()?, argument()?, argument()?);
     if WRITE.contains(&number) {
-        Some(Buffer::Single(Part { address, length }))
+        Some(Buffer::Single(MemoryRange { address, length }))
     } else if WRITEV.contains(&number) && length <= PIECES_MAX {
         let length = length * 2 * WORD;
-        Some(Buffer::Array(Part { address, length }))
+        Some(Buffer::Array(MemoryRange { address, length }))
     } else {
         None
     }
 }
 
 /// The parts of the thread's buffer.
-fn parts(thread: u32, buffer: Buffer) -> Option<Vec<Part>> {
+fn parts(thread: u32, buffer: Buffer) -> Option<Vec<MemoryRange>> {
     let array = match buffer {
         Buffer::Single(part) => return Some(vec![part]),
         Buffer::Array(array) => array,
@@ -94,7 +92,7 @@ fn parts(thread: u32, buffer: Buffer) -> Option<Vec<Part>> {
     let bytes = memory(thread, &[array], array.length).ok()?;
     let pairs = bytes.chunks_exact(2 * WORD).map(|pair| {
         let (address, length) = pair.split_first_chunk::<WORD>()?;
-        Some(Part {
+        Some(MemoryRange {
             address: usize::from_ne_bytes(*address),
             length: usize::from_ne_bytes(*length.first_chunk()?),
         })
@@ -109,7 +107,7 @@ mod tests {
     #[test]
     fn a_write_is_recognised() {
         let text = "1 0x3 0x7f0000001000 0x200 0x0 0x0 0x0 0x7ffd5 0x7f12\n";
-        let part = |length| Part {
+        let part = |length| MemoryRange {
             address: 0x7f00_0000_1000,
             length,
         };
@@ -136,8 +134,8 @@ mod tests {
         assert_eq!(whole_write(u32::MAX), None);
     }
 
-    fn part_of<T>(values: &[T]) -> Part {
-        Part {
+    fn part_of<T>(values: &[T]) -> MemoryRange {
+        MemoryRange {
             address: values.as_ptr().addr(),
             length: size_of_val(values),
         }
@@ -150,7 +148,7 @@ mod tests {
         let found = [part_of(&first), part_of(&second)];
         let bytes = memory(us, &found, 150).unwrap();
         assert_eq!(bytes, [&first[..], &second[..]].concat());
-        let nowhere = Part {
+        let nowhere = MemoryRange {
             address: 0,
             length: 1,
         };
@@ -163,7 +161,7 @@ mod tests {
             .collect();
         let at = part_of(&array);
         assert_eq!(parts(us, Buffer::Array(at)).unwrap(), found);
-        let nowhere = Part { address: 0, ..at };
+        let nowhere = MemoryRange { address: 0, ..at };
         assert_eq!(parts(us, Buffer::Array(nowhere)), None);
     }
 }

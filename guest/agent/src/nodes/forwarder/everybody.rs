@@ -1,8 +1,6 @@
 //! The nodes that every program of the guest may open, those of profil and pmc. Open files and requests on the wire are few; turns divide
 //! them, so that no user keeps other users, or the other nodes, from them.
 
-use std::collections::HashMap;
-
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request as WireRequest, device};
 use kvmprof_abi::{pmc, profil};
@@ -10,7 +8,8 @@ use kvmprof_abi::{pmc, profil};
 use super::super::ioctl::{self, Step};
 use super::super::readiness;
 use super::super::turns::{Limits, Queue, Turn};
-use super::super::{Look, Node, WholeWrite};
+use super::super::{Inspection, Node};
+use super::inspections::{Beginning, BegunOperation};
 use super::{Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, Operation, Request};
 
@@ -19,7 +18,7 @@ const FILES: Limits = Limits {
     total: 96,
     of_one_user: 24,
 };
-/// Limits of the calls in progress, which includes looks at callers. The wire has 256 unanswered requests for all nodes.
+/// Limits of the calls in progress, which includes inspections of callers. The wire has 256 unanswered requests for all nodes.
 const CALLS: Limits = Limits {
     total: 32,
     of_one_user: 8,
@@ -29,7 +28,8 @@ const SUPERUSER: u32 = 0;
 
 /// An ioctl for kvmprof, without its data.
 #[derive(Clone, Copy, Debug)]
-struct Command {
+pub(super) struct Command {
+    file: u64,
     number: u32,
     /// Maximum number of bytes that the ioctl stores.
     limit: usize,
@@ -39,18 +39,9 @@ struct Command {
 #[derive(Debug)]
 struct Waiting {
     call: Call,
-    file: u64,
     command: Command,
-    /// The look that finds out its data; `None` if it has no data.
-    look: Option<Look>,
-}
-
-/// A call during the look at its caller.
-#[derive(Debug)]
-struct Looked {
-    call: Call,
-    file: u64,
-    command: Command,
+    /// The inspection that finds out its data; `None` if it has no data.
+    inspection: Option<Inspection>,
 }
 
 /// The state of these nodes.
@@ -58,8 +49,6 @@ struct Looked {
 pub(super) struct Everybody {
     opens: Queue<Call>,
     calls: Queue<Waiting>,
-    /// By the number of the look. The turn ends with the look, even if nobody waits for the result any more.
-    looks: HashMap<u64, (Turn, Option<Looked>)>,
 }
 
 impl Default for Everybody {
@@ -67,41 +56,45 @@ impl Default for Everybody {
         Self {
             opens: Queue::new(FILES),
             calls: Queue::new(CALLS),
-            looks: HashMap::new(),
         }
     }
 }
 
-/// The command for kvmprof, and the look that it needs, of an ioctl whose memory has been fetched.
+/// The command for kvmprof, and the inspection that it needs, of an ioctl on `file` whose memory has been fetched.
 fn command_of(
     device: u16,
+    file: u64,
     command: u32,
     data: &[u8],
     request: &Request<'_>,
-) -> Result<(Command, Option<Look>), Errno> {
+) -> Result<(Command, Option<Inspection>), Errno> {
     let thread = request.thread;
-    let (limit, look) = match (device, command) {
+    let (limit, inspection) = match (device, command) {
         (device::PROFIL, profil::PROFIL_CALL) => {
             let call = profil::Call::decode(data).ok_or(Errno::EINVAL)?;
-            (0, Some(Look::ProfilCall { thread, call }))
+            (0, Some(Inspection::ProfilCall { thread, call }))
         }
         (device::PROFIL, profil::PROFIL_GETSTAT) => (profil::Status::SIZE, None),
         (device::PMC, pmc::PMC_CALL) => {
             let call = pmc::Call::decode(data).ok_or(Errno::EINVAL)?;
             let is_superuser = request.user == SUPERUSER;
-            let look = Look::PmcCall {
+            let inspection = Inspection::PmcCall {
                 thread,
                 is_superuser,
                 call,
             };
-            (pmc::Call::SIZE, Some(look))
+            (pmc::Call::SIZE, Some(inspection))
         }
         // This command returns data of all processes.
         (device::PMC, pmc::PMC_ACCOUNT) => return Err(Errno::EACCES),
         _ => return Err(Errno::EINVAL),
     };
-    let number = command;
-    Ok((Command { number, limit }, look))
+    let command = Command {
+        file,
+        number: command,
+        limit,
+    };
+    Ok((command, inspection))
 }
 
 impl Forwarder {
@@ -165,13 +158,12 @@ impl Forwarder {
             environment.answer(call.node, &answer);
             return;
         }
-        match command_of(device, command, data, request) {
-            Ok((command, look)) => {
+        match command_of(device, file, command, data, request) {
+            Ok((command, inspection)) => {
                 let waiting = Waiting {
                     call,
-                    file,
                     command,
-                    look,
+                    inspection,
                 };
                 self.everybody.calls.add(request.user, waiting);
             }
@@ -187,86 +179,53 @@ impl Forwarder {
         while let Some((turn, waiting)) = self.everybody.calls.next() {
             let Waiting {
                 call,
-                file,
                 command,
-                look,
+                inspection,
             } = waiting;
-            let looked = Looked {
-                call,
-                file,
-                command,
-            };
-            match look {
-                Some(look) => {
-                    self.last_look += 1;
-                    let looks = &mut self.everybody.looks;
-                    looks.insert(self.last_look, (turn, Some(looked)));
-                    environment.look(self.last_look, look);
+            match inspection {
+                Some(inspection) => {
+                    let operation = BegunOperation::Command(command);
+                    let beginning = Beginning { call, operation };
+                    self.inspect(beginning, Some(turn), inspection, environment);
                 }
-                None => self.send_command(&looked, &[], turn, environment),
+                None => self.send_command(call, command, &[], Some(turn), environment),
             }
         }
     }
 
-    fn send_command(
+    /// Sends a command with its data. The turn ends with the reply.
+    pub(super) fn send_command(
         &mut self,
-        looked: &Looked,
+        call: Call,
+        command: Command,
         data: &[u8],
-        turn: Turn,
+        turn: Option<Turn>,
         environment: &mut impl Environment,
     ) {
-        let Looked {
-            call,
-            file,
-            command: Command { number, limit },
-        } = *looked;
-        let handle = match self.handle(file) {
+        let handle = match self.handle(command.file) {
             Ok(handle) => handle,
             Err(errno) => return fail(call, errno, environment),
         };
         let request = WireRequest::Ioctl {
             handle,
-            command: number,
+            command: command.number,
             argument: 0,
-            limit: u32::try_from(limit).unwrap_or(u32::MAX),
+            limit: u32::try_from(command.limit).unwrap_or(u32::MAX),
             data,
         };
         let pending = Pending::Ioctl {
             call,
-            limit,
-            _turn: Some(turn),
+            limit: command.limit,
+            _turn: turn,
         };
         self.send(pending, &request, environment);
     }
 
-    /// Continues a call whose caller was looked at.
-    pub(super) fn call_seen(
-        &mut self,
-        number: u64,
-        found: WholeWrite,
-        environment: &mut impl Environment,
-    ) {
-        let Some((turn, Some(looked))) = self.everybody.looks.remove(&number) else {
-            return;
-        };
-        match found {
-            Some(Ok(data)) => self.send_command(&looked, &data, turn, environment),
-            Some(Err(errno)) => fail(looked.call, errno, environment),
-            None => fail(looked.call, Errno::EIO, environment),
-        }
-    }
-
-    /// Interrupts a call, whose caller has got a signal. A call that waits for a turn or a look fails at once, because the wait may never
-    /// end; kvmprof answers soon.
+    /// Interrupts a call, whose caller has got a signal. A call that waits for a turn or an inspection fails at once, because the wait may
+    /// never end; kvmprof answers soon.
     fn interrupt_everybody(&mut self, call: Call, environment: &mut impl Environment) {
-        let Everybody {
-            opens,
-            calls,
-            looks,
-        } = &mut self.everybody;
-        let mut looks = looks.values_mut().map(|(_, looked)| looked);
-        let looked = looks.find_map(|looked| looked.take_if(|looked| looked.call == call));
-        if looked.is_some()
+        let Everybody { opens, calls } = &mut self.everybody;
+        if !self.inspections.take_if(|begun| *begun == call).is_empty()
             || !opens.take_if(|waiting| *waiting == call).is_empty()
             || !calls.take_if(|waiting| waiting.call == call).is_empty()
         {
@@ -279,25 +238,15 @@ impl Forwarder {
         for call in self.everybody.opens.take_if(|_| true) {
             fail(call, Errno::ENXIO, environment);
         }
-        let looks = self.everybody.looks.values_mut();
-        let looked = looks.filter_map(|(_, looked)| Some(looked.take()?.call));
-        let waiting = self.everybody.calls.take_if(|_| true);
-        for call in looked.chain(waiting.into_iter().map(|waiting| waiting.call)) {
-            fail(call, Errno::EIO, environment);
+        for waiting in self.everybody.calls.take_if(|_| true) {
+            fail(waiting.call, Errno::EIO, environment);
         }
     }
 
     /// Forgets those who wait here for a node that has ended.
     pub(super) fn forget_everybody(&mut self, node: usize) {
-        let Everybody {
-            opens,
-            calls,
-            looks,
-        } = &mut self.everybody;
+        let Everybody { opens, calls } = &mut self.everybody;
         opens.take_if(|call| call.node == node);
         calls.take_if(|waiting| waiting.call.node == node);
-        for (_, looked) in looks.values_mut() {
-            looked.take_if(|looked| looked.call.node == node);
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Forwards the kernel's requests to kvmprof, and kvmprof's replies to the kernel.
 
 mod everybody;
+mod inspections;
 mod pid_commands;
 mod polling;
 mod replies;
@@ -12,11 +13,12 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
 use self::everybody::Everybody;
+use self::inspections::{Beginning, BegunOperation, Inspections};
 use self::pid_commands::PidCommand;
 use super::fragments::{Fragments, Owner};
 use super::ioctl::{self, Step};
 use super::turns::Turn;
-use super::{Look, Node, WholeWrite, readiness};
+use super::{Inspection, InspectionResult, Node, readiness};
 use crate::cuse::protocol::{self, Operation, Request};
 
 /// The connections with which the forwarder works.
@@ -27,8 +29,9 @@ pub trait Environment {
     /// Sends a request with this tag to kvmprof.
     fn send(&mut self, tag: u32, request: &WireRequest<'_>);
 
-    /// Starts a look at a caller. Its result is passed to [`Forwarder::seen`] with this number later; the forwarder doesn't wait for it.
-    fn look(&mut self, number: u64, look: Look);
+    /// Starts an inspection of a caller. Its result is passed to [`Forwarder::inspected`] with this number later; the forwarder doesn't wait for
+    /// it.
+    fn inspect(&mut self, number: u64, inspection: Inspection);
 }
 
 /// A request of the kernel that has to be answered.
@@ -115,22 +118,6 @@ struct PollInterest {
     kernel_handle: u64,
 }
 
-/// A call that waits for the look at its caller.
-#[derive(Debug)]
-struct Beginning {
-    call: Call,
-    operation: BegunOperation,
-}
-
-/// How the call continues after the look.
-#[derive(Debug)]
-enum BegunOperation {
-    /// A write of which only the first piece is known yet.
-    Write { owner: Owner, piece: Vec<u8> },
-    /// A command that names processes.
-    PidCommand(PidCommand),
-}
-
 /// All nodes, their open files, and the calls in progress.
 #[derive(Debug)]
 pub struct Forwarder {
@@ -141,9 +128,7 @@ pub struct Forwarder {
     /// The tags of requests that may have to wait.
     waiting: HashMap<Call, u32>,
     fragments: Fragments,
-    /// By the number of the look at the caller.
-    beginnings: HashMap<u64, Beginning>,
-    last_look: u64,
+    inspections: Inspections,
     everybody: Everybody,
     last_tag: u32,
     last_file: u64,
@@ -159,8 +144,7 @@ impl Forwarder {
             pending: HashMap::new(),
             waiting: HashMap::new(),
             fragments: Fragments::default(),
-            beginnings: HashMap::new(),
-            last_look: 0,
+            inspections: Inspections::default(),
             everybody: Everybody::default(),
             last_tag: 0,
             last_file: 0,
@@ -180,8 +164,8 @@ impl Forwarder {
         for (_, pending) in std::mem::take(&mut self.pending) {
             self.lose(pending, environment);
         }
-        for (_, beginning) in std::mem::take(&mut self.beginnings) {
-            fail(beginning.call, Errno::EIO, environment);
+        for call in self.inspections.take_if(|_| true) {
+            fail(call, Errno::EIO, environment);
         }
         self.lose_everybody(environment);
         for file in self.files.values_mut() {
@@ -215,8 +199,7 @@ impl Forwarder {
         for file in ended {
             self.close(file, Pending::Nothing, environment);
         }
-        self.beginnings
-            .retain(|_, beginning| beginning.call.node != node);
+        self.inspections.take_if(|call| call.node == node);
         self.forget_everybody(node);
         for pending in self.pending.values_mut() {
             if pending.call().is_some_and(|call| call.node == node) {
@@ -234,20 +217,41 @@ impl Forwarder {
         files.filter_map(move |(number, file)| (file.node == node).then_some(*number))
     }
 
-    /// Continues a call whose caller was looked at; `found` is the look's result.
-    pub fn seen(&mut self, number: u64, found: WholeWrite, environment: &mut impl Environment) {
-        match self.beginnings.remove(&number) {
-            Some(Beginning { call, operation }) => match operation {
+    /// Continues a call whose caller was inspected; `found` is the result.
+    pub fn inspected(
+        &mut self,
+        number: u64,
+        found: InspectionResult,
+        environment: &mut impl Environment,
+    ) {
+        if let Some((Beginning { call, operation }, turn)) = self.inspections.end(number) {
+            match operation {
                 BegunOperation::Write { owner, piece } => {
-                    self.write_whole(call, (owner, piece), found, environment);
+                    self.write_whole(call, owner, &piece, found, environment);
                 }
                 BegunOperation::PidCommand(command) => {
                     self.send_pid_command(call, command, found, environment);
                 }
-            },
-            None => self.call_seen(number, found, environment),
+                BegunOperation::Command(command) => match found {
+                    Some(Ok(data)) => self.send_command(call, command, &data, turn, environment),
+                    Some(Err(errno)) => fail(call, errno, environment),
+                    None => fail(call, Errno::EIO, environment),
+                },
+            }
         }
         self.give_turns(environment);
+    }
+
+    /// Starts an inspection of the caller, for which the call waits.
+    fn inspect(
+        &mut self,
+        beginning: Beginning,
+        turn: Option<Turn>,
+        inspection: Inspection,
+        environment: &mut impl Environment,
+    ) {
+        let number = self.inspections.add(beginning, turn);
+        environment.inspect(number, inspection);
     }
 
     /// Acts on a request of the node with this number.
@@ -283,11 +287,11 @@ impl Forwarder {
                 flags,
             } => {
                 self.finish_staged(file, environment);
-                self.read(call, owner(file), (size, flags), environment);
+                self.read(call, owner(file), size, flags, environment);
             }
             Operation::Read {
                 file, offset, size, ..
-            } => self.continue_read(call, owner(file), (offset, size), environment),
+            } => self.continue_read(call, owner(file), offset, size, environment),
             Operation::Write {
                 file,
                 offset: 0,
@@ -297,7 +301,7 @@ impl Forwarder {
                 self.begin_write(call, owner(file), data, environment);
             }
             Operation::Write { file, offset, data } => {
-                self.continue_write(call, owner(file), (offset, data), environment);
+                self.continue_write(call, owner(file), offset, data, environment);
             }
             Operation::Ioctl { file, .. } => {
                 self.finish_staged(file, environment);
@@ -376,7 +380,7 @@ impl Forwarder {
                 environment.answer(call.node, &answer);
             }
             Step::Go { argument, limit } => {
-                if let Some(begun) = PidCommand::of(device, (file, command), argument, data) {
+                if let Some(begun) = PidCommand::of(device, file, command, argument, data) {
                     return self.begin_pid_command(call, request.thread, begun, environment);
                 }
                 let request = WireRequest::Ioctl {
@@ -411,11 +415,8 @@ impl Forwarder {
         if let Some(tag) = self.waiting.remove(&call) {
             self.send(Pending::Nothing, &WireRequest::Cancel { tag }, environment);
         }
-        // The look at its caller may never end.
-        let mut begun = self
-            .beginnings
-            .extract_if(|_, beginning| beginning.call == call);
-        if begun.next().is_some() {
+        // The inspection of its caller may never end.
+        if !self.inspections.take_if(|begun| *begun == call).is_empty() {
             fail(call, Errno::EINTR, environment);
         }
     }

@@ -4,8 +4,9 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{self, PROF_GROUP, PROF_LIST};
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
-use super::super::{Look, PidKind, WholeWrite};
-use super::{Beginning, BegunOperation, Call, Environment, Forwarder, Pending, fail};
+use super::super::{Inspection, InspectionResult, PidKind};
+use super::inspections::{Beginning, BegunOperation};
+use super::{Call, Environment, Forwarder, Pending, fail};
 
 /// Bytes of a pid, and of the count before a list of pids.
 const NUMBER: usize = 4;
@@ -22,12 +23,7 @@ pub(super) struct PidCommand {
 
 impl PidCommand {
     /// The command on this file with this argument; `None` if it names no processes, or if kvmprof refuses it anyway.
-    pub fn of(
-        device: u16,
-        (file, command): (u64, u32),
-        argument: i64,
-        data: &[u8],
-    ) -> Option<Self> {
+    pub fn of(device: u16, file: u64, command: u32, argument: i64, data: &[u8]) -> Option<Self> {
         let mut pids = [0; pcs::MAX_LIST];
         let (kind, count) = match (device, command) {
             (device::PCS, PROF_GROUP) => {
@@ -62,7 +58,7 @@ impl PidCommand {
 }
 
 impl Forwarder {
-    /// Starts a look at the thread that has made the call, to translate the pids into those that kvmprof knows.
+    /// Starts an inspection of the thread that has made the call, to translate the pids into those that kvmprof knows.
     pub(super) fn begin_pid_command(
         &mut self,
         call: Call,
@@ -70,19 +66,17 @@ impl Forwarder {
         begun: PidCommand,
         environment: &mut impl Environment,
     ) {
-        self.last_look += 1;
         let beginning = Beginning {
             call,
             operation: BegunOperation::PidCommand(begun),
         };
-        self.beginnings.insert(self.last_look, beginning);
-        let look = Look::Pids {
+        let inspection = Inspection::Pids {
             thread,
             kind: begun.kind,
             count: begun.count,
             pids: begun.pids,
         };
-        environment.look(self.last_look, look);
+        self.inspect(beginning, None, inspection, environment);
     }
 
     /// Sends a command with the translated pids.
@@ -90,7 +84,7 @@ impl Forwarder {
         &mut self,
         call: Call,
         begun: PidCommand,
-        found: WholeWrite,
+        found: InspectionResult,
         environment: &mut impl Environment,
     ) {
         let PidCommand {

@@ -63,7 +63,7 @@ impl Forwarder {
     ) -> bool {
         match (pending, reply) {
             (Pending::Open { call, turn }, Reply::Open { handle }) => {
-                self.opened(call, (handle, turn), environment);
+                self.opened(call, handle, turn, environment);
             }
             (Pending::AbandonedOpen, Reply::Open { handle }) => {
                 self.send(
@@ -140,7 +140,8 @@ impl Forwarder {
     fn opened(
         &mut self,
         call: Call,
-        (handle, turn): (u32, Option<Turn>),
+        handle: u32,
+        turn: Option<Turn>,
         environment: &mut impl Environment,
     ) {
         self.last_file += 1;

@@ -4,13 +4,25 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{MAX_DATA, NONBLOCKING, Request as WireRequest};
 
 use super::super::fragments::{Continued, Owner};
-use super::super::{Look, WholeWrite};
-use super::{Beginning, BegunOperation, Call, Environment, Forwarder, Pending, fail};
+use super::super::{Inspection, InspectionResult};
+use super::inspections::{Beginning, BegunOperation};
+use super::{Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
 
 /// A first piece of at most this many bytes is the whole read: the kernel splits a call after 32 pages, each of which may be used in part
 /// if the caller's memory is in several pieces.
 const SINGLE_READ: usize = MAX_FRAGMENT / 2;
+
+/// A piece of a read.
+struct ReadPiece {
+    /// Bytes that the kernel asks for.
+    size: usize,
+    /// Bytes that are read.
+    limit: usize,
+    nonblocking: bool,
+    /// Whether the caller has had an earlier piece.
+    continued: bool,
+}
 
 impl Forwarder {
     /// Writes staged calls whose last piece couldn't be recognised. Nobody waits for the result.
@@ -28,23 +40,36 @@ impl Forwarder {
         &mut self,
         call: Call,
         owner: Owner,
-        (size, flags): (usize, u32),
+        size: usize,
+        flags: u32,
         environment: &mut impl Environment,
     ) {
         self.fragments.end(owner);
         let goes_on = self.is_prf(call.node) && size > SINGLE_READ;
         let limit = if goes_on { MAX_DATA } else { size };
         let nonblocking = flags & u32::try_from(libc::O_NONBLOCK).unwrap_or(0) != 0;
-        self.start_read(call, owner, (size, limit, nonblocking, false), environment);
+        let piece = ReadPiece {
+            size,
+            limit,
+            nonblocking,
+            continued: false,
+        };
+        self.start_read(call, owner, piece, environment);
     }
 
     fn start_read(
         &mut self,
         call: Call,
         owner: Owner,
-        (size, limit, nonblocking, continued): (usize, usize, bool, bool),
+        piece: ReadPiece,
         environment: &mut impl Environment,
     ) {
+        let ReadPiece {
+            size,
+            limit,
+            nonblocking,
+            continued,
+        } = piece;
         let handle = match self.handle(owner.file) {
             Ok(handle) => handle,
             Err(errno) => return fail(call, errno, environment),
@@ -69,7 +94,8 @@ impl Forwarder {
         &mut self,
         call: Call,
         owner: Owner,
-        (offset, size): (u64, usize),
+        offset: u64,
+        size: usize,
         environment: &mut impl Environment,
     ) {
         if self.is_prf(call.node) {
@@ -77,11 +103,17 @@ impl Forwarder {
             environment.answer(call.node, &protocol::read(call.unique, &data));
         } else {
             // The call has something to return, so it doesn't wait for more.
-            self.start_read(call, owner, (size, size, true, true), environment);
+            let piece = ReadPiece {
+                size,
+                limit: size,
+                nonblocking: true,
+                continued: true,
+            };
+            self.start_read(call, owner, piece, environment);
         }
     }
 
-    /// Starts a write. For prf, a look at the caller first finds out the whole call.
+    /// Starts a write. For prf, an inspection of the caller first finds out the whole call.
     pub(super) fn begin_write(
         &mut self,
         call: Call,
@@ -90,10 +122,9 @@ impl Forwarder {
         environment: &mut impl Environment,
     ) {
         if !self.is_prf(call.node) {
-            return self.write(call, owner, (piece, piece.len()), environment);
+            return self.write(call, owner, piece, piece.len(), environment);
         }
         self.fragments.end(owner);
-        self.last_look += 1;
         let beginning = Beginning {
             call,
             operation: BegunOperation::Write {
@@ -101,9 +132,9 @@ impl Forwarder {
                 piece: piece.to_vec(),
             },
         };
-        self.beginnings.insert(self.last_look, beginning);
         let thread = owner.thread;
-        environment.look(self.last_look, Look::WholeWrite { thread });
+        let inspection = Inspection::WholeWrite { thread };
+        self.inspect(beginning, None, inspection, environment);
     }
 
     /// Writes `data`, of which the kernel has passed the first `piece` bytes.
@@ -111,7 +142,8 @@ impl Forwarder {
         &mut self,
         call: Call,
         owner: Owner,
-        (data, piece): (&[u8], usize),
+        data: &[u8],
+        piece: usize,
         environment: &mut impl Environment,
     ) {
         let handle = match self.handle(owner.file) {
@@ -131,17 +163,18 @@ impl Forwarder {
     pub(super) fn write_whole(
         &mut self,
         call: Call,
-        (owner, piece): (Owner, Vec<u8>),
-        whole: WholeWrite,
+        owner: Owner,
+        piece: &[u8],
+        whole: InspectionResult,
         environment: &mut impl Environment,
     ) {
         match whole {
-            Some(Ok(data)) if data.starts_with(&piece) => {
-                self.write(call, owner, (&data, piece.len()), environment);
+            Some(Ok(data)) if data.starts_with(piece) => {
+                self.write(call, owner, &data, piece.len(), environment);
             }
             Some(Err(errno)) => fail(call, errno, environment),
             // The caller is changing its memory, or this isn't the call, or the memory may not be read.
-            _ => self.stage(call, owner, (Vec::new(), &piece), environment),
+            _ => self.stage(call, owner, Vec::new(), piece, environment),
         }
     }
 
@@ -150,14 +183,15 @@ impl Forwarder {
         &mut self,
         call: Call,
         owner: Owner,
-        (offset, data): (u64, &[u8]),
+        offset: u64,
+        data: &[u8],
         environment: &mut impl Environment,
     ) {
         match self.fragments.continue_write(owner, offset, data.len()) {
             Continued::Done => {
                 environment.answer(call.node, &protocol::written(call.unique, data.len()));
             }
-            Continued::Staged(staged) => self.stage(call, owner, (staged, data), environment),
+            Continued::Staged(staged) => self.stage(call, owner, staged, data, environment),
             Continued::Unknown => fail(call, Errno::EIO, environment),
         }
     }
@@ -167,7 +201,8 @@ impl Forwarder {
         &mut self,
         call: Call,
         owner: Owner,
-        (mut staged, piece): (Vec<u8>, &[u8]),
+        mut staged: Vec<u8>,
+        piece: &[u8],
         environment: &mut impl Environment,
     ) {
         if staged.len() + piece.len() > MAX_DATA {
@@ -179,7 +214,7 @@ impl Forwarder {
             self.fragments.stage(owner, staged);
             environment.answer(call.node, &protocol::written(call.unique, piece.len()));
         } else if before == 0 {
-            self.write(call, owner, (piece, piece.len()), environment);
+            self.write(call, owner, piece, piece.len(), environment);
         } else {
             let handle = match self.handle(owner.file) {
                 Ok(handle) => handle,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Kind, MAX_DATA, Reply, ReplyFrame, Request as WireRequest, RequestFrame};
 
-use super::{Environment, Forwarder, Look, Node, WholeWrite};
+use super::{Environment, Forwarder, Inspection, InspectionResult, Node};
 use crate::cuse::protocol::{self, MAX_FRAGMENT, Operation, Request};
 
 const PCS: usize = 0;
@@ -26,7 +26,7 @@ struct TestEnvironment {
     /// Requests to kvmprof, encoded.
     sent: VecDeque<Vec<u8>>,
     /// Looks at callers that aren't answered yet.
-    looks: VecDeque<(u64, Look)>,
+    inspections: VecDeque<(u64, Inspection)>,
     nobody_waits: bool,
 }
 
@@ -48,8 +48,8 @@ impl Environment for TestEnvironment {
         self.sent.push_back(bytes);
     }
 
-    fn look(&mut self, number: u64, look: Look) {
-        self.looks.push_back((number, look));
+    fn inspect(&mut self, number: u64, inspection: Inspection) {
+        self.inspections.push_back((number, inspection));
     }
 }
 
@@ -173,22 +173,27 @@ impl Bench {
         assert!(self.reply(tag, Reply::Write { count }));
     }
 
-    /// Ends a look at a caller with this result.
-    fn seen(&mut self, whole: WholeWrite) {
-        let (number, look) = self.environment.looks.pop_front().expect("a look");
-        match look {
-            Look::WholeWrite { thread }
-            | Look::ProfilCall { thread, .. }
-            | Look::PmcCall { thread, .. }
-            | Look::Pids { thread, .. } => {
+    /// Ends an inspection of a caller with this result.
+    fn seen(&mut self, whole: InspectionResult) {
+        let (number, inspection) = self
+            .environment
+            .inspections
+            .pop_front()
+            .expect("an inspection");
+        match inspection {
+            Inspection::WholeWrite { thread }
+            | Inspection::ProfilCall { thread, .. }
+            | Inspection::PmcCall { thread, .. }
+            | Inspection::Pids { thread, .. } => {
                 assert_eq!(thread, THREAD);
             }
         }
-        self.forwarder.seen(number, whole, &mut self.environment);
+        self.forwarder
+            .inspected(number, whole, &mut self.environment);
     }
 
-    /// Makes the first piece of a write; the look at its caller finds `whole`.
-    fn write_of(&mut self, file: u64, piece: &[u8], whole: WholeWrite) -> u64 {
+    /// Makes the first piece of a write; the inspection of its caller finds `whole`.
+    fn write_of(&mut self, file: u64, piece: &[u8], whole: InspectionResult) -> u64 {
         let unique = self.write(file, 0, piece);
         self.nothing_more();
         self.seen(whole);

@@ -51,24 +51,24 @@ fn kvmprof_gets_the_numbers_that_it_knows() {
     let file = bench.open(PCS);
     let unique = bench.ask(PCS, ioctl(file, PROF_LIST, &bytes(&[2, 1, 17]), 0));
     bench.nothing_more();
-    let expected = Look::Pids {
+    let expected = Inspection::Pids {
         thread: THREAD,
         kind: PidKind::Process,
         count: 2,
         pids: [1, 17, 0, 0, 0],
     };
-    assert_eq!(bench.environment.looks[0].1, expected);
+    assert_eq!(bench.environment.inspections[0].1, expected);
     bench.seen(Some(Ok(bytes(&[901, 917]))));
     bench.takes_command(unique, (PROF_LIST, 0), &bytes(&[2, 901, 917]));
 
     let unique = bench.ask(PCS, group(file, 5));
-    let expected = Look::Pids {
+    let expected = Inspection::Pids {
         thread: THREAD,
         kind: PidKind::Group,
         count: 1,
         pids: [5, 0, 0, 0, 0],
     };
-    assert_eq!(bench.environment.looks[0].1, expected);
+    assert_eq!(bench.environment.inspections[0].1, expected);
     bench.seen(Some(Ok(bytes(&[905]))));
     bench.takes_command(unique, (PROF_GROUP, 905), &[]);
     // The group of an init without a session, if that is the caller's namespace.
@@ -99,7 +99,7 @@ fn what_kvmprof_refuses_anyway_names_nobody() {
     bench.takes_command(unique, (PROF_GROUP, -1), &[]);
     let unique = bench.ask(PCS, ioctl(file, PROF_KERNEL, &[], 0));
     bench.takes_command(unique, (PROF_KERNEL, 0x3000), &[]);
-    assert!(bench.environment.looks.is_empty());
+    assert!(bench.environment.inspections.is_empty());
 }
 
 #[test]

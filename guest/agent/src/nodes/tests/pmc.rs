@@ -32,13 +32,13 @@ fn a_call_comes_back_with_its_value() {
 
     let unique = bench.calls_pmc(file);
     bench.nothing_more();
-    let (_, look) = bench.environment.looks[0];
-    let expected = Look::PmcCall {
+    let (_, inspection) = bench.environment.inspections[0];
+    let expected = Inspection::PmcCall {
         thread: THREAD,
         is_superuser: false,
         call: call(),
     };
-    assert_eq!(look, expected);
+    assert_eq!(inspection, expected);
     bench.seen(Some(Ok(b"completed".to_vec())));
     let tag = bench.gets_ioctl(PMC, pmc::PMC_CALL, b"completed");
     let data = &[7; Call::SIZE];
@@ -65,10 +65,10 @@ fn the_superuser_is_told_by_each_request() {
     for (user, expected) in [(0, true), (1, false), (u32::MAX, false)] {
         bench.user = user;
         bench.calls_pmc(file);
-        let (_, look) = bench.environment.looks.pop_front().unwrap();
+        let (_, inspection) = bench.environment.inspections.pop_front().unwrap();
         assert!(
-            matches!(look, Look::PmcCall { is_superuser, .. } if is_superuser == expected),
-            "{user}: {look:?}"
+            matches!(inspection, Inspection::PmcCall { is_superuser, .. } if is_superuser == expected),
+            "{user}: {inspection:?}"
         );
     }
 }
@@ -107,7 +107,7 @@ fn a_32_bit_program_may_call() {
         compat: true,
     };
     bench.ask(PMC, operation);
-    assert_eq!(bench.environment.looks.len(), 1);
+    assert_eq!(bench.environment.inspections.len(), 1);
     bench.nothing_more();
 }
 
@@ -144,13 +144,13 @@ fn one_users_calls_of_both_nodes_leave_room_for_others() {
     for _ in 0..20 {
         bench.calls_pmc(file);
     }
-    let of_one_user = bench.environment.looks.len();
+    let of_one_user = bench.environment.inspections.len();
     assert!((1..20).contains(&of_one_user), "{of_one_user}");
     let profil = bench.open(PROFIL);
     bench.calls(profil);
     bench.nothing_more();
-    assert_eq!(bench.environment.looks.len(), of_one_user);
+    assert_eq!(bench.environment.inspections.len(), of_one_user);
     bench.user = 1001;
     bench.calls_pmc(file);
-    assert_eq!(bench.environment.looks.len(), of_one_user + 1);
+    assert_eq!(bench.environment.inspections.len(), of_one_user + 1);
 }

@@ -84,12 +84,12 @@ fn a_call_goes_to_kvmprof_as_the_look_at_its_caller_has_it() {
 
     let unique = bench.calls(file);
     bench.nothing_more();
-    let (_, look) = bench.environment.looks[0];
-    let expected = Look::ProfilCall {
+    let (_, inspection) = bench.environment.inspections[0];
+    let expected = Inspection::ProfilCall {
         thread: THREAD,
         call: call(),
     };
-    assert_eq!(look, expected);
+    assert_eq!(inspection, expected);
     bench.seen(Some(Ok(b"completed".to_vec())));
     bench.takes_ioctl(profil::PROFIL_CALL, b"completed", 41, &[]);
     bench.answered(PROFIL, &protocol::ioctl_done(unique, 41, &[]));
@@ -177,25 +177,31 @@ fn one_users_calls_leave_room_for_others() {
     let file = bench.open(PROFIL);
     bench.user = 1000;
     let hostile: Vec<u64> = (0..2 * CALLS_OF_USER).map(|_| bench.calls(file)).collect();
-    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER);
-    // A signal doesn't end the look, and so not the turn either.
+    assert_eq!(bench.environment.inspections.len() as u64, CALLS_OF_USER);
+    // A signal doesn't end the inspection, and so not the turn either.
     for unique in &hostile[..2] {
         bench.ask(PROFIL, Operation::Interrupt { unique: *unique });
         bench.answered(PROFIL, &protocol::failed(*unique, Errno::EINTR));
     }
     bench.calls(file);
-    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER);
+    assert_eq!(bench.environment.inspections.len() as u64, CALLS_OF_USER);
     bench.user = 1001;
     bench.calls(file);
-    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER + 1);
+    assert_eq!(
+        bench.environment.inspections.len() as u64,
+        CALLS_OF_USER + 1
+    );
     bench.seen(Some(Err(Errno::EFAULT)));
-    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER + 1);
+    assert_eq!(
+        bench.environment.inspections.len() as u64,
+        CALLS_OF_USER + 1
+    );
     // A turn lasts until kvmprof's reply.
     bench.seen(None);
     bench.seen(Some(Ok(b"completed".to_vec())));
-    let before = bench.environment.looks.len();
+    let before = bench.environment.inspections.len();
     bench.takes_ioctl(profil::PROFIL_CALL, b"completed", 0, &[]);
-    assert_eq!(bench.environment.looks.len(), before + 1);
+    assert_eq!(bench.environment.inspections.len(), before + 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cuse::protocol::LAST_FRAGMENT;
 
-fn whole(data: &[u8]) -> WholeWrite {
+fn whole(data: &[u8]) -> InspectionResult {
     Some(Ok(data.to_vec()))
 }
 

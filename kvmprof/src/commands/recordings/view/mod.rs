@@ -9,10 +9,10 @@ use std::thread;
 
 use anyhow::Context;
 use clap::Args;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_report::export::{Source, write_on_demand};
 use kvmprof_report::symbol_server::SymbolServer;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_tools::interrupt::Interrupt;
 use tempfile::NamedTempFile;
 
 use super::export::failure;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use kvmprof_tools::http::{BadRequest, Method, Request};
+use kvmprof_cli::http::{BadRequest, Method, Request};
 
 /// The media type of profiles and of symbol servers' answers.
 const JSON: &str = "application/json";

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use kvmprof_cli::http::{Method, Request};
+use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_recording::elf::hex;
 use kvmprof_report::symbol_server::{self, MAX_REQUEST};
-use kvmprof_tools::http::{Method, Request};
-use kvmprof_tools::interrupt::Interrupt;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::response::{Document, Response};

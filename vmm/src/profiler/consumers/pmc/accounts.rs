@@ -54,7 +54,7 @@ impl PmcConsumer {
     }
 
     /// The next bytes of the document of `handle`.
-    pub fn read(
+    pub fn read_document(
         &mut self,
         handle: Handle,
         limit: usize,

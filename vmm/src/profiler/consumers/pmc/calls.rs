@@ -9,7 +9,7 @@ use kvmprof_devices::profiling::pmc::{Called, Parent, Totals, event_kind};
 use kvmprof_introspection::ListedProcess;
 use kvmprof_recording::{EventKind, SamplingEvent};
 
-use super::super::{Client, Context, check_event};
+use super::super::{Context, Side, check_event};
 use super::PmcConsumer;
 use crate::clock::TickSource;
 use crate::counters::{MachineCounters, process_key};
@@ -60,9 +60,7 @@ impl PmcConsumer {
         let called = match call.function {
             Function::StartProfiling => self.start_profiling(&call, context)?,
             // The guest's clients end only what the guest has started.
-            Function::StopProfiling
-                if context.client == Client::Guest && self.profiles_for_host() =>
-            {
+            Function::StopProfiling if context.side == Side::Guest && self.profiles_for_host() => {
                 return Err(Errno::EBUSY);
             }
             _ => self.pmc.call(&call, &HostTotals::new(context))?,
@@ -89,7 +87,7 @@ impl PmcConsumer {
     }
 
     fn start_profiling(&mut self, call: &Call, context: &Context<'_>) -> Result<Called, Errno> {
-        let is_host = context.client == Client::Host;
+        let is_host = context.side == Side::Host;
         let uses = self.pmc.kernel_uses();
         if is_host && !self.profiles_for_host() {
             // What the guest has started doesn't block the host.

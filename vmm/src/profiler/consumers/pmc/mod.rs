@@ -10,7 +10,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Ledger;
 use kvmprof_abi::pmc::{PMC_ACCOUNT, PMC_CALL};
 use kvmprof_abi::wire::device;
-use kvmprof_devices::endpoint::{Handle, Readiness};
+use kvmprof_devices::endpoint::{Handle, IoctlReply};
 use kvmprof_devices::profiling::Pmc;
 use kvmprof_devices::profiling::pmc::{Account, ProcessKey};
 use kvmprof_introspection::ProcessInstance;
@@ -19,7 +19,7 @@ use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
 
 use super::documents::Documents;
 use super::{
-    ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, SymbolSources, TicksBefore,
+    ClockNeeds, Command, Consumer, Context, Device, Preparation, SymbolSources, TicksBefore,
 };
 use crate::clock::TickSource;
 use crate::counters::{KnownProcess, ProcessCounts};
@@ -187,69 +187,69 @@ impl Consumer for PmcConsumer {
 }
 
 impl Device for PmcConsumer {
-    fn prepare(
-        &self,
-        handle: Handle,
-        request: &Request<'_>,
-        context: &Context<'_>,
-    ) -> Result<Preparation, Errno> {
-        let ticks = match *request {
-            Request::Open { minor } if minor != 0 => return Err(Errno::ENXIO),
-            Request::Open { .. } | Request::Close => TicksBefore::Any,
-            // The read continues a document that has been made already.
-            Request::Read { .. } if self.documents.has(handle) => TicksBefore::Any,
-            Request::Read { .. } => TicksBefore::All,
-            // Counts of a process that has just ended are its parent's.
-            Request::Ioctl {
-                command: PMC_CALL,
-                data,
-                ..
-            } if asks_for_children(data) => TicksBefore::AllAndEnds,
-            Request::Ioctl { .. } => context.ticks_before_list(),
-        };
-        Ok(Preparation::ticks(ticks))
-    }
-
-    fn carry_out(
-        &mut self,
-        handle: Handle,
-        request: &Request<'_>,
-        context: &Context<'_>,
-    ) -> Result<Reply, Errno> {
-        match *request {
-            Request::Open { .. } => {
-                self.open.insert(handle);
-                Ok(Reply::Done)
-            }
-            Request::Read { limit } => self.read(handle, limit, context).map(Reply::Read),
-            Request::Ioctl {
-                command,
-                argument,
-                data,
-            } => {
-                let reply = match command {
-                    PMC_CALL => self.call(data, context)?,
-                    PMC_ACCOUNT => self.account(handle, argument, context)?,
-                    _ => return Err(Errno::EINVAL),
-                };
-                Ok(Reply::Ioctl(reply))
-            }
-            Request::Close => {
-                self.open.remove(&handle);
-                self.documents.forget(handle);
-                if self.accounts.remove(&handle).is_some() {
-                    self.follow();
-                }
-                Ok(Reply::Done)
-            }
+    fn before_open(&self, minor: u16, _context: &Context<'_>) -> Result<Preparation, Errno> {
+        match minor {
+            0 => Ok(Preparation::default()),
+            _ => Err(Errno::ENXIO),
         }
     }
 
-    fn readiness(&self, _handle: Handle) -> Readiness {
-        // No request ever waits.
-        Readiness {
-            readable: true,
-            ..Readiness::default()
+    fn before_read(&self, handle: Handle) -> Result<Preparation, Errno> {
+        // The read may continue a document that has been made already.
+        let ticks = if self.documents.has(handle) {
+            TicksBefore::Any
+        } else {
+            TicksBefore::All
+        };
+        Ok(ticks.into())
+    }
+
+    fn before_ioctl(
+        &self,
+        _handle: Handle,
+        command: &Command<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno> {
+        let ticks = match command.number {
+            // Counts of a process that has just ended are its parent's.
+            PMC_CALL if asks_for_children(command.data) => TicksBefore::AllAndEnds,
+            _ => context.ticks_before_list(),
+        };
+        Ok(ticks.into())
+    }
+
+    fn open(&mut self, handle: Handle, _minor: u16, _context: &Context<'_>) -> Result<(), Errno> {
+        self.open.insert(handle);
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        handle: Handle,
+        limit: usize,
+        context: &Context<'_>,
+    ) -> Result<Vec<u8>, Errno> {
+        self.read_document(handle, limit, context)
+    }
+
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: &Command<'_>,
+        context: &Context<'_>,
+    ) -> Result<IoctlReply, Errno> {
+        match command.number {
+            PMC_CALL => self.call(command.data, context),
+            PMC_ACCOUNT => self.account(handle, command.argument, context),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn close(&mut self, handle: Handle) {
+        self.open.remove(&handle);
+        self.documents.forget(handle);
+        if self.accounts.remove(&handle).is_some() {
+            self.follow();
         }
     }
 }

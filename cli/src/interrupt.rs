@@ -135,7 +135,7 @@ impl Stopper {
 ///
 /// # Errors
 /// The handlers or their thread can't be set up.
-pub(crate) fn ignore_first_interrupt() -> io::Result<()> {
+pub fn ignore_first_interrupt() -> io::Result<()> {
     on_first(&[SIGINT], || ())
 }
 

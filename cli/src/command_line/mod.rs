@@ -16,7 +16,7 @@ pub use output::{PipeWriter, is_reader_gone};
 pub use program::{Program, main};
 pub use socket::SocketArgs;
 pub use status::ExitStatus;
-pub use usage::{is_called_as_tool, parse, program_name, usage_error};
+pub use usage::{TOOLS, is_called_as_tool, parse, program_name, usage_error};
 
 /// A command with its arguments.
 pub trait Command {

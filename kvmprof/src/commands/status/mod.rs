@@ -1,19 +1,21 @@
 //! `kvmprof status`.
 
+mod devices;
+
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::wire::device;
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
+use kvmprof_cli::text::{visible_json, visible_rows};
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, FolderStatus, LimitsStatus,
-    MachineStatus, NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus,
-    Status, VsockStatus,
+    ClockStatus, ConsumerStatus, LimitsStatus, MachineStatus, PcsStatus, PmcStatus, PrfStatus,
+    ProfilStatus, RecorderStatus, Status,
 };
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
-use kvmprof_tools::text::{visible_json, visible_rows};
 
 use super::units::format_memory;
+use devices::device_lines;
 
 /// Maximum length of a status document, in bytes. It has some KiB even with 64 vCPUs.
 const MAX_STATUS: usize = 1 << 20;
@@ -119,168 +121,8 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
         ),
         format!("processes  {}", machine.introspection),
     ];
-    lines.extend(machine.networks.iter().flat_map(network_lines));
-    lines.extend(machine.folders.iter().flat_map(folder_lines));
-    lines.extend(machine.balloon.iter().flat_map(balloon_lines));
-    lines.extend(machine.vsock.iter().flat_map(vsock_lines));
-    if let Some(entropy) = &machine.entropy {
-        lines.push(format!(
-            "entropy    {} bytes in {} requests; {} queue faults, {} errors of the host",
-            entropy.bytes, entropy.requests, entropy.queue_faults, entropy.source_errors,
-        ));
-    }
-    if let Some(virtio) = &machine.virtio {
-        lines.push(format!(
-            "virtio     {} resets, {} refused queues, {} control faults",
-            virtio.resets, virtio.refused_queues, virtio.control_faults,
-        ));
-        lines.extend(virtio.ports.iter().map(|port| {
-            format!(
-                "  {:<9} {} queue faults, {} protocol faults",
-                port.name, port.queue_faults, port.protocol_faults,
-            )
-        }));
-    }
-    lines.extend(machine.disks.iter().flat_map(disk_lines));
+    lines.extend(device_lines(machine));
     lines
-}
-
-fn disk_lines(disk: &DiskStatus) -> [String; 2] {
-    let counts = &disk.counts;
-    let readonly = if disk.readonly { ", readonly" } else { "" };
-    [
-        format!(
-            "disk       {}, {}, {}{readonly}",
-            disk.path,
-            disk.format,
-            format_memory(disk.bytes),
-        ),
-        format!(
-            "           {} reads ({} bytes), {} writes ({} bytes), {} flushes, {} discards, {} zeroings, {} errors, {} refused, {} queue faults",
-            counts.reads,
-            counts.bytes_read,
-            counts.writes,
-            counts.bytes_written,
-            counts.flushes,
-            counts.discards,
-            counts.zeroings,
-            counts.errors,
-            counts.refused,
-            counts.queue_faults,
-        ),
-    ]
-}
-
-fn network_lines(network: &NetworkStatus) -> Vec<String> {
-    let state = if network.up { "up" } else { "down" };
-    let NetworkStatus { received, sent, .. } = network;
-    vec![
-        format!(
-            "network    {}, {}, link {state}, {} times lost",
-            network.peer, network.mac, network.link_losses,
-        ),
-        format!(
-            "  received {} frames, {} bytes; {} dropped",
-            received.frames, received.bytes, received.dropped,
-        ),
-        format!(
-            "  sent     {} frames, {} bytes; {} dropped, {} malformed",
-            sent.frames, sent.bytes, sent.dropped, sent.malformed,
-        ),
-        format!(
-            "           {} resets, {} refused queues, {} queue faults, {} faults of the other end",
-            network.resets, network.refused_queues, network.queue_faults, network.peer_faults,
-        ),
-    ]
-}
-
-fn folder_lines(folder: &FolderStatus) -> Vec<String> {
-    let readonly = if folder.readonly { ", readonly" } else { "" };
-    let mut lines = vec![
-        format!(
-            "folder     {}, {}{readonly}, {}",
-            folder.tag, folder.source, folder.state,
-        ),
-        format!(
-            "           {} failures, {} restarts, {} refused requests, {} resets, {} refused queues, {} queue faults",
-            folder.failures,
-            folder.restarts,
-            folder.refused_requests,
-            folder.resets,
-            folder.refused_queues,
-            folder.queue_faults,
-        ),
-    ];
-    if let Some(failure) = &folder.failure {
-        lines.push(format!("           failed last because {failure}"));
-    }
-    lines
-}
-
-/// Descriptions of a balloon's size, and of the memory that the guest reports.
-pub(super) fn balloon_words(balloon: &BalloonStatus) -> [String; 2] {
-    let guest = &balloon.guest;
-    let amount = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), format_memory);
-    [
-        format!(
-            "{} of {} held",
-            format_memory(balloon.held_bytes),
-            format_memory(balloon.target_bytes),
-        ),
-        format!(
-            "{} in all, {} free, {} available",
-            amount(guest.total_bytes),
-            amount(guest.free_bytes),
-            amount(guest.available_bytes),
-        ),
-    ]
-}
-
-fn balloon_lines(balloon: &BalloonStatus) -> [String; 4] {
-    let [held, guest] = balloon_words(balloon);
-    [
-        format!("balloon    {held}"),
-        format!("           the guest's memory: {guest}"),
-        format!(
-            "           {} inflated, {} deflated, {} reported free",
-            format_memory(balloon.inflated_bytes),
-            format_memory(balloon.deflated_bytes),
-            format_memory(balloon.reported_bytes),
-        ),
-        format!(
-            "           {} resets, {} refused queues, {} queue faults, {} refused pages",
-            balloon.resets, balloon.refused_queues, balloon.queue_faults, balloon.refused_pages,
-        ),
-    ]
-}
-
-fn vsock_lines(vsock: &VsockStatus) -> [String; 4] {
-    [
-        format!(
-            "vsock      CID {}, {}, {} connections",
-            vsock.cid, vsock.socket, vsock.connections
-        ),
-        format!(
-            "  to guest {} connections, {} refused, {} turned away; {} bytes",
-            vsock.counts.host_connections,
-            vsock.counts.host_refused,
-            vsock.clients_turned_away,
-            vsock.counts.received_bytes,
-        ),
-        format!(
-            "  of guest {} connections, {} refused; {} bytes",
-            vsock.counts.guest_connections, vsock.counts.guest_refused, vsock.counts.sent_bytes,
-        ),
-        format!(
-            "           {} resets, {} refused queues, {} queue faults, {} malformed, {} beyond credit, {} of no connection",
-            vsock.resets,
-            vsock.refused_queues,
-            vsock.counts.queue_faults,
-            vsock.counts.malformed,
-            vsock.counts.credit_violations,
-            vsock.counts.unknown,
-        ),
-    ]
 }
 
 fn clock_lines(clock: &ClockStatus) -> Vec<String> {

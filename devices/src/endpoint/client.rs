@@ -1,4 +1,4 @@
-//! The guest's access to the profiling devices.
+//! The clients of endpoints, and what they may do.
 
 use std::str::FromStr;
 
@@ -6,6 +6,43 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::PMC_ACCOUNT;
 use kvmprof_abi::wire::device;
 use thiserror::Error;
+
+/// The client at the other end of an endpoint's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A client of the host socket, which may do everything.
+    Host,
+    /// A client of the host socket beyond those that there may be: it may only ask for the status.
+    HostStatus,
+    /// The guest, through its ports, with this access.
+    Guest(GuestAccess),
+}
+
+impl Client {
+    /// Checks that the client may open the device with number `number` (see [`device`]).
+    ///
+    /// # Errors
+    /// EMFILE for a client that may only ask for the status, EACCES for the guest.
+    pub(super) fn check_device(self, number: u16) -> Result<(), Errno> {
+        match self {
+            Self::HostStatus if number != device::STATUS => Err(Errno::EMFILE),
+            Self::Guest(access) if !access.allows(number) => Err(Errno::EACCES),
+            Self::Host | Self::HostStatus | Self::Guest(_) => Ok(()),
+        }
+    }
+
+    /// Checks that the client may use `command` on an open device. Each device has command numbers of its own.
+    ///
+    /// # Errors
+    /// EACCES if it may not.
+    pub(super) fn check_command(self, command: u32) -> Result<(), Errno> {
+        match (self, command) {
+            // The command makes the host keep an account of each process, for those who look at the guest.
+            (Self::Guest(_), PMC_ACCOUNT) => Err(Errno::EACCES),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// The devices that the guest may open through its ports. The host socket's other documents (status, processes, symbols) describe the host,
 /// or are the guest's own knowledge.
@@ -48,30 +85,14 @@ impl FromStr for GuestAccess {
 }
 
 impl GuestAccess {
-    /// Checks that the guest may open the device with number `number` (see [`device`]).
-    ///
-    /// # Errors
-    /// EACCES if the guest may not open the device.
-    pub(super) fn check(self, number: u16) -> Result<(), Errno> {
-        let allowed = match number {
+    /// Whether the guest may open the device with number `number`.
+    fn allows(self, number: u16) -> bool {
+        match number {
             device::PCS => matches!(self, Self::Pcs | Self::All),
             device::PRF => matches!(self, Self::Prf | Self::All),
             device::PROFIL => matches!(self, Self::Profil | Self::All),
             device::PMC => matches!(self, Self::Pmc | Self::All),
             _ => false,
-        };
-        if allowed { Ok(()) } else { Err(Errno::EACCES) }
-    }
-
-    /// Checks that the guest may use `command` on an open device. Each device has command numbers of its own.
-    ///
-    /// # Errors
-    /// EACCES if the guest may not use the command.
-    pub(super) fn check_command(command: u32) -> Result<(), Errno> {
-        match command {
-            // The command makes the host keep an account of each process, for those who look at the guest.
-            PMC_ACCOUNT => Err(Errno::EACCES),
-            _ => Ok(()),
         }
     }
 }
@@ -80,10 +101,14 @@ impl GuestAccess {
 mod tests {
     use super::*;
 
-    /// The devices up to number 9 that may be opened.
+    /// The devices up to number 9 that the guest may open.
     fn opened(access: GuestAccess) -> Vec<u16> {
-        let allowed = |number: &u16| access.check(*number).is_ok();
-        (0..10).filter(allowed).collect()
+        let check = |number: &u16| Client::Guest(access).check_device(*number);
+        for number in 0..10 {
+            assert_eq!(Client::Host.check_device(number), Ok(()));
+            assert!(matches!(check(&number), Ok(()) | Err(Errno::EACCES)));
+        }
+        (0..10).filter(|number| check(number).is_ok()).collect()
     }
 
     #[test]
@@ -98,10 +123,22 @@ mod tests {
     }
 
     #[test]
+    fn a_client_too_many_gets_the_status() {
+        let opened = |number: &u16| Client::HostStatus.check_device(*number).is_ok();
+        let opened: Vec<u16> = (0..10).filter(opened).collect();
+        assert_eq!(opened, [device::STATUS]);
+        assert_eq!(
+            Client::HostStatus.check_device(device::PCS),
+            Err(Errno::EMFILE)
+        );
+    }
+
+    #[test]
     fn an_account_of_all_processes_is_the_hosts() {
         use kvmprof_abi::{pcs, pmc, prf, profil};
-        let check = GuestAccess::check_command;
+        let check = |command| Client::Guest(GuestAccess::All).check_command(command);
         assert_eq!(check(pmc::PMC_ACCOUNT), Err(Errno::EACCES));
+        assert_eq!(Client::Host.check_command(pmc::PMC_ACCOUNT), Ok(()));
         for command in [
             pmc::PMC_CALL,
             profil::PROFIL_CALL,

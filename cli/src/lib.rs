@@ -1,0 +1,8 @@
+//! What the programs share: command lines with their options and exit statuses, signals that end work in order, tables, text that is safe to
+//! print, and requests by HTTP.
+
+pub mod command_line;
+pub mod http;
+pub mod interrupt;
+pub mod table;
+pub mod text;
