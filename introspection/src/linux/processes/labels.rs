@@ -15,7 +15,13 @@ struct Source {
 }
 
 /// The labels.
-const SOURCES: [Source; 0] = [];
+const SOURCES: [Source; 1] = [
+    // The user in whose name the task acts, as a number of the first user namespace.
+    Source {
+        key: "user",
+        path: &[("task_struct", "cred"), ("cred", "uid")],
+    },
+];
 
 /// What tells the values of a process's labels apart from earlier ones; `None` where a value isn't known.
 pub type LabelNumbers = [Option<u32>; SOURCES.len()];
