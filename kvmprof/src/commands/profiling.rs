@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use kvmprof_cli::command_line::usage;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::DEFAULT_STACK_FRAMES;
-use kvmprof_cli::command_line::usage;
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::profiling::ProfilingConfig;
 
