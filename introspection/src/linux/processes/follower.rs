@@ -253,7 +253,7 @@ fn signature<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
     mm: u64,
-    seen: Seen,
+    seen: RunningTask,
 ) -> Option<(Signature, Extent)> {
     let labels = layout.labels.numbers(view, seen.task);
     let layout = &layout.address_space;
