@@ -1,7 +1,6 @@
 //! `kvmprof-collect export`: one recording as Parquet files of the collector's data set.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -10,7 +9,7 @@ use foldhash::fast::RandomState;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_recording::file::{Account, Recording, RecordingInfo, Unobserved};
 use kvmprof_report::export::{Event, ExportError, Source};
-use kvmprof_report::profile::{Profile, SelectionArguments, Stack};
+use kvmprof_report::profile::SelectionArguments;
 use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::Resolver;
 
@@ -57,8 +56,7 @@ impl Command for ExportArguments {
         let recording = Recording::open(&self.file)?;
         let resolver = Resolver::from_contents(&recording.contents()?);
         let selection = self.selection.selection().map_err(usage)?;
-        let profile = Profile::read(&recording, selection, resolver, &Unobserved)?;
-        let mut source = Source::new(recording, profile);
+        let mut source = Source::read(recording, selection, resolver, &Unobserved)?;
         if let Some(bytes) = self.output_limit {
             source = source.with_room(Room::new(bytes));
         }
@@ -138,31 +136,33 @@ fn identity(info: &RecordingInfo) -> String {
     format!("{word:016x}")
 }
 
+/// Process, thread, mode, stack and labels.
+type RowKey = (u32, u32, u8, Option<u32>, Option<u32>);
+
 /// A window that is being filled.
 #[derive(Default)]
 struct Part {
     account: Account,
     tables: Tables,
-    /// The indexes of stacks in the tables, by process and stack.
-    stacks: HashMap<(i32, Stack), u32, RandomState>,
-    rows: BTreeMap<(u32, u32, u8, Option<u32>), Row>,
+    /// The indexes of stacks in the tables, by their numbers.
+    stacks: HashMap<u32, u32, RandomState>,
+    rows: BTreeMap<RowKey, Row>,
 }
 
 impl Part {
     fn add(&mut self, source: &Source, event: &Event) -> Result<(), ExportError> {
-        let stack = match &event.stack {
-            Some(stack) => Some(self.stack(source, event.pid, stack)?),
-            None => None,
-        };
+        let stack = event.stack.map(|stack| self.stack(source, stack));
+        let stack = stack.transpose()?;
+        let of = source.thread(event);
         self.account.ticks = self.account.ticks.saturating_add(event.ticks);
         let (process, thread) = if stack.is_none() {
             self.account.idle = self.account.idle.saturating_add(event.ticks);
             (IDLE, IDLE)
         } else {
             self.account.samples = self.account.samples.saturating_add(event.ticks);
-            let process = source.profile().processes.get(&event.pid);
-            let process = process.map_or("", |process| process.shown_name(event.pid));
-            (process, event.comm.as_str())
+            let process = source.profile().processes.get(&of.pid);
+            let process = process.map_or("", |process| process.shown_name(of.pid));
+            (process, of.comm.as_str())
         };
         let process = if process.is_empty() {
             "[unknown]"
@@ -170,7 +170,8 @@ impl Part {
             process
         };
         let (process, thread) = (self.tables.name(process), self.tables.name(thread));
-        let key = (process, thread, event.mode as u8, stack);
+        let labels = self.tables.labels(source.labels(event));
+        let key = (process, thread, event.mode as u8, stack, labels);
         if !self.rows.contains_key(&key) {
             source.room().take(ROW)?;
         }
@@ -181,6 +182,7 @@ impl Part {
             stack,
             ticks: 0,
             interrupts_off: Some(0),
+            labels,
         });
         row.ticks = row.ticks.saturating_add(event.ticks);
         if event.has_interrupts_off {
@@ -200,19 +202,20 @@ impl Part {
         .collect()
     }
 
-    fn stack(&mut self, source: &Source, pid: i32, stack: &Stack) -> Result<u32, ExportError> {
-        let key = (pid, stack.clone());
-        if let Some(place) = self.stacks.get(&key) {
+    fn stack(&mut self, source: &Source, number: u32) -> Result<u32, ExportError> {
+        if let Some(place) = self.stacks.get(&number) {
             return Ok(*place);
         }
-        let mut places = Vec::with_capacity(stack.frames.len());
-        for frame in source.profile().frames(pid, stack) {
-            let (function, module) = (&frame.frame.function, &frame.frame.module);
+        let mut places = Vec::new();
+        let profile = source.profile();
+        let frames = profile.stacks.get(number as usize).into_iter();
+        for frame in frames.flat_map(|stack| profile.frames(stack)) {
+            let (function, module) = (frame.name, frame.module);
             source.room().take(FRAME + function.len())?;
             places.push(self.tables.frame(function, module, frame.is_kernel));
         }
         let place = self.tables.stack(places);
-        self.stacks.insert(key, place);
+        self.stacks.insert(number, place);
         Ok(place)
     }
 }

@@ -6,7 +6,6 @@ mod rows;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 
 use foldhash::fast::RandomState;
 use glob::Pattern;
@@ -14,7 +13,7 @@ use kvmprof_recording::file::{
     Account, Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
-use kvmprof_report::profile::{ProcessNames, Profile, StackView};
+use kvmprof_report::model::{ProcessNames, StackView};
 use kvmprof_report::symbolize::Resolver;
 
 use self::gaps::{Gaps, split_off_earlier};
@@ -154,7 +153,7 @@ pub struct Gather {
     room: usize,
     info: RecordingInfo,
     kernel: String,
-    profile: Profile,
+    resolver: Resolver,
     /// The stacks of open windows, and of some earlier ones.
     stacks: GuestStacks,
     open: BTreeMap<u64, Part>,
@@ -170,7 +169,7 @@ impl Default for Gather {
             room: MAX_NAMES,
             info: RecordingInfo::default(),
             kernel: String::new(),
-            profile: Profile::default(),
+            resolver: Resolver::default(),
             stacks: GuestStacks::default(),
             open: BTreeMap::new(),
             is_stale: false,
@@ -227,21 +226,17 @@ impl Gather {
                 if matches!(piece, Piece::Symbols(_) | Piece::Binary(_)) {
                     self.stacks.forget_names();
                 }
-                self.resolver().add_piece(piece);
+                self.resolver.add_piece(piece);
             }
             None => {}
         }
         Ok(false)
     }
 
-    fn resolver(&mut self) -> &mut Resolver {
-        Rc::make_mut(&mut self.profile.resolver)
-    }
-
     /// Adds ticks to windows. A sample counts for the window of its time. Ticks without a sample come before the next sample of their vCPU in the block, or, if
     /// there is none, before the present time.
     fn add(&mut self, samples: &Samples, now: Now) -> Result<(), ReadError> {
-        let (resolver, stacks) = (&self.profile.resolver, &mut self.stacks);
+        let (resolver, stacks) = (&self.resolver, &mut self.stacks);
         let (open, hz) = (&mut self.open, self.info.hz);
         let mut gaps = Gaps::default();
         let result = samples.read(|ticks, frames| {
@@ -277,13 +272,13 @@ impl Gather {
         names: &mut BatchNames<'_>,
     ) -> Option<Window> {
         let part = self.open.remove(&start)?;
-        let mut rows = part.rows(&self.profile, &mut self.stacks, policy, names);
+        let mut rows = part.rows(&self.resolver, &mut self.stacks, policy, names);
         if !self.info.knows_interrupts() {
             for row in &mut rows {
                 row.interrupts_off = None;
             }
         }
-        self.profile.resolver.forget_beyond(MAX_FOUND);
+        self.resolver.forget_beyond(MAX_FOUND);
         self.forget_stacks();
         Some(Window {
             guest: guest.to_owned(),
@@ -358,7 +353,7 @@ impl Part {
         if self.names.len() < MAX_PIDS || self.names.contains_key(&sample.pid) {
             self.names.entry(sample.pid).or_default().note(sample);
         }
-        let view = StackView::new(sample, frames, resolver.mappings_of(sample));
+        let view = StackView::new(sample, frames, resolver.state_of(sample).state);
         let number = stacks.number(sample.pid, view);
         // The number is bounded because a thread can change its name as often as it likes.
         let key = number.map(|number| (number, sample.comm));

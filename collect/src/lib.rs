@@ -20,6 +20,7 @@
 //!     stack: Some(tables.stack(vec![frame])),
 //!     ticks: 4,
 //!     interrupts_off: None,
+//!     labels: None,
 //! };
 //! let window = Window { guest: "web".to_owned(), hz: 10, rows: vec![row], ..Window::default() };
 //! let mut batch = Batch { start: 1_800_000_000, length: 10, windows: vec![window], ..Batch::default() };

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
-use kvmprof_report::profile::{Profile, StackCounts, StackFrame, StackView};
+use kvmprof_report::model::{Namer, Stack, StackCounts, StackView};
+use kvmprof_report::symbolize::Resolver;
 
 use crate::batch::{self, Tables};
 
@@ -50,16 +51,20 @@ impl Names {
         }
     }
 
-    /// The number of the stack with these frames.
-    fn stack(&mut self, frames: &[StackFrame]) -> u32 {
-        let functions = frames.iter().map(|frame| {
-            let (function, module) = (&frame.frame.function, &frame.frame.module);
-            let function = (Arc::clone(function), Arc::clone(module), frame.is_kernel);
+    /// The number of `stack`, whose frames `resolver` names.
+    fn stack(&mut self, stack: &Stack, resolver: &Resolver) -> u32 {
+        let mut namer = Namer::new(resolver, None);
+        let node = namer.node(stack);
+        let functions = namer.code().frames(node).map(|frame| {
+            let (function, module) = (Arc::clone(frame.name), Arc::clone(frame.module));
+            let function = (function, module, frame.is_kernel);
             batch::number(self.functions.insert_full(function).0)
         });
-        let (number, is_new) = self.stacks.insert_full(functions.collect());
+        let functions: Box<[u32]> = functions.collect();
+        let frames = functions.len();
+        let (number, is_new) = self.stacks.insert_full(functions);
         if is_new {
-            self.frames += frames.len();
+            self.frames += frames;
         }
         batch::number(number)
     }
@@ -149,15 +154,15 @@ impl GuestStacks {
     }
 
     /// The process and the stack with this number.
-    pub fn get(&self, number: u32) -> Option<&(i32, kvmprof_report::profile::Stack)> {
+    pub fn get(&self, number: u32) -> Option<&(i32, Stack)> {
         self.counts.get(number)
     }
 
-    /// The index in the tables of `names` of the stack with this number, named by `profile`.
+    /// The index in the tables of `names` of the stack with this number, named by `resolver`.
     pub fn place(
         &mut self,
         number: u32,
-        profile: &Profile,
+        resolver: &Resolver,
         names: &mut BatchNames<'_>,
     ) -> Option<u32> {
         if self.generation != names.names.generation {
@@ -168,8 +173,8 @@ impl GuestStacks {
         let named = match known {
             Some(named) => named,
             None => {
-                let (pid, stack) = self.counts.get(number)?;
-                let named = names.names.stack(&profile.frames(*pid, stack));
+                let (_, stack) = self.counts.get(number)?;
+                let named = names.names.stack(stack, resolver);
                 note(&mut self.named, number as usize, named);
                 named
             }
@@ -208,7 +213,7 @@ impl GuestStacks {
 #[cfg(test)]
 mod tests {
     use kvmprof_recording::Sample;
-    use kvmprof_report::symbolize::MappingSet;
+    use kvmprof_report::symbolize::ProcessState;
 
     use super::*;
 
@@ -217,7 +222,7 @@ mod tests {
             pc,
             ..Sample::default()
         };
-        stacks.number(1, StackView::new(&sample, &[], MappingSet::default()))
+        stacks.number(1, StackView::new(&sample, &[], ProcessState::default()))
     }
 
     #[test]
@@ -244,7 +249,7 @@ mod tests {
         let deep = [7; 1000];
         let mut stacks = GuestStacks::default();
         for pid in 0..100 {
-            let view = StackView::new(&sample, &deep, MappingSet::default());
+            let view = StackView::new(&sample, &deep, ProcessState::default());
             let is_known = stacks.number(pid, view).is_some();
             assert_eq!(is_known, pid < 65, "{pid}");
         }
@@ -252,18 +257,18 @@ mod tests {
 
     #[test]
     fn names_are_found_again_until_they_take_too_much_room() {
-        let profile = Profile::default();
+        let resolver = Resolver::default();
         let mut names = Names::default();
         let mut stacks = GuestStacks::default();
         let first = number(&mut stacks, 0x1000).unwrap();
         let second = number(&mut stacks, 0x2000).unwrap();
         // Each batch has only what its rows have.
         let mut batch = BatchNames::new(&mut names);
-        assert_eq!(stacks.place(second, &profile, &mut batch), Some(0));
-        assert_eq!(stacks.place(first, &profile, &mut batch), Some(1));
-        assert_eq!(stacks.place(second, &profile, &mut batch), Some(0));
+        assert_eq!(stacks.place(second, &resolver, &mut batch), Some(0));
+        assert_eq!(stacks.place(first, &resolver, &mut batch), Some(1));
+        assert_eq!(stacks.place(second, &resolver, &mut batch), Some(0));
         let mut batch = BatchNames::new(&mut names);
-        assert_eq!(stacks.place(first, &profile, &mut batch), Some(0));
+        assert_eq!(stacks.place(first, &resolver, &mut batch), Some(0));
         let mut made = crate::batch::Batch::default();
         batch.tables.into_batch(&mut made);
         assert_eq!((made.stacks.len(), made.frames.len()), (1, 1));
@@ -271,7 +276,7 @@ mod tests {
         // Another function takes the first one's number.
         names.frames = MAX_NAMED + 1;
         let mut batch = BatchNames::new(&mut names);
-        stacks.place(second, &profile, &mut batch);
+        stacks.place(second, &resolver, &mut batch);
         let mut made = crate::batch::Batch::default();
         batch.tables.into_batch(&mut made);
         assert_eq!(made.name(made.frames[0].function), "0x2000");

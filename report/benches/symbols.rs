@@ -48,7 +48,6 @@ fn main() {
     });
     let resolve = |address| {
         let asked = Asked {
-            pid: 1,
             mappings: MappingSet::default(),
             address,
             is_kernel: true,

@@ -19,6 +19,7 @@ pub mod diff;
 pub mod export;
 pub mod graph;
 pub mod html;
+pub mod model;
 pub mod profile;
 pub mod room;
 pub mod rows;

@@ -86,7 +86,10 @@ fn check_profile(path: &Path, length: usize, expected: &Salvage) {
     assert!(account.balances(), "{account:?}");
     assert_eq!(contents.cut_off, length - expected.whole, "{expected:?}");
     assert_eq!(contents.closed, expected.complete.then_some(account));
-    assert_eq!(profile.stacks.values().sum::<u64>(), expected.samples);
+    assert_eq!(
+        profile.stacks().map(|stack| stack.ticks).sum::<u64>(),
+        expected.samples
+    );
     let folded: u64 = folded(&profile, &Room::new(u64::MAX))
         .unwrap()
         .iter()

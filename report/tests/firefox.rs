@@ -7,7 +7,7 @@ use crate::shared::compiled::{Guest, SOURCE};
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::export::{Format, Source, write_on_demand};
-use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::profile::Selection;
 use kvmprof_report::symbol_server::{Request, SymbolServer};
 use kvmprof_report::symbolize::{Resolver, SourceTexts, Sources};
 use serde_json::{Value, json};
@@ -29,8 +29,7 @@ fn source(guest: &Guest, path: &Path, sysroot: bool) -> Source {
         sysroot: sysroot.then(|| guest.root()),
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
-    let profile = Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap();
-    Source::new(recording, profile)
+    Source::read(recording, Selection::default(), resolver, &Unobserved).unwrap()
 }
 
 /// The frames of the only thread's first stack, innermost first: function, file, line, depth, library.

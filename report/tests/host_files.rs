@@ -93,12 +93,15 @@ fn a_file_without_a_build_id_is_used_if_its_code_is_the_recorded_one() {
     );
     let profile = profile(&path, guest.root());
     let asked = Asked {
-        pid: 77,
-        mappings: profile.stacks.keys().next().unwrap().1.mappings,
         address: guest.mapped(guest.address("outer")),
-        is_kernel: false,
+        ..first_frame(&profile)
     };
     assert_eq!(profile.resolver.code(asked, 9), None);
+}
+
+/// Where the first frame of the first stack is.
+fn first_frame(profile: &Profile) -> Asked {
+    profile.frames(&profile.stacks[0]).next().unwrap().asked()
 }
 
 #[test]
@@ -193,13 +196,11 @@ fn frames(guest: &Guest) -> (Vec<String>, Vec<String>) {
     let pc = guest.mapped(function.address);
     let path = guest.recording(&[(&[], &[pc])], &blocks);
     let profile = profile(&path, guest.root());
-    let mappings = profile.stacks.keys().next().unwrap().1.mappings;
+    let first = first_frame(&profile);
     let stacks = (0..function.length).map(|distance| {
         let resolved = profile.resolver.resolve(Asked {
-            pid: 77,
-            mappings,
             address: pc + distance,
-            is_kernel: false,
+            ..first
         });
         let names: Vec<&str> = (resolved.frames.iter().rev())
             .map(|frame| frame.function.as_ref())

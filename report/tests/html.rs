@@ -5,7 +5,6 @@ use std::path::Path;
 
 use crate::shared::data;
 use crate::shared::recordings::{Written, ordinary};
-use clap::ValueEnum;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, ResetInfo};
 use kvmprof_report::graph::title;
@@ -111,7 +110,7 @@ fn names_of_modules_do_nothing_to_a_terminal_or_a_page() {
     written.write(&path);
     let profile = Profile::from_file(&path, &[]).unwrap();
     let layout = Layout {
-        sections: Section::value_variants().to_vec(),
+        sections: Section::ALL.map(|(section, ..)| section).to_vec(),
         top: 8,
         ..Layout::default()
     };

@@ -11,6 +11,7 @@ mod firefox;
 mod host_files;
 mod html;
 mod html_chromium;
+mod labels;
 mod merge;
 mod page_data;
 mod page_filters;

@@ -307,8 +307,8 @@ fn filters_combine() {
 fn threads_add_up_to_processes() {
     let ([one, _], _) = both(&Selection::default());
     let mut sums: BTreeMap<i32, u64> = BTreeMap::new();
-    for ((pid, _), thread) in &one.threads {
-        *sums.entry(*pid).or_default() += thread.modes.iter().sum::<u64>();
+    for thread in &one.threads {
+        *sums.entry(thread.pid).or_default() += thread.modes.iter().sum::<u64>();
     }
     let processes = one.processes.iter();
     let processes: BTreeMap<i32, u64> = processes

@@ -214,7 +214,9 @@ fn recordings_of_a_page_are_told_apart() {
     assert_eq!(said["whole"]["total"], one.samples() + other.samples());
     assert_eq!(said["process"]["total"], other.processes[&32].samples());
     assert_ne!(one.processes[&32].samples(), other.processes[&32].samples());
-    let thread: u64 = other.threads[&(32, 232)].modes.iter().sum();
+    let mut threads = other.threads.iter();
+    let thread = threads.find(|thread| (thread.pid, thread.tid) == (32, 232));
+    let thread: u64 = thread.unwrap().modes.iter().sum();
     assert_eq!(said["thread"]["total"], thread);
     assert_eq!(said["command"], "kvmprof report 5 --pid=32");
     let rows = said["processes"].as_array().unwrap();

@@ -91,8 +91,9 @@ fn an_interrupted_run_says_so() {
     let (_folder, path) = recording(2);
     let recording = Recording::open(&path).unwrap();
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
-    let profile = Profile::read(&recording, Selection::default(), resolver, &Interrupted).unwrap();
-    profile.resolve(&Interrupted);
+    let (all, observers) = (Selection::default(), [&Interrupted as &dyn Observer; 2]);
+    let read = Profile::read_observed(&recording, all, resolver, observers, &mut ());
+    let profile = read.unwrap();
     assert!(profile.contents.unread > 0);
     let text = String::from_utf8(printed(&profile, &layout(Look::default()), &[])).unwrap();
     assert!(

@@ -21,6 +21,12 @@ fn profile(path: &Path, sources: &Sources) -> Result<Profile, SymbolError> {
     Ok(Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap())
 }
 
+fn source(path: &Path, sources: &Sources) -> Source {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::new(&recording.contents().unwrap(), sources).unwrap();
+    Source::read(recording, Selection::default(), resolver, &Unobserved).unwrap()
+}
+
 fn own_lines(profile: &Profile) -> Vec<(String, u32, u64)> {
     let rows = lines(profile, SortBy::Own).into_iter();
     rows.filter(|row| row.own > 0)
@@ -72,7 +78,7 @@ fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
         );
     }
 
-    let source = Source::new(Recording::open(&path).unwrap(), with);
+    let source = source(&path, &sources(None, Some(guest.root())));
     let mut text = Vec::new();
     Format::PerfScript.write(&source, &mut text).unwrap();
     let text = String::from_utf8(text).unwrap();
@@ -98,7 +104,6 @@ fn another_build_of_a_program_is_not_used_with_one_warning() {
     let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
     let path = guest.recording(&[(&[], &user), (&[], &other)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    profile.resolve(&Unobserved);
     assert_eq!(
         folded(&profile, &Room::new(u64::MAX)).unwrap(),
         ["pid-77;main 1", "pid-77;outer 1"]
@@ -361,8 +366,7 @@ fn pprof_claims_lines_only_where_there_are_some() {
     let (path, _) = guest.named_recording();
     let claimed = |root: Option<PathBuf>| {
         let file = guest.folder.path().join("out.pb.gz");
-        let profile = profile(&path, &sources(None, root)).unwrap();
-        let source = Source::new(Recording::open(&path).unwrap(), profile);
+        let source = source(&path, &sources(None, root));
         Format::Pprof.write_file(&source, &file).unwrap();
         let raw = std::process::Command::new("go")
             .args(["tool", "pprof", "-raw"])
@@ -385,10 +389,9 @@ fn code_is_that_of_the_files_with_the_recorded_build_id() {
     let guest = Guest::new();
     let begin = guest.address("outer");
     let asked = |address: u64, is_kernel: bool, profile: &Profile| Asked {
-        pid: 77,
-        mappings: profile.stacks.keys().next().unwrap().1.mappings,
         address,
         is_kernel,
+        ..profile.frames(&profile.stacks[0]).next().unwrap().asked()
     };
     let code = |profile: &Profile, address: u64, is_kernel: bool| {
         let asked = asked(address, is_kernel, profile);

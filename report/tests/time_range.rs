@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::shared::walk;
 use kvmprof_recording::file::{Block, HEADER, Kind, Recording, Unobserved};
-use kvmprof_report::export::{Format, Source};
+use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};
 use kvmprof_report::room::Room;
 use kvmprof_report::stalls::{StallWatcher, Stalls};
@@ -26,26 +26,27 @@ fn without_times(path: &Path) -> Vec<u8> {
     kept
 }
 
-/// All that reports and exports say of `time`, and how many bytes that has unpacked for each of its two reads.
+/// All that reports and exports say of `time`, and how many bytes that has unpacked.
 fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
     let selection = Selection {
         time: time.parse().unwrap(),
         ..Selection::default()
     };
-    let mut watcher = StallWatcher::default();
+    let mut watcher = <(StallWatcher, Events)>::default();
     let before = recording.unpacked();
     let profile =
         Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher).unwrap();
     let unpacked = recording.unpacked() - before;
     let room = Room::new(u64::MAX);
-    let stalls = Stalls::new(&profile, watcher, 1000, &room).unwrap();
+    let (stalls, events) = watcher;
+    let stalls = Stalls::new(&profile, stalls, 1000, &room).unwrap();
     let stalls = serde_json::to_string(&stalls).unwrap();
     let mut said = folded(&profile, &room).unwrap();
     let mut facts = document(&profile, SortBy::default(), usize::MAX);
     facts.as_object_mut().unwrap().remove("bytes");
     said.extend([facts.to_string(), stalls]);
-    let source = Source::new(recording, profile);
+    let source = Source::new(recording, profile, events);
     let mut export = Vec::new();
     Format::Speedscope.write(&source, &mut export).unwrap();
     said.push(String::from_utf8(export).unwrap());

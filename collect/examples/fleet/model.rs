@@ -263,6 +263,7 @@ impl Host<'_> {
                     stack: Some(tables.stack(stack)),
                     ticks: *ticks,
                     interrupts_off: self.interrupts_off(kind, *ticks),
+                    labels: None,
                 }
             })
             .collect();
@@ -273,6 +274,7 @@ impl Host<'_> {
             stack: None,
             ticks: idle,
             interrupts_off: self.knows_interrupts().then_some(0),
+            labels: None,
         });
         // Rows of real windows have no order either.
         rows.sort_by_cached_key(|row| {

@@ -34,6 +34,8 @@ pub struct Batch {
     pub frames: Vec<Frame>,
     /// Call stacks: indexes into `frames`, innermost first.
     pub stacks: Vec<Vec<u32>>,
+    /// Labels of processes, by their keys.
+    pub label_sets: Vec<BTreeMap<String, String>>,
     /// The windows.
     pub windows: Vec<Window>,
 }
@@ -84,6 +86,9 @@ pub struct Row {
     /// earlier release has made the batch.
     #[serde(default)]
     pub interrupts_off: Option<u64>,
+    /// The index in [`Batch::label_sets`]. `None` if the process has no labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<u32>,
 }
 
 impl Row {
@@ -129,6 +134,13 @@ impl Batch {
         places.filter_map(|place| Some((place, *self.frames.get(place as usize)?)))
     }
 
+    /// The labels of a row's process.
+    pub fn labels(&self, row: &Row) -> impl Iterator<Item = (&str, &str)> {
+        let set = row.labels.and_then(|set| self.label_sets.get(set as usize));
+        let labels = set.into_iter().flatten();
+        labels.map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// The end of the windows, in s since 1970.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.length.into())
@@ -141,6 +153,7 @@ pub struct Tables {
     names: IndexSet<String>,
     frames: IndexSet<Frame>,
     stacks: IndexSet<Vec<u32>>,
+    label_sets: IndexSet<BTreeMap<String, String>>,
 }
 
 impl Tables {
@@ -167,11 +180,20 @@ impl Tables {
         number(self.stacks.insert_full(frames).0)
     }
 
+    /// The index of a set of labels, which is added if it is new. `None` for an empty set.
+    pub fn labels<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> Option<u32> {
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let labels: BTreeMap<String, String> = labels.collect();
+        let is_there = !labels.is_empty();
+        is_there.then(|| number(self.label_sets.insert_full(labels).0))
+    }
+
     /// Puts the tables into `batch`.
     pub fn into_batch(self, batch: &mut Batch) {
         batch.names = self.names.into_iter().collect();
         batch.frames = self.frames.into_iter().collect();
         batch.stacks = self.stacks.into_iter().collect();
+        batch.label_sets = self.label_sets.into_iter().collect();
     }
 }
 
@@ -202,6 +224,7 @@ pub mod testing {
             stack,
             ticks,
             interrupts_off: Some(ticks / 3),
+            labels: None,
         };
         let window = |guest: &&str| Window {
             guest: (*guest).to_owned(),

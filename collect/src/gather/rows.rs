@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use kvmprof_recording::Mode;
-use kvmprof_report::profile::Profile;
+use kvmprof_report::symbolize::{LabelSet, Resolver};
 
 use super::{Count, Part, Policy};
 use crate::batch::{IDLE, OTHER, Row, Tables};
@@ -14,14 +14,14 @@ impl Part {
     /// The rows, those with the most ticks first.
     pub(super) fn rows(
         &self,
-        profile: &Profile,
+        resolver: &Resolver,
         stacks: &mut GuestStacks,
         policy: &Policy,
         names: &mut BatchNames<'_>,
     ) -> Vec<Row> {
         let mut sums = Sums::default();
         let mut elsewhere = self.elsewhere;
-        let named = self.named(profile, stacks, policy, &mut elsewhere);
+        let named = self.named(resolver, stacks, policy, &mut elsewhere);
         let ticks = |row: &Named| row.count.ticks;
         let processes = most(
             policy.processes,
@@ -33,7 +33,7 @@ impl Part {
         );
         for row in &named {
             let stack = if row.has_stack {
-                stacks.place(row.stack, profile, names)
+                stacks.place(row.stack, resolver, names)
             } else {
                 None
             };
@@ -45,23 +45,28 @@ impl Part {
                         OTHER
                     }
                 });
-            sums.add(&mut names.tables, shown, row.mode, stack, row.count);
+            let labels = names
+                .tables
+                .labels(resolver.tables().labels.get(row.labels));
+            let key = (row.mode, stack, labels);
+            sums.add(&mut names.tables, shown, key, row.count);
         }
         for (mode, count) in Mode::ALL.into_iter().zip(elsewhere) {
-            sums.add(&mut names.tables, [OTHER; 2], mode, None, count);
+            sums.add(&mut names.tables, [OTHER; 2], (mode, None, None), count);
         }
         let idle = Count {
             ticks: self.account.idle,
             interrupts_off: 0,
         };
-        sums.add(&mut names.tables, [IDLE; 2], Mode::Idle, None, idle);
+        let key = (Mode::Idle, None, None);
+        sums.add(&mut names.tables, [IDLE; 2], key, idle);
         sums.into_rows()
     }
 
     /// The samples with the names of their processes and threads as they leave the host. Samples of dropped names are added to `elsewhere`.
     fn named(
         &self,
-        profile: &Profile,
+        resolver: &Resolver,
         stacks: &GuestStacks,
         policy: &Policy,
         elsewhere: &mut [Count; Mode::ALL.len()],
@@ -72,17 +77,24 @@ impl Part {
                 continue;
             };
             let names = self.names.get(pid);
-            let process = names.map(|names| names.text(profile.resolver.process_name(*pid)));
+            let process = names.map(|names| names.text(resolver.process_name(*pid)));
             let process = known(process.unwrap_or_default());
             let thread = known(kvmprof_abi::text::task_name(comm).collect());
             if policy.drops(&process, &thread) {
                 elsewhere[stack.mode.index()].add(*count);
                 continue;
             }
-            let (process, thread, has_stack) = policy.shown(process, thread);
+            let (shown, thread, has_stack) = policy.shown(process.clone(), thread);
+            // The labels of a process whose name is hashed may say which one it is.
+            let is_shown = shown == process;
             named.push(Named {
-                process,
+                process: shown,
                 thread,
+                labels: if is_shown {
+                    stack.labels
+                } else {
+                    LabelSet::default()
+                },
                 has_stack,
                 stack: *number,
                 mode: stack.mode,
@@ -100,26 +112,27 @@ struct Named {
     /// The stack's number.
     stack: u32,
     mode: Mode,
+    labels: LabelSet,
     /// Whether the stack leaves the host.
     has_stack: bool,
     count: Count,
 }
 
-/// Ticks by process, thread, mode and stack.
+/// Ticks by process, thread, mode, stack and labels.
 #[derive(Default)]
-struct Sums(HashMap<(u32, u32, u8, Option<u32>), Count>);
+struct Sums(HashMap<(u32, u32, u8, Option<u32>, Option<u32>), Count>);
 
 impl Sums {
     fn add(
         &mut self,
         tables: &mut Tables,
         [process, thread]: [&str; 2],
-        mode: Mode,
-        stack: Option<u32>,
+        (mode, stack, labels): (Mode, Option<u32>, Option<u32>),
         count: Count,
     ) {
         if count.ticks > 0 {
-            let key = (tables.name(process), tables.name(thread), mode as u8, stack);
+            let (process, thread) = (tables.name(process), tables.name(thread));
+            let key = (process, thread, mode as u8, stack, labels);
             self.0.entry(key).or_default().add(count);
         }
     }
@@ -127,13 +140,14 @@ impl Sums {
     fn into_rows(self) -> Vec<Row> {
         let rows = self.0.into_iter();
         let mut rows: Vec<Row> = rows
-            .map(|((process, thread, mode, stack), count)| Row {
+            .map(|((process, thread, mode, stack, labels), count)| Row {
                 process,
                 thread,
                 mode,
                 stack,
                 ticks: count.ticks,
                 interrupts_off: Some(count.interrupts_off),
+                labels,
             })
             .collect();
         rows.sort_by_key(|row| {
@@ -143,6 +157,7 @@ impl Sums {
                 row.thread,
                 row.mode,
                 row.stack,
+                row.labels,
             )
         });
         rows

@@ -28,6 +28,9 @@ use crate::config::Endpoint;
 /// Maximum number of rows in a request, unless a single window has more. By default, receivers of gRPC accept up to 4 MiB.
 const MAX_ROWS: usize = 8192;
 
+/// The begin of the names of attributes that are labels of processes.
+const LABEL: &str = "kvmprof.label.";
+
 /// Sends requests to a receiver.
 pub trait Sender: Send {
     /// Sends a request, whose last byte is held back until its `departure` is noted. Returns the answer.
@@ -154,7 +157,7 @@ impl Sender for Http {
 #[derive(Default)]
 struct Dictionary {
     strings: IndexSet<String>,
-    attributes: IndexSet<(&'static str, String)>,
+    attributes: IndexSet<(String, String)>,
     mappings: IndexSet<String>,
     locations: IndexSet<(String, String, bool)>,
     stacks: IndexMap<Vec<i32>, ()>,
@@ -227,7 +230,7 @@ impl Dictionary {
     fn new() -> Self {
         let mut new = Self::default();
         new.string("");
-        new.attributes.insert(("", String::new()));
+        new.attributes.insert(Default::default());
         new.mappings.insert(String::new());
         new.locations.insert(Default::default());
         new.stacks.insert(Vec::new(), ());
@@ -257,8 +260,9 @@ impl Dictionary {
         place(self.strings.insert_full(text.to_owned()).0)
     }
 
-    fn attribute(&mut self, key: &'static str, value: &str) -> i32 {
-        let (number, is_new) = self.attributes.insert_full((key, value.to_owned()));
+    fn attribute(&mut self, key: &str, value: &str) -> i32 {
+        let own = (key.to_owned(), value.to_owned());
+        let (number, is_new) = self.attributes.insert_full(own);
         if is_new {
             let attribute = otlp::KeyValueAndUnit {
                 key_strindex: self.string(key),
@@ -345,14 +349,18 @@ impl Dictionary {
             locations.push(self.location(NO_STACK[usize::from(row.ticks_are_idle())], "", true));
         }
         let (stack, _) = self.stacks.insert_full(locations, ());
+        let mut attribute_indices = vec![
+            self.attribute("process.executable.name", batch.name(row.process)),
+            self.attribute("thread.name", batch.name(row.thread)),
+            // The modes have the same names in the semantic conventions.
+            self.attribute("cpu.mode", row.mode().name()),
+        ];
+        let labels = batch.labels(row);
+        let labels = labels.map(|(key, value)| self.attribute(&format!("{LABEL}{key}"), value));
+        attribute_indices.extend(labels);
         otlp::Sample {
             stack_index: place(stack),
-            attribute_indices: vec![
-                self.attribute("process.executable.name", batch.name(row.process)),
-                self.attribute("thread.name", batch.name(row.thread)),
-                // The modes have the same names in the semantic conventions.
-                self.attribute("cpu.mode", row.mode().name()),
-            ],
+            attribute_indices,
             values: vec![i64::try_from(row.ticks).unwrap_or(i64::MAX)],
             ..otlp::Sample::default()
         }

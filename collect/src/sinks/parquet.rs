@@ -345,12 +345,15 @@ impl<'a> Line<'a> {
         })
     }
 
+    /// The keys or the values of the configured labels, and of those of the process.
     fn labels(self, is_value: bool) -> impl Iterator<Item = ByteArray> + 'a {
-        let labels = self.named.batch.labels.iter();
-        labels.map(move |(name, value)| {
-            let text = if is_value { value } else { name };
-            text.as_str().into()
-        })
+        let batch = self.named.batch;
+        let configured = batch.labels.iter();
+        let configured = configured.map(|(key, value)| (key.as_str(), value.as_str()));
+        let own = batch.labels(self.row);
+        let own = own.filter(|(key, _)| !batch.labels.contains_key(*key));
+        let all = configured.chain(own);
+        all.map(move |(key, value)| if is_value { value } else { key }.into())
     }
 }
 

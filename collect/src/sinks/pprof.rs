@@ -212,15 +212,17 @@ impl Builder {
             ("thread", batch.name(row.thread)),
             ("mode", row.mode().name()),
         ];
+        let labels = labels.into_iter().chain(batch.labels(row));
         let label = labels.map(|(key, value)| message::Label {
             key: self.string(key),
             str: self.string(value),
         });
+        let label = label.collect();
         let time = row.ticks.saturating_mul(window.period());
         self.profile.sample.push(message::Sample {
             location_id,
             value: vec![signed(row.ticks), signed(time)],
-            label: label.into(),
+            label,
         });
     }
 

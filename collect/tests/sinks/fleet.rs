@@ -126,6 +126,7 @@ fn row(known: &Known, tables: &mut Tables) -> Row {
         stack,
         ticks: known.ticks,
         interrupts_off: known.interrupts_off,
+        labels: None,
     }
 }
 

@@ -33,7 +33,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 pub mod example;
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 12] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -45,6 +45,7 @@ const KINDS: [Kind; 11] = [
     Kind::Tasks,
     Kind::Details,
     Kind::Times,
+    Kind::Labels,
 ];
 
 /// The file that an input stands for.

@@ -214,8 +214,10 @@ impl Kernel {
                 ("tasks", 1, bits(task::TASKS)),
                 ("thread_pid", 1, bits(task::OWN_PID)),
                 ("fs", 1, bits(task::FILESYSTEM)),
+                ("cred", 1, bits(task::CREDENTIALS)),
             ],
         );
+        builder.structure("cred", &[("uid", 1, bits(task::USER))]);
         super::processes::describe(&mut builder, self.areas);
         let signal = [
             ("live", 1, bits(task::LIVE)),

@@ -38,6 +38,10 @@ pub const THREAD_NODE: u64 = 0xe0;
 pub const OWN_PID: u64 = 0xf0;
 /// `task_struct.fs`, a pointer.
 pub const FILESYSTEM: u64 = 0xf8;
+/// `task_struct.cred`, a pointer, and `cred.uid`, 4 bytes.
+pub const CREDENTIALS: u64 = 0x100;
+/// See [`CREDENTIALS`].
+pub const USER: u64 = 8;
 /// `task_struct.thread_info.cpu`, 4 bytes.
 pub const CPU: u64 = 0x10;
 /// `signal_struct.thread_head`.

@@ -60,6 +60,9 @@ pub(crate) use sandbox::options_of_jail;
 )]
 struct WithoutCommands {}
 
+/// The option that asks for the program's version.
+const VERSION: &str = "--version";
+
 /// Defines [`Arguments`] by the commands' names and arguments.
 macro_rules! commands {
     ($($name:literal => $variant:ident($arguments:ty),)*) => {
@@ -78,8 +81,9 @@ macro_rules! commands {
             /// The program's command line with all its commands, or with only the one that is named: to build them all takes a
             /// millisecond, which the start of a guest shouldn't wait for.
             fn build(only: Option<&str>) -> clap::Command {
-                let program = WithoutCommands::augment_args(clap::Command::new("kvmprof"));
-                match only {
+                let program = clap::Command::new("kvmprof");
+                let program = match only {
+                    Some(VERSION) => program,
                     $(Some($name) => {
                         program.subcommand(<$arguments>::augment_args(clap::Command::new($name)))
                     })*
@@ -88,7 +92,9 @@ macro_rules! commands {
                         let program = program.subcommand(part);)*
                         Setup::augment_subcommands(Tool::augment_subcommands(program))
                     }
-                }
+                };
+                // This comes last: parts describe themselves as if they were the program.
+                WithoutCommands::augment_args(program)
             }
 
             fn of_command(name: &str, matches: &mut ArgMatches) -> Result<Self, clap::Error> {
@@ -106,7 +112,7 @@ macro_rules! commands {
 
             fn command_for(arguments: &[OsString]) -> clap::Command {
                 let first = arguments.get(1).and_then(|word| word.to_str());
-                let only = first.filter(|name| Self::NAMES.contains(name));
+                let only = first.filter(|name| *name == VERSION || Self::NAMES.contains(name));
                 Self::build(only.filter(|_| !is_called_as_tool(arguments)))
             }
 
@@ -240,18 +246,20 @@ mod tests {
 
     #[test]
     fn a_command_alone_is_the_same_as_among_all() {
-        let mut all = Arguments::command();
+        let all = Arguments::command();
         all.clone().debug_assert();
+        let about = all.get_about().map(ToString::to_string);
+        assert!(about.is_some_and(|about| about.starts_with("A profiler")));
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let said = |program: clap::Command, words: &[OsString]| {
+            let refused = program.try_get_matches_from(words).err();
+            refused.map(|error| error.render().to_string())
+        };
         for name in Arguments::NAMES {
-            let alone = |words: &[OsString]| {
-                let error = Arguments::command_for(words).try_get_matches_from(words);
-                error.unwrap_err().render().to_string()
-            };
             for option in ["--help", "--no-such-option"] {
                 let words = words(&["kvmprof", name, option]);
-                let among = all.try_get_matches_from_mut(&words).unwrap_err();
-                assert_eq!(alone(&words), among.render().to_string());
+                let alone = said(Arguments::command_for(&words), &words);
+                assert_eq!(alone, said(all.clone(), &words), "{words:?}");
             }
         }
         let commands = |words: &[OsString]| {
@@ -259,17 +267,14 @@ mod tests {
             program.get_subcommands().count()
         };
         assert_eq!(commands(&words(&["kvmprof", "run"])), 1);
+        assert_eq!(commands(&words(&["kvmprof", "--version"])), 0);
         for arguments in [
             &["kvmprof", "man"][..],
             &["kvmprof"],
             &["/bin/getpc", "run"],
         ] {
-            assert_eq!(
-                commands(&words(arguments)),
-                all.get_subcommands()
-                    .filter(|it| it.get_name() != "help")
-                    .count()
-            );
+            let words = words(arguments);
+            assert_eq!(commands(&words), all.get_subcommands().count());
         }
     }
 }

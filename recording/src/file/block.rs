@@ -53,10 +53,12 @@ pub enum Kind {
     Details,
     /// The times of the ticks in the next block of samples.
     Times,
+    /// Labels of a process: JSON.
+    Labels,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -68,6 +70,7 @@ impl Kind {
         Self::Tasks,
         Self::Details,
         Self::Times,
+        Self::Labels,
     ];
 
     fn number(self) -> u32 {
@@ -83,6 +86,7 @@ impl Kind {
             Self::Tasks => 9,
             Self::Details => 10,
             Self::Times => 11,
+            Self::Labels => 12,
         }
     }
 

@@ -45,6 +45,8 @@ impl Budget {
             }
             // Each of them is an object of JSON.
             Some(Kind::Mappings) => (&mut self.mappings, size(ITEM, b'{')),
+            // Each label has a colon at least.
+            Some(Kind::Labels) => (&mut self.mappings, size(ITEM, b':')),
             Some(Kind::Binary) => {
                 let segments = ITEM * memchr::memchr_iter(b'{', contents).count();
                 (&mut self.binaries, size(FUNCTION, b'\n') + segments)

@@ -1,6 +1,7 @@
 //! Data about the guest in a recording: mappings of files, their functions, and the
 //! kernel.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,25 @@ pub struct Mapping {
     pub file: String,
     /// [`BinaryInfo::id`] of the file; the block may come later in the recording.
     pub binary: Option<u32>,
+}
+
+/// Labels of a process, valid from `time` until the next ones of the same process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessLabels {
+    /// The process.
+    pub pid: i32,
+    /// The time from which they are valid, in ns of CLOCK_MONOTONIC.
+    pub time: u64,
+    /// Their values by their keys.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl ProcessLabels {
+    /// The block for them. `None` when it would be too long.
+    pub fn to_block(&self) -> Option<Vec<u8>> {
+        Block::encode(Kind::Labels, &serde_json::to_vec(self).ok()?)
+    }
 }
 
 /// A file that code was executed from.

@@ -28,8 +28,8 @@ pub use budget::Budget;
 pub use encoder::{Encoder, MAX_WAITING};
 pub use error::{FileError, ReadError};
 pub use guest::{
-    Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessMappings, ResetInfo, Segment,
-    kernels_half, page_tables,
+    Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessLabels, ProcessMappings,
+    ResetInfo, Segment, kernels_half, page_tables,
 };
 pub use info::{Account, KERNEL_CLOCK, RecordingInfo};
 pub use new_file::{
@@ -40,7 +40,7 @@ pub use observer::{Observer, Unobserved};
 pub use piece::{Details, Looks, Piece, Samples};
 pub use reader::Reader;
 pub use recording::{Contents, Recording};
-pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};
+pub use samples::{BlockNumbers, SampleBlock, SamplesEncoder, decode as decode_samples};
 pub use sink::{
     ClientSink, Delivered, END_ROOM, FileOptions, FileSink, Part, RecordingFailure, Sink,
     SymbolText,

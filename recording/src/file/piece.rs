@@ -3,10 +3,13 @@
 use serde::de::DeserializeOwned;
 
 use super::block::Kind;
-use super::samples::decode_with;
+use super::samples::{BlockNumbers, decode_with};
 use super::task_looks;
 use super::times::{self, BlockTimes};
-use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo};
+use super::{
+    Account, Binary, KernelInfo, ProcessLabels, ProcessMappings, ReadError, RecordingInfo,
+    ResetInfo,
+};
 use crate::Ticks;
 use crate::tasks::TaskLook;
 
@@ -23,6 +26,8 @@ pub enum Piece {
     Symbols(String),
     /// The executable mappings of an address space.
     Mappings(ProcessMappings),
+    /// Labels of a process.
+    Labels(ProcessLabels),
     /// A file that code was executed from.
     Binary(Binary),
     /// Samples.
@@ -53,18 +58,19 @@ impl Samples {
     ///
     /// # Errors
     /// The block makes no sense; what came before that has been handed over.
-    pub fn read(&self, each: impl FnMut(&Ticks, &[u64])) -> Result<(), ReadError> {
+    pub fn read(&self, mut each: impl FnMut(&Ticks, &[u64])) -> Result<(), ReadError> {
+        let each = |ticks: &Ticks, frames: &[u64], _| each(ticks, frames);
         self.read_with(&Details::default(), each)
     }
 
-    /// As [`Self::read`], with the `details` that came before this block.
+    /// As [`Self::read`], with the `details` that came before this block, and the numbers of the sample's thread and stack in the block.
     ///
     /// # Errors
     /// As [`Self::read`], for both.
     pub fn read_with(
         &self,
         details: &Details,
-        each: impl FnMut(&Ticks, &[u64]),
+        each: impl FnMut(&Ticks, &[u64], BlockNumbers),
     ) -> Result<(), ReadError> {
         decode_with(&self.bytes, &details.0, each).ok_or(ReadError::Damaged {
             offset: self.offset,
@@ -124,6 +130,7 @@ impl Piece {
             Kind::Mappings => {
                 Self::Mappings(json(&contents, "its mappings are no JSON of that form")?)
             }
+            Kind::Labels => Self::Labels(json(&contents, "its labels are no JSON of that form")?),
             Kind::Binary => {
                 Self::Binary(Binary::decode(contents).ok_or("its file is not of that form")?)
             }

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use super::block::{Block, HEADER, Kind};
 use super::budget::Budget;
@@ -10,8 +12,8 @@ use super::observer::{Observer, Unobserved};
 use super::piece::{Body, Details, Piece};
 use super::reader::Reader;
 use super::{
-    Account, Binary, BlockTimes, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo,
-    ResetInfo,
+    Account, Binary, BlockNumbers, BlockTimes, FileError, KernelInfo, ProcessLabels,
+    ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
 use crate::tasks::TaskLook;
@@ -25,6 +27,9 @@ pub struct Recording {
     end: Cell<usize>,
     unpacked: Cell<u64>,
 }
+
+/// How many blocks are unpacked ahead. They may have 64 MiB each.
+const AHEAD: usize = 3;
 
 /// The kinds of blocks that are skipped if only samples, only looks at tasks, or neither are needed.
 const BUT_SAMPLES: &[Kind] = &[Kind::Tasks];
@@ -49,6 +54,8 @@ pub struct Contents {
     pub resets: Vec<ResetInfo>,
     /// Executable mappings, in the order of the file.
     pub mappings: Vec<ProcessMappings>,
+    /// Labels of processes, in the order of the file.
+    pub labels: Vec<ProcessLabels>,
     /// Files that code was executed from.
     pub binaries: Vec<Binary>,
     /// The number of blocks of symbols, mappings and files that were dropped because of the limits.
@@ -136,43 +143,53 @@ impl Recording {
     pub fn read_observed(
         &self,
         observer: &dyn Observer,
-        each: impl FnMut(&Ticks, &[u64]),
+        mut each: impl FnMut(&Ticks, &[u64]),
     ) -> Result<Contents, FileError> {
-        self.read_wanted(observer, |_| true, each)
+        self.read_wanted(observer, None, |ticks, frames, _| each(ticks, frames))
     }
 
     /// As [`Self::read_observed`], but with the ticks of only those blocks that are `wanted`: it gets the times of each block in the order of the
     /// file. Other blocks of samples aren't unpacked, and aren't in the account. Older recordings have no times: all of their blocks are
-    /// read.
+    /// read. `each` also gets the numbers of the sample's thread and stack in its block. If all are wanted, another thread reads and unpacks blocks ahead.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub fn read_wanted(
         &self,
         observer: &dyn Observer,
-        mut wanted: impl FnMut(&BlockTimes) -> bool,
-        mut each: impl FnMut(&Ticks, &[u64]),
+        mut wanted: Option<&mut dyn FnMut(&BlockTimes) -> bool>,
+        mut each: impl FnMut(&Ticks, &[u64], BlockNumbers),
     ) -> Result<Contents, FileError> {
+        let is_ahead = wanted.is_none();
+        let mut block = 0;
         let mut account = Account::default();
         let mut details = Details::default();
         let mut passed_over = BUT_SAMPLES;
-        let mut contents = self.read_blocks(Reader::without(passed_over), observer, |body| {
+        let each = |body: Body<'_>| {
             match body {
-                Body::Times(times) if !wanted(&times) => passed_over = OTHER_TIMES,
-                Body::Times(_) => passed_over = BUT_SAMPLES,
+                Body::Times(times) => {
+                    let is_wanted = wanted.as_mut().is_none_or(|wanted| wanted(&times));
+                    passed_over = if is_wanted { BUT_SAMPLES } else { OTHER_TIMES };
+                }
                 Body::Details(next) => details = next,
                 Body::Samples(samples) => {
                     passed_over = BUT_SAMPLES;
                     let details = std::mem::take(&mut details);
-                    samples.read_with(&details, |ticks, frames| {
+                    block += 1;
+                    samples.read_with(&details, |ticks, frames, numbers| {
                         account.enter(ticks);
-                        each(ticks, frames);
+                        each(ticks, frames, BlockNumbers { block, ..numbers });
                     })?;
                 }
                 Body::Looks(_) => {}
             }
             Ok(passed_over)
-        })?;
+        };
+        let mut contents = if is_ahead {
+            self.read_ahead(BUT_SAMPLES, observer, each)?
+        } else {
+            self.read_blocks(BUT_SAMPLES, observer, each)?
+        };
         contents.account = account;
         Ok(contents)
     }
@@ -182,8 +199,23 @@ impl Recording {
     /// # Errors
     /// As [`Self::read`].
     pub fn contents(&self) -> Result<Contents, FileError> {
-        let reader = Reader::without(BUT_CONTENTS);
-        self.read_blocks(reader, &Unobserved, |_| Ok(BUT_CONTENTS))
+        self.read_blocks(BUT_CONTENTS, &Unobserved, |_| Ok(BUT_CONTENTS))
+    }
+
+    /// Reads its properties only.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn info(&self) -> Result<RecordingInfo, FileError> {
+        let mut blocks = self.blocks(BUT_CONTENTS);
+        while let Some(next) = blocks.next()? {
+            let piece = next.block.piece();
+            let piece = piece.map_err(|error| FileError::at(&self.path, error))?;
+            if let Some(Piece::Info(info)) = piece {
+                return Ok(info);
+            }
+        }
+        Err(FileError::Empty(self.path.clone()))
     }
 
     /// Reads all but the samples: hands each look at the guest's tasks to `each`.
@@ -195,8 +227,7 @@ impl Recording {
         observer: &dyn Observer,
         mut each: impl FnMut(&TaskLook),
     ) -> Result<Contents, FileError> {
-        let reader = Reader::without(BUT_LOOKS);
-        self.read_blocks(reader, observer, |body| {
+        self.read_blocks(BUT_LOOKS, observer, |body| {
             if let Body::Looks(looks) = body {
                 looks.read(&mut each)?;
             }
@@ -204,48 +235,83 @@ impl Recording {
         })
     }
 
-    /// Has `reader` read all blocks, and hands those of samples and of looks at tasks to `each`, which returns the kinds that are skipped from then
-    /// on.
+    /// Reads all blocks but those of the kinds that are `passed_over`, and hands those of samples and of looks at tasks to `each`, which returns the kinds
+    /// that are skipped from then on.
     fn read_blocks(
         &self,
-        mut reader: Reader,
+        passed_over: &'static [Kind],
         observer: &dyn Observer,
+        each: impl FnMut(Body<'_>) -> Result<&'static [Kind], ReadError>,
+    ) -> Result<Contents, FileError> {
+        let mut blocks = self.blocks(passed_over);
+        let next = |kinds: Option<&'static [Kind]>| {
+            if let Some(kinds) = kinds {
+                blocks.reader.pass_over(kinds);
+            }
+            blocks.next()
+        };
+        self.take_blocks(observer, next, each)
+    }
+
+    /// The same while a thread reads and unpacks some blocks ahead. The kinds that `each` returns stay the same.
+    fn read_ahead(
+        &self,
+        passed_over: &'static [Kind],
+        observer: &dyn Observer,
+        each: impl FnMut(Body<'_>) -> Result<&'static [Kind], ReadError>,
+    ) -> Result<Contents, FileError> {
+        thread::scope(|scope| {
+            let (sender, receiver) = sync_channel(AHEAD);
+            let mut blocks = self.blocks(passed_over);
+            let ahead = move || {
+                while let Some(next) = blocks.next().transpose()
+                    && sender.send(next).is_ok()
+                {}
+            };
+            let thread = thread::Builder::new().name("unpack".into());
+            if thread.spawn_scoped(scope, ahead).is_err() {
+                return self.read_blocks(passed_over, observer, each);
+            }
+            self.take_blocks(observer, |_| receiver.recv().ok().transpose(), each)
+        })
+    }
+
+    fn blocks(&self, passed_over: &'static [Kind]) -> Blocks<'_> {
+        Blocks {
+            path: &self.path,
+            bytes: &self.bytes,
+            reader: Reader::without(passed_over),
+            pushed: 0,
+            step: Vec::new(),
+        }
+    }
+
+    fn take_blocks(
+        &self,
+        observer: &dyn Observer,
+        mut next: impl FnMut(Option<&'static [Kind]>) -> Result<Option<UnpackedBlock>, FileError>,
         mut each: impl FnMut(Body<'_>) -> Result<&'static [Kind], ReadError>,
     ) -> Result<Contents, FileError> {
         let mut contents = Contents::default();
         let mut budget = Budget::default();
         let mut has_info = false;
         let before = self.unpacked.get();
-        let (mut pushed, mut step) = (0, Vec::new());
-        while reader.offset() < self.end.get() as u64 {
-            let block = match reader.next_block() {
-                Ok(Some(block)) => block,
-                Ok(None) => {
-                    self.read_bytes(pushed, &mut step)?;
-                    if step.is_empty() {
-                        break;
-                    }
-                    reader.push(&step);
-                    pushed += step.len();
-                    continue;
-                }
-                // All blocks before are valid.
-                Err(ReadError::CutOff { .. }) => break,
-                Err(error) => return Err(FileError::at(&self.path, error)),
+        let mut done = HEADER;
+        let mut kinds = None;
+        while done < self.end.get() {
+            let Some(next) = next(kinds)? else {
+                break;
             };
-            has_info |= block.kind == Some(Kind::Info);
-            self.unpacked.set(before + reader.unpacked());
-            let taken = contents.take(block, &mut budget, &mut each);
-            if let Some(kinds) = taken.map_err(|error| FileError::at(&self.path, error))? {
-                reader.pass_over(kinds);
-            }
-            let progress = observer.advance(reader.offset(), self.bytes.length() as u64);
+            done = usize::try_from(next.end).unwrap_or(usize::MAX);
+            has_info |= next.block.kind == Some(Kind::Info);
+            self.unpacked.set(before + next.unpacked);
+            let taken = contents.take(next.block, &mut budget, &mut each);
+            kinds = taken.map_err(|error| FileError::at(&self.path, error))?;
+            let progress = observer.advance(next.end, self.bytes.length() as u64);
             if progress.is_break() && has_info {
-                self.end
-                    .set(usize::try_from(reader.offset()).unwrap_or(usize::MAX));
+                self.end.set(done);
             }
         }
-        let done = usize::try_from(reader.offset()).unwrap_or(usize::MAX);
         let rest = self.bytes.length().saturating_sub(done);
         if done < self.end.get() {
             contents.cut_off = rest;
@@ -256,6 +322,54 @@ impl Recording {
             Ok(contents)
         } else {
             Err(FileError::Empty(self.path.clone()))
+        }
+    }
+}
+
+/// A block, where it ends in the file, and the unpacked size of all until there, in bytes.
+struct UnpackedBlock {
+    block: Block,
+    end: u64,
+    unpacked: u64,
+}
+
+/// The blocks of a recording, in their order.
+struct Blocks<'a> {
+    path: &'a Path,
+    bytes: &'a Bytes,
+    reader: Reader,
+    /// How many bytes the reader has been given.
+    pushed: usize,
+    step: Vec<u8>,
+}
+
+impl Blocks<'_> {
+    /// The next block; `None` after the last whole one.
+    fn next(&mut self) -> Result<Option<UnpackedBlock>, FileError> {
+        loop {
+            match self.reader.next_block() {
+                Ok(Some(block)) => {
+                    return Ok(Some(UnpackedBlock {
+                        block,
+                        end: self.reader.offset(),
+                        unpacked: self.reader.unpacked(),
+                    }));
+                }
+                Ok(None) => {}
+                // All blocks before are valid.
+                Err(ReadError::CutOff { .. }) => return Ok(None),
+                Err(error) => return Err(FileError::at(self.path, error)),
+            }
+            let read = self.bytes.read(self.pushed, &mut self.step);
+            read.map_err(|source| FileError::Read {
+                path: self.path.to_owned(),
+                source,
+            })?;
+            if self.step.is_empty() {
+                return Ok(None);
+            }
+            self.reader.push(&self.step);
+            self.pushed += self.step.len();
         }
     }
 }
@@ -291,6 +405,7 @@ impl Contents {
                 self.symbol_ends.push(self.symbols.len());
             }
             Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
+            Some(Piece::Labels(labels)) => self.labels.push(labels),
             Some(Piece::Binary(binary)) => self.binaries.push(binary),
             Some(Piece::Samples(samples)) => return each(Body::Samples(&samples)).map(Some),
             Some(Piece::Details(details)) => return each(Body::Details(details)).map(Some),

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use crate::export::{Event, ExportError, Frame, Source};
+use crate::export::{Event, ExportError, Source};
+use crate::symbolize::{Asked, Resolved};
 use kvmprof_recording::Mode;
 use kvmprof_recording::tasks::{Task, TaskLook};
 
@@ -77,6 +78,17 @@ impl Found {
     }
 }
 
+/// A function on a stack.
+#[derive(Clone, Copy, Debug)]
+struct Function<'a> {
+    name: &'a str,
+    module: &'a str,
+    is_kernel: bool,
+    is_inlined: bool,
+    /// Whether the name is that of a function, and no address.
+    is_known: bool,
+}
+
 /// Finds what the events of a recording were in. Each stack is looked at once.
 #[derive(Debug)]
 pub(super) struct Places<'a> {
@@ -118,7 +130,7 @@ impl<'a> Places<'a> {
         };
         Self {
             source,
-            found: vec![None; source.profile().stacks.len()],
+            found: vec![None; source.stacks()],
             waits: HashMap::new(),
             names,
         }
@@ -131,7 +143,8 @@ impl<'a> Places<'a> {
     pub fn seen(&mut self, event: &Event, began: u64) -> Result<Seen, ExportError> {
         self.source.room().take(SEEN)?;
         let found = self.found(event)?;
-        let (pid, tid) = found.thread(event.pid, event.tid);
+        let thread = self.source.thread(event);
+        let (pid, tid) = found.thread(thread.pid, thread.tid);
         Ok(Seen {
             time: event.time.saturating_sub(began),
             pid,
@@ -162,8 +175,23 @@ impl<'a> Places<'a> {
             Some(found) => found.clone(),
             None => {
                 room.take(size_of_val(frames) + size_of::<Found>())?;
-                let named = self.source.frames_of_task(frames);
-                let found = found(Mode::Kernel, &named, &mut self.names)?;
+                let resolver = &self.source.profile().resolver;
+                let resolved = frames
+                    .iter()
+                    .map(|at| resolver.resolve(Asked::in_kernel(*at)));
+                let resolved: Vec<Resolved> = resolved.collect();
+                let functions = resolved
+                    .iter()
+                    .flat_map(|at| at.frames.iter().map(move |frame| (at, frame)));
+                let functions = functions.map(|(at, frame)| Function {
+                    name: &frame.function,
+                    module: &frame.module,
+                    is_kernel: true,
+                    is_inlined: frame.is_inlined,
+                    is_known: at.offset.is_some() && !frame.is_inlined,
+                });
+                let functions: Vec<Function<'_>> = functions.collect();
+                let found = found(Mode::Kernel, &functions, &mut self.names)?;
                 self.waits.insert(frames.into(), found.clone());
                 found
             }
@@ -189,50 +217,49 @@ impl<'a> Places<'a> {
     }
 
     fn found(&mut self, event: &Event) -> Result<Found, ExportError> {
-        let Some(stack) = event.stack.as_ref().filter(|_| event.mode != Mode::Idle) else {
+        let Some(stack) = event.stack.filter(|_| event.mode != Mode::Idle) else {
             return Ok(Found {
                 place: Place::Idle,
                 is_first: false,
             });
         };
-        let stacks = &self.source.profile().stacks;
-        let known = stacks.find(event.pid, stack.into());
-        let known = known.and_then(|number| self.found.get_mut(number as usize));
-        match known {
-            Some(Some(found)) => Ok(found.clone()),
-            Some(place) => {
-                let frames = self.source.frames(event);
-                let found = found(event.mode, &frames, &mut self.names)?;
-                *place = Some(found.clone());
-                Ok(found)
-            }
-            // A stack beyond the profile's limits has no number. It has to be looked at each time; the room limits how often.
-            None => {
-                let frames = self.source.frames_to_keep(event)?;
-                found(event.mode, &frames, &mut self.names)
-            }
+        let place = &mut self.found[stack as usize];
+        if let Some(found) = place {
+            return Ok(found.clone());
         }
+        let frames = self.source.frames(event).into_iter();
+        let functions = frames.map(|frame| Function {
+            name: frame.name,
+            module: frame.module,
+            is_kernel: frame.is_kernel,
+            is_inlined: frame.is_inlined,
+            is_known: frame.offset.is_some(),
+        });
+        let functions: Vec<Function<'_>> = functions.collect();
+        let found = found(event.mode, &functions, &mut self.names)?;
+        *place = Some(found.clone());
+        Ok(found)
     }
 }
 
 /// What is known from the `frames` of a stack that was taken in this mode.
-fn found(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Found, ExportError> {
+fn found(mode: Mode, frames: &[Function<'_>], names: &mut Names<'_>) -> Result<Found, ExportError> {
     let is_first = (frames.iter()).any(|frame| frame.is_kernel && frame.name == FIRST_THREAD);
     let place = place(mode, frames, names)?;
     Ok(Found { place, is_first })
 }
 
-fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Place, ExportError> {
+fn place(mode: Mode, frames: &[Function<'_>], names: &mut Names<'_>) -> Result<Place, ExportError> {
     if mode == Mode::User {
         return Ok(Place::User);
     }
     let kernel = frames.iter().filter(|frame| frame.is_kernel);
-    let kernel: Vec<&Frame<'_>> = kernel.collect();
+    let kernel: Vec<&Function<'_>> = kernel.collect();
     let caller = kernel.iter().rposition(|frame| frame.name == CALLER);
     let Some(caller) = caller else {
         let innermost = kernel.first();
         let is_known = innermost.is_some_and(|frame| {
-            frame.offset.is_some() && (frame.module == KERNEL || frame.module.starts_with('['))
+            frame.is_known && (frame.module == KERNEL || frame.module.starts_with('['))
         });
         return Ok(if is_known {
             Place::Kernel
@@ -245,13 +272,13 @@ fn place(mode: Mode, frames: &[Frame<'_>], names: &mut Names<'_>) -> Result<Plac
     let Some(called) = callees.iter().rfind(|frame| !frame.is_inlined) else {
         return Ok(Place::Between);
     };
-    let function = plain(&called.name);
+    let function = plain(called.name);
     if function.starts_with(TRACING) {
         return Ok(Place::Between);
     }
     let function = names.get(function)?;
     Ok(if callers.iter().any(|frame| frame.name == MODULE_LOADER) {
-        let module = names.get(&called.module)?;
+        let module = names.get(called.module)?;
         Place::Module { function, module }
     } else {
         Place::Initcall(function)

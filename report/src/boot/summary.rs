@@ -74,7 +74,7 @@ impl Boot {
         let began = source.profile().contents.info.began_monotonic_ns;
         let (mut seen, mut end) = (Vec::new(), 0);
         let mut places = Places::of(source);
-        let unread = source.for_each_observed(observer, |event| {
+        source.for_each(|event| {
             let ticks = event.ticks.saturating_mul(tick_ns);
             end = end.max(event.time.saturating_sub(began).saturating_add(ticks));
             seen.push(places.seen(event, began)?);
@@ -86,7 +86,7 @@ impl Boot {
             }
             Ok(())
         })?;
-        if unread > 0 || unlooked > 0 || source.profile().contents.unread > 0 {
+        if unlooked > 0 || source.profile().contents.unread > 0 {
             return Err(BootError::Interrupted);
         }
         // Samples of different vCPUs are only roughly in order.

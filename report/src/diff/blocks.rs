@@ -4,10 +4,10 @@
 //! much its share varies from one long block of time to the next.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use crate::html::{Counts, Part};
-use crate::profile::{HALTED, HALTED_MODULE, Profile, SortBy, StackFrame};
+use crate::model::{Code, Frame, FunctionId, HALTED, HALTED_MODULE};
+use crate::profile::{Profile, SortBy};
 
 /// The function that stands for all addresses without a name, which aren't comparable between runs.
 const ADDRESS: &str = "0x...";
@@ -69,14 +69,13 @@ impl Ticks {
                 let parts = of_first(&divided.idle);
                 functions.found[number].1.add(recording.idle, parts);
             }
-            for (number, ((pid, stack), count)) in (0..).zip(&recording.stacks) {
+            for (number, stack) in recording.stacks.iter().enumerate() {
                 let parts = of_first(divided.of(number));
-                let frames = recording.frames(*pid, stack);
-                let frames = match sort {
-                    SortBy::Own => frames.get(..1).unwrap_or_default(),
-                    SortBy::Total => &frames,
-                };
-                functions.add(frames, *count, parts);
+                let frames = recording.frames(stack).take(match sort {
+                    SortBy::Own => 1,
+                    SortBy::Total => usize::MAX,
+                });
+                functions.add(&recording.code, frames, stack.ticks, parts);
             }
         }
         Self {
@@ -92,8 +91,8 @@ impl Ticks {
 struct Functions {
     found: Vec<(Key, Found)>,
     numbers: HashMap<Key, usize>,
-    /// By what symbols call them.
-    known: HashMap<(Arc<str>, Arc<str>, bool), usize>,
+    /// The numbers of the functions of a profile, by theirs.
+    known: HashMap<FunctionId, usize>,
     on_stack: HashSet<usize>,
 }
 
@@ -108,20 +107,20 @@ impl Functions {
     }
 
     /// Adds the ticks of a stack with these frames. A function that is on it twice has them once.
-    fn add(&mut self, frames: &[StackFrame], count: u64, parts: &[Part]) {
+    fn add<'a>(
+        &mut self,
+        code: &Code,
+        frames: impl Iterator<Item = Frame<'a>>,
+        count: u64,
+        parts: &[Part],
+    ) {
         self.on_stack.clear();
         for frame in frames {
-            let names = &frame.frame;
-            let name = (
-                Arc::clone(&names.function),
-                Arc::clone(&names.module),
-                frame.is_kernel,
-            );
-            let number = match self.known.get(&name) {
+            let number = match self.known.get(&frame.function) {
                 Some(number) => *number,
                 None => {
-                    let number = self.number(key(frame));
-                    self.known.insert(name, number);
+                    let number = self.number(key(code, frame.function));
+                    self.known.insert(frame.function, number);
                     number
                 }
             };
@@ -141,11 +140,9 @@ pub fn comparable_name(name: &str) -> &str {
     }
 }
 
-fn key(frame: &StackFrame) -> Key {
-    let name = comparable_name(&frame.frame.function).to_owned();
-    (
-        name,
-        frame.frame.module.as_ref().to_owned(),
-        frame.is_kernel,
-    )
+fn key(code: &Code, function: FunctionId) -> Key {
+    let function = code.function(function);
+    let name = comparable_name(code.text(function.name)).to_owned();
+    let module = code.text(function.module).as_ref().to_owned();
+    (name, module, function.is_kernel)
 }

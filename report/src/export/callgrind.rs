@@ -6,12 +6,11 @@
 //! summed up. (An object for each process and module would not help: `callgrind_annotate` identifies functions by file and name, and shows the last of their objects.)
 //! Samples don't count calls, so a call's count is the number of its ticks.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
 
-use super::interned::Interned;
 use super::{Event, ExportError, Source};
+use crate::model::Table;
 use crate::text::visible;
 
 /// All ticks, then those of each mode.
@@ -37,40 +36,45 @@ struct Costs {
 
 /// Writes `source` to `out`.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut functions = Interned::new("functions");
+    let mut functions = Table::default();
     let mut costs = Costs::default();
-    let mut stacks = HashMap::new();
+    // The paths and their costs, by the stacks' numbers.
+    let mut paths: Vec<Option<(Path, Cost)>> = vec![None; source.stacks() + 1];
     source.for_each(|event| {
-        let path = match stacks.entry((event.pid, event.stack.clone())) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(path(source, event, &mut functions)?),
-        };
-        costs.add(path, cost(event));
+        let known = &mut paths[source.stack_number(event)];
+        if known.is_none() {
+            *known = Some((path(source, event, &mut functions)?, Cost::default()));
+        }
+        if let Some((_, sum)) = known {
+            add(sum, cost(event));
+        }
         Ok(())
     })?;
-    Ok(write_costs(source, &functions.into_ordered(), &costs, out)?)
+    for (path, cost) in paths.iter().flatten() {
+        costs.add(path, *cost);
+    }
+    Ok(write_costs(source, functions.values(), &costs, out)?)
 }
 
 fn path(
     source: &Source,
     event: &Event,
-    functions: &mut Interned<Function>,
+    functions: &mut Table<Function>,
 ) -> Result<Path, ExportError> {
     let frames = source.frames_to_keep(event)?;
-    let innermost = frames.first().and_then(|frame| frame.source.as_ref());
-    let line = innermost.map_or(0, |(_, line)| *line);
+    let innermost = frames.first().and_then(|frame| frame.source);
+    let line = innermost.map_or(0, |(_, line)| line);
     let numbers = frames.into_iter().map(|frame| {
-        let module = frame.module.into_owned();
-        let function = Function {
+        functions.number(Function {
             file: frame
                 .source
-                .map_or_else(|| module.clone(), |(file, _)| file.into_owned()),
-            module,
-            name: frame.name.into_owned(),
-        };
-        Ok::<u32, ExportError>(functions.number(function)?.0)
+                .map_or(frame.module, |(file, _)| file)
+                .to_string(),
+            module: frame.module.to_string(),
+            name: frame.name.to_string(),
+        })
     });
-    Ok((numbers.collect::<Result<_, _>>()?, line))
+    Ok((numbers.collect(), line))
 }
 
 fn cost(event: &Event) -> Cost {

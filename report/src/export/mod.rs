@@ -1,14 +1,13 @@
 //! Exports recordings in formats of other tools.
 //!
 //! Each module writes one format and refers to its specification. Files are written as a stream; besides the recording,
-//! memory grows with the number of different stacks, and by up to 32 bytes a sample in formats that sort samples by
+//! memory grows with the number of different stacks, by 32 bytes a sample, and by up to as many more in formats that sort samples by
 //! time, thread or vCPU. The output and the tables in memory have to fit into the source's [`Room`](crate::room::Room).
 
-mod by_time;
 mod callgrind;
 mod error;
+mod events;
 mod firefox;
-pub(crate) mod interned;
 mod perf_data;
 mod perf_script;
 mod pprof;
@@ -19,9 +18,10 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 pub use error::ExportError;
+pub use events::{Event, EventThread, Events};
 pub use firefox::{Library, write_on_demand};
 pub use pprof::message as pprof_message;
-pub use source::{Event, Frame, Source};
+pub use source::Source;
 
 use crate::profile::folded;
 use crate::room::RoomWriter;
@@ -52,10 +52,10 @@ impl Format {
     /// # Errors
     /// The recording is damaged, the format or the source's room can't hold it, or writing to `out` failed.
     pub fn write(self, source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
-        let out: &mut dyn Write = &mut RoomWriter {
+        let out: &mut dyn Write = &mut BufWriter::new(RoomWriter {
             out,
             room: source.room(),
-        };
+        });
         match self {
             Self::Folded => write_folded(source, out)?,
             Self::PerfData => return Err(ExportError::NeedsFile),

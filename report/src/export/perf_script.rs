@@ -8,12 +8,11 @@
 //! modules in brackets, files by their names), and an entry function among the frames shows interrupts. An inlined
 //! function has `inlined` as its object, as in perf.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::by_time::for_each_by_time;
-use super::{Event, ExportError, Frame, Source};
-use crate::profile::{HALTED_MODULE, Stack, Weight};
+use super::{Event, ExportError, Source};
+use crate::model::{Frame, HALTED_MODULE};
+use crate::profile::Weight;
 use crate::symbolize;
 
 /// perf's name for a kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
@@ -25,61 +24,70 @@ const ANONYMOUS: &str = "//anon";
 
 /// Maximum size of the texts of stacks that are kept, in bytes.
 const KEPT_MAX: usize = 64 << 20;
-/// Bytes that a kept stack takes beside its text and its addresses.
-const STACK: usize = 256;
+/// Bytes that a kept stack takes beside its text.
+const STACK: usize = 64;
 
 /// Writes `source` to `out`, by time.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let weight = source.weight();
-    let mut texts = Texts::default();
-    for_each_by_time(source, |event| {
-        write_head(event, weight, out)?;
-        out.write_all(texts.of(source, event)?)?;
-        Ok(writeln!(out)?)
+    let mut texts = Texts::new(source);
+    let mut heads = vec![None; source.threads()];
+    source.for_each_by_time(|event| {
+        let head = &mut heads[event.thread as usize];
+        let head = head.get_or_insert_with(|| head_of(source, event));
+        write_head(head, event, weight, out)?;
+        Ok(out.write_all(texts.of(source, event)?)?)
     })
 }
 
-/// The texts of recent stacks: most events have the stack of an earlier one, so that its names need not be looked up
+/// The texts of recent stacks: most events have the stack of an earlier one, so that its names need not be written
 /// again.
-#[derive(Default)]
 struct Texts {
-    /// The texts by process.
-    kept: HashMap<i32, HashMap<Option<Stack>, Vec<u8>>>,
+    /// The texts, by the stacks' numbers; those that aren't kept are empty.
+    kept: Vec<Vec<u8>>,
     bytes: usize,
 }
 
 impl Texts {
-    /// The lines of the stack of `event`.
+    fn new(source: &Source) -> Self {
+        Self {
+            kept: vec![Vec::new(); source.stacks() + 1],
+            bytes: 0,
+        }
+    }
+
+    /// The lines of the stack of `event`, and the empty line behind them.
     fn of(&mut self, source: &Source, event: &Event) -> Result<&[u8], ExportError> {
-        let is_kept = |kept: &HashMap<_, _>| kept.contains_key(&event.stack);
-        if !self.kept.get(&event.pid).is_some_and(is_kept) {
+        let number = source.stack_number(event);
+        if self.kept[number].is_empty() {
             let mut text = Vec::new();
             for frame in source.frames(event) {
                 write_frame(&frame, &mut text)?;
             }
-            let addresses = event.stack.as_ref().map_or(0, |stack| stack.frames.len());
-            let bytes = STACK + addresses * size_of::<u64>() + text.len();
+            text.push(b'\n');
+            let bytes = STACK + text.len();
             if self.bytes + bytes > KEPT_MAX {
-                *self = Self::default();
+                *self = Self::new(source);
             }
             self.bytes += bytes;
-            let process = self.kept.entry(event.pid).or_default();
-            process.insert(event.stack.clone(), text);
+            self.kept[number] = text;
         }
-        let process = self.kept.get(&event.pid);
-        let text = process.and_then(|process| process.get(&event.stack));
-        Ok(text.map_or(&[], Vec::as_slice))
+        Ok(&self.kept[number])
     }
 }
 
-fn write_head(event: &Event, weight: Weight, out: &mut dyn Write) -> io::Result<()> {
+/// The begin of the lines of events of a thread.
+fn head_of(source: &Source, event: &Event) -> String {
+    let thread = source.thread(event);
+    let (pid, tid) = (number(thread.pid), number(thread.tid));
+    format!("{:<2} {pid:>5}/{tid:<5} ", name(&thread.comm))
+}
+
+fn write_head(head: &str, event: &Event, weight: Weight, out: &mut dyn Write) -> io::Result<()> {
     let microseconds = event.time / 1000;
     writeln!(
         out,
-        "{:<2} {:>5}/{:<5} [{:03}] {:>5}.{:06}: {:>10} {}: ",
-        name(&event.comm),
-        number(event.pid),
-        number(event.tid),
+        "{head}[{:03}] {:>5}.{:06}: {:>10} {}: ",
         event.vcpu,
         microseconds / 1_000_000,
         microseconds % 1_000_000,
@@ -110,7 +118,7 @@ fn number(id: i32) -> u32 {
 }
 
 fn write_frame(frame: &Frame<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let object = match (frame.is_inlined, frame.is_kernel, frame.module.as_ref()) {
+    let object = match (frame.is_inlined, frame.is_kernel, &**frame.module) {
         (true, _, _) => "inlined",
         (_, true, symbolize::KERNEL | HALTED_MODULE) => KERNEL,
         (_, false, symbolize::USER) => USER,
@@ -119,7 +127,7 @@ fn write_frame(frame: &Frame<'_>, out: &mut dyn Write) -> io::Result<()> {
     };
     write!(out, "\t{:16x} {}", frame.address, frame.name)?;
     // Readers cut off the last offset. So a name that ends in one itself (`libc.so.6+0x1234`, an unknown function) gets another one.
-    let is_unknown = !frame.is_inlined && !frame.is_note();
+    let is_unknown = !frame.is_inlined && !frame.is_note;
     if let Some(offset) = frame.offset.or_else(|| is_unknown.then_some(0)) {
         write!(out, "+{offset:#x}")?;
     }

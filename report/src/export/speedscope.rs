@@ -15,9 +15,9 @@ use kvmprof_recording::Mode;
 use serde::Serialize;
 use serde_json::json;
 
-use super::interned::Interned;
 use super::{Event, ExportError, Source};
-use crate::profile::{Quantity, Stack};
+use crate::model::Table;
+use crate::profile::Quantity;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -29,19 +29,12 @@ struct Frame {
     line: Option<u32>,
 }
 
-/// Samples with equal values here have the same stack in the export.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct StackKey {
-    thread: (i32, i32, String),
-    mode: Mode,
-    stack: Option<Stack>,
-}
-
 struct Tables<'a> {
     source: &'a Source,
     lines: HashMap<SourceFunction, u32>,
-    frames: Interned<Frame>,
-    numbers: HashMap<StackKey, usize>,
+    frames: Table<Frame>,
+    /// The thread, the mode and the stack of each stack of the export.
+    numbers: Table<(u32, Mode, Option<u32>)>,
     // The frames of each stack, outermost first.
     stacks: Vec<Vec<u32>>,
 }
@@ -68,15 +61,13 @@ type SourceFunction = (String, String);
 fn first_lines(source: &Source) -> HashMap<SourceFunction, u32> {
     let mut lines = HashMap::new();
     let profile = source.profile();
-    for (pid, stack) in profile.stacks.keys() {
-        for frame in profile.frames(*pid, stack) {
-            if let Some(place) = &frame.frame.source
-                && place.line > 0
-            {
-                let key = (frame.frame.function.to_string(), place.file.to_string());
-                let first = lines.entry(key).or_insert(place.line);
-                *first = place.line.min(*first);
-            }
+    for frame in profile.stacks().flat_map(|stack| profile.frames(stack)) {
+        if let Some((file, line)) = frame.source
+            && line > 0
+        {
+            let key = (frame.name.to_string(), file.to_string());
+            let first = lines.entry(key).or_insert(line);
+            *first = line.min(*first);
         }
     }
     lines
@@ -87,8 +78,8 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut tables = Tables {
         source,
         lines: first_lines(source),
-        frames: Interned::new("frames"),
-        numbers: HashMap::new(),
+        frames: Table::default(),
+        numbers: Table::default(),
         stacks: Vec::new(),
     };
     let mut vcpus: BTreeMap<u16, Vcpu> = BTreeMap::new();
@@ -110,42 +101,35 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
 
 impl Tables<'_> {
     fn stack(&mut self, event: &Event) -> Result<u32, ExportError> {
-        let key = StackKey {
-            thread: (event.pid, event.tid, event.comm.clone()),
-            mode: event.mode,
-            stack: event.stack.clone(),
-        };
-        let number = match self.numbers.get(&key) {
-            Some(number) => *number,
-            None => {
-                let stack = self.new_stack(event)?;
-                self.stacks.push(stack);
-                self.numbers.insert(key, self.stacks.len() - 1);
-                self.stacks.len() - 1
-            }
-        };
-        u32::try_from(number).map_err(|_| ExportError::TooMany("stacks"))
+        let key = (event.thread, event.mode, event.stack);
+        if let Some(known) = self.numbers.find(&key) {
+            return Ok(known);
+        }
+        let stack = self.new_stack(event)?;
+        self.stacks.push(stack);
+        Ok(self.numbers.push(key))
     }
 
     fn new_stack(&mut self, event: &Event) -> Result<Vec<u32>, ExportError> {
-        let thread = format!("{} (pid {}, tid {})", event.comm, event.pid, event.tid);
+        let thread = self.source.thread(event);
+        let thread = format!("{} (pid {}, tid {})", thread.comm, thread.pid, thread.tid);
+        let frames = self.source.frames_to_keep(event)?;
         let mut frame = |name: String, file: &str, line| {
             let file = file.to_owned();
-            let (number, _) = self.frames.number(Frame { name, file, line })?;
-            Ok::<u32, ExportError>(number)
+            self.frames.number(Frame { name, file, line })
         };
         let mut stack = vec![
-            frame(thread, "[thread]", None)?,
-            frame(format!("[{}]", event.mode.name()), "[mode]", None)?,
+            frame(thread, "[thread]", None),
+            frame(format!("[{}]", event.mode.name()), "[mode]", None),
         ];
-        for inner in self.source.frames_to_keep(event)?.into_iter().rev() {
-            let name = inner.name.into_owned();
+        for inner in frames.into_iter().rev() {
+            let name = inner.name.to_string();
             stack.push(match inner.source {
-                None => frame(name, &inner.module, None)?,
+                None => frame(name, inner.module, None),
                 Some((file, _)) => {
-                    let key = (name.clone(), file.clone().into_owned());
+                    let key = (name.clone(), file.to_string());
                     let line = self.lines.get(&key).copied();
-                    frame(name, &file, line)?
+                    frame(name, file, line)
                 }
             });
         }
@@ -215,7 +199,7 @@ fn write_document(
         json!(format!("kvmprof@{}", info.program)),
         json!(info.kernel)
     )?;
-    serde_json::to_writer(&mut *out, &tables.frames.into_ordered())?;
+    serde_json::to_writer(&mut *out, tables.frames.values())?;
     write!(out, "}},\n\"profiles\":[")?;
     // speedscope's axis begins at 0.
     let zero = if weight.time_ns() > 0 {

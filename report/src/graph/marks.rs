@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use foldhash::fast::RandomState;
 use kvmprof_recording::Mode;
 
-use crate::profile::{
-    CUT_SHORT, HALTED, Profile, mark, outermost_of_guest, plain, root, without_mark,
-};
+use crate::model::{CUT_SHORT, Frame, HALTED, outermost_of_guest};
+use crate::profile::{Profile, mark, plain, root, without_mark};
 use crate::room::{Room, TooMuch};
 
 /// Marks in names: characters for private use, which are removed from the picture.
@@ -121,21 +120,21 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     tree.child(0, (String::new(), ""));
     for (number, recording) in profile.recordings().enumerate() {
         let number = (!profile.merged.is_empty()).then_some(number);
-        for ((pid, stack), count) in &recording.stacks {
-            let process = tree.child(0, (root(recording, number, *pid), ""));
+        for stack in recording.stacks() {
+            let process = tree.child(0, (root(recording, number, stack.pid), ""));
             let mut at = process;
-            let frames = recording.frames(*pid, stack);
-            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
+            let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
+            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
             for (index, frame) in frames.iter().enumerate().rev() {
-                let name = (plain(&frame.frame.function), mark(frame));
+                let name = (plain(frame.name), mark(frame));
                 room.take_frame(&name.0)?;
                 at = tree.child(at, name);
                 if outermost == Some(index) {
                     let cut_short = &mut tree.nodes[at].cut_short;
-                    *cut_short = cut_short.saturating_add(*count);
+                    *cut_short = cut_short.saturating_add(stack.ticks);
                 }
             }
-            tree.count(at, *count, stack.mode);
+            tree.count(at, stack.ticks, stack.mode);
         }
         if recording.idle > 0 {
             let process = tree.child(0, (root(recording, number, 0), ""));

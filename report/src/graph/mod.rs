@@ -176,7 +176,7 @@ fn add_legend(svg: &mut String, left: usize, label: &str, fill: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::testing::profile;
+    use crate::model::testing::profile;
     use crate::room::Room;
 
     fn drawn(graph: &Graph, lines: &[&str]) -> String {

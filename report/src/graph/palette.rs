@@ -3,7 +3,8 @@
 use inferno::flamegraph::color::{Color, PaletteMap};
 
 use super::marks::{CUT, GROUP, IDLE, INTERRUPT};
-use crate::profile::{CUT_SHORT, HALTED, KERNEL_MARK};
+use crate::model::{CUT_SHORT, HALTED};
+use crate::profile::KERNEL_MARK;
 
 /// A colour of frames: its name in `html/script/palette.css`, which has the same colours, its word in the legend, and the colour as RGB.
 pub type Shade = (&'static str, &'static str, [u8; 3]);

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use crate::diff::comparable_name;
-use crate::profile::{HALTED, HALTED_MODULE, Profile, StackFrame, outermost_of_guest};
+use crate::model::{
+    Code, Frame, FunctionId, HALTED, HALTED_MODULE, StackSum, Table, outermost_of_guest,
+};
+use crate::profile::Profile;
 use crate::symbolize::SourceLine;
 
 /// Maximum number of nodes.
@@ -55,13 +58,14 @@ type Key = (Arc<str>, Arc<str>, bool);
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     functions: Vec<Function>,
-    nodes: Vec<Node>,
+    nodes: Table<Node>,
     /// The node of each stack of each recording, by its number.
     of_stacks: Vec<Vec<u32>>,
     halted: u32,
     rare: u32,
-    function_numbers: HashMap<Key, u32, RandomState>,
-    node_numbers: HashMap<Node, u32, RandomState>,
+    keys: Table<Key>,
+    /// The number of each of the profile's functions.
+    numbers: HashMap<FunctionId, u32, RandomState>,
     name_bytes: usize,
     is_comparison: bool,
 }
@@ -76,24 +80,25 @@ impl Calls {
         };
         let root = Node {
             parent: 0,
-            function: 0,
+            // None: no other node is equal.
+            function: u32::MAX,
             is_cut_short: false,
             is_inlined: false,
         };
         calls.nodes.push(root);
-        calls.halted = calls.lone(HALTED, HALTED_MODULE);
-        calls.rare = calls.lone(RARE_NAME, "");
+        calls.halted = calls.lone(root, HALTED, HALTED_MODULE);
+        calls.rare = calls.lone(root, RARE_NAME, "");
         let recordings: Vec<&Profile> = profile.recordings().collect();
         let mut stacks = Vec::new();
         for (recording, profile) in recordings.iter().enumerate() {
             calls.of_stacks.push(vec![calls.rare; profile.stacks.len()]);
-            let own = profile.stacks.into_iter().enumerate();
-            stacks.extend(own.map(|(number, (key, count))| (*count, recording, number, key)));
+            let own = profile.stacks.iter().enumerate();
+            let own = own.filter(|(_, stack)| stack.ticks > 0);
+            stacks.extend(own.map(|(number, stack)| (recording, number, stack)));
         }
-        stacks.sort_by_key(|(count, ..)| Reverse(*count));
-        for (_, recording, number, (pid, stack)) in stacks {
-            let frames = recordings[recording].frames(*pid, stack);
-            if let Some(node) = calls.node_of(&frames, stack.is_cut_short()) {
+        stacks.sort_by_key(|(.., stack)| Reverse(stack.ticks));
+        for (recording, number, stack) in stacks {
+            if let Some(node) = calls.node_of(&profile.code, stack) {
                 calls.of_stacks[recording][number] = node;
             }
         }
@@ -101,48 +106,36 @@ impl Calls {
     }
 
     /// The node of a function that nothing calls.
-    fn lone(&mut self, name: &str, module: &str) -> u32 {
+    fn lone(&mut self, root: Node, name: &str, module: &str) -> u32 {
         let function = self.add_function((name.into(), module.into(), true));
-        self.add_node(Node {
-            function,
-            ..self.nodes[0]
-        })
+        self.nodes.number(Node { function, ..root })
     }
 
-    /// The node of a stack with these functions, innermost first; `None` if that would exceed the limits.
-    fn node_of(&mut self, frames: &[StackFrame], is_cut_short: bool) -> Option<u32> {
-        let outermost = outermost_of_guest(frames).filter(|_| is_cut_short);
+    /// The node of a stack; `None` if that would exceed the limits.
+    fn node_of(&mut self, code: &Code, stack: &StackSum) -> Option<u32> {
+        let frames: Vec<Frame<'_>> = code.frames(stack.node).collect();
+        let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
         let mut parent = 0;
         for (index, frame) in frames.iter().enumerate().rev() {
-            if self.nodes.len() >= MAX_NODES || self.name_bytes >= MAX_NAMES {
+            if self.nodes.length() >= MAX_NODES || self.name_bytes >= MAX_NAMES {
                 return None;
             }
             let function = self.function_of(frame);
-            parent = self.add_node(Node {
+            parent = self.nodes.number(Node {
                 parent,
                 function,
                 is_cut_short: outermost == Some(index),
-                is_inlined: frame.frame.is_inlined,
+                is_inlined: frame.is_inlined,
             });
         }
         Some(parent)
     }
 
-    fn add_node(&mut self, node: Node) -> u32 {
-        let next = number(self.nodes.len());
-        let found = *self.node_numbers.entry(node).or_insert(next);
-        if found == next {
-            self.nodes.push(node);
-        }
-        found
-    }
-
     fn add_function(&mut self, key: Key) -> u32 {
-        if let Some(known) = self.function_numbers.get(&key) {
-            return *known;
+        if let Some(known) = self.keys.find(&key) {
+            return known;
         }
         self.name_bytes += key.0.len();
-        let next = number(self.functions.len());
         self.functions.push(Function {
             name: Arc::clone(&key.0),
             module: Arc::clone(&key.1),
@@ -150,30 +143,38 @@ impl Calls {
             addresses: None,
             lines: BTreeSet::new(),
         });
-        self.function_numbers.insert(key, next);
-        next
+        self.keys.push(key)
     }
 
-    fn key_of(&self, frame: &StackFrame) -> Key {
-        let mut name = Arc::clone(&frame.frame.function);
+    fn key_of(&self, frame: &Frame<'_>) -> Key {
+        let mut name = Arc::clone(frame.name);
         if self.is_comparison && *comparable_name(&name) != *name {
             name = comparable_name(&name).into();
         }
-        (name, Arc::clone(&frame.frame.module), frame.is_kernel)
+        (name, Arc::clone(frame.module), frame.is_kernel)
     }
 
-    fn function_of(&mut self, frame: &StackFrame) -> u32 {
-        let number = self.add_function(self.key_of(frame));
+    fn function_of(&mut self, frame: &Frame<'_>) -> u32 {
+        let known = self.numbers.get(&frame.function).copied();
+        let number = known.unwrap_or_else(|| {
+            let number = self.add_function(self.key_of(frame));
+            self.numbers.insert(frame.function, number);
+            number
+        });
         let function = &mut self.functions[number as usize];
         let address = frame.file_address;
         let (low, high) = function.addresses.unwrap_or((address, address));
         function.addresses = Some((low.min(address), high.max(address)));
-        if let Some(line) = &frame.frame.source
-            && !function.lines.contains(line)
-        {
-            function.lines.insert(line.clone());
-            if function.lines.len() > MAX_LINES {
-                function.lines.pop_last();
+        if let Some((file, line)) = frame.source {
+            let line = SourceLine {
+                file: Arc::clone(file),
+                line,
+            };
+            if !function.lines.contains(&line) {
+                function.lines.insert(line);
+                if function.lines.len() > MAX_LINES {
+                    function.lines.pop_last();
+                }
             }
         }
         number
@@ -185,13 +186,13 @@ impl Calls {
     }
 
     /// The number of a frame's function; `None` if no stack within the limits has it.
-    pub fn function_number(&self, frame: &StackFrame) -> Option<u32> {
-        self.function_numbers.get(&self.key_of(frame)).copied()
+    pub fn function_number(&self, frame: &Frame<'_>) -> Option<u32> {
+        self.numbers.get(&frame.function).copied()
     }
 
     /// All nodes, by number.
     pub fn nodes(&self) -> &[Node] {
-        &self.nodes
+        self.nodes.values()
     }
 
     /// The node of a recording's stack, by their numbers.
@@ -212,9 +213,4 @@ impl Calls {
     pub fn rare(&self) -> u32 {
         self.rare
     }
-}
-
-/// A number of nodes, which is at most [`MAX_NODES`] plus those of one stack.
-fn number(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }

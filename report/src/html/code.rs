@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use serde_json::{Value, json};
 
 use super::calls::Calls;
-use crate::export::interned::Interned;
+use crate::model::Table;
 use crate::profile::Profile;
 use crate::symbolize::{Asked, Assembly, Resolved, SourceLine, SourceTexts};
 use crate::text::visible;
@@ -46,13 +46,13 @@ struct Hits {
 fn hits(profile: &Profile, calls: &Calls) -> Vec<Hits> {
     let mut found: HashMap<(u32, usize), Hits, RandomState> = HashMap::default();
     for (recording, own) in profile.recordings().enumerate() {
-        for ((pid, stack), ticks) in &own.stacks {
-            let frames = own.frames(*pid, stack);
+        for stack in own.stacks() {
+            let ticks = stack.ticks;
             // The other functions at this address are inlined into it.
-            let Some(frame) = frames.iter().find(|frame| !frame.frame.is_inlined) else {
+            let Some(frame) = own.frames(stack).find(|frame| !frame.is_inlined) else {
                 continue;
             };
-            let (Some(offset), Some(function)) = (frame.offset, calls.function_number(frame))
+            let (Some(offset), Some(function)) = (frame.offset, calls.function_number(&frame))
             else {
                 continue;
             };
@@ -60,10 +60,8 @@ fn hits(profile: &Profile, calls: &Calls) -> Vec<Hits> {
                 function,
                 recording,
                 begin: Asked {
-                    pid: *pid,
-                    mappings: stack.mappings,
                     address: frame.address.wrapping_sub(offset),
-                    is_kernel: frame.is_kernel,
+                    ..frame.asked()
                 },
                 file_begin: frame.file_address.wrapping_sub(offset),
                 ticks: 0,
@@ -132,11 +130,10 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
     let places: Vec<Resolved> = (offsets.iter())
         .map(|offset| resolve(hits.file_begin.wrapping_add(*offset)))
         .collect();
-    let mut names = Interned::new("source lines");
+    let mut names: Table<&SourceLine> = Table::default();
     let inner = places.iter().map(|place| {
         let source = place.frames.first().and_then(|frame| frame.source.as_ref());
-        let number = source.and_then(|source| names.number(source).ok());
-        number.map_or(-1, |(number, _)| i64::from(number))
+        source.map_or(-1, |source| i64::from(names.number(source)))
     });
     let inner: Vec<i64> = inner.collect();
     let own = places.iter().map(|place| {
@@ -154,7 +151,7 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
         "texts": instructions.iter().map(text).collect::<Vec<_>>(),
         "ticksAt": ticks,
         "places": inner,
-        "names": names.into_ordered().into_iter().map(shown_place).collect::<Vec<_>>(),
+        "names": names.into_values().into_iter().map(shown_place).collect::<Vec<_>>(),
         "source": source,
     }))
 }

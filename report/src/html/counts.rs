@@ -6,7 +6,6 @@ use foldhash::fast::RandomState;
 use kvmprof_recording::Ticks;
 use kvmprof_recording::file::RecordingInfo;
 
-use super::runners::Runners;
 use super::timeline::{BINS, Bins};
 use crate::profile::{Selected, Selection, Watcher};
 use crate::symbolize::Resolver;
@@ -18,6 +17,9 @@ pub(super) const LEAST_BINS: usize = 64;
 
 /// Stands for rare stacks.
 pub const RARE: u32 = u32::MAX;
+/// Stands for threads without numbers of their own, and how many have one.
+pub const OTHERS: u32 = u32::MAX;
+pub const MAX_THREADS: u32 = 20_000;
 
 /// The key by which samples of a bin are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,9 +28,9 @@ pub struct Cell {
     pub vcpu: u16,
     /// The mode, by [`kvmprof_recording::Mode::index`].
     pub mode: u8,
-    /// The thread, by its number in [`Runners`].
-    pub runner: u32,
-    /// The stack, by its number in [`crate::profile::StackCounts`], or [`RARE`]. In a [`super::merged::Merged`], its node.
+    /// The thread, by its number in [`crate::profile::Profile::threads`], or [`OTHERS`]. In a [`super::merged::Merged`], its number on the page.
+    pub thread: u32,
+    /// The stack, by its number in [`crate::profile::Profile::stacks`], or [`RARE`]. In a [`super::merged::Merged`], its node.
     pub stack: u32,
 }
 
@@ -42,7 +44,6 @@ pub type Missed = [u64; 4];
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub(super) bins: Bins,
-    pub(super) runners: Runners,
     /// The cells by bin. A recording is roughly in the order of time, so that few bins are in use at a time.
     pub(super) cells: Vec<Cells>,
     /// The number of cells.
@@ -73,7 +74,9 @@ impl Watcher for Counts {
                 vcpu: sample.vcpu,
                 // There are four modes.
                 mode: u8::try_from(sample.mode.index()).unwrap_or(u8::MAX),
-                runner: self.runners.of(sample),
+                thread: (selected.thread)
+                    .filter(|thread| *thread < MAX_THREADS)
+                    .unwrap_or(OTHERS),
                 stack: if is_rare { RARE } else { stack },
             };
             let bin = self.bins.bin_of(sample.time);
@@ -113,7 +116,7 @@ pub struct Divided {
 }
 
 impl Divided {
-    /// The samples of the stack with this number in [`crate::profile::StackCounts`].
+    /// The samples of the stack with this number in [`crate::profile::Profile::stacks`].
     pub fn of(&self, stack: usize) -> &[Part] {
         let end = self.begins.get(stack + 1).copied();
         let begin = self.begins.get(stack).copied();
@@ -305,7 +308,7 @@ mod tests {
 
     use super::super::merged::Merged;
     use super::*;
-    use crate::profile::Selector;
+    use crate::profile::{Profile, Selector, Thread};
 
     /// Counts of samples of these times (in ms), threads and stacks, a vCPU's in order.
     fn counts(samples: impl Iterator<Item = (u64, i32, u32)>) -> Counts {
@@ -333,9 +336,23 @@ mod tests {
                 spread: selector.spread(&ticks),
                 sample: Some(sample),
                 stack: Some(stack),
+                thread: Some(u32::try_from(tid).unwrap() - 7),
             });
         }
         counts
+    }
+
+    /// A recording with the threads of these samples.
+    fn two_threads() -> Profile {
+        let thread = |tid| Thread {
+            pid: 7,
+            tid,
+            ..Thread::default()
+        };
+        Profile {
+            threads: vec![thread(7), thread(8)],
+            ..Profile::default()
+        }
     }
 
     fn samples(cells: &[(u16, Cell, u32)]) -> u64 {
@@ -350,7 +367,7 @@ mod tests {
         let counts = counts((0..ALL).map(|number| (number.into(), 7, one(number))));
         assert!(counts.length <= MAX_CELLS, "{}", counts.length);
         assert!(counts.bins.used() > LEAST_BINS / 2);
-        let cells = Merged::new(vec![counts], 10_000, |_, stack| stack, RARE).cells;
+        let cells = Merged::new(&two_threads(), vec![counts], 10_000, |_, stack| stack, RARE).cells;
         assert!(cells.len() <= 10_000 + BINS, "{}", cells.len());
         assert_eq!(samples(&cells), u64::from(ALL));
         let frequent = cells.iter().filter(|(_, cell, _)| cell.stack == 0);
@@ -378,7 +395,7 @@ mod tests {
         let cell = Cell {
             vcpu: 0,
             mode: 0,
-            runner: 0,
+            thread: 0,
             stack: 2,
         };
         counts.cells[BINS - 1].insert(cell, 5);
@@ -388,7 +405,7 @@ mod tests {
     #[test]
     fn stacks_of_one_node_are_one() {
         let counts = counts([(1, 7, 4), (2, 7, 5), (3, 8, 5), (9, 7, 4)].into_iter());
-        let cells = Merged::new(vec![counts], 100, |_, _| 1, 2).cells;
+        let cells = Merged::new(&two_threads(), vec![counts], 100, |_, _| 1, 2).cells;
         let found: Vec<(u16, u32, u32)> = cells
             .iter()
             .map(|(bin, cell, count)| (*bin, cell.stack, *count))

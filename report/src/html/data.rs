@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvmprof_recording::COMM_LENGTH;
 use serde_json::{Value, json};
 
 use super::calls::Calls;
@@ -10,8 +9,8 @@ use super::code;
 use super::counts::{Cell, Counts};
 use super::merged::Merged;
 use super::pack::Packed;
-use super::runners::OTHERS;
-use crate::profile::{Profile, selection_document, task_name};
+use crate::model::task_name;
+use crate::profile::{Profile, selection_document};
 use crate::symbolize::{BuildIds, SourceTexts};
 use crate::text::visible;
 
@@ -49,7 +48,7 @@ pub fn json(
     let calls = Calls::new(profile, is_comparison);
     let node_of = |recording, stack| calls.of_stack(recording, stack);
     let lengths: Vec<u64> = counts.iter().map(Counts::length_ns).collect();
-    let merged = Merged::new(counts, MAX_CELLS, node_of, calls.rare());
+    let merged = Merged::new(profile, counts, MAX_CELLS, node_of, calls.rare());
     let bins = &merged.bins;
     let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let times = profile.recordings().map(|recording| {
@@ -114,13 +113,19 @@ fn files(profile: &Profile) -> Vec<String> {
 }
 
 fn threads(merged: &Merged) -> Value {
-    let runners = merged.runners.all();
-    let recordings: Vec<u32> = runners.iter().map(|runner| runner.recording).collect();
-    let id = |id: i32| (id != OTHERS).then_some(id);
-    let pids: Vec<Option<i32>> = runners.iter().map(|runner| id(runner.pid)).collect();
-    let tids: Vec<Option<i32>> = runners.iter().map(|runner| id(runner.tid)).collect();
-    let name = |comm: &[u8; COMM_LENGTH]| visible(&task_name(comm));
-    let names: Vec<String> = runners.iter().map(|runner| name(&runner.comm)).collect();
+    let threads = merged.threads.iter();
+    let recordings: Vec<u32> = threads.clone().map(|one| one.recording).collect();
+    let pids: Vec<Option<i32>> = (threads.clone())
+        .map(|one| one.thread.map(|thread| thread.pid))
+        .collect();
+    let tids: Vec<Option<i32>> = (threads.clone())
+        .map(|one| one.thread.map(|thread| thread.tid))
+        .collect();
+    let names = threads.map(|one| {
+        let name = one.thread.map(|thread| visible(&task_name(&thread.comm)));
+        name.unwrap_or_default()
+    });
+    let names: Vec<String> = names.collect();
     json!({ "recording": recordings, "pid": pids, "tid": tids, "name": names })
 }
 
@@ -195,7 +200,7 @@ fn nodes(calls: &Calls) -> Packed {
 fn packed(cells: &[(u16, Cell, u32)]) -> Packed {
     let mut packed = Packed::default();
     packed.push(cells.len() as u64);
-    let place = |bin: u16, cell: &Cell| (bin, cell.vcpu, cell.mode, cell.runner);
+    let place = |bin: u16, cell: &Cell| (bin, cell.vcpu, cell.mode, cell.thread);
     let (mut last_bin, mut last_thread) = (0, 0);
     for run in cells.chunk_by(|one, other| place(one.0, &one.1) == place(other.0, &other.1)) {
         let (bin, vcpu, mode, thread) = place(run[0].0, &run[0].1);

@@ -12,7 +12,6 @@ mod merged;
 mod pack;
 mod page;
 mod properties;
-mod runners;
 mod timeline;
 
 pub use counts::Counts;

@@ -53,10 +53,11 @@ pub fn comparison_page(
     counts: Vec<Counts>,
     title: &str,
 ) -> String {
-    let both = Profile {
+    let mut both = Profile {
         merged: vec![after],
         ..before
     };
+    both.share_code();
     assemble(&both, counts, title, &SourceTexts::default(), true)
 }
 

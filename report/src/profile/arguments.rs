@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvmprof_recording::{Mode, parse_pid};
 
 use super::{Pattern, Selection, TimeRange};
+use crate::model::Label;
 
 /// The options that select a part of a recording. All of them have to match.
 #[derive(Clone, Debug, Default, Args)]
@@ -28,6 +29,9 @@ pub struct SelectionArguments {
     /// Only samples in these modes, separated by commas
     #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = mode())]
     pub mode: Vec<Mode>,
+    /// Only processes with this label, such as user=1000; can be given more than once
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Label>,
     /// Only samples with a function on their stack whose name matches this regular expression
     #[arg(long, value_name = "REGEX")]
     pub grep: Option<Pattern>,
@@ -66,6 +70,7 @@ impl SelectionArguments {
             comms: self.comm.clone(),
             vcpus: self.vcpu.clone(),
             modes: self.mode.clone(),
+            labels: self.label.clone(),
             grep: self.grep.clone(),
             time,
         })
@@ -78,10 +83,15 @@ impl SelectionArguments {
         let vcpus = self.vcpu.iter().map(|vcpu| format!("--vcpu={vcpu}"));
         let modes = self.mode.iter();
         let modes = modes.map(|mode| format!("--mode={}", mode.name()));
+        let labels = self.label.iter().map(|label| format!("--label={label}"));
         let grep = self.grep.iter().map(|grep| format!("--grep={grep}"));
         let time = self.time.iter().map(|time| format!("--time={time}"));
         let all = pids.chain(comms).chain(vcpus).chain(modes);
-        all.chain(grep).chain(time).map(OsString::from).collect()
+        all.chain(labels)
+            .chain(grep)
+            .chain(time)
+            .map(OsString::from)
+            .collect()
     }
 
     /// The names of the given options that leave something out.
@@ -91,6 +101,7 @@ impl SelectionArguments {
             (!self.comm.is_empty(), "--comm"),
             (!self.vcpu.is_empty(), "--vcpu"),
             (!self.mode.is_empty(), "--mode"),
+            (!self.label.is_empty(), "--label"),
             (self.grep.is_some(), "--grep"),
             (self.time.iter().any(|time| !time.is_all()), "--time"),
         ];
@@ -126,6 +137,8 @@ mod tests {
             "--comm=c",
             "--vcpu=0",
             "--mode=kernel,idle",
+            "--label=user=0",
+            "--label=container=a=b",
             "--grep=^x",
             "--time=1.5:",
         ]);
@@ -137,7 +150,10 @@ mod tests {
         assert_eq!(selection.pids, [-1, 7]);
         assert_eq!(selection.comms, ["a b", "c"]);
         assert_eq!(selection.modes, [Mode::Kernel, Mode::Idle]);
-        let given = ["--pid", "--comm", "--vcpu", "--mode", "--grep", "--time"];
+        assert_eq!(selection.labels[1].value, "a=b");
+        let given = [
+            "--pid", "--comm", "--vcpu", "--mode", "--label", "--grep", "--time",
+        ];
         assert_eq!(arguments.given(), given);
         assert!(parse(&["--time=:"]).given().is_empty());
         let two = parse(&["--time=1:2", "--time=3:4"]);

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::functions::HALTED;
-use super::{Process, Profile, StackFrame, outermost_of_guest};
+use super::{Process, Profile};
+use crate::model::{CUT_SHORT, Frame, FrameKind, HALTED, outermost_of_guest};
 use crate::room::{Room, TooMuch};
 
 /// Suffixes of frames that flame graph programs know: kernel functions, functions that a program generated at run time,
@@ -12,8 +12,6 @@ use crate::room::{Room, TooMuch};
 const MARKS: [&str; 3] = ["_[k]", "_[j]", "_[i]"];
 /// The suffix of kernel functions.
 pub const KERNEL_MARK: &str = MARKS[0];
-/// Stands for the missing outermost frames of a stack.
-pub const CUT_SHORT: &str = "[cut short]";
 
 /// The folded stacks of `profile`, each starting with its process, in alphabetical order, with a frame `[cut short]` where callers are missing. If it
 /// is of several recordings, processes have the numbers of theirs: `dd-130 (2)`.
@@ -24,11 +22,11 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (number, recording) in profile.recordings().enumerate() {
         let number = (!profile.merged.is_empty()).then_some(number);
-        for ((pid, stack), count) in &recording.stacks {
-            let mut line = root(recording, number, *pid);
+        for stack in recording.stacks() {
+            let mut line = root(recording, number, stack.pid);
             room.take_frame(&line)?;
-            let frames = recording.frames(*pid, stack);
-            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short());
+            let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
+            let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
             for (index, frame) in frames.iter().enumerate().rev() {
                 if outermost == Some(index) {
                     line.push(';');
@@ -39,7 +37,7 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
                 line.push(';');
                 line.push_str(&name);
             }
-            *lines.entry(line).or_default() += count;
+            *lines.entry(line).or_default() += stack.ticks;
         }
         if recording.idle > 0 {
             let line = format!("{};{HALTED}", root(recording, number, 0));
@@ -63,22 +61,18 @@ pub fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
     )
 }
 
-fn name(frame: &StackFrame) -> String {
-    plain(&frame.frame.function) + mark(frame)
+fn name(frame: &Frame<'_>) -> String {
+    plain(frame.name) + mark(frame)
 }
 
 /// The suffix for the kind of the frame's function.
-pub fn mark(
-    StackFrame {
-        frame, is_kernel, ..
-    }: &StackFrame,
-) -> &'static str {
+pub fn mark(frame: &Frame<'_>) -> &'static str {
     let [kernel, generated, inlined] = MARKS;
-    match (is_kernel, frame.is_generated, frame.is_inlined) {
-        (true, _, _) => kernel,
-        (_, true, _) => generated,
-        (_, _, true) => inlined,
-        _ => "",
+    match (frame.kind, frame.is_inlined) {
+        (FrameKind::Kernel | FrameKind::Host, _) => kernel,
+        (FrameKind::Generated, _) => generated,
+        (FrameKind::User, true) => inlined,
+        (FrameKind::User, false) => "",
     }
 }
 
@@ -97,8 +91,8 @@ pub fn plain(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::collect::testing::profile;
     use super::*;
+    use crate::model::testing::profile;
 
     #[test]
     fn stacks_are_folded_under_their_processes() {

@@ -4,13 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::{Profile, StackFrame};
-use crate::symbolize::SourceLine;
+use foldhash::fast::RandomState;
 
-/// The function of halted vCPUs.
-pub const HALTED: &str = "[halted]";
-/// The module of halted vCPUs.
-pub const HALTED_MODULE: &str = "[idle]";
+use super::Profile;
+use crate::model::{Frame, HALTED, HALTED_MODULE};
+use crate::symbolize::SourceLine;
 
 /// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -50,6 +48,15 @@ pub struct Row<Key> {
 }
 
 impl<Key> Row<Key> {
+    /// The same samples of the group `key`.
+    pub fn with<Other>(&self, key: Other) -> Row<Other> {
+        Row {
+            key,
+            own: self.own,
+            total: self.total,
+        }
+    }
+
     fn by(&self, sort: SortBy) -> (u64, u64) {
         match sort {
             SortBy::Own => (self.own, self.total),
@@ -58,13 +65,25 @@ impl<Key> Row<Key> {
     }
 }
 
+/// A function's name and module, and whether it is a kernel function.
+type Named<'a> = (&'a Arc<str>, &'a Arc<str>, bool);
+
 /// The functions of `profile`, by `sort`.
 pub fn functions(profile: &Profile, sort: SortBy) -> Vec<Function> {
-    let halted = (HALTED.into(), HALTED_MODULE.into(), true);
-    let rows = sum(profile, sort, Some(halted), |_, frame| {
-        let function = Arc::clone(&frame.frame.function);
-        Some((function, Arc::clone(&frame.frame.module), frame.is_kernel))
+    let code = &profile.code;
+    let halted: (Arc<str>, Arc<str>) = (HALTED.into(), HALTED_MODULE.into());
+    let rows = sum(profile, |_, frame| Some(frame.function));
+    let rows = rows.into_iter().map(|row| {
+        let function = code.function(row.key);
+        row.with((
+            code.text(function.name),
+            code.text(function.module),
+            function.is_kernel,
+        ))
     });
+    let mut rows: Vec<Row<Named<'_>>> = rows.collect();
+    rows.extend(halted_row(profile, (&halted.0, &halted.1, true)));
+    by_samples(&mut rows, sort);
     let functions = rows.into_iter();
     functions
         .map(|Row { key, own, total }| Function {
@@ -79,65 +98,84 @@ pub fn functions(profile: &Profile, sort: SortBy) -> Vec<Function> {
 
 /// The kernel, its modules and the files of `profile`, by `sort`.
 pub fn modules(profile: &Profile, sort: SortBy) -> Vec<Row<Arc<str>>> {
-    sum(profile, sort, Some(HALTED_MODULE.into()), |_, frame| {
-        Some(Arc::clone(&frame.frame.module))
-    })
+    let rows = sum(profile, |_, frame| Some(frame.module_id));
+    let rows = rows.into_iter().map(|row| {
+        let name = Arc::clone(profile.code.text(row.key));
+        row.with(name)
+    });
+    let mut rows: Vec<Row<Arc<str>>> = rows.collect();
+    rows.extend(halted_row(profile, HALTED_MODULE.into()));
+    by_samples(&mut rows, sort);
+    rows
 }
 
 /// The source lines of `profile`, by `sort`; none without debug information.
 pub fn lines(profile: &Profile, sort: SortBy) -> Vec<Row<SourceLine>> {
-    sum(profile, sort, None, |_, frame| frame.frame.source.clone())
+    let rows = sum(profile, |_, frame| frame.line);
+    let rows = rows.into_iter().map(|row| {
+        let line = row.key;
+        let file = Arc::clone(profile.code.text(line.file));
+        row.with(SourceLine {
+            file,
+            line: line.line,
+        })
+    });
+    let mut rows: Vec<Row<SourceLine>> = rows.collect();
+    by_samples(&mut rows, sort);
+    rows
 }
 
-/// Groups the samples of all recordings by the `key` of a process's frames. `halted` is the key of halted vCPUs.
-pub fn sum<Key: Clone + Ord + Hash>(
-    profile: &Profile,
-    sort: SortBy,
-    halted: Option<Key>,
-    key: impl Fn(i32, &StackFrame) -> Option<Key>,
-) -> Vec<Row<Key>> {
-    let mut rows: HashMap<Key, (u64, u64)> = HashMap::new();
-    let mut seen = HashSet::new();
-    for recording in profile.recordings() {
-        for ((pid, stack), count) in &recording.stacks {
-            seen.clear();
-            for (index, frame) in recording.frames(*pid, stack).iter().enumerate() {
-                let Some(key) = key(*pid, frame) else {
-                    continue;
-                };
-                let is_first = seen.insert(key.clone());
-                if index == 0 || is_first {
-                    let (own, total) = rows.entry(key).or_default();
-                    *own += if index == 0 { count } else { &0 };
-                    *total += if is_first { count } else { &0 };
-                }
-            }
-        }
-    }
+/// The row of halted vCPUs, if there are any.
+fn halted_row<Key>(profile: &Profile, key: Key) -> Option<Row<Key>> {
     let idle = profile.recordings().map(|recording| recording.idle);
     let idle = idle.fold(0, u64::saturating_add);
-    if let Some(key) = halted
-        && idle > 0
-    {
-        let (own, total) = rows.entry(key).or_default();
-        *own = own.saturating_add(idle);
-        *total = total.saturating_add(idle);
-    }
-    let rows = rows.into_iter();
-    let mut rows: Vec<Row<Key>> = rows
-        .map(|(key, (own, total))| Row { key, own, total })
-        .collect();
+    (idle > 0).then_some(Row {
+        key,
+        own: idle,
+        total: idle,
+    })
+}
+
+/// Sorts `rows` by `sort`, and those with equal samples by their keys.
+pub fn by_samples<Key: Ord>(rows: &mut [Row<Key>], sort: SortBy) {
     rows.sort_by(|left, right| {
         let order = right.by(sort).cmp(&left.by(sort));
         order.then_with(|| left.key.cmp(&right.key))
     });
-    rows
+}
+
+/// Groups the samples of all recordings by the `key` of a process's frames.
+pub fn sum<Key: Copy + Eq + Hash>(
+    profile: &Profile,
+    key: impl Fn(i32, &Frame<'_>) -> Option<Key>,
+) -> Vec<Row<Key>> {
+    let mut rows: HashMap<Key, (u64, u64), RandomState> = HashMap::default();
+    let mut seen = HashSet::<Key, RandomState>::default();
+    for recording in profile.recordings() {
+        for stack in recording.stacks() {
+            seen.clear();
+            for (index, frame) in recording.frames(stack).enumerate() {
+                let Some(key) = key(stack.pid, &frame) else {
+                    continue;
+                };
+                let is_first = seen.insert(key);
+                if index == 0 || is_first {
+                    let (own, total) = rows.entry(key).or_default();
+                    *own += if index == 0 { stack.ticks } else { 0 };
+                    *total += if is_first { stack.ticks } else { 0 };
+                }
+            }
+        }
+    }
+    let rows = rows.into_iter();
+    rows.map(|(key, (own, total))| Row { key, own, total })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::collect::testing::profile;
     use super::*;
+    use crate::model::testing::profile;
 
     #[test]
     fn own_and_total_samples_differ_by_the_stacks() {

@@ -3,9 +3,11 @@
 use kvmprof_recording::Mode;
 use serde_json::{Map, Value, json};
 
-use super::modes::{ModeCounts, sum_modes};
-use super::sums::task_name;
-use super::{Profile, Relatives, Row, Selection, Share, SortBy, functions, lines, modules};
+use super::{
+    ModeCounts, Profile, Relatives, Row, Selection, Share, SortBy, by_label, functions, label_keys,
+    lines, modules,
+};
+use crate::model::{sum_modes, task_name};
 
 /// All of `profile`: the recording's properties, the account, and all tables; those of modules, functions and lines
 /// have the first `top` rows by `sort`. Tables of several recordings have their sums; `recordings` has the properties of each, and
@@ -42,7 +44,7 @@ fn properties(recording: &Profile) -> Value {
 }
 
 fn tables(profile: &Profile, sort: SortBy, top: usize) -> Value {
-    json!({
+    let tables = json!({
         "time": {
             "begin": profile.selection.time.begin.map(|time| time.as_secs_f64()),
             "end": profile.selection.time.end.map(|time| time.as_secs_f64()),
@@ -55,7 +57,8 @@ fn tables(profile: &Profile, sort: SortBy, top: usize) -> Value {
         "modules": module_rows(profile, sort, top),
         "functions": function_rows(profile, sort, top),
         "lines": line_rows(profile, sort, top),
-    })
+    });
+    with(tables, labels(profile))
 }
 
 /// The first `top` of `relatives`.
@@ -130,25 +133,32 @@ fn processes(profile: &Profile) -> Vec<Value> {
 
 fn threads(profile: &Profile) -> Vec<Value> {
     let whole = profile.samples();
-    let threads = profile.all_threads();
+    let threads = profile.all_threads().into_iter();
     threads
-        .map(|(recording, (pid, tid), thread)| {
-            let who = json!({ "pid": pid, "tid": tid, "name": task_name(&thread.comm) });
+        .map(|(recording, thread)| {
+            let name = task_name(&thread.comm);
+            let who = json!({ "pid": thread.pid, "tid": thread.tid, "name": name });
             let who = with(who, of_recording(profile, recording));
             with(who, modes(thread.modes, whole))
         })
         .collect()
 }
 
-/// The selection without the time. Members that are empty or null select all.
+/// The selection without the time. Members that are empty, null or missing select all.
 pub fn selection_document(selection: &Selection) -> Value {
-    json!({
+    let labels: Vec<String> = selection.labels.iter().map(ToString::to_string).collect();
+    let labels = match labels.as_slice() {
+        [] => json!({}),
+        labels => json!({ "labels": labels }),
+    };
+    let others = json!({
         "pids": selection.pids,
         "comms": selection.comms,
         "vcpus": selection.vcpus,
         "modes": selection.modes.iter().map(|mode| mode.name()).collect::<Vec<_>>(),
         "grep": selection.grep.as_ref().map(ToString::to_string),
-    })
+    });
+    with(others, labels)
 }
 
 fn vcpus(profile: &Profile) -> Vec<Value> {
@@ -160,6 +170,25 @@ fn vcpus(profile: &Profile) -> Vec<Value> {
             with(which, modes(counts, whole))
         })
         .collect()
+}
+
+/// The tables of all labels by their keys; no member if there are none.
+fn labels(profile: &Profile) -> Value {
+    let whole = profile.samples();
+    let rows = |key: &str| -> Vec<Value> {
+        let rows = by_label(profile, key).into_iter();
+        rows.map(|row| with(json!({ "value": row.value }), modes(row.modes, whole)))
+            .collect()
+    };
+    let tables = label_keys(profile).into_iter();
+    let tables: Map<String, Value> = tables
+        .map(|key| (key.to_owned(), rows(key).into()))
+        .collect();
+    if tables.is_empty() {
+        json!({})
+    } else {
+        json!({ "labels": tables })
+    }
 }
 
 fn module_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {

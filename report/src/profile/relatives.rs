@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Profile, Row, StackFrame};
+use super::{Profile, Row, SortBy, by_samples};
+use crate::model::{Frame, NameId};
 
 /// Stands for the caller of outermost frames.
 const OUTERMOST: &str = "[outermost]";
@@ -22,6 +23,9 @@ pub enum Relation {
 /// A function's name and module.
 pub type Relative = (Arc<str>, Arc<str>);
 
+/// The same by numbers; no name for the function's own begin or end.
+type RelativeId = (Option<NameId>, NameId);
+
 /// The callers or callees of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relatives {
@@ -39,32 +43,35 @@ pub struct Relatives {
 impl Relatives {
     /// The relatives of all functions called `function` in any module; `None` if no sample has it.
     pub fn new(profile: &Profile, function: &str, relation: Relation) -> Option<Self> {
+        let name = profile.code.find_name(function)?;
         let mut samples = 0_u64;
-        let mut rows: HashMap<Relative, u64> = HashMap::new();
+        let mut rows: HashMap<RelativeId, u64> = HashMap::new();
         for recording in profile.recordings() {
-            for ((pid, stack), count) in &recording.stacks {
-                let frames = recording.frames(*pid, stack);
-                let found = relatives(&frames, function, relation);
+            for stack in recording.stacks() {
+                let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
+                let found = relatives(&frames, name, relation);
                 if !found.is_empty() {
-                    samples = samples.saturating_add(*count);
+                    samples = samples.saturating_add(stack.ticks);
                 }
                 for relative in found {
-                    *rows.entry(relative).or_default() += count;
+                    *rows.entry(relative).or_default() += stack.ticks;
                 }
             }
         }
+        let none = match relation {
+            Relation::Callers => OUTERMOST,
+            Relation::Callees => ITSELF,
+        };
+        let text = |name: NameId| Arc::clone(profile.code.text(name));
         let mut rows: Vec<Row<Relative>> = rows
             .into_iter()
-            .map(|(key, count)| Row {
-                key,
+            .map(|((name, module), count)| Row {
+                key: (name.map_or(none.into(), text), text(module)),
                 own: count,
                 total: count,
             })
             .collect();
-        rows.sort_by(|left, right| {
-            let order = right.total.cmp(&left.total);
-            order.then_with(|| left.key.cmp(&right.key))
-        });
+        by_samples(&mut rows, SortBy::Total);
         (samples > 0).then(|| Self {
             function: function.to_owned(),
             relation,
@@ -74,30 +81,26 @@ impl Relatives {
     }
 }
 
-/// The relatives in one stack of `frames`, innermost first.
-fn relatives(frames: &[StackFrame], function: &str, relation: Relation) -> HashSet<Relative> {
+/// The relatives of the function called `name` in one stack of `frames`, innermost first.
+fn relatives(frames: &[Frame<'_>], name: NameId, relation: Relation) -> HashSet<RelativeId> {
     let places = frames.iter().enumerate();
-    let places = places.filter(|(_, frame)| &*frame.frame.function == function);
+    let places = places.filter(|(_, frame)| frame.name_id == name);
     places
         .map(|(index, frame)| {
-            let (next, none) = match relation {
-                Relation::Callers => (frames.get(index + 1), OUTERMOST),
-                Relation::Callees => (
-                    index.checked_sub(1).and_then(|index| frames.get(index)),
-                    ITSELF,
-                ),
+            let next = match relation {
+                Relation::Callers => frames.get(index + 1),
+                Relation::Callees => index.checked_sub(1).and_then(|index| frames.get(index)),
             };
-            let module = Arc::clone(&next.unwrap_or(frame).frame.module);
-            let name = next.map_or(none.into(), |next| Arc::clone(&next.frame.function));
-            (name, module)
+            let module = next.unwrap_or(frame).module_id;
+            (next.map(|next| next.name_id), module)
         })
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::collect::testing::profile;
     use super::*;
+    use crate::model::testing::profile;
 
     fn rows(function: &str, relation: Relation) -> Vec<(String, String, u64)> {
         let relatives = Relatives::new(&profile(&[]), function, relation).unwrap();

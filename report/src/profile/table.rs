@@ -1,13 +1,17 @@
 //! Prints the report as text.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
 use kvmprof_recording::Mode;
 
-use super::modes::{ModeCounts, sum_modes};
 use super::{
-    Process, Profile, Relation, Relatives, Row, Share, SortBy, Thread, functions, lines, modules,
+    ModeCounts, Process, Profile, Relation, Relatives, Row, Share, SortBy, by_label, functions,
+    lines, modules,
 };
+use crate::model::sum_modes;
 use crate::symbolize::SourceLine;
 use crate::text::visible;
 
@@ -17,24 +21,74 @@ const BAR: usize = 24;
 const NAME: usize = 40;
 /// Width of a column with names of modules.
 const MODULE: usize = 20;
+/// Width of a column with values of a label, and what stands for none.
+const LABEL: usize = 24;
+const NO_VALUE: &str = "[none]";
 
 /// A table of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// User, kernel, interrupt, idle
+    /// User, kernel, interrupt, idle.
     Mode,
-    /// vCPUs
+    /// vCPUs.
     Vcpu,
-    /// Processes
+    /// Processes.
     Process,
-    /// Threads
+    /// Threads.
     Thread,
-    /// The kernel, its modules, programs and libraries
+    /// The kernel, its modules, programs and libraries.
     Module,
-    /// Functions
+    /// Functions.
     Function,
-    /// Source lines; needs debug information
+    /// Source lines; needs debug information.
     Line,
+    /// The values of the label with this key.
+    Label(String),
+}
+
+impl Section {
+    /// The tables that every recording can have, with their names on command lines and what they show.
+    pub const ALL: [(Self, &'static str, &'static str); 7] = [
+        (Self::Mode, "mode", "User, kernel, interrupt, idle"),
+        (Self::Vcpu, "vcpu", "vCPUs"),
+        (Self::Process, "process", "Processes"),
+        (Self::Thread, "thread", "Threads"),
+        (
+            Self::Module,
+            "module",
+            "The kernel, its modules, programs and libraries",
+        ),
+        (Self::Function, "function", "Functions"),
+        (Self::Line, "line", "Source lines; needs debug information"),
+    ];
+}
+
+/// Parses the names of tables. Other names are keys of labels.
+#[derive(Clone, Copy, Debug)]
+pub struct SectionParser;
+
+impl TypedValueParser for SectionParser {
+    type Value = Section;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Section, clap::Error> {
+        let name = StringValueParser::new().parse_ref(command, argument, value)?;
+        let known = Section::ALL
+            .into_iter()
+            .find(|(_, known, _)| *known == name);
+        Ok(known.map_or(Section::Label(name), |(section, ..)| section))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values = Section::ALL.into_iter();
+        Some(Box::new(
+            values.map(|(_, name, help)| PossibleValue::new(name).help(help)),
+        ))
+    }
 }
 
 /// The contents, the order and the look of a report.
@@ -179,6 +233,7 @@ impl Table<'_> {
             Section::Module => self.modules(),
             Section::Function => self.functions(),
             Section::Line => self.lines(),
+            Section::Label(key) => self.labels(&key),
         }
     }
 
@@ -250,20 +305,32 @@ impl Table<'_> {
     }
 
     fn threads(&mut self) -> io::Result<()> {
-        let mut rows: Vec<(usize, (i32, i32), &Thread)> = self.profile.all_threads().collect();
-        rows.sort_by_key(|(recording, id, thread)| {
-            (u64::MAX - sum_modes(&thread.modes), *recording, *id)
-        });
+        let mut rows = self.profile.all_threads();
+        rows.sort_by_key(|(_, thread)| u64::MAX - sum_modes(&thread.modes));
         self.heading(&format!(
             "{}      PID      TID  THREAD            SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
             if self.profile.merged.is_empty() { "" } else { "    FILE" }
         ))?;
-        for (recording, (pid, tid), thread) in rows.iter().take(self.layout.top) {
-            let name = column(&thread.shown_name(*pid, *tid), 16);
+        for (recording, thread) in rows.iter().take(self.layout.top) {
+            let name = column(&thread.shown_name(), 16);
+            let (pid, tid) = (thread.pid, thread.tid);
             let row = format!("{}  {pid:>7}  {tid:>7}  {name}", self.recording(*recording));
             self.by_mode(&row, thread.modes)?;
         }
         self.rest(rows.len(), "threads")
+    }
+
+    fn labels(&mut self, key: &str) -> io::Result<()> {
+        let rows = by_label(self.profile, key);
+        let key = column(&key.to_uppercase(), LABEL);
+        self.heading(&format!(
+            "  {key}  SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE"
+        ))?;
+        for row in rows.iter().take(self.layout.top) {
+            let value = row.value.as_deref().unwrap_or(NO_VALUE);
+            self.by_mode(&format!("  {}", column(value, LABEL)), row.modes)?;
+        }
+        self.rest(rows.len(), "values")
     }
 
     /// A column with a recording's number, if there are several.
@@ -372,8 +439,8 @@ impl Table<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::collect::testing::profile;
     use super::*;
+    use crate::model::testing::profile;
 
     fn printed(layout: &Layout) -> String {
         let mut out = Vec::new();

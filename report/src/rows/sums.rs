@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use kvmprof_recording::file::{Account, Block, Kind, Recording, RecordingInfo, header};
+use kvmprof_recording::file::{Account, Block, Kind, Recording, RecordingInfo, Unobserved, header};
 use kvmprof_recording::{Sample, Ticks};
 
 use super::names::Names;
 use super::{Row, RowsError};
-use crate::profile::{Limits, Profile, Selection, Sums};
-use crate::symbolize::{MappingSet, Resolver};
+use crate::model::{Limits, Sums};
+use crate::profile::{Profile, Selection};
+use crate::symbolize::{ProcessState, Resolver};
 
 /// Sums rows up.
 #[derive(Debug)]
@@ -82,7 +83,7 @@ impl RowSums {
             idle: self.idle,
             ..Ticks::default()
         };
-        sums.add(&halted, &[], MappingSet::default());
+        sums.add(&halted, &[], ProcessState::default());
         account.enter(&halted);
         for Sum {
             sample,
@@ -94,13 +95,14 @@ impl RowSums {
                 sample: Some(sample),
                 ..Ticks::default()
             };
-            let mappings = resolver.mappings_of(&sample);
-            sums.add_alike(&sampled, &frames, mappings, ticks);
+            let state = resolver.state_of(&sample).state;
+            sums.add_alike(&sampled, &frames, state, ticks);
             account.samples = account.samples.saturating_add(ticks);
             account.ticks = account.ticks.saturating_add(ticks);
         }
         contents.account = account;
         contents.closed = Some(account);
-        Ok(sums.into_profile(contents, Rc::new(resolver), Selection::default()))
+        let (resolver, all) = (Rc::new(resolver), Selection::default());
+        Ok(sums.into_profile(contents, resolver, all, &Unobserved))
     }
 }

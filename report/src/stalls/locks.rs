@@ -223,6 +223,7 @@ mod tests {
                 spread: selector.spread(&ticks),
                 sample: ticks.sample,
                 stack: None,
+                thread: None,
             });
         }
         let mut locks = Locks::default();

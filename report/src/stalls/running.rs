@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::profile::{HALTED, HALTED_MODULE, Profile, Stack, StackFrame};
+use crate::model::{Frame, HALTED, HALTED_MODULE, StackSum};
+use crate::profile::Profile;
 
 /// How often the names of a row are in memory: in their table and in a document.
 pub(super) const COPIES: usize = 2;
@@ -66,36 +67,30 @@ impl SharedRunning<'_> {
 /// Finds the names of what samples ran.
 pub(super) struct Names<'a> {
     profile: &'a Profile,
-    stacks: Vec<&'a (i32, Stack)>,
 }
 
 impl<'a> Names<'a> {
     pub fn new(profile: &'a Profile) -> Self {
-        Self {
-            profile,
-            stacks: profile.stacks.keys().collect(),
-        }
+        Self { profile }
     }
 
-    /// The functions of stack number `stack`, innermost first; empty if the stack isn't known.
-    pub fn frames(&self, stack: Option<u32>) -> Vec<StackFrame> {
-        self.find(stack)
-            .map_or_else(Vec::new, |(pid, stack)| self.profile.frames(*pid, stack))
+    /// The functions of stack number `stack`, innermost first; none if the stack isn't known.
+    pub fn frames(&self, stack: Option<u32>) -> impl Iterator<Item = Frame<'a>> + use<'a> {
+        let profile = self.profile;
+        let found = self.find(stack).into_iter();
+        found.flat_map(|stack| profile.frames(stack))
     }
 
     /// What ran with stack number `stack`.
     pub fn running(&self, stack: Option<u32>) -> SharedRunning<'a> {
-        let found = self.find(stack);
-        let Some((pid, innermost)) = found
-            .zip(self.frames(stack).into_iter().next())
-            .map(|((pid, _), frame)| (*pid, frame.frame))
-        else {
+        let found = self.find(stack).zip(self.frames(stack).next());
+        let Some((stack, innermost)) = found else {
             return SharedRunning::unknown();
         };
         SharedRunning {
-            process: self.process(pid),
-            function: innermost.function,
-            module: innermost.module,
+            process: self.process(stack.pid),
+            function: Arc::clone(innermost.name),
+            module: Arc::clone(innermost.module),
         }
     }
 
@@ -104,7 +99,7 @@ impl<'a> Names<'a> {
         process.map_or("", |process| process.shown_name(pid))
     }
 
-    fn find(&self, stack: Option<u32>) -> Option<&'a (i32, Stack)> {
-        self.stacks.get(stack? as usize).copied()
+    fn find(&self, stack: Option<u32>) -> Option<&'a StackSum> {
+        self.profile.stacks.get(stack? as usize)
     }
 }

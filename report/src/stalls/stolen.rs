@@ -208,6 +208,7 @@ mod tests {
                 spread: selector.spread(&ticks),
                 sample: ticks.sample,
                 stack: Some(5),
+                thread: None,
             });
         }
         stolen.ticks.into_iter().collect()

@@ -6,7 +6,7 @@ use kvmprof_recording::Sample;
 use serde::Serialize;
 
 use super::running::{COPIES, Names, Running};
-use crate::profile::StackFrame;
+use crate::model::{Frame, FrameKind};
 use crate::room::{Room, TooMuch};
 
 /// Maximum number of different stacks of a stretch that are kept.
@@ -100,7 +100,7 @@ impl Stretch {
     pub fn row(&self, began: u64, names: &Names<'_>, room: &Room) -> Result<StretchRow, TooMuch> {
         let first = self.stacks.first().copied().flatten();
         let running = names.running(first);
-        let functions = kernel_functions(&names.frames(first));
+        let functions = kernel_functions(names.frames(first));
         let common = common(&self.stacks, names);
         let all = running.names().into_iter();
         let all = all.chain(functions.iter().map(|name| &**name));
@@ -122,28 +122,28 @@ impl Stretch {
     }
 }
 
-fn kernel_functions(frames: &[StackFrame]) -> Vec<Arc<str>> {
-    let kernel = frames.iter().take_while(|it| it.is_kernel && !it.is_host);
-    let names = kernel.map(|it| Arc::clone(&it.frame.function));
+fn kernel_functions<'a>(frames: impl Iterator<Item = Frame<'a>>) -> Vec<Arc<str>> {
+    let kernel = frames.take_while(|frame| frame.kind == FrameKind::Kernel);
+    let names = kernel.map(|frame| Arc::clone(frame.name));
     names.take(MAX_FUNCTIONS).collect()
 }
 
 /// The innermost function of the kernel that all `stacks` have in common, from the outermost frame on.
 fn common(stacks: &[Option<u32>], names: &Names<'_>) -> Option<Arc<str>> {
     let outermost_first = |stack: &Option<u32>| {
-        let mut frames = names.frames(*stack);
+        let mut frames: Vec<Frame<'_>> = names.frames(*stack).collect();
         frames.reverse();
         frames
     };
-    let mut shared: Vec<StackFrame> = outermost_first(stacks.first()?);
+    let mut shared = outermost_first(stacks.first()?);
     for stack in stacks.iter().skip(1) {
         let frames = outermost_first(stack);
         let same = shared.iter().zip(&frames).take_while(|(one, other)| {
-            one.frame.function == other.frame.function && one.frame.module == other.frame.module
+            (one.name_id, one.module_id) == (other.name_id, other.module_id)
         });
         let length = same.count();
         shared.truncate(length);
     }
     let innermost = shared.last().filter(|frame| frame.is_kernel)?;
-    Some(Arc::clone(&innermost.frame.function))
+    Some(Arc::clone(innermost.name))
 }

@@ -239,6 +239,7 @@ mod tests {
                 spread,
                 sample: spread.selected().sample,
                 stack: None,
+                thread: None,
             });
         }
         let profile = Profile::default();

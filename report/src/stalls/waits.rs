@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::running::{COPIES, Names, Running, SharedRunning};
 use super::stolen::{LastSeen, StolenTicks};
-use crate::profile::StackFrame;
+use crate::model::{Frame, FrameKind};
 use crate::room::{Room, TooMuch};
 use crate::symbolize::{KERNEL, Symbols};
 
@@ -208,7 +208,7 @@ impl Waits {
         }
         let mut sums: HashMap<Wanted, Sum> = HashMap::new();
         for ((kind, stack), sum) in by_stack {
-            let (function, module) = wanted_by(&names.frames(stack));
+            let (function, module) = wanted_by(names.frames(stack));
             let all = sums.entry((kind, function, module)).or_default();
             all.samples += sum.samples;
             for (last_seen, count) in sum.stolen {
@@ -253,17 +253,20 @@ fn row(
 }
 
 /// The innermost function that calls those that wait and take locks, and its module.
-fn wanted_by(frames: &[StackFrame]) -> (Arc<str>, Arc<str>) {
-    let is_taker = |frame: &StackFrame| {
-        let name = frame.frame.function.as_ref();
+fn wanted_by<'a>(frames: impl Iterator<Item = Frame<'a>>) -> (Arc<str>, Arc<str>) {
+    let is_taker = |frame: &Frame<'_>| {
+        let name = frame.name.as_ref();
         WaitKind::of_function(name).is_some() || TAKERS.iter().any(|begin| name.starts_with(begin))
     };
-    let kernel = frames
-        .iter()
-        .take_while(|frame| frame.is_kernel && !frame.is_host);
-    let wanted = kernel.clone().find(|frame| !is_taker(frame));
-    match wanted.or(kernel.last()) {
-        Some(StackFrame { frame, .. }) => (Arc::clone(&frame.function), Arc::clone(&frame.module)),
+    let mut last = None;
+    for frame in frames.take_while(|frame| frame.kind == FrameKind::Kernel) {
+        last = Some(frame);
+        if !is_taker(&frame) {
+            break;
+        }
+    }
+    match last {
+        Some(frame) => (Arc::clone(frame.name), Arc::clone(frame.module)),
         None => ("[unknown]".into(), "[unknown]".into()),
     }
 }

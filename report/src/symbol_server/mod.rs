@@ -103,34 +103,25 @@ impl SymbolServer {
             code_ids: HashMap::new(),
             sources,
         };
-        for (pid, stack) in profile.stacks.keys() {
-            for frame in profile.frames(*pid, stack) {
-                // Inlined functions are at the place of the function that has their code.
-                if !frame.frame.is_inlined
-                    && let Some(library) = Library::of(profile, stack, &frame)
-                    && let Some(address) = library.relative(&frame)
-                {
-                    let asked = Asked {
-                        pid: *pid,
-                        mappings: stack.mappings,
-                        address: frame.address,
-                        is_kernel: frame.is_kernel,
-                    };
-                    server.add(&library, asked, address);
-                }
+        for frame in profile.stacks().flat_map(|stack| profile.frames(stack)) {
+            // Inlined functions are at the place of the function that has their code.
+            if !frame.is_inlined
+                && let Some((library, address)) = Library::at(&frame)
+            {
+                server.add(&library, frame.asked(), address);
             }
         }
         server
     }
 
-    fn add(&mut self, library: &Library, asked: Asked, address: u32) {
+    fn add(&mut self, library: &Library<'_>, asked: Asked, address: u32) {
         let bias = asked.address.wrapping_sub(address.into());
         let id = library.breakpad_id();
         if let Some(code_id) = library.code_id() {
-            let code = (library.name.clone(), code_id.to_ascii_lowercase());
+            let code = (library.name().to_owned(), code_id.to_ascii_lowercase());
             self.code_ids.entry(code).or_insert_with(|| id.clone());
         }
-        let ids = self.locations.entry(library.name.clone()).or_default();
+        let ids = self.locations.entry(library.name().to_owned()).or_default();
         let locations = ids.entry(id).or_default();
         let is_known = |location: &LibraryLocation| {
             location.bias == bias && location.asked.mappings == asked.mappings

@@ -96,6 +96,19 @@ impl FormerCode {
         begin.map_or_else(Epoch::default, |(_, number)| Epoch(*number))
     }
 
+    /// The times around `time` that are in the same epoch: from the first one until before the second.
+    pub fn epoch_times(&self, time: u64) -> (u64, u64) {
+        let begin = self.begins.range(..=time).next_back();
+        let end = self.begins.range(time.saturating_add(1)..).next();
+        let begin = begin.map_or(0, |(begin, _)| *begin);
+        let end = end.map_or(u64::MAX, |(end, _)| *end);
+        match &self.beyond {
+            Some((_, since)) if time < *since => (begin, end.min(*since)),
+            Some((_, since)) => (begin.max(*since), end),
+            None => (begin, end),
+        }
+    }
+
     /// What was at `address` in `epoch`.
     pub fn at(&self, address: u64, epoch: Epoch) -> Then<'_> {
         let has_changed = || {

@@ -173,6 +173,11 @@ impl Symbols {
         self.former.epoch(time)
     }
 
+    /// The times around `time` that are in the same epoch: from the first one until before the second.
+    pub fn epoch_times(&self, time: u64) -> (u64, u64) {
+        self.former.epoch_times(time)
+    }
+
     /// The function that was at `address` in `epoch`. `None` also where it can't be told which one of two that was.
     pub fn locate_then(&self, address: u64, epoch: Epoch) -> Option<Found<'_>> {
         match self.former.at(address, epoch) {

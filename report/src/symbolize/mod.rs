@@ -15,6 +15,7 @@ mod former;
 mod functions;
 mod host_copy;
 mod kallsyms;
+mod labels;
 mod machine_code;
 mod notes;
 mod perf_map;
@@ -35,9 +36,10 @@ pub use demangle::demangle;
 pub use error::SymbolError;
 pub use former::Epoch;
 pub use kallsyms::{Found, KERNEL, Symbols};
-pub use resolver::{Asked, Frame, Resolved, Resolver, Sources};
+pub use labels::{LabelSet, LabelValues, Labels};
+pub use resolver::{Asked, Frame, Resolved, Resolver, Sources, is_nameless};
 pub use source_texts::SourceTexts;
-pub use spaces::{MappingSet, Spaces};
+pub use spaces::{MappingSet, ProcessState, Spaces, StateTimes};
 pub use tables::{AddressLocation, Tables, file_address, module_name};
 
 /// The symbol that gives the slide: its address in the kernel that ran, less that in the debug file.

@@ -12,11 +12,12 @@ use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::former::Epoch;
 use super::kallsyms::{Found, KERNEL};
+use super::labels::Labels;
 use super::notes::Notes;
 use super::perf_map::PerfMap;
 use super::tables::{AddressLocation, Tables, file_address, module_name, segment_of};
 use super::vmlinux::Vmlinux;
-use super::{MappingSet, SymbolError, USER, demangle};
+use super::{MappingSet, StateTimes, SymbolError, USER, demangle};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings, Segment};
@@ -37,10 +38,8 @@ pub struct Sources {
 }
 
 /// A frame to resolve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asked {
-    /// Its process.
-    pub pid: i32,
     /// The mappings of its process.
     pub mappings: MappingSet,
     /// Its address.
@@ -50,10 +49,9 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// A kernel frame of process `pid`, which needs no mappings, at a time that isn't known.
-    pub fn in_kernel(pid: i32, address: u64) -> Self {
+    /// A kernel frame, which needs no mappings, at a time that isn't known.
+    pub fn in_kernel(address: u64) -> Self {
         Self {
-            pid,
             mappings: MappingSet::default().with_kernel(Epoch::ANY),
             address,
             is_kernel: true,
@@ -88,12 +86,12 @@ pub struct Resolved {
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an
-/// address in a process, whose name is known by its perf map of this number, or isn't. Without debug information it is the function's address.
+/// address in mappings, whose name is known by the process's perf map of this number, or isn't. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(bool, u64, Epoch),
     File(u32, u64),
-    Process(i32, u64, Option<usize>),
+    Process(MappingSet, u64, Option<usize>),
 }
 
 type FileKey = (Option<u32>, String);
@@ -151,14 +149,26 @@ impl Resolver {
 
     /// The mappings of the sampled process at the time of `sample`.
     pub fn mappings_of(&self, sample: &Sample) -> MappingSet {
+        self.state_of(sample).state.mappings
+    }
+
+    /// What the sampled process has at the time of `sample`, and when it has the same.
+    pub fn state_of(&self, sample: &Sample) -> StateTimes {
         let Sample {
             address_space,
             pid,
             time,
             ..
         } = *sample;
-        let mappings = self.tables.spaces.at(address_space, pid, time);
-        mappings.with_kernel(self.tables.kernel.epoch(time))
+        let Tables {
+            kernel,
+            spaces,
+            labels,
+            ..
+        } = &self.tables;
+        let epoch = (kernel.epoch(time), kernel.epoch_times(time));
+        let times = spaces.times(address_space, pid, time);
+        times.with(epoch, labels.at(pid, time))
     }
 
     /// The names of the recording itself.
@@ -189,6 +199,7 @@ impl Resolver {
             Piece::Symbols(text) => self.add_symbols(&text),
             Piece::Binary(binary) => self.add_file(binary),
             Piece::Mappings(mappings) => self.add_mappings(&mappings),
+            Piece::Labels(labels) => self.tables.labels.add(&labels),
             Piece::Info(_)
             | Piece::Kernel(_)
             | Piece::Reset(_)
@@ -200,9 +211,10 @@ impl Resolver {
         }
     }
 
-    /// Removes all mappings. Earlier results of [`Self::mappings_of`] are empty from now on.
+    /// Removes all mappings and labels. Earlier results of [`Self::mappings_of`] are empty from now on.
     pub fn forget_mappings(&mut self) {
         self.tables.spaces.forget();
+        self.tables.labels = Labels::default();
     }
 
     /// Clears the cache.
@@ -379,7 +391,7 @@ impl Resolver {
         });
         let begin = function.map_or(asked.address, |(_, begin, _)| begin);
         let number = function.map(|(.., number)| number);
-        let frames = self.once(Key::Process(asked.pid, begin, number), || {
+        let frames = self.once(Key::Process(asked.mappings, begin, number), || {
             let name = match function {
                 Some((name, ..)) => visible(&demangle(name)),
                 None => format!("{:#x}", asked.address),
@@ -491,6 +503,6 @@ fn plain(line: SourceLine) -> SourceLine {
 }
 
 /// Whether the mapping has no file that the recording knows: `[anon]`, but not `[vdso]`, which has functions.
-pub(super) fn is_nameless(mapping: &Mapping) -> bool {
+pub fn is_nameless(mapping: &Mapping) -> bool {
     mapping.binary.is_none() && (mapping.file.starts_with('[') || mapping.file.is_empty())
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::former::Epoch;
+use super::labels::LabelSet;
 use kvmprof_recording::file::{Mapping, ProcessMappings, kernels_half, page_tables};
 
 /// Maximum number of other processes' mappings that a search skips: their page tables were in the same memory.
@@ -37,6 +38,52 @@ impl MappingSet {
     /// When the kernel's modules were as they were.
     pub fn kernel(self) -> Epoch {
         self.kernel
+    }
+}
+
+/// What a process has at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ProcessState {
+    /// Its mappings.
+    pub mappings: MappingSet,
+    /// Its labels.
+    pub labels: LabelSet,
+}
+
+/// What a process has from `begin` until before `end`, in ns of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateTimes {
+    /// What it has.
+    pub state: ProcessState,
+    begin: u64,
+    end: u64,
+}
+
+impl StateTimes {
+    /// Whether it has that at `time`.
+    pub fn contains(&self, time: u64) -> bool {
+        (self.begin..self.end).contains(&time)
+    }
+
+    /// The same with the kernel in `epoch` and with `labels`, each for those of these times that are from its first time until before its second one.
+    #[must_use]
+    pub fn with(
+        mut self,
+        (epoch, of_epoch): (Epoch, (u64, u64)),
+        (labels, of_labels): (LabelSet, (u64, u64)),
+    ) -> Self {
+        self.state.mappings = self.state.mappings.with_kernel(epoch);
+        self.state.labels = labels;
+        self.within(of_epoch.0, of_epoch.1)
+            .within(of_labels.0, of_labels.1)
+    }
+
+    fn within(self, begin: u64, end: u64) -> Self {
+        Self {
+            begin: self.begin.max(begin),
+            end: self.end.min(end),
+            ..self
+        }
     }
 }
 
@@ -157,13 +204,23 @@ impl Spaces {
     /// before its mappings are read, so its first mappings also count for the time before. None of another process count: the memory of
     /// page tables is used again. A process that isn't known (-1) has those of the only one that was ever seen there.
     pub fn at(&self, address_space: u64, pid: i32, time: u64) -> MappingSet {
+        self.times(address_space, pid, time).state.mappings
+    }
+
+    /// The same, with the times for which it holds.
+    pub fn times(&self, address_space: u64, pid: i32, time: u64) -> StateTimes {
         let tables = page_tables(address_space);
-        let found = self.in_tables(tables, pid, time).or_else(|| {
+        let mut times = StateTimes {
+            end: u64::MAX,
+            ..StateTimes::default()
+        };
+        let found = self.in_tables(tables, pid, time, &mut times).or_else(|| {
             // In user mode under KPTI, the page tables are the user's half.
             let half = Some(kernels_half(tables)).filter(|_| !self.is_without_kpti);
-            self.in_tables(half.filter(|half| *half != tables)?, pid, time)
+            self.in_tables(half.filter(|half| *half != tables)?, pid, time, &mut times)
         });
-        found.unwrap_or_default()
+        times.state.mappings = found.unwrap_or_default();
+        times
     }
 
     /// Whether two samples' `address_space` can be the same: the same page tables, or, as far as is known, both halves of a pair under KPTI.
@@ -172,8 +229,14 @@ impl Spaces {
             || !self.is_without_kpti && kernels_half(one) == kernels_half(other)
     }
 
-    /// The mappings of process `pid` in the page tables at `tables`.
-    fn in_tables(&self, tables: u64, pid: i32, time: u64) -> Option<MappingSet> {
+    /// The mappings of process `pid` in the page tables at `tables`. They are the same `within` these times.
+    fn in_tables(
+        &self,
+        tables: u64,
+        pid: i32,
+        time: u64,
+        within: &mut StateTimes,
+    ) -> Option<MappingSet> {
         let times = self.spaces.get(&tables)?;
         let pid = if pid >= 0 {
             pid
@@ -183,6 +246,9 @@ impl Spaces {
             Some(first).filter(|_| !others)?
         };
         let (before, after) = times.split_at(times.partition_point(|since| since.time <= time));
+        let begin = before.last().map_or(0, |since| since.time);
+        let end = after.first().map_or(u64::MAX, |since| since.time);
+        *within = within.within(begin, end);
         let own = |since: &&Since| since.pid == pid;
         let found = before.iter().rev().take(MAX_OTHERS).find(own);
         let found = found.or_else(|| after.iter().take(MAX_OTHERS).find(own));

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, Symbols};
+use super::labels::Labels;
 use super::shared::Shared;
 use super::spaces::{MappingSet, Spaces};
 use kvmprof_recording::file::{Binary, Contents, Mapping, Segment};
@@ -61,6 +62,8 @@ pub struct Tables {
     pub kernel: Arc<Symbols>,
     /// The mappings of all processes.
     pub spaces: Spaces,
+    /// The labels of all processes.
+    pub labels: Labels,
     files: HashMap<u32, Arc<RecordedFile>>,
 }
 
@@ -87,6 +90,9 @@ impl Tables {
         }
         for binary in &contents.binaries {
             tables.add_file(binary.clone());
+        }
+        for labels in &contents.labels {
+            tables.labels.add(labels);
         }
         tables
     }

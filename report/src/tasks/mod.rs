@@ -45,7 +45,7 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
     let frames = key.stack.frames.iter().skip(key.stack.scheduler);
     let mut names = Vec::new();
     for address in frames {
-        let resolved = resolver.resolve(Asked::in_kernel(key.thread.pid, *address));
+        let resolved = resolver.resolve(Asked::in_kernel(*address));
         let inlined = resolved.frames.iter();
         names.extend(inlined.map(|frame| Arc::clone(&frame.function)));
     }

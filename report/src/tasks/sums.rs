@@ -7,7 +7,7 @@ use kvmprof_recording::file::{Contents, FileError, Observer, Recording};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, StackEnd};
 
-use crate::profile::{Limits, Selection};
+use crate::model::{Limits, Selection};
 use crate::text::visible;
 
 /// The highest number of a vCPU that is shown without a task on it.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::snapshot::Snapshot;
-use crate::profile::{Limits, Sums};
+use crate::model::{Limits, Sums};
 use crate::symbolize::Resolver;
 use kvmprof_recording::file::{
     Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
@@ -122,8 +122,8 @@ impl Model {
         self.last = now;
         let resolver = &self.resolver;
         samples.read(|ticks, frames| {
-            let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));
-            slot.sums.add(ticks, frames, mappings.unwrap_or_default());
+            let state = ticks.sample.map(|sample| resolver.state_of(&sample).state);
+            slot.sums.add(ticks, frames, state.unwrap_or_default());
         })
     }
 

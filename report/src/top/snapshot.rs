@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::model::Slot;
-use crate::profile::{
-    HALTED, Limits, ModeCounts, Profile, Row, Selection, SortBy, Stack, StackFrame, Sums,
-    VcpuTicks, sum, sum_modes,
-};
+use crate::model::{Frame, HALTED, Limits, Sums, sum_modes};
+use crate::profile::{ModeCounts, Profile, Selection, StackSum, VcpuTicks, sum};
 use crate::symbolize::Resolver;
-use kvmprof_recording::file::{Contents, RecordingInfo};
+use kvmprof_recording::file::{Contents, RecordingInfo, Unobserved};
 
 /// A process in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +39,10 @@ pub struct FunctionId {
 }
 
 impl FunctionId {
-    fn new(pid: i32, frame: &StackFrame) -> Self {
+    fn new(pid: i32, frame: &Frame<'_>) -> Self {
         Self {
             pid: (!frame.is_kernel).then_some(pid),
-            name: Arc::clone(&frame.frame.function),
+            name: Arc::clone(frame.name),
         }
     }
 }
@@ -140,6 +138,7 @@ impl Snapshot {
                 Contents::default(),
                 Rc::clone(resolver),
                 Selection::default(),
+                &Unobserved,
             ),
         };
         snapshot.processes = snapshot.process_rows();
@@ -192,35 +191,44 @@ impl Snapshot {
     }
 
     fn function_rows(&self) -> Vec<FunctionRow> {
-        let halted = FunctionId {
-            pid: None,
-            name: HALTED.into(),
-        };
-        let rows = sum(&self.profile, SortBy::Own, Some(halted), |pid, frame| {
-            Some(FunctionId::new(pid, frame))
+        let rows = sum(&self.profile, |pid, frame| {
+            Some(((!frame.is_kernel).then_some(pid), frame.name_id))
         });
-        let rows = rows.into_iter();
-        rows.map(|Row { key, own, total }| FunctionRow {
-            process: key.pid.map_or("", |pid| self.process_name(pid)).to_owned(),
-            function: key,
+        let row = |function: FunctionId, own, total| FunctionRow {
+            process: match function.pid {
+                Some(pid) => self.process_name(pid).to_owned(),
+                None => String::new(),
+            },
+            function,
             own,
             total,
-        })
-        .collect()
+        };
+        let rows = rows.into_iter().map(|one| {
+            let (pid, name) = one.key;
+            let name = Arc::clone(self.profile.code.text(name));
+            row(FunctionId { pid, name }, one.own, one.total)
+        });
+        let mut rows: Vec<FunctionRow> = rows.collect();
+        let idle = self.profile.idle;
+        if idle > 0 {
+            let (pid, name) = (None, HALTED.into());
+            rows.push(row(FunctionId { pid, name }, idle, idle));
+        }
+        rows
     }
 
     /// The stacks of `target`, those with the most ticks first.
     pub fn stacks(&self, target: &Target) -> Vec<StackRow> {
         let mut sums: HashMap<(i32, Vec<FunctionId>), u64> = HashMap::new();
-        for ((pid, stack), count) in &self.profile.stacks {
-            if matches!(target, Target::Process(wanted) if wanted != pid) {
+        for stack in self.profile.stacks() {
+            if matches!(target, Target::Process(wanted) if *wanted != stack.pid) {
                 continue;
             }
-            let frames = self.functions_of(*pid, stack);
+            let frames = self.functions_of(stack);
             if matches!(target, Target::Function(wanted) if !frames.contains(wanted)) {
                 continue;
             }
-            *sums.entry((*pid, frames)).or_default() += count;
+            *sums.entry((stack.pid, frames)).or_default() += stack.ticks;
         }
         let mut rows: Vec<StackRow> = sums
             .into_iter()
@@ -241,9 +249,9 @@ impl Snapshot {
         rows
     }
 
-    fn functions_of(&self, pid: i32, stack: &Stack) -> Vec<FunctionId> {
-        let frames = self.profile.frames(pid, stack);
-        let functions = frames.iter().map(|frame| FunctionId::new(pid, frame));
+    fn functions_of(&self, stack: &StackSum) -> Vec<FunctionId> {
+        let frames = self.profile.frames(stack);
+        let functions = frames.map(|frame| FunctionId::new(stack.pid, &frame));
         functions.collect()
     }
 }

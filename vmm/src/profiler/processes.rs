@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kvmprof_abi::text::task_name;
-use kvmprof_recording::file::{Mapping, ProcessMappings};
+use kvmprof_recording::file::{Mapping, ProcessLabels, ProcessMappings};
 use kvmprof_recording::status::LimitsStatus;
 
 use crate::binaries::{BinaryLoader, BinarySources, FileId};
@@ -86,7 +86,7 @@ impl Processes {
         }
     }
 
-    /// Takes the mappings that a vCPU has found. Returns a block for recordings if they have changed.
+    /// Takes the mappings and labels that a vCPU has found. Returns blocks for recordings if they have changed.
     pub fn enter(&mut self, map: Arc<ProcessMap>) -> Option<Arc<[u8]>> {
         self.turns += 1;
         let files: Vec<Option<FileId>> = map.areas.iter().map(|area| self.file(area)).collect();
@@ -98,11 +98,14 @@ impl Processes {
             found.pid == map.pid
                 && found.name == map.name
                 && found.perf_map == map.perf_map
+                && found.labels == map.labels
                 && found.areas == map.areas
         }) {
             return None;
         }
-        let block: Arc<[u8]> = mappings(&map, &files).to_block()?.into();
+        let mut block = mappings(&map, &files).to_block()?;
+        block.extend(labels(&map));
+        let block: Arc<[u8]> = block.into();
         let space = Space {
             block: Arc::clone(&block),
             files: files.into_iter().flatten().collect(),
@@ -250,6 +253,20 @@ fn mappings(map: &ProcessMap, files: &[Option<FileId>]) -> ProcessMappings {
         time: map.time,
         mappings: mappings.collect(),
     }
+}
+
+/// The block of the labels of `map`; empty without any.
+fn labels(map: &ProcessMap) -> Vec<u8> {
+    let labels = ProcessLabels {
+        pid: map.pid,
+        time: map.time,
+        labels: map.labels.clone(),
+    };
+    let is_there = !labels.labels.is_empty();
+    is_there
+        .then(|| labels.to_block())
+        .flatten()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -231,14 +231,14 @@ impl KernelClock {
             log::debug!("vCPU {vcpu} is sampled as before: {error}");
             return None;
         }
-        let instead = if self.is_alone() {
-            "loses ticks until it is sampled again"
+        let what = if self.is_alone() {
+            format!("Ticks of vCPU {vcpu} are lost until it is sampled again")
         } else {
-            "is sampled by exits"
+            format!("vCPU {vcpu} is sampled by exits")
         };
         match self.refused.replace(monotonic_ns()) {
-            None => log::warn!("vCPU {vcpu} {instead}: {error}"),
-            Some(_) => log::debug!("vCPU {vcpu} {instead}: {error}"),
+            None => log::warn!("{what}: {error}"),
+            Some(_) => log::debug!("{what}: {error}"),
         }
         None
     }

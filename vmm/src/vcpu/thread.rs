@@ -111,6 +111,32 @@ impl VcpuThread {
     }
 
     fn run(self: Box<Self>) -> Ending {
+        let common = Arc::clone(&self.common);
+        let Prepared {
+            mut vcpu,
+            mut sampler,
+            initial,
+        } = match self.prepare() {
+            Ok(prepared) => prepared,
+            Err(error) => return Ending::HostFailure(error),
+        };
+        kvmprof_sandbox::enter(match common.sampling {
+            Some(_) => kvmprof_sandbox::Thread::VcpuWithBpf,
+            None => kvmprof_sandbox::Thread::Vcpu,
+        });
+        common.gate.pass();
+        common.known.pass();
+        sampler.shared().kicker.attach();
+        // Requests may have been made before the kicker knew this thread.
+        sampler.follow_requests(&mut vcpu, monotonic_ns());
+        let ending = run_guest(&mut vcpu, &initial, &mut sampler, &common);
+        sampler.finish(&mut vcpu);
+        ending
+    }
+
+    /// Makes what the thread needs. A function of its own, so that the stack below the guest's exits stays short.
+    #[inline(never)]
+    fn prepare(self: Box<Self>) -> io::Result<Prepared> {
         let Self {
             vcpu,
             fd,
@@ -120,41 +146,43 @@ impl VcpuThread {
             counting,
             common,
         } = *self;
-        let prepared = signals::let_through_in_kvm_run(&fd)
-            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.profiling.jitter));
+        signals::let_through_in_kvm_run(&fd)?;
+        let clock = VcpuClock::for_this_thread(vcpu, common.profiling.jitter)?;
         let sampling = common.sampling.as_deref();
         let kernel = sampling.map(|sampling| KernelClock::for_this_thread(vcpu, &fd, sampling));
-        let (clock, kernel) = match (prepared, kernel.transpose()) {
-            (Ok(clock), Ok(kernel)) => (clock, kernel),
-            (Err(error), _) | (_, Err(error)) => return Ending::HostFailure(error),
-        };
         let knowledge = &common.knowledge;
-        let memory = common.memory.clone();
         let view = VcpuView::new(
             vcpu,
-            memory,
+            common.memory.clone(),
             Arc::clone(knowledge),
             common.profiling.max_stack,
         );
-        let mut sampler = Sampler::new(view, clock, kernel, shared, Arc::clone(knowledge), ticks);
+        let mut sampler = Box::new(Sampler::new(
+            view,
+            clock,
+            kernel.transpose()?,
+            shared,
+            Arc::clone(knowledge),
+            ticks,
+        ));
         // The first vCPU waits for no SIPI.
         sampler.started = vcpu == 0;
         let slots = sampling.map_or_else(Arc::default, KernelSampling::slots);
         let stores = VcpuStores::new(Arc::clone(&common.profiled));
-        let mut own = OwnVcpu::new(fd, common.registers, slots, stores, counting);
-        kvmprof_sandbox::enter(match common.sampling {
-            Some(_) => kvmprof_sandbox::Thread::VcpuWithBpf,
-            None => kvmprof_sandbox::Thread::Vcpu,
-        });
-        common.gate.pass();
-        common.known.pass();
-        sampler.shared().kicker.attach();
-        // Requests may have been made before the kicker knew this thread.
-        sampler.follow_requests(&mut own, monotonic_ns());
-        let ending = run_guest(&mut own, &initial, &mut sampler, &common);
-        sampler.finish(&mut own);
-        ending
+        let vcpu = OwnVcpu::new(fd, common.registers, slots, stores, counting);
+        Ok(Prepared {
+            vcpu: Box::new(vcpu),
+            sampler,
+            initial,
+        })
     }
+}
+
+/// What a vCPU's thread works with. It isn't on the thread's stack: see [`VcpuThread::start`].
+struct Prepared {
+    vcpu: Box<OwnVcpu>,
+    sampler: Box<Sampler<OwnVcpu>>,
+    initial: Box<VcpuState>,
 }
 
 fn run_guest(

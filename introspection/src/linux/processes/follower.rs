@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::PhysicalMemory;
 
 use super::areas::{self, RawArea};
+use super::labels::{self, LabelNumbers};
 use super::process_layout::ProcessLayout;
 use super::{Area, Backing, ProcessMap, UnwinderSlot, UserMemory, files, user_memory};
 use crate::Registers;
@@ -33,7 +34,7 @@ pub struct RunningTask {
     pub pid: i32,
 }
 
-/// Values that change with the executable mappings. A new address space may have the same address as an earlier one,
+/// Values that change with the executable mappings or with labels. A new address space may have the same address as an earlier one,
 /// but it has another process or other arguments. The child of vfork(2) is another process in its parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
@@ -42,6 +43,7 @@ struct Signature {
     executable_pages: u64,
     code: u64,
     arguments: u64,
+    labels: LabelNumbers,
 }
 
 /// Values that change with any mapping.
@@ -64,10 +66,11 @@ struct Space {
 }
 
 impl Signature {
-    /// Whether `other` is that of the same program, possibly with other mappings.
+    /// Whether `other` is that of the same program, possibly with other mappings or labels.
     fn is_same_program(&self, other: &Self) -> bool {
         let anywhere = Self {
             executable_pages: other.executable_pages,
+            labels: other.labels,
             ..*self
         };
         anywhere == *other
@@ -77,6 +80,7 @@ impl Signature {
     fn is_same_memory(&self, other: &Self) -> bool {
         let anyone = Self {
             pid: other.pid,
+            labels: other.labels,
             ..*self
         };
         anyone == *other
@@ -110,7 +114,7 @@ impl ProcessFollower {
         };
         // Not by CR3: its bit 12 selects the user's half under KPTI, and may be a part of the address without.
         let root = user_memory::page_tables(view, layout, mm)?;
-        let (signature, extent) = signature(view, layout, mm, seen.pid)?;
+        let (signature, extent) = signature(view, layout, mm, seen)?;
         let known = self.spaces.iter().position(|space| space.map.root == root);
         if let Some(index) = known
             && let Some(space) = self.spaces.get_mut(index)
@@ -147,6 +151,7 @@ impl ProcessFollower {
         let map = Arc::new(ProcessMap {
             name: process_name(linux, view, seen.task),
             perf_map,
+            labels: labels::texts(&signature.labels),
             unwinder,
             ..ProcessMap::new(root, seen.pid, time, areas)
         });
@@ -248,16 +253,18 @@ fn signature<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
     mm: u64,
-    pid: i32,
+    seen: RunningTask,
 ) -> Option<(Signature, Extent)> {
+    let labels = layout.labels.numbers(view, seen.task);
     let layout = &layout.address_space;
     let field = |offset| view.u64(mm.wrapping_add(offset));
     let signature = Signature {
         mm,
-        pid,
+        pid: seen.pid,
         executable_pages: field(layout.exec_vm)?,
         code: field(layout.start_code)?,
         arguments: field(layout.arg_start)?,
+        labels,
     };
     let extent = Extent {
         areas: view.i32(mm.wrapping_add(layout.map_count))?,

@@ -11,6 +11,7 @@ mod follower;
 mod instance;
 #[cfg(test)]
 mod instance_tests;
+mod labels;
 mod maple;
 mod page_cache;
 mod perf_map;
@@ -20,6 +21,7 @@ mod tests;
 mod user_memory;
 mod vdso;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use kvmprof_recording::COMM_LENGTH;
@@ -44,6 +46,8 @@ pub struct ProcessMap {
     pub name: [u8; COMM_LENGTH],
     /// The path, in the guest, of the names of the code that it generates; empty if it has no memory for such code, or the path is unknown.
     pub perf_map: String,
+    /// The labels of the process.
+    pub labels: BTreeMap<String, String>,
     /// When the mappings were read, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// Sorted by address, without overlaps.
@@ -128,6 +132,7 @@ impl ProcessMap {
             pid,
             name: [0; COMM_LENGTH],
             perf_map: String::new(),
+            labels: BTreeMap::new(),
             time,
             areas,
             unwinder: Arc::default(),

@@ -1,5 +1,6 @@
 //! Offsets from BTF in the kernel's data about processes and mappings.
 
+use super::labels::LabelLayout;
 use super::perf_map::PerfMapLayout;
 use crate::image::btf::Btf;
 
@@ -20,6 +21,7 @@ pub struct ProcessLayout {
     pub page_cache: Option<PageCacheLayout>,
     /// Offsets for the paths of perf maps, if known.
     pub perf_map: Option<PerfMapLayout>,
+    pub labels: LabelLayout,
 }
 
 /// `struct mm_struct`.
@@ -126,6 +128,7 @@ impl ProcessLayout {
             mount: MountLayout::find(btf),
             page_cache: PageCacheLayout::find(btf),
             perf_map: PerfMapLayout::find(btf),
+            labels: LabelLayout::find(btf),
         })
     }
 }

@@ -131,6 +131,31 @@ fn a_file_without_a_directory_has_its_name() {
     assert_eq!(map.areas[0].name(), "/memfd:code");
 }
 
+/// Other credentials are seen at once, although the mappings stay the same.
+#[test]
+fn a_process_is_labelled_by_its_user() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = Room::new(&guest, Areas::Tree);
+    room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
+    let at = TASKS + 0x1000;
+    let credentials = at + 0xc00;
+    let mut introspector = guest.introspector(0);
+    let mut user = |time| {
+        let map = look(&mut introspector, &guest, time)?;
+        Some(map.labels.get("user").cloned().unwrap_or_default())
+    };
+    // A pointer that isn't one of the kernel's.
+    assert_eq!(user(0).as_deref(), Some(""));
+    let pointer = (DIRECT_MAP + credentials).to_le_bytes();
+    guest.write(at + task::CREDENTIALS, &pointer);
+    guest.write(credentials + task::USER, &1000_u32.to_le_bytes());
+    assert_eq!(user(1).as_deref(), Some("1000"));
+    assert_eq!(user(2), None);
+    guest.write(credentials + task::USER, &u32::MAX.to_le_bytes());
+    assert_eq!(user(3).as_deref(), Some("4294967295"));
+    assert_eq!(user(4), None);
+}
+
 #[test]
 fn a_process_is_named_by_its_main_thread() {
     let guest = LinuxGuest::new(HOT);

@@ -7,7 +7,7 @@ use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{Observer, Recording};
 use kvmprof_report::boot::{Boot, INITCALL_PREFIX, Levels};
 use kvmprof_report::export::Source;
-use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::profile::Selection;
 use kvmprof_report::symbolize::Resolver;
 
 use crate::commands::recordings::OutputLimit;
@@ -58,9 +58,8 @@ pub fn read_all<O: Observer>(
         let recording = Recording::open(path)?;
         let resolver = Resolver::from_contents(&recording.contents()?);
         let all = Selection::default();
-        let profile = Profile::read(&recording, all, resolver, &observe("Reading"))?;
         let room = limit.room(recording.length());
-        let source = Source::new(recording, profile).with_room(room);
+        let source = Source::read(recording, all, resolver, &observe("Reading"))?.with_room(room);
         let boot = Boot::read(&source, levels, &observe("Boot"));
         boot.with_context(|| path.display().to_string())
     };

@@ -173,7 +173,6 @@ impl Process {
     /// The names of the code at `address`.
     pub fn resolve(&self, address: u64) -> Resolved {
         self.resolver.resolve(Asked {
-            pid: self.pid,
             mappings: self.mappings(),
             address,
             is_kernel: false,

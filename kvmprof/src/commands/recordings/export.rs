@@ -13,7 +13,7 @@ use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use crate::commands::other_program::become_program;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_report::export::{ExportError, Format, Source};
+use kvmprof_report::export::{Events, ExportError, Format, Source};
 
 /// A format, and the program that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +95,14 @@ impl Command for ExportArguments {
             ));
         }
         check_output(output, &[&self.file], Naming::output(self.force))?;
+        let mut events = Events::default();
         let Input {
             recording,
             profile,
             copy: _copy,
-        } = self.input.open(&self.file, console)?;
+        } = self.input.open_with(&self.file, console, &mut events)?;
         let room = self.limit.room(recording.length());
-        let source = Source::new(recording, profile).with_room(room);
+        let source = Source::new(recording, profile, events).with_room(room);
         if format == Format::PerfData && !is_standard(output) {
             write_perf_data(format, &source, output, console)?;
         } else {

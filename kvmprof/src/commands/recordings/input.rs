@@ -12,7 +12,7 @@ use super::CommandError;
 use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::file::{Contents, Observer, Recording};
 use kvmprof_report::graph::title_of;
 use kvmprof_report::profile::{Profile, Selection, SelectionArguments, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
@@ -152,10 +152,10 @@ impl InputArguments {
         let progress = Progress::for_terminal();
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
         let (_, resolver) = self.resolver(&recording)?;
-        let reading = progress.of("Reading");
-        let profile = Profile::read_with(&recording, selection, resolver, &reading, watcher)
+        let (reading, naming) = (progress.of("Reading"), progress.of("Finding names"));
+        let observers: [&dyn Observer; 2] = [&reading, &naming];
+        let profile = Profile::read_observed(&recording, selection, resolver, observers, watcher)
             .map_err(CommandError::from)?;
-        profile.resolve(&progress.of("Finding names"));
         if profile.contents.unread > 0 {
             console.say("interrupted: the result has only what was read until then");
         }
@@ -183,12 +183,13 @@ impl InputArguments {
             comms,
             vcpus,
             modes,
+            labels,
             grep,
             time,
         } = self.selection()?;
-        if !vcpus.is_empty() || !modes.is_empty() || grep.is_some() {
+        if !(vcpus.is_empty() && modes.is_empty() && labels.is_empty()) || grep.is_some() {
             return Err(usage(
-                "--vcpu, --mode and --grep select samples: with --tasks use --pid, --comm and --time",
+                "--vcpu, --mode, --label and --grep select samples: with --tasks use --pid, --comm and --time",
             ));
         }
         let [path] = paths else {

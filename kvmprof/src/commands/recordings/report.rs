@@ -10,13 +10,14 @@ use serde_json::{Map, Value};
 use super::input::TaskInput;
 use super::output_limit::within;
 use super::{CommandError, InputArguments, OutputLimit};
-use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_report::profile::{
-    Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
-    modules, print, relatives_document,
+    Layout, Look, Profile, Relation, Relatives, Section, SectionParser, SortBy, document,
+    functions, label_keys, lines, modules, print, relatives_document,
 };
 use kvmprof_report::tasks;
+use kvmprof_report::text::visible;
 
 /// Show what a recording has: modes, vCPUs, processes, modules, functions
 ///
@@ -41,8 +42,8 @@ pub struct ReportArguments {
     input: InputArguments,
     #[command(flatten)]
     limit: OutputLimit,
-    /// The tables to show, in this order [default: all that have rows]
-    #[arg(long, value_enum, value_name = "TABLE", value_delimiter = ',')]
+    /// The tables to show, in this order; also the key of a label of processes, such as user [default: all that have rows, but those of labels]
+    #[arg(long, value_parser = SectionParser, value_name = "TABLE", value_delimiter = ',')]
     by: Vec<Section>,
     /// The order of modules, functions and lines: by their own samples, or by all samples with them on the stack
     #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
@@ -99,6 +100,7 @@ impl Command for ReportArguments {
             return self.show_tasks(console);
         }
         let (profile, _) = self.input.open_all::<()>(&self.files, console)?;
+        self.check_labels(&profile)?;
         let relatives = self.relatives(&profile)?;
         let room = self.limit.room(profile.length());
         within(&room, console, |out| {
@@ -159,13 +161,13 @@ impl ReportArguments {
                 }
                 continue;
             }
-            let rows = match section {
+            let rows = match &section {
                 Section::Mode => {
                     document[key] = modes(profile);
                     continue;
                 }
                 // These sections have all rows.
-                Section::Vcpu | Section::Process | Section::Thread => continue,
+                Section::Vcpu | Section::Process | Section::Thread | Section::Label(_) => continue,
                 Section::Module => modules(profile, self.sort).len(),
                 Section::Function => functions(profile, self.sort).len(),
                 Section::Line => lines(profile, self.sort).len(),
@@ -173,7 +175,39 @@ impl ReportArguments {
             left_out.insert(key.to_owned(), rows.saturating_sub(self.most_rows()).into());
         }
         document["rows_left_out"] = left_out.into();
+        self.keep_labels(&mut document);
         document
+    }
+
+    /// Leaves only the requested tables of labels in `document`, if any are requested.
+    fn keep_labels(&self, document: &mut Value) {
+        if let Some(Value::Object(labels)) = document.get_mut("labels")
+            && !self.by.is_empty()
+        {
+            labels.retain(|key, _| self.by.contains(&Section::Label(key.clone())));
+        }
+    }
+
+    /// Checks that each key of a label is one of the sampled processes'.
+    fn check_labels(&self, profile: &Profile) -> anyhow::Result<()> {
+        let keys = label_keys(profile);
+        for section in &self.by {
+            if let Section::Label(key) = section
+                && !keys.contains(key.as_str())
+            {
+                let tables = Section::ALL.map(|(_, name, _)| name).join(", ");
+                let keys: Vec<&str> = keys.into_iter().collect();
+                let labels = match keys.as_slice() {
+                    [] => "and no process has a label".to_owned(),
+                    keys => format!("and labels are {}", keys.join(", ")),
+                };
+                return Err(usage(format_args!(
+                    "--by has neither a table nor a label \"{}\": tables are {tables}, {labels}",
+                    visible(key)
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn relatives(&self, profile: &Profile) -> Result<Vec<Relatives>, CommandError> {

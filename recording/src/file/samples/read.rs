@@ -7,15 +7,27 @@ use crate::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, Mode, Sample, StackEnd, Stac
 
 /// Reads a block, without details: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
 /// block is invalid. What came before the fault has been handed over.
-pub fn decode(bytes: &[u8], each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
-    decode_with(bytes, &[], each)
+pub fn decode(bytes: &[u8], mut each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
+    decode_with(bytes, &[], |ticks, frames, _| each(ticks, frames))
 }
 
-/// The same with the `details` of its samples, the contents of a block of their own; none if they are empty.
+/// The numbers of a sample's thread and stack in its block. Samples of the same block with equal numbers have the same thread, or the same stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockNumbers {
+    /// The number of the block in its recording, from 1.
+    pub block: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The stack.
+    pub stack: u32,
+}
+
+/// The same with the `details` of its samples, the contents of a block of their own; none if they are empty. `each` also gets the numbers of the sample's
+/// thread and stack, in block number 0.
 pub fn decode_with(
     bytes: &[u8],
     details: &[u8],
-    mut each: impl FnMut(&Ticks, &[u64]),
+    mut each: impl FnMut(&Ticks, &[u64], BlockNumbers),
 ) -> Option<()> {
     let mut numbers = Numbers(bytes);
     let mut details = DetailsReader::new(details)?;
@@ -33,7 +45,7 @@ pub fn decode_with(
                     lost: numbers.next()?,
                     ..Ticks::default()
                 };
-                each(&ticks, &[]);
+                each(&ticks, &[], BlockNumbers::default());
             }
             record::UNGATHERED => {
                 let ticks = Ticks {
@@ -41,17 +53,17 @@ pub fn decode_with(
                     ungathered: numbers.next()?,
                     ..Ticks::default()
                 };
-                each(&ticks, &[]);
+                each(&ticks, &[], BlockNumbers::default());
             }
             record::THREAD => threads.push(decode_thread(&mut numbers)?),
             kind @ (record::STACK | record::STACK_WITH_HOST | record::DEEP_STACK) => {
                 stacks.push(decode_stack(&mut numbers, kind)?);
             }
             record::SAMPLE => {
-                let (mut sample, thread, stack) = decode_sample(&mut numbers)?;
+                let (mut sample, own) = decode_sample(&mut numbers)?;
                 time = time.wrapping_add(sample.time);
-                let thread: &Thread = threads.get(thread)?;
-                let (summary, frames) = stacks.get(stack)?;
+                let thread: &Thread = threads.get(own.thread as usize)?;
+                let (summary, frames) = stacks.get(own.stack as usize)?;
                 let first = frames.first().copied().unwrap_or_default();
                 sample.time = time;
                 sample.pc = sample.pc.wrapping_add(first);
@@ -67,7 +79,7 @@ pub fn decode_with(
                     sample: Some(sample),
                     ..Ticks::default()
                 };
-                each(&ticks, frames);
+                each(&ticks, frames, own);
             }
             _ => return None,
         }
@@ -112,12 +124,16 @@ fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Ve
 }
 
 /// A sample and the numbers of its thread and stack. Its time and program counter are still differences.
-fn decode_sample(numbers: &mut Numbers<'_>) -> Option<(Sample, usize, usize)> {
+fn decode_sample(numbers: &mut Numbers<'_>) -> Option<(Sample, BlockNumbers)> {
     let vcpu = numbers.next_as()?;
     let time = numbers.next_signed()?.cast_unsigned();
     let mode = mode(numbers.byte()?)?;
     let (cpl, ipl) = (numbers.byte()?, numbers.byte()?);
-    let (thread, stack) = (numbers.next_as()?, numbers.next_as()?);
+    let own = BlockNumbers {
+        block: 0,
+        thread: numbers.next_as()?,
+        stack: numbers.next_as()?,
+    };
     let sample = Sample {
         time,
         pc: numbers.next_signed()?.cast_unsigned(),
@@ -128,7 +144,7 @@ fn decode_sample(numbers: &mut Numbers<'_>) -> Option<(Sample, usize, usize)> {
         mode,
         ..Sample::default()
     };
-    Some((sample, thread, stack))
+    Some((sample, own))
 }
 
 /// The mode with this number.

@@ -2,14 +2,9 @@
 
 use std::fmt::Write as _;
 
-use kvmprof_recording::file::Mapping;
 use serde_json::{Value, json};
 
-use crate::export::ExportError;
-use crate::export::interned::Interned;
-use crate::profile::{Profile, Stack, StackFrame};
-use crate::symbolize::{AddressLocation, KERNEL, module_name};
-use crate::text::visible;
+use crate::model::{Frame, ModuleKind, ModuleOf};
 
 /// The base of the kernel's relative addresses: x86-64 kernels have their code and modules above it
 /// (`Documentation/arch/x86/x86_64/mm.rst` of the Linux sources).
@@ -19,68 +14,41 @@ const DEBUG_ID: usize = 16;
 const BUILD_ID: usize = 20;
 
 /// A file, the kernel, or one of its modules.
-#[derive(Clone, Default, Debug, PartialEq, Eq, Hash)]
-pub struct Library {
-    /// Its name, as in reports.
-    pub name: String,
-    /// The file's path in the guest; the name, if it is no file.
-    path: String,
-    /// Its build id in hexadecimal; empty if it is unknown.
-    build_id: String,
-    is_kernel: bool,
-}
+#[derive(Clone, Copy, Debug)]
+pub struct Library<'a>(pub ModuleOf<'a>);
 
-impl Library {
-    /// The library with the code of `frame`, which is one of `stack`; `None` if no file is known to have it.
-    pub fn of(profile: &Profile, stack: &Stack, frame: &StackFrame) -> Option<Self> {
-        let tables = profile.resolver.tables();
-        let without_file = |build_id: &str| Self {
-            name: frame.frame.module.to_string(),
-            path: frame.frame.module.to_string(),
-            build_id: visible(build_id),
-            is_kernel: frame.is_kernel,
-        };
-        match tables.locate(stack.mappings, frame.address, frame.is_kernel) {
-            AddressLocation::Mapping(mapping) => Self::of_mapping(profile, mapping),
-            _ if frame.is_kernel => {
-                let kernel = profile.contents.kernel.as_ref();
-                let kernel = kernel.filter(|_| *frame.frame.module == *KERNEL);
-                Some(without_file(kernel.map_or("", |kernel| &kernel.build_id)))
-            }
-            // The image of a guest without mappings.
-            AddressLocation::Kernel(_) => Some(without_file("")),
-            AddressLocation::Unknown => None,
-        }
+impl<'a> Library<'a> {
+    /// The library with the code of `frame`; `None` if no file is known to have it.
+    pub fn of(frame: &Frame<'a>) -> Option<Self> {
+        (frame.code.kind != ModuleKind::Nowhere).then_some(Self(frame.code))
     }
 
-    /// The file of `mapping`; `None` if it is of none.
-    pub fn of_mapping(profile: &Profile, mapping: &Mapping) -> Option<Self> {
-        let tables = profile.resolver.tables();
-        let build_id = tables.file(mapping).map(|file| &*file.info().build_id);
-        is_file(mapping).then(|| Self {
-            name: visible(module_name(&mapping.file)),
-            path: visible(&mapping.file),
-            build_id: visible(build_id.unwrap_or_default()),
-            is_kernel: false,
-        })
+    /// The same with the address of `frame` relative to it; `None` if that is beyond what the format can have.
+    pub fn at(frame: &Frame<'a>) -> Option<(Self, u32)> {
+        let library = Self::of(frame)?;
+        let base = match library.0.kind {
+            ModuleKind::Kernel => KERNEL_BASE,
+            _ => 0,
+        };
+        let address = u32::try_from(frame.file_address.checked_sub(base)?).ok()?;
+        Some((library, address))
+    }
+
+    /// Its name, as in reports.
+    pub fn name(&self) -> &'a str {
+        self.0.name
     }
 
     /// The build id's first bytes, as many as perf has; empty if it is unknown.
     pub fn build_id_bytes(&self) -> Vec<u8> {
-        hexadecimal(&self.build_id, BUILD_ID)
-    }
-
-    /// The address of `frame` relative to the library; `None` if it is beyond what the format can have.
-    pub fn relative(&self, frame: &StackFrame) -> Option<u32> {
-        let base = if self.is_kernel { KERNEL_BASE } else { 0 };
-        u32::try_from(frame.file_address.checked_sub(base)?).ok()
+        hexadecimal(self.0.build_id, BUILD_ID)
     }
 
     /// The debug id, by which symbol servers identify the library: 32 hexadecimal digits and a 0, from the first bytes of the build id, of
     /// which three groups are in the other order of bytes, as Breakpad and the Firefox Profiler have it
     /// (<https://docs.rs/debugid/latest/debugid/struct.DebugId.html>).
     pub fn breakpad_id(&self) -> String {
-        let mut bytes = hexadecimal(&self.build_id, DEBUG_ID);
+        let mut bytes = hexadecimal(self.0.build_id, DEBUG_ID);
         bytes.resize(DEBUG_ID, 0);
         bytes[..4].reverse();
         bytes[4..6].reverse();
@@ -95,17 +63,18 @@ impl Library {
     }
 
     /// The code id, by which the system identifies its file: the build id, if known.
-    pub fn code_id(&self) -> Option<&str> {
-        Some(self.build_id.as_str()).filter(|id| !id.is_empty())
+    pub fn code_id(&self) -> Option<&'a str> {
+        Some(self.0.build_id).filter(|id| !id.is_empty())
     }
 
     /// The library in the form of the format.
-    fn document(&self) -> Value {
+    pub fn document(&self) -> Value {
+        let ModuleOf { name, path, .. } = self.0;
         json!({
-            "name": self.name,
-            "path": self.path,
-            "debugName": self.name,
-            "debugPath": self.path,
+            "name": name,
+            "path": path,
+            "debugName": name,
+            "debugPath": path,
             "breakpadId": self.breakpad_id(),
             "codeId": self.code_id(),
             "arch": null,
@@ -120,45 +89,22 @@ pub fn hexadecimal(text: &str, limit: usize) -> Vec<u8> {
     bytes.collect::<Option<_>>().unwrap_or_default()
 }
 
-/// Whether the mapping is of a file that functions can be looked up in.
-fn is_file(mapping: &Mapping) -> bool {
-    mapping.binary.is_some() || !(mapping.file.is_empty() || mapping.file.starts_with('['))
-}
-
-/// The libraries of a profile, numbered.
-#[derive(Debug)]
-pub struct Libraries(Interned<Library>);
-
-impl Libraries {
-    /// No libraries.
-    pub fn new() -> Self {
-        Self(Interned::new("files"))
-    }
-
-    /// The number of `library`.
-    pub fn number(&mut self, library: Library) -> Result<u32, ExportError> {
-        Ok(self.0.number(library)?.0)
-    }
-
-    /// All libraries in the form of the format.
-    pub fn into_documents(self) -> Vec<Value> {
-        let libraries = self.0.into_ordered();
-        libraries.iter().map(Library::document).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ModuleId;
 
     #[test]
     fn debug_ids_are_those_that_symbol_servers_have() {
-        let library = |build_id: &str| Library {
-            name: "a".to_owned(),
-            path: "/a".to_owned(),
-            build_id: build_id.to_owned(),
-            is_kernel: false,
-        };
+        fn library(build_id: &str) -> Library<'_> {
+            Library(ModuleOf {
+                id: ModuleId::default(),
+                name: "a",
+                path: "/a",
+                build_id,
+                kind: ModuleKind::File,
+            })
+        }
         // The example of the crate debugid's documentation of how a build id becomes one.
         assert_eq!(
             library("e3f42b40c0b93a1efc0a6eb23ecb9a3a1234").breakpad_id(),

@@ -19,12 +19,11 @@ use kvmprof_recording::file::RecordingInfo;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
-use super::{Event, ExportError, Frame, Source};
-use crate::profile::Stack;
+use super::{Event, EventThread, ExportError, Source};
+use crate::model::{Frame, ModuleId, Table};
 use crate::room::RoomWriter;
 use crate::text::visible;
 use document::{Thread as ThreadDocument, milliseconds};
-use libraries::Libraries;
 pub use libraries::{Library, hexadecimal};
 use thread::{Finished, NewFrame, Stay, Tables};
 
@@ -64,7 +63,7 @@ struct Thread {
     is_main: bool,
     began: u64,
     tables: Tables,
-    stacks: HashMap<(Mode, Option<Stack>), Option<u32>>,
+    stacks: HashMap<Option<u32>, Option<u32>>,
     stay: Stay,
 }
 
@@ -77,7 +76,7 @@ struct Process {
 struct Builder<'a> {
     source: &'a Source,
     detail: Detail,
-    libraries: Libraries,
+    libraries: Table<ModuleId>,
     processes: Vec<Process>,
     numbers: HashMap<i32, usize>,
     /// The number of threads with each tid.
@@ -114,7 +113,7 @@ impl<'a> Builder<'a> {
         Self {
             source,
             detail,
-            libraries: Libraries::new(),
+            libraries: Table::default(),
             processes: Vec::new(),
             numbers: HashMap::new(),
             tids: HashMap::new(),
@@ -125,18 +124,19 @@ impl<'a> Builder<'a> {
     fn add(&mut self, event: &Event) -> Result<(), ExportError> {
         let began = self.source.profile().contents.info.began_monotonic_ns;
         let time = event.time.saturating_sub(began);
-        let on_vcpu = (event.pid <= 0).then_some(event.vcpu);
-        let key = (event.pid, event.tid, on_vcpu);
+        let of = self.source.thread(event);
+        let on_vcpu = (of.pid <= 0).then_some(event.vcpu);
+        let key = (of.pid, of.tid, on_vcpu);
         let mut thread = match self.threads.remove(&key) {
             Some(thread) => thread,
             None => self.new_thread(event, time),
         };
         // A thread has its last name, as in the guest.
-        if thread.name != event.comm {
-            thread.name.clone_from(&event.comm);
+        if thread.name != of.comm {
+            thread.name.clone_from(&of.comm);
         }
         if thread.stay.vcpu != event.vcpu {
-            thread.tables.stay(thread.stay)?;
+            thread.tables.stay(thread.stay);
             thread.stay = Stay {
                 vcpu: event.vcpu,
                 first: time,
@@ -145,12 +145,11 @@ impl<'a> Builder<'a> {
         }
         // Events of different vCPUs are only roughly in order.
         thread.stay.last = thread.stay.last.max(time);
-        let key_of_stack = (event.mode, event.stack.clone());
-        let stack = match thread.stacks.get(&key_of_stack) {
+        let stack = match thread.stacks.get(&event.stack) {
             Some(stack) => *stack,
             None => {
                 let stack = self.stack(event, &mut thread.tables)?;
-                thread.stacks.insert(key_of_stack, stack);
+                thread.stacks.insert(event.stack, stack);
                 stack
             }
         };
@@ -161,11 +160,12 @@ impl<'a> Builder<'a> {
     }
 
     fn new_thread(&mut self, event: &Event, time: u64) -> Thread {
-        let process = match self.numbers.get(&event.pid) {
+        let of = self.source.thread(event);
+        let process = match self.numbers.get(&of.pid) {
             Some(process) => *process,
-            None => self.new_process(event, time),
+            None => self.new_process(of, time),
         };
-        let tid = event.tid.cast_unsigned();
+        let tid = of.tid.cast_unsigned();
         let count = self.tids.entry(tid).or_default();
         // The profiler tells threads apart by their tids.
         let unique = match *count {
@@ -175,9 +175,9 @@ impl<'a> Builder<'a> {
         *count += 1;
         Thread {
             process,
-            name: event.comm.clone(),
+            name: of.comm.clone(),
             tid: unique,
-            is_main: event.tid == event.pid,
+            is_main: of.tid == of.pid,
             began: time,
             tables: Tables::new(),
             stacks: HashMap::new(),
@@ -189,19 +189,19 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn new_process(&mut self, event: &Event, time: u64) -> usize {
-        let known = self.source.profile().processes.get(&event.pid);
+    fn new_process(&mut self, of: &EventThread, time: u64) -> usize {
+        let known = self.source.profile().processes.get(&of.pid);
         let name = match known.map(|process| process.name.as_str()) {
             Some(name) if !name.is_empty() => name,
-            _ => &event.comm,
+            _ => &of.comm,
         };
         self.processes.push(Process {
-            pid: event.pid.cast_unsigned(),
+            pid: of.pid.cast_unsigned(),
             name: name.to_owned(),
             began: time,
         });
         let number = self.processes.len() - 1;
-        self.numbers.insert(event.pid, number);
+        self.numbers.insert(of.pid, number);
         number
     }
 
@@ -209,7 +209,6 @@ impl<'a> Builder<'a> {
     fn stack(&mut self, event: &Event, tables: &mut Tables) -> Result<Option<u32>, ExportError> {
         let source = self.source;
         let frames = source.frames_to_keep(event)?;
-        let libraries = source.libraries(event);
         let innermost = match self.detail {
             Detail::Whole => Some(0),
             Detail::OnDemand => frames.iter().position(|frame| !frame.is_inlined),
@@ -221,31 +220,26 @@ impl<'a> Builder<'a> {
             if frame.is_inlined && self.detail == Detail::OnDemand {
                 continue;
             }
-            let library = match libraries.get(index) {
-                Some(Some((library, address))) => {
-                    let number = self.libraries.number(library.clone())?;
-                    Some((number, library, *address))
-                }
-                _ => None,
-            };
+            let library = Library::at(frame);
+            let library = library
+                .map(|(library, address)| (self.libraries.number(library.0.id), library, address));
             // The function that contains the code: for an inlined function, the one that it is inlined into.
             let outer = frames[index..].iter().find(|outer| !outer.is_inlined);
             let symbol = outer.zip(library).and_then(|(outer, (_, _, address))| {
                 let offset = u32::try_from(outer.offset?).ok()?;
-                Some((address.checked_sub(offset)?, outer.name.as_ref()))
+                Some((address.checked_sub(offset)?, &**outer.name))
             });
-            let source = frame.source.as_ref();
-            let source = source.filter(|_| self.detail == Detail::Whole);
+            let source = frame.source.filter(|_| self.detail == Detail::Whole);
             let new = NewFrame {
-                name: &frame.name,
-                library: library.map(|(number, library, _)| (number, library.name.as_str())),
+                name: frame.name,
+                library: library.map(|(number, library, _)| (number, library.name())),
                 address: library.map(|(_, _, address)| address),
                 symbol,
-                source: source.map(|(file, line)| (file.as_ref(), *line)),
+                source: source.map(|(file, line)| (&**file, line)),
                 depth,
                 category: category(frame, event.mode, innermost == Some(index)),
             };
-            stack = Some(tables.stack(stack, new)?);
+            stack = Some(tables.stack(stack, new));
         }
         Ok(stack)
     }
@@ -267,7 +261,7 @@ impl<'a> Builder<'a> {
         for thread in threads {
             let process = &processes[thread.process];
             let mut tables = thread.tables;
-            tables.stay(thread.stay)?;
+            tables.stay(thread.stay);
             let identity = Identity {
                 pid: process.pid.to_string(),
                 process: process.name.clone(),
@@ -280,11 +274,14 @@ impl<'a> Builder<'a> {
                 is_main: thread.is_main,
                 began: thread.began,
             };
-            finished.push((identity, tables.finish(tick)?));
+            finished.push((identity, tables.finish(tick)));
         }
+        let code = &self.source.profile().code;
+        let libraries = self.libraries.values().iter();
+        let libraries = libraries.map(|id| Library(code.module(*id)).document());
         let document = Document {
             meta: meta(self.source, self.detail),
-            libraries: &self.libraries.into_documents(),
+            libraries: &libraries.collect::<Vec<_>>(),
             threads: &finished,
         };
         serde_json::to_writer(out, &document).map_err(|error| io::Error::from(error).into())

@@ -1,7 +1,6 @@
 //! A thread's samples, stacks, frames and names, in the tables of the format.
 
-use crate::export::ExportError;
-use crate::export::interned::Interned;
+use crate::model::Table;
 
 /// A frame to be added.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +66,12 @@ pub struct Stay {
 /// The tables of a thread.
 #[derive(Debug)]
 pub struct Tables {
-    strings: Interned<String>,
-    resources: Interned<(u32, u32)>,
-    functions: Interned<Function>,
-    symbols: Interned<Symbol>,
-    frames: Interned<Frame>,
-    stacks: Interned<(Option<u32>, u32)>,
+    strings: Table<String>,
+    resources: Table<(u32, u32)>,
+    functions: Table<Function>,
+    symbols: Table<Symbol>,
+    frames: Table<Frame>,
+    stacks: Table<(Option<u32>, u32)>,
     samples: Vec<Sample>,
     stays: Vec<(Stay, u32)>,
 }
@@ -81,59 +80,53 @@ impl Tables {
     /// Empty tables.
     pub fn new() -> Self {
         Self {
-            strings: Interned::new("strings"),
-            resources: Interned::new("files"),
-            functions: Interned::new("functions"),
-            symbols: Interned::new("functions"),
-            frames: Interned::new("addresses"),
-            stacks: Interned::new("stacks"),
+            strings: Table::default(),
+            resources: Table::default(),
+            functions: Table::default(),
+            symbols: Table::default(),
+            frames: Table::default(),
+            stacks: Table::default(),
             samples: Vec::new(),
             stays: Vec::new(),
         }
     }
 
-    fn string(&mut self, text: &str) -> Result<u32, ExportError> {
-        Ok(self.strings.number(text.to_owned())?.0)
+    fn string(&mut self, text: &str) -> u32 {
+        let known = self.strings.find(text);
+        known.unwrap_or_else(|| self.strings.push(text.to_owned()))
     }
 
     /// The number of the stack with `frame` on top of the stack `below`.
-    pub fn stack(&mut self, below: Option<u32>, frame: NewFrame<'_>) -> Result<u32, ExportError> {
-        let name = self.string(frame.name)?;
-        let resource = match frame.library {
-            None => None,
-            Some((library, name)) => {
-                let name = self.string(name)?;
-                Some(self.resources.number((library, name))?.0)
-            }
-        };
-        let file = frame.source.map(|(file, _)| self.string(file));
+    pub fn stack(&mut self, below: Option<u32>, frame: NewFrame<'_>) -> u32 {
+        let name = self.string(frame.name);
+        let resource = frame.library.map(|(library, name)| {
+            let name = self.string(name);
+            self.resources.number((library, name))
+        });
         let function = Function {
             name,
             resource,
-            file: file.transpose()?,
+            file: frame.source.map(|(file, _)| self.string(file)),
         };
-        let symbol = match (frame.symbol, frame.library) {
-            (Some((address, name)), Some((library, _))) => {
-                let name = self.string(name)?;
-                let symbol = Symbol {
-                    library,
-                    address,
-                    name,
-                };
-                Some(self.symbols.number(symbol)?.0)
-            }
-            _ => None,
-        };
+        let symbol = frame.symbol.zip(frame.library);
+        let symbol = symbol.map(|((address, name), (library, _))| {
+            let name = self.string(name);
+            self.symbols.number(Symbol {
+                library,
+                address,
+                name,
+            })
+        });
         let frame = Frame {
-            function: self.functions.number(function)?.0,
+            function: self.functions.number(function),
             address: frame.address,
             symbol,
             line: frame.source.map(|(_, line)| line).filter(|line| *line > 0),
             depth: frame.depth,
             category: frame.category,
         };
-        let frame = self.frames.number(frame)?.0;
-        Ok(self.stacks.number((below, frame))?.0)
+        let frame = self.frames.number(frame);
+        self.stacks.number((below, frame))
     }
 
     /// Adds a sample.
@@ -147,28 +140,27 @@ impl Tables {
     }
 
     /// Adds a stay on a vCPU.
-    pub fn stay(&mut self, stay: Stay) -> Result<(), ExportError> {
-        let name = self.string(&format!("vCPU {}", stay.vcpu))?;
+    pub fn stay(&mut self, stay: Stay) {
+        let name = self.string(&format!("vCPU {}", stay.vcpu));
         self.stays.push((stay, name));
-        Ok(())
     }
 
     /// The tables as the format has them, with the time that a tick stands for in ns.
-    pub fn finish(mut self, tick_ns: u64) -> Result<Finished, ExportError> {
-        let marker = self.string("vCPU")?;
+    pub fn finish(mut self, tick_ns: u64) -> Finished {
+        let marker = self.string("vCPU");
         self.samples.sort_by_key(|sample| sample.time);
-        Ok(Finished {
+        Finished {
             busy: busy_time(&self.samples, tick_ns),
             samples: self.samples,
-            strings: self.strings.into_ordered(),
-            resources: self.resources.into_ordered(),
-            functions: self.functions.into_ordered(),
-            symbols: self.symbols.into_ordered(),
-            frames: self.frames.into_ordered(),
-            stacks: self.stacks.into_ordered(),
+            strings: self.strings.into_values(),
+            resources: self.resources.into_values(),
+            functions: self.functions.into_values(),
+            symbols: self.symbols.into_values(),
+            frames: self.frames.into_values(),
+            stacks: self.stacks.into_values(),
             stays: self.stays,
             marker,
-        })
+        }
     }
 }
 

@@ -20,13 +20,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::by_time::for_each_by_time;
 use super::firefox::hexadecimal;
-use super::{Event, ExportError, Frame, Library, Source};
-use crate::profile::Stack;
-use crate::symbolize::{AddressLocation, MappingSet};
+use super::{Event, EventThread, ExportError, Library, Source};
+use crate::model::{Frame, ModuleId, ModuleKind};
+use crate::symbolize::MappingSet;
 use file::{GuestProperties, PerfFile};
-use kvmprof_recording::file::Mapping;
 use records::{FileRange, Records};
 use symbols::{ANCHOR, CUT_SHORT_AT, HALTED_AT, KALLSYMS, SymbolFolder};
 
@@ -75,7 +73,7 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
         times: None,
     };
     export.records.kernel_mapping(ANCHOR);
-    for_each_by_time(source, |event| {
+    source.for_each_by_time(|event| {
         export.add(event)?;
         Ok(export.records.hand_over(source.room(), &mut file)?)
     })?;
@@ -100,8 +98,8 @@ struct Export<'a> {
     records: Records,
     // The names of threads, by pid and tid.
     comms: HashMap<(i32, i32), String>,
-    // Stacks of each process with functions that the folder has already.
-    known: HashMap<i32, HashSet<Stack>>,
+    // Stacks of each process with functions that the folder has already, by number.
+    known: HashMap<i32, HashSet<u32>>,
     // The mappings of each process in the records so far.
     maps: HashMap<i32, Maps>,
     round_end: Option<u64>,
@@ -113,7 +111,7 @@ struct Export<'a> {
 #[derive(Default)]
 struct Maps {
     set: MappingSet,
-    files: HashMap<u64, Library>,
+    files: HashMap<u64, ModuleId>,
 }
 
 impl Export<'_> {
@@ -124,19 +122,22 @@ impl Export<'_> {
         self.name_thread(event);
         self.note_functions(event)?;
         let mut chain = Chain::default();
-        match &event.stack {
+        let profile = self.source.profile();
+        match self.source.stack(event) {
             None => chain.push(true, HALTED_AT),
             Some(stack) => {
-                for (index, address) in stack.frames.iter().enumerate() {
-                    chain.push(stack.is_kernel(index), *address);
+                let frames = profile.frames(stack);
+                for frame in frames.filter(|frame| !frame.is_inlined) {
+                    chain.push(frame.is_kernel, frame.address);
                 }
-                if stack.is_cut_short() {
+                if stack.is_cut_short {
                     chain.push(chain.last_is_kernel(), CUT_SHORT_AT);
                 }
             }
         }
         let period = self.source.weight().of(event.ticks);
-        self.records.sample(event, period, &chain);
+        self.records
+            .sample(self.source.thread(event), event, period, &chain);
         Ok(())
     }
 
@@ -152,37 +153,47 @@ impl Export<'_> {
 
     /// perf has a name of its own for pid 0.
     fn name_thread(&mut self, event: &Event) {
-        let thread = (event.pid, event.tid);
-        if thread == (0, 0) || self.comms.get(&thread) == Some(&event.comm) {
+        let of = self.source.thread(event);
+        let thread = (of.pid, of.tid);
+        if thread == (0, 0) || self.comms.get(&thread) == Some(&of.comm) {
             return;
         }
-        self.records.comm(event);
-        if self.comms.insert(thread, event.comm.clone()).is_some() {
+        self.records.comm(of, event);
+        if self.comms.insert(thread, of.comm.clone()).is_some() {
             // The process may execute another program with other functions.
-            self.known.remove(&event.pid);
+            self.known.remove(&of.pid);
         }
     }
 
     fn note_functions(&mut self, event: &Event) -> Result<(), ExportError> {
-        let Some(stack) = &event.stack else {
+        let source = self.source;
+        let Some(number) = event.stack else {
             return Ok(());
         };
-        let is_in_user = !stack.is_kernel(stack.frames.len().saturating_sub(1));
-        let maps = self.maps.entry(event.pid).or_default();
-        let is_remapped = is_in_user && maps.set != stack.mappings;
-        if is_remapped {
-            *maps = Maps {
-                set: stack.mappings,
-                files: HashMap::new(),
-            };
-            self.known.remove(&event.pid);
-        }
-        let known = self.known.entry(event.pid).or_default();
-        if !known.insert(stack.clone()) {
+        let pid = source.thread(event).pid;
+        if self
+            .known
+            .get(&pid)
+            .is_some_and(|known| known.contains(&number))
+            && self.is_mapped(pid, number)
+        {
             return Ok(());
         }
-        let source = self.source;
         let frames = source.frames_to_keep(event)?;
+        let is_cut_short = frames.iter().any(|frame| frame.is_note);
+        let outermost = frames.iter().rfind(|frame| !frame.is_note);
+        let is_in_user = outermost.is_some_and(|frame| !frame.is_kernel);
+        let set = outermost.map(|frame| frame.mappings);
+        let maps = self.maps.entry(pid).or_default();
+        let set = set.filter(|set| is_in_user && maps.set != *set);
+        if let Some(set) = set {
+            *maps = Maps {
+                set,
+                files: HashMap::new(),
+            };
+            self.known.remove(&pid);
+        }
+        self.known.entry(pid).or_default().insert(number);
         // perf wants one function of an address: the one with the code.
         let frames = frames
             .iter()
@@ -190,21 +201,30 @@ impl Export<'_> {
         let mut of_files = Vec::new();
         let mut of_process = Vec::new();
         for frame in frames {
-            match in_file(source, stack, frame) {
+            match Library::of(frame) {
                 _ if frame.is_kernel => self.folder.note_kernel(frame),
-                Some(file) => of_files.push((frame, file)),
-                None => of_process.push(frame),
+                Some(file) if file.0.kind == ModuleKind::File => of_files.push((frame, file)),
+                _ => of_process.push(frame),
             }
         }
         // The process's own file is everywhere where no other one is, so it has to be mapped before them.
-        let needs_own = is_remapped || !of_process.is_empty();
-        if needs_own || stack.is_cut_short() && is_in_user {
-            self.map_process(event, &of_process, is_remapped)?;
+        let needs_own = set.is_some() || !of_process.is_empty();
+        if needs_own || is_cut_short && is_in_user {
+            self.map_process(event, &of_process, set.is_some())?;
         }
-        for (frame, (library, mapping)) in of_files {
-            self.map_file(event, frame, library, mapping)?;
+        for (frame, library) in of_files {
+            self.map_file(event, frame, library)?;
         }
         Ok(())
+    }
+
+    /// Whether the records so far have the mappings of the process in which the stack with this number was.
+    fn is_mapped(&self, pid: i32, number: u32) -> bool {
+        let profile = self.source.profile();
+        let stack = profile.stacks.get(number as usize);
+        let outermost = stack.and_then(|stack| profile.frames(stack).last());
+        let set = self.maps.get(&pid).map(|maps| maps.set);
+        outermost.is_none_or(|frame| frame.is_kernel || set == Some(frame.mappings))
     }
 
     /// Maps a file of the process's own with the functions of `frames` at all addresses, if it has none or `is_remapped`.
@@ -214,37 +234,42 @@ impl Export<'_> {
         frames: &[&Frame<'_>],
         is_remapped: bool,
     ) -> Result<(), ExportError> {
-        let process = self.source.profile().processes.get(&event.pid);
+        let source = self.source;
+        let thread = source.thread(event);
+        let pid = thread.pid;
+        let process = source.profile().processes.get(&pid);
         let name = process.map_or("", |process| &process.name);
-        let (mut path, mut is_new) = self.folder.note_process(event.pid, name, None)?;
+        let (mut path, mut is_new) = self.folder.note_process(pid, name, None)?;
         for frame in frames {
-            let (latest, is_another) = self.folder.note_process(event.pid, name, Some(frame))?;
+            let (latest, is_another) = self.folder.note_process(pid, name, Some(frame))?;
             path = latest;
             is_new |= is_another;
         }
         if is_new || is_remapped {
             let path = path.as_os_str().as_bytes();
-            self.records.user_mapping(event, path);
-            self.maps.entry(event.pid).or_default().files.clear();
+            self.records.user_mapping(thread, event.time, path);
+            self.maps.entry(pid).or_default().files.clear();
             if is_new && !is_remapped {
                 // Files of stacks that are known have to be mapped again.
-                self.known.remove(&event.pid);
+                self.known.remove(&pid);
             }
         }
         Ok(())
     }
 
-    /// Maps the file of symbols of `library` where the process has `mapping`, which has the code of `frame`.
+    /// Maps the file of symbols of `library`, which has the code of `frame`, where the process has it.
     fn map_file(
         &mut self,
         event: &Event,
         frame: &Frame<'_>,
-        library: Library,
-        mapping: &Mapping,
+        library: Library<'_>,
     ) -> Result<(), ExportError> {
-        let path = self.folder.note_file(&library, frame)?;
-        let maps = self.maps.entry(event.pid).or_default();
-        if maps.files.get(&mapping.begin) != Some(&library) {
+        let source = self.source;
+        let thread = source.thread(event);
+        let path = self.folder.note_file(library, frame)?;
+        let mapping = frame.mapping;
+        let maps = self.maps.entry(thread.pid).or_default();
+        if maps.files.get(&mapping.begin) != Some(&library.0.id) {
             let range = FileRange {
                 begin: mapping.begin,
                 length: mapping.end - mapping.begin,
@@ -253,8 +278,8 @@ impl Export<'_> {
                     .wrapping_sub(frame.address - mapping.begin),
             };
             self.records
-                .file_mapping(event, range, path.as_os_str().as_bytes());
-            maps.files.insert(mapping.begin, library);
+                .file_mapping(thread, event.time, range, path.as_os_str().as_bytes());
+            maps.files.insert(mapping.begin, library.0.id);
         }
         Ok(())
     }
@@ -272,22 +297,6 @@ impl Export<'_> {
             records.build_id(Some(path.as_os_str().as_bytes()), id);
         }
         records.into_bytes()
-    }
-}
-
-/// The file and the mapping that have the code of `frame`, if it is in one of the guest's files.
-fn in_file<'a>(
-    source: &'a Source,
-    stack: &Stack,
-    frame: &Frame<'_>,
-) -> Option<(Library, &'a Mapping)> {
-    let profile = source.profile();
-    let tables = profile.resolver.tables();
-    match tables.locate(stack.mappings, frame.address, frame.is_kernel) {
-        AddressLocation::Mapping(mapping) => {
-            Some((Library::of_mapping(profile, mapping)?, mapping))
-        }
-        _ => None,
     }
 }
 

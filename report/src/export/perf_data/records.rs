@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Chain, Event, PerfFile};
+use super::{Chain, Event, EventThread, PerfFile};
 use crate::room::Room;
 
 /// `PERF_SAMPLE_IP | TID | TIME | CALLCHAIN | CPU | PERIOD`.
@@ -80,19 +80,19 @@ impl Records {
         self.mapping(KERNEL, (-1, 0, 0), range, name.as_bytes());
     }
 
-    /// Maps the file at `path` at all addresses of the process of `event`, from then on.
-    pub fn user_mapping(&mut self, event: &Event, path: &[u8]) {
+    /// Maps the file at `path` at all addresses of the process of `thread`, from `time` on.
+    pub fn user_mapping(&mut self, thread: &EventThread, time: u64, path: &[u8]) {
         let range = FileRange {
             begin: 0,
             length: MAPPED,
             page_offset: 0,
         };
-        self.file_mapping(event, range, path);
+        self.file_mapping(thread, time, range, path);
     }
 
-    /// Maps the file at `path` at `range` in the process of `event`, from then on.
-    pub fn file_mapping(&mut self, event: &Event, range: FileRange, path: &[u8]) {
-        self.mapping(USER, (event.pid, event.pid, event.time), range, path);
+    /// Maps the file at `path` at `range` in the process of `thread`, from `time` on.
+    pub fn file_mapping(&mut self, thread: &EventThread, time: u64, range: FileRange, path: &[u8]) {
+        self.mapping(USER, (thread.pid, thread.pid, time), range, path);
     }
 
     fn mapping(
@@ -112,23 +112,23 @@ impl Records {
         });
     }
 
-    /// Names the thread of `event` from then on.
-    pub fn comm(&mut self, event: &Event) {
+    /// Names `of`, the thread of `event`, from then on.
+    pub fn comm(&mut self, of: &EventThread, event: &Event) {
         self.record(kind::COMM, 0, |bytes| {
-            ids(bytes, event.pid, event.tid);
-            let name = event.comm.as_bytes();
+            ids(bytes, of.pid, of.tid);
+            let name = of.comm.as_bytes();
             text(bytes, &name[..name.len().min(COMM_LENGTH - 1)]);
-            let thread = (event.pid, event.tid);
+            let thread = (of.pid, of.tid);
             sample_id(bytes, thread, event.time, event.vcpu.into());
         });
     }
 
-    /// Adds a sample of `event` with a period of `period`, in ns or events.
-    pub fn sample(&mut self, event: &Event, period: u64, chain: &Chain) {
+    /// Adds a sample of `event` of a `thread` with a period of `period`, in ns or events.
+    pub fn sample(&mut self, thread: &EventThread, event: &Event, period: u64, chain: &Chain) {
         let misc = if chain.starts_in_kernel { KERNEL } else { USER };
         self.record(kind::SAMPLE, misc, |bytes| {
             push(bytes, chain.first);
-            ids(bytes, event.pid, event.tid);
+            ids(bytes, thread.pid, thread.tid);
             push(bytes, event.time);
             push(bytes, event.vcpu.into());
             push(bytes, period);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use kvmprof_recording::file::{create_folder, write_new_file};
 
 use super::elf;
-use crate::export::{ExportError, Frame, Library};
-use crate::profile::{CUT_SHORT, HALTED};
+use crate::export::{ExportError, Library};
+use crate::model::{CUT_SHORT, Frame, HALTED, ModuleId};
 use crate::text::visible;
 
 /// The kernel's functions.
@@ -55,7 +55,7 @@ struct FileSymbols {
 pub struct SymbolFolder {
     path: PathBuf,
     kernel: Functions,
-    guest_files: HashMap<Library, FileSymbols>,
+    guest_files: HashMap<ModuleId, FileSymbols>,
     // The current file of each process.
     processes: HashMap<i32, (PathBuf, Functions)>,
     files: usize,
@@ -83,23 +83,23 @@ impl SymbolFolder {
     /// Adds the function of `frame`, which is in `library`. Returns the path of the library's file of symbols.
     pub fn note_file(
         &mut self,
-        library: &Library,
+        library: Library<'_>,
         frame: &Frame<'_>,
     ) -> Result<&Path, ExportError> {
-        if !self.guest_files.contains_key(library) {
+        if !self.guest_files.contains_key(&library.0.id) {
             let number = self.next_file()?;
             let files = self.path.join("files");
             create_folder(&files).map_err(named(&files))?;
             let folder = files.join(number.to_string());
             create_folder(&folder).map_err(named(&folder))?;
             let file = FileSymbols {
-                path: folder.join(file_name(&library.name)),
+                path: folder.join(file_name(library.name())),
                 build_id: library.build_id_bytes(),
                 functions: Functions::new(),
             };
-            self.guest_files.insert(library.clone(), file);
+            self.guest_files.insert(library.0.id, file);
         }
-        let file = self.guest_files.get_mut(library);
+        let file = self.guest_files.get_mut(&library.0.id);
         let Some(file) = file else {
             return Ok(&self.path);
         };
@@ -225,7 +225,7 @@ fn add(functions: &mut Functions, frame: &Frame<'_>, address: u64) -> bool {
     let offset = frame.offset.unwrap_or_default();
     let begin = address.wrapping_sub(offset);
     let length = offset.saturating_add(1);
-    let name = symbol_name(&frame.name);
+    let name = symbol_name(frame.name);
     let function = functions.entry(begin).or_insert_with(|| Function {
         name: name.clone(),
         length,
@@ -246,19 +246,22 @@ fn symbol_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt, symlink};
+    use std::sync::Arc;
 
     use super::*;
+    use crate::model::{Code, ModuleKind, ModuleOf};
 
-    fn frame(name: &str, address: u64, offset: u64) -> Frame<'_> {
+    fn frame(name: &str, address: u64, offset: u64) -> Frame<'static> {
+        let code: &Code = Box::leak(Box::default());
+        let name: &Arc<str> = Box::leak(Box::new(name.into()));
         Frame {
-            name: name.into(),
+            name,
             address,
             offset: Some(offset),
             is_kernel: false,
-            module: "[user]".into(),
-            source: None,
-            is_inlined: false,
             file_address: address,
+            is_note: false,
+            ..code.halted()
         }
     }
 
@@ -295,11 +298,17 @@ mod tests {
         fs::write(&precious, "old").unwrap();
         let symbols = place.path().join("symbols");
         let main = frame("main", 0x1010, 0x10);
-        let library = Library::default();
+        let library = Library(ModuleOf {
+            id: ModuleId::default(),
+            name: "",
+            path: "",
+            build_id: "",
+            kind: ModuleKind::File,
+        });
         let make = || {
             let mut folder = SymbolFolder::create(&symbols)?;
             folder.note_kernel(&main);
-            let file = folder.note_file(&library, &main).unwrap().to_owned();
+            let file = folder.note_file(library, &main).unwrap().to_owned();
             let (process, _) = folder.note_process(7, "a", Some(&main)).unwrap();
             folder
                 .finish()

@@ -83,6 +83,7 @@ function command() {
   given.comms.forEach((comm) => words.push(`--comm ${quoted(comm)}`));
   list("vcpu", state.vcpu, given.vcpus);
   list("mode", state.mode, given.modes);
+  given.labels?.forEach((label) => words.push(`--label ${quoted(label)}`));
   // The page has no difference between capital and small letters.
   const pattern = state.regex !== "" ? state.function : state.function.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
   const isGiven = state.function !== "" && given.grep === null && !(state.regex !== "" && ONLY_OF_BROWSERS.test(pattern));

@@ -35,7 +35,6 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
         let mappings = resolver.mappings_of(sample);
         let name = |address: &u64| {
             let resolved = resolver.resolve(Asked {
-                pid: sample.pid,
                 mappings,
                 address: *address,
                 is_kernel,

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::interrupt::Interrupt;
-use kvmprof_report::export::{Source, write_on_demand};
+use kvmprof_report::export::{Events, Source, write_on_demand};
 use kvmprof_report::symbol_server::SymbolServer;
 use tempfile::NamedTempFile;
 
@@ -71,13 +71,14 @@ impl Command for ViewArguments {
             return Err(usage("--firefox shows one recording at a time"));
         };
         let texts = self.sources.texts(&self.input)?;
+        let mut events = Events::default();
         let Input {
             recording,
             profile,
             copy: _copy,
-        } = self.input.open(file, console)?;
+        } = self.input.open_with(file, console, &mut events)?;
         let mut json = Vec::new();
-        let source = Source::new(recording, profile);
+        let source = Source::new(recording, profile, events);
         write_on_demand(&source, &mut json).map_err(failure)?;
         let document = Document::profile(json, FIREFOX_PROFILER);
         let (sender, questions) = channel();

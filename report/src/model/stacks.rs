@@ -4,10 +4,70 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use kvmprof_recording::{Mode, Sample, StackSummary};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary};
 
-use super::Stack;
-use crate::symbolize::MappingSet;
+use crate::symbolize::{Asked, LabelSet, MappingSet, ProcessState};
+
+/// A call stack, innermost frame first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stack {
+    /// The number of kernel frames, and how the parts end.
+    pub summary: StackSummary,
+    /// Its frames; only the program counter if no stack was taken.
+    pub frames: Vec<u64>,
+    /// The mode of the vCPU.
+    pub mode: Mode,
+    /// The mappings of the process.
+    pub mappings: MappingSet,
+    /// The labels of the process.
+    pub labels: LabelSet,
+}
+
+impl Stack {
+    /// Whether frames are missing at the outer end.
+    pub fn is_cut_short(&self) -> bool {
+        let is_missing = |end| {
+            matches!(
+                end,
+                StackEnd::Truncated | StackEnd::Broken | StackEnd::Dropped
+            )
+        };
+        is_missing(self.summary.user_end) || is_missing(self.summary.kernel_end)
+    }
+
+    /// Whether frame number `index` is a kernel frame. Frames of the host count as such.
+    pub fn is_kernel(&self, index: usize) -> bool {
+        let is_guests =
+            self.mode != Mode::User && (index == 0 || index < usize::from(self.summary.kernel));
+        is_guests || self.is_host(index)
+    }
+
+    /// Whether frame number `index` is one of the host's.
+    pub fn is_host(&self, index: usize) -> bool {
+        let first = self.frames.len().checked_sub(self.summary.host.into());
+        self.summary.host > 0 && first.is_some_and(|first| index >= first)
+    }
+
+    /// The address of frame number `index` to ask a resolver for, and whether it is one of the host's.
+    pub(super) fn address(&self, index: usize) -> (Asked, bool) {
+        let is_kernel = self.is_kernel(index);
+        // Kernel frames don't depend on the process's mappings.
+        let mappings = match is_kernel {
+            true => self.mappings.kernel_alone(),
+            false => self.mappings,
+        };
+        let asked = Asked {
+            mappings,
+            address: self.frames.get(index).copied().unwrap_or_default(),
+            is_kernel,
+        };
+        (asked, self.is_host(index))
+    }
+
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (Asked, bool)> {
+        (0..self.frames.len()).map(|index| self.address(index))
+    }
+}
 
 /// The stacks of each process with their numbers of samples. They are numbered from 0 in the order in which they came.
 #[derive(Clone, Debug, Default)]
@@ -25,11 +85,13 @@ pub struct StackView<'a> {
     frames: &'a [u64],
     mode: Mode,
     mappings: MappingSet,
+    labels: LabelSet,
 }
 
 impl<'a> StackView<'a> {
-    /// The stack of `sample` with `frames`; its program counter is the frame if there are none.
-    pub fn new(sample: &'a Sample, frames: &'a [u64], mappings: MappingSet) -> Self {
+    /// The stack of `sample` with `frames`; its program counter is the frame if there are none. `state` is that of its process.
+    pub fn new(sample: &'a Sample, frames: &'a [u64], state: ProcessState) -> Self {
+        let ProcessState { mappings, labels } = state;
         // Kernel frames don't depend on the process's mappings.
         let has_mappings =
             usize::from(sample.stack.kernel) < frames.len() || sample.mode == Mode::User;
@@ -46,6 +108,7 @@ impl<'a> StackView<'a> {
             } else {
                 mappings.kernel_alone()
             },
+            labels,
         }
     }
 
@@ -70,6 +133,7 @@ impl<'a> StackView<'a> {
             frames: self.frames.to_vec(),
             mode: self.mode,
             mappings: self.mappings,
+            labels: self.labels,
         }
     }
 }
@@ -81,6 +145,7 @@ impl<'a> From<&'a Stack> for StackView<'a> {
             frames: &stack.frames,
             mode: stack.mode,
             mappings: stack.mappings,
+            labels: stack.labels,
         }
     }
 }
@@ -147,11 +212,12 @@ fn is_same(known: &(i32, Stack), pid: i32, stack: StackView<'_>) -> bool {
         && known.summary == stack.summary
         && known.mode == stack.mode
         && known.mappings == stack.mappings
+        && known.labels == stack.labels
 }
 
 /// A hash of the parts that differ in most cases. Stacks with equal hashes are compared.
 fn hash(hasher: &RandomState, pid: i32, stack: StackView<'_>) -> u64 {
-    hasher.hash_one((pid, stack.mappings, stack.frames))
+    hasher.hash_one((pid, stack.mappings, stack.labels, stack.frames))
 }
 
 impl<'a> IntoIterator for &'a StackCounts {
@@ -168,7 +234,7 @@ mod tests {
     use super::*;
 
     fn view<'a>(sample: &'a Sample, frames: &'a [u64]) -> StackView<'a> {
-        StackView::new(sample, frames, MappingSet::default())
+        StackView::new(sample, frames, ProcessState::default())
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Counts several recordings together.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
+use super::code::Code;
 use super::modes::{ModeCounts, add_modes};
 use super::{Process, Profile, Thread, Weight};
 use crate::text::visible;
@@ -44,7 +46,23 @@ impl Profile {
             });
         }
         first.merged = profiles;
+        first.share_code();
         Ok(first)
+    }
+
+    /// Lets all recordings have the same numbers for functions, names and stacks.
+    pub fn share_code(&mut self) {
+        let mut code = Code::clone(&self.code);
+        for other in &mut self.merged {
+            let nodes = code.absorb(&other.code);
+            for stack in &mut other.stacks {
+                stack.node = nodes.get(stack.node.index()).copied().unwrap_or_default();
+            }
+        }
+        self.code = Rc::new(code);
+        for other in &mut self.merged {
+            other.code = Rc::clone(&self.code);
+        }
     }
 
     /// This recording, then those that are counted together with it. Members and methods are about one recording alone, except
@@ -62,13 +80,16 @@ impl Profile {
         })
     }
 
-    /// All threads with the numbers of their recordings, from 0, and their ids: pid and tid.
-    pub fn all_threads(&self) -> impl Iterator<Item = (usize, (i32, i32), &Thread)> {
+    /// All threads with the numbers of their recordings, from 0, in the order of their ids.
+    pub fn all_threads(&self) -> Vec<(usize, &Thread)> {
         let recordings = self.recordings().enumerate();
-        recordings.flat_map(|(number, recording)| {
+        let threads = recordings.flat_map(|(number, recording)| {
             let threads = recording.threads.iter();
-            threads.map(move |(id, thread)| (number, *id, thread))
-        })
+            threads.map(move |thread| (number, thread))
+        });
+        let mut threads: Vec<(usize, &Thread)> = threads.collect();
+        threads.sort_by_key(|(number, thread)| (*number, thread.pid, thread.tid));
+        threads
     }
 
     /// Samples by mode of each vCPU. vCPUs of the same number are counted together.

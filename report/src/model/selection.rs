@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use kvmprof_recording::{Mode, Sample, Ticks};
 
 use kvmprof_recording::file::{Account, BlockTimes, RecordingInfo};
@@ -23,10 +24,45 @@ pub struct Selection {
     pub vcpus: Vec<u16>,
     /// Modes.
     pub modes: Vec<Mode>,
+    /// Labels of processes.
+    pub labels: Vec<Label>,
     /// A pattern that the name of a function on the stack has to match.
     pub grep: Option<Pattern>,
     /// The selected time.
     pub time: TimeRange,
+}
+
+/// A label that processes have to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// The text isn't a valid [`Label`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a label is wanted, such as user=1000")]
+pub struct NotALabel;
+
+impl FromStr for Label {
+    type Err = NotALabel;
+
+    fn from_str(text: &str) -> Result<Self, NotALabel> {
+        let (key, value) = text.split_once('=').ok_or(NotALabel)?;
+        Ok(Self {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Label {
+    /// Writes the form that is parsed.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}={}", self.key, self.value)
+    }
 }
 
 /// A range of time, relative to the recording's begin.
@@ -117,6 +153,7 @@ impl Selection {
         !self.pids.is_empty()
             || !self.comms.is_empty()
             || !self.modes.is_empty()
+            || !self.labels.is_empty()
             || self.grep.is_some()
     }
 }
@@ -141,6 +178,8 @@ impl fmt::Display for Selection {
             let modes: Vec<&str> = self.modes.iter().map(|mode| mode.name()).collect();
             options.push(format!("--mode {}", list(&modes)));
         }
+        let labels = self.labels.iter();
+        options.extend(labels.map(|label| format!("--label {}", visible(&label.to_string()))));
         if let Some(grep) = &self.grep {
             options.push(format!("--grep {}", visible(&grep.to_string())));
         }
@@ -159,7 +198,7 @@ pub struct Selector {
     /// All if empty.
     vcpus: Vec<u16>,
     /// The last tick of each vCPU.
-    last: HashMap<u16, u64>,
+    last: HashMap<u16, u64, RandomState>,
     account: Account,
 }
 
@@ -174,7 +213,7 @@ impl Selector {
             begin: time.begin.map_or(0, |time| after(began, time)),
             end: time.end.map_or(u64::MAX, |time| after(began, time)),
             vcpus: selection.vcpus.clone(),
-            last: HashMap::new(),
+            last: HashMap::default(),
             account: Account::default(),
         }
     }
@@ -244,12 +283,11 @@ impl Selector {
         spread
     }
 
-    /// The selected part of `ticks`, and the time of its first tick, as computed by [`Self::spread`].
+    /// The selected part of `ticks`, and the time of its first tick.
+    #[cfg(test)]
     pub fn select(&mut self, ticks: &Ticks) -> (Ticks, u64) {
         let spread = self.spread(ticks);
-        let begin = spread.begin.saturating_mul(spread.period);
-        let begin = spread.first.saturating_add(begin).min(spread.until);
-        (spread.selected(), begin)
+        (spread.selected(), spread.begin())
     }
 }
 
@@ -285,6 +323,11 @@ impl Spread {
             },
             ..self
         }
+    }
+
+    /// The time of the first selected tick without a sample, in ns of CLOCK_MONOTONIC.
+    pub fn begin(&self) -> u64 {
+        self.time(self.begin).min(self.until)
     }
 
     /// The time of the last selected tick, in ns of CLOCK_MONOTONIC; 0 if none is.

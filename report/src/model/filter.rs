@@ -1,19 +1,13 @@
 //! Decides which ticks of a recording are selected.
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
-use foldhash::fast::RandomState;
 use kvmprof_recording::file::{FileError, Observer, Recording};
 use kvmprof_recording::{IDLE_PID, Mode, Sample, Ticks};
 
-use super::functions::HALTED;
-use super::{Pattern, Selection, StackCounts, StackView};
-use crate::symbolize::{MappingSet, Resolver};
-
-/// Maximum number of frames of stacks whose result is kept. When there are more, all results are dropped and computed anew.
-const MAX_FRAMES: usize = 16 << 20;
+use super::namer::Namer;
+use super::{HALTED, Selection, Stack, StackCounts};
+use crate::symbolize::Resolver;
 
 /// The part of a [`Selection`] beside its time and vCPUs, prepared for one recording. A tick is selected if it matches all that the selection
 /// has.
@@ -24,23 +18,6 @@ pub struct Filter {
     /// Whether idle ticks without a sample aren't selected.
     is_without_idle: bool,
     modes: Vec<Mode>,
-    grep: Option<Grep>,
-}
-
-/// A pattern, and its results for stacks.
-#[derive(Clone, Debug)]
-struct Grep {
-    pattern: Pattern,
-    known: RefCell<Known>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Known {
-    stacks: StackCounts,
-    /// Whether a stack matches, by its number in `stacks`.
-    verdicts: Vec<bool>,
-    frames: usize,
-    names: HashMap<Arc<str>, bool, RandomState>,
 }
 
 impl Filter {
@@ -69,15 +46,12 @@ impl Filter {
         let grep = selection.grep.as_ref();
         let is_idle_wanted = (pids.is_empty() || pids.contains(&IDLE_PID))
             && (selection.modes.is_empty() || selection.modes.contains(&Mode::Idle))
+            && selection.labels.is_empty()
             && grep.is_none_or(|grep| grep.matches(HALTED));
         Self {
             pids: (!pids.is_empty()).then(|| pids.iter().copied().collect()),
             is_without_idle: !is_idle_wanted,
             modes: selection.modes.clone(),
-            grep: selection.grep.clone().map(|pattern| Grep {
-                pattern,
-                known: RefCell::default(),
-            }),
         }
     }
 
@@ -94,19 +68,10 @@ impl Filter {
         !self.is_without_idle
     }
 
-    /// Whether a sample with these `frames` is selected; `resolver` names them.
-    pub fn wants(&self, sample: &Sample, frames: &[u64], resolver: &Resolver) -> bool {
-        self.wants_process(sample.pid)
-            && self.wants_mode(sample.mode)
-            && self.grep.as_ref().is_none_or(|grep| {
-                let mappings = resolver.mappings_of(sample);
-                grep.wants(sample, frames, mappings, resolver)
-            })
-    }
-
-    /// `ticks` without idle ticks and samples that aren't selected.
-    pub fn only(&self, ticks: &Ticks, frames: &[u64], resolver: &Resolver) -> Ticks {
-        let wanted = |sample: &Sample| self.wants(sample, frames, resolver);
+    /// `ticks` without idle ticks and samples that aren't selected. [`StackFilter`] checks the rest.
+    pub fn only(&self, ticks: &Ticks) -> Ticks {
+        let wanted =
+            |sample: &Sample| self.wants_process(sample.pid) && self.wants_mode(sample.mode);
         Ticks {
             idle: if self.wants_idle() { ticks.idle } else { 0 },
             sample: ticks.sample.filter(wanted),
@@ -115,47 +80,62 @@ impl Filter {
     }
 }
 
-impl Grep {
-    fn wants(
-        &self,
-        sample: &Sample,
-        frames: &[u64],
-        mappings: MappingSet,
-        resolver: &Resolver,
-    ) -> bool {
-        let view = StackView::new(sample, frames, mappings);
-        let mut known = self.known.borrow_mut();
-        let verdict = |known: &Known, number: u32| known.verdicts.get(number as usize).copied();
-        let number = known.stacks.find(sample.pid, view);
-        if let Some(verdict) = number.and_then(|number| verdict(&known, number)) {
-            return verdict;
-        }
-        if known.frames > MAX_FRAMES {
-            *known = Known::default();
-        }
-        let stack = view.to_stack();
-        let verdict = stack.asked_all(sample.pid).any(|asked| {
-            let resolved = resolver.resolve(asked);
-            resolved
-                .frames
-                .iter()
-                .any(|frame| known.matches(&self.pattern, &frame.function))
-        });
-        known.frames = known.frames.saturating_add(view.depth());
-        known.stacks.insert(sample.pid, view);
-        known.verdicts.push(verdict);
-        verdict
-    }
+/// A pattern for the names of functions and wanted labels, and the results so far.
+pub struct StackFilter<'a> {
+    selection: &'a Selection,
+    namer: Namer<'a>,
+    /// Whether a stack matches, by its number.
+    stacks: Vec<Option<bool>>,
+    /// Whether a name does, by its number.
+    names: Vec<Option<bool>>,
 }
 
-impl Known {
-    fn matches(&mut self, pattern: &Pattern, name: &Arc<str>) -> bool {
-        if let Some(verdict) = self.names.get(name) {
+impl<'a> StackFilter<'a> {
+    /// The filter for `selection`, if it has a pattern or labels; `resolver` names the frames.
+    pub fn new(selection: &'a Selection, resolver: &'a Resolver) -> Option<Self> {
+        let is_needed = selection.grep.is_some() || !selection.labels.is_empty();
+        is_needed.then(|| Self {
+            selection,
+            namer: Namer::new(resolver, None),
+            stacks: Vec::new(),
+            names: Vec::new(),
+        })
+    }
+
+    /// Whether the stack with this number in `stacks` matches.
+    pub fn wants(&mut self, stack: Option<u32>, stacks: &StackCounts) -> bool {
+        let found = stack.and_then(|number| Some((number as usize, stacks.get(number)?)));
+        let Some((index, (_, stack))) = found else {
+            return false;
+        };
+        if let Some(Some(verdict)) = self.stacks.get(index) {
             return *verdict;
         }
-        let verdict = pattern.matches(name);
-        self.names.insert(Arc::clone(name), verdict);
+        let verdict = self.has_labels(stack) && self.has_function(stack);
+        if self.stacks.len() <= index {
+            self.stacks.resize(index + 1, None);
+        }
+        self.stacks[index] = Some(verdict);
         verdict
+    }
+
+    fn has_labels(&self, stack: &Stack) -> bool {
+        let labels = self.namer.labels();
+        let mut wanted = self.selection.labels.iter();
+        wanted.all(|label| labels.value(stack.labels, &label.key) == Some(&label.value))
+    }
+
+    fn has_function(&mut self, stack: &Stack) -> bool {
+        let Some(pattern) = &self.selection.grep else {
+            return true;
+        };
+        let node = self.namer.node(stack);
+        let code = self.namer.code();
+        self.names.resize(code.names(), None);
+        code.frames(node).any(|frame| {
+            let known = &mut self.names[frame.name_id.index()];
+            *known.get_or_insert_with(|| pattern.matches(frame.name))
+        })
     }
 }
 

@@ -1,18 +1,17 @@
 //! Sums samples up: by process, by vCPU and by stack.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use foldhash::fast::RandomState;
 use kvmprof_abi::text;
-use kvmprof_recording::file::Contents;
+use kvmprof_recording::file::{Contents, Observer};
 use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, Ticks};
 
 use super::modes::{ModeCounts, add_modes, sum_modes};
+use super::namer::Namer;
 use super::names::ProcessNames;
-use super::{Process, Profile, Selection, StackCounts, StackView, Thread};
-use crate::symbolize::{MappingSet, Resolver};
+use super::{Process, Profile, Selection, StackCounts, StackSum, StackView, Table, Thread};
+use crate::symbolize::{ProcessState, Resolver};
 
 /// The ticks of one vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,23 +84,41 @@ impl Limits {
 const FRAMES_FOR_EACH_BYTE: usize = 4;
 const LEAST_FRAMES: usize = 1 << 20;
 
-/// Samples, summed up.
+/// The samples of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ProcessSum {
+    modes: ModeCounts,
+    names: ProcessNames,
+}
+
+/// Samples, summed up. Processes, threads and stacks have numbers in the order of their first samples.
 #[derive(Clone, Debug)]
 pub struct Sums {
     /// The sums by vCPU.
     pub vcpus: BTreeMap<u16, VcpuTicks>,
-    /// The sums by pid; -1 for unknown processes. The processes have no names yet.
-    pub processes: BTreeMap<i32, (Process, ProcessNames)>,
-    /// The sums by pid and tid.
-    pub threads: HashMap<(i32, i32), Thread, RandomState>,
     /// The number of samples of each process in each stack.
     pub stacks: StackCounts,
     /// Idle ticks without a sample.
     pub idle: u64,
     /// The number of samples beyond the limits.
     pub elsewhere: u64,
+    /// The pids; -1 for unknown processes.
+    pids: Table<i32>,
+    processes: Vec<ProcessSum>,
+    /// The pids and tids.
+    tids: Table<(i32, i32)>,
+    threads: Vec<Thread>,
     frames: usize,
     limits: Limits,
+}
+
+/// The numbers of a sample's process and thread; `None` beyond the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runner {
+    /// The process.
+    pub process: Option<u32>,
+    /// The thread.
+    pub thread: Option<u32>,
 }
 
 impl Sums {
@@ -109,117 +126,122 @@ impl Sums {
     pub fn new(limits: Limits) -> Self {
         Self {
             vcpus: BTreeMap::new(),
-            processes: BTreeMap::new(),
-            threads: HashMap::default(),
             stacks: StackCounts::default(),
             idle: 0,
             elsewhere: 0,
+            pids: Table::default(),
+            processes: Vec::new(),
+            tids: Table::default(),
+            threads: Vec::new(),
             frames: 0,
             limits,
         }
     }
 
-    /// Adds `ticks` of a process with `mappings`, and the frames of their sample's stack. Returns the number of that stack;
-    /// `None` without a sample, or if it is beyond the limits.
-    pub fn add(&mut self, ticks: &Ticks, frames: &[u64], mappings: MappingSet) -> Option<u32> {
-        self.add_alike(ticks, frames, mappings, 1)
+    /// Adds `ticks` of a process with this `state`, and the frames of their sample's stack.
+    pub fn add(&mut self, ticks: &Ticks, frames: &[u64], state: ProcessState) {
+        self.add_alike(ticks, frames, state, 1);
     }
 
     /// The same for `count` equal samples.
-    pub fn add_alike(
-        &mut self,
-        ticks: &Ticks,
-        frames: &[u64],
-        mappings: MappingSet,
-        count: u64,
-    ) -> Option<u32> {
-        let mut modes = ModeCounts::default();
-        modes[Mode::Idle.index()] = ticks.idle;
-        if ticks.idle > 0 {
-            self.idle = self.idle.saturating_add(ticks.idle);
-            let (process, _) = self.processes.entry(IDLE_PID).or_default();
-            add_modes(&mut process.modes, modes);
-            if let Some(thread) = self.thread(IDLE_PID, IDLE_PID) {
-                add_modes(&mut thread.modes, modes);
-            }
+    pub fn add_alike(&mut self, ticks: &Ticks, frames: &[u64], state: ProcessState, count: u64) {
+        self.add_ticks(ticks, count);
+        if let Some(sample) = &ticks.sample {
+            let runner = self.runner(sample.pid, sample.tid);
+            let view = StackView::new(sample, frames, state);
+            let stack = runner.process.and_then(|_| self.stack(sample.pid, view));
+            self.count(sample, runner, stack, count);
         }
-        let stack = ticks.sample.as_ref().and_then(|sample| {
-            let mode = &mut modes[sample.mode.index()];
+    }
+
+    /// Adds `ticks` to those of their vCPU, with `count` equal samples if they have one.
+    pub fn add_ticks(&mut self, ticks: &Ticks, count: u64) {
+        self.idle = self.idle.saturating_add(ticks.idle);
+        let vcpu = self.vcpus.entry(ticks.vcpu).or_default();
+        let idle = &mut vcpu.modes[Mode::Idle.index()];
+        *idle = idle.saturating_add(ticks.idle);
+        if let Some(sample) = &ticks.sample {
+            let mode = &mut vcpu.modes[sample.mode.index()];
             *mode = mode.saturating_add(count);
-            self.add_sample(sample, frames, mappings, count)
-        });
-        self.vcpus.entry(ticks.vcpu).or_default().add(&VcpuTicks {
-            modes,
-            stolen: ticks.stolen,
-            lost: ticks.lost,
-        });
-        stack
+        }
+        vcpu.stolen = vcpu.stolen.saturating_add(ticks.stolen);
+        vcpu.lost = vcpu.lost.saturating_add(ticks.lost);
     }
 
-    fn add_sample(
-        &mut self,
-        sample: &Sample,
-        frames: &[u64],
-        mappings: MappingSet,
-        number: u64,
-    ) -> Option<u32> {
-        // The limits don't apply to idle ticks.
-        if self.processes.len() >= self.limits.processes - 1
-            && !self.processes.contains_key(&sample.pid)
-        {
-            self.elsewhere = self.elsewhere.saturating_add(number);
-            return None;
-        }
-        let (process, names) = self.processes.entry(sample.pid).or_default();
-        names.note(sample);
-        let count = &mut process.modes[sample.mode.index()];
-        *count = count.saturating_add(number);
-        if let Some(thread) = self.thread(sample.pid, sample.tid) {
-            let count = &mut thread.modes[sample.mode.index()];
-            *count = count.saturating_add(number);
-            if sample.comm[0] != 0 {
-                thread.comm = sample.comm;
-            }
-        }
-        let stack = StackView::new(sample, frames, mappings);
-        let stack = match self.stacks.find(sample.pid, stack) {
-            Some(number) => number,
-            None => self.add_stack(sample.pid, stack, number)?,
-        };
-        self.stacks.count(stack, number);
-        Some(stack)
+    /// The numbers of a process and its thread. A process beyond the limits has no threads.
+    pub fn runner(&mut self, pid: i32, tid: i32) -> Runner {
+        let process = self.process(pid);
+        let thread = process.and_then(|_| self.thread(pid, tid));
+        Runner { process, thread }
     }
 
-    /// The sum of a thread; `None` if it is beyond the limits.
-    fn thread(&mut self, pid: i32, tid: i32) -> Option<&mut Thread> {
+    fn process(&mut self, pid: i32) -> Option<u32> {
+        // The idle process always has a sum.
+        let room = self.processes.len() < self.limits.processes - 1;
+        self.pids.find(&pid).or_else(|| {
+            room.then(|| {
+                self.processes.push(ProcessSum::default());
+                self.pids.push(pid)
+            })
+        })
+    }
+
+    fn thread(&mut self, pid: i32, tid: i32) -> Option<u32> {
         let room = self.threads.len() < self.limits.threads;
-        match self.threads.entry((pid, tid)) {
-            Entry::Occupied(known) => Some(known.into_mut()),
-            Entry::Vacant(new) => room.then(|| new.insert(Thread::default())),
-        }
+        self.tids.find(&(pid, tid)).or_else(|| {
+            room.then(|| {
+                self.threads.push(Thread {
+                    pid,
+                    tid,
+                    ..Thread::default()
+                });
+                self.tids.push((pid, tid))
+            })
+        })
     }
 
-    /// Adds a new stack, of `samples`.
-    fn add_stack(&mut self, pid: i32, mut stack: StackView<'_>, samples: u64) -> Option<u32> {
+    /// The number of `stack` of process `pid`; `None` if it is beyond the limits.
+    pub fn stack(&mut self, pid: i32, stack: StackView<'_>) -> Option<u32> {
+        let known = self.stacks.find(pid, stack);
+        known.or_else(|| self.add_stack(pid, stack))
+    }
+
+    fn add_stack(&mut self, pid: i32, mut stack: StackView<'_>) -> Option<u32> {
         if self.frames.saturating_add(stack.depth()) > self.limits.frames {
             stack = stack.innermost();
             if let Some(known) = self.stacks.find(pid, stack) {
                 return Some(known);
             }
         }
-        let number = if self.stacks.len() < self.limits.stacks {
-            self.stacks.insert(pid, stack)
-        } else {
-            None
-        };
-        match number {
-            Some(_) => self.frames = self.frames.saturating_add(stack.depth()),
-            None => self.elsewhere = self.elsewhere.saturating_add(samples),
-        }
-        number
+        let room = self.stacks.len() < self.limits.stacks;
+        let number = room.then(|| self.stacks.insert(pid, stack))??;
+        self.frames = self.frames.saturating_add(stack.depth());
+        Some(number)
     }
 
-    /// Adds the sums of a later time, without limits.
+    /// Counts `number` samples that are equal to `sample`.
+    pub fn count(&mut self, sample: &Sample, runner: Runner, stack: Option<u32>, number: u64) {
+        let mode = sample.mode.index();
+        if let Some(process) = runner
+            .process
+            .map(|place| &mut self.processes[place as usize])
+        {
+            process.names.note(sample);
+            process.modes[mode] = process.modes[mode].saturating_add(number);
+        }
+        if let Some(thread) = runner.thread.map(|place| &mut self.threads[place as usize]) {
+            thread.modes[mode] = thread.modes[mode].saturating_add(number);
+            if sample.comm[0] != 0 {
+                thread.comm = sample.comm;
+            }
+        }
+        match stack {
+            Some(stack) => self.stacks.count(stack, number),
+            None => self.elsewhere = self.elsewhere.saturating_add(number),
+        }
+    }
+
+    /// Adds the sums of a later time, but those of threads.
     pub fn merge(&mut self, later: &Self) {
         self.idle = self.idle.saturating_add(later.idle);
         self.elsewhere = self.elsewhere.saturating_add(later.elsewhere);
@@ -227,16 +249,11 @@ impl Sums {
         for (vcpu, ticks) in &later.vcpus {
             self.vcpus.entry(*vcpu).or_default().add(ticks);
         }
-        for (pid, (process, names)) in &later.processes {
-            let (sum, known) = self.processes.entry(*pid).or_default();
-            add_modes(&mut sum.modes, process.modes);
-            known.add(names);
-        }
-        for (id, thread) in &later.threads {
-            let sum = self.threads.entry(*id).or_default();
-            add_modes(&mut sum.modes, thread.modes);
-            if thread.comm[0] != 0 {
-                sum.comm = thread.comm;
+        for (pid, process) in later.pids.values().iter().zip(&later.processes) {
+            let known = self.process(*pid);
+            if let Some(sum) = known.map(|place| &mut self.processes[place as usize]) {
+                add_modes(&mut sum.modes, process.modes);
+                sum.names.add(&process.names);
             }
         }
         for ((pid, stack), count) in &later.stacks {
@@ -250,34 +267,72 @@ impl Sums {
     }
 
     /// The profile with these sums: the part of a recording with `contents` that is in `selection`. `resolver` names
-    /// the frames.
+    /// the frames, and `observer` gets the progress of that.
     pub fn into_profile(
         self,
         contents: Contents,
         resolver: Rc<Resolver>,
         selection: Selection,
+        observer: &dyn Observer,
     ) -> Profile {
-        let processes = self.processes.into_iter().map(|(pid, (process, names))| {
-            let name = names.text(resolver.process_name(pid));
-            (pid, Process { name, ..process })
+        let mut namer = Namer::new(&resolver, contents.kernel.as_ref());
+        namer.prepare(&self.stacks, observer);
+        let stacks = (&self.stacks).into_iter();
+        let stacks = stacks.map(|((pid, stack), ticks)| StackSum {
+            pid: *pid,
+            node: namer.node(stack),
+            mode: stack.mode,
+            labels: stack.labels,
+            is_cut_short: stack.is_cut_short(),
+            ticks: *ticks,
         });
-        let processes = processes.collect();
-        let vcpus = self
-            .vcpus
-            .into_iter()
-            .map(|(vcpu, ticks)| (vcpu, ticks.modes));
+        let stacks = stacks.collect();
+        let code = namer.into_code();
+        let mut processes: BTreeMap<i32, Process> = BTreeMap::new();
+        for (pid, sum) in self.pids.values().iter().zip(self.processes) {
+            let name = sum.names.text(resolver.process_name(*pid));
+            let modes = sum.modes;
+            processes.insert(*pid, Process { name, modes });
+        }
+        let mut threads = self.threads;
+        if self.idle > 0 {
+            let idle = processes.entry(IDLE_PID).or_insert_with(|| Process {
+                name: ProcessNames::default().text(resolver.process_name(IDLE_PID)),
+                modes: ModeCounts::default(),
+            });
+            add_idle(&mut idle.modes, self.idle);
+            let known = self.tids.find(&(IDLE_PID, IDLE_PID));
+            if known.is_none() {
+                threads.push(Thread::default());
+            }
+            let thread = match known {
+                Some(place) => threads.get_mut(place as usize),
+                None => threads.last_mut(),
+            };
+            thread
+                .into_iter()
+                .for_each(|thread| add_idle(&mut thread.modes, self.idle));
+        }
+        let vcpus = self.vcpus.into_iter();
+        let vcpus = vcpus.map(|(vcpu, ticks)| (vcpu, ticks.modes));
         Profile {
             contents,
-            resolver,
             selection,
             processes,
-            threads: self.threads.into_iter().collect(),
+            threads,
             vcpus: vcpus.filter(|(_, modes)| sum_modes(modes) > 0).collect(),
-            stacks: self.stacks,
+            stacks,
+            code: Rc::new(code),
             idle: self.idle,
+            resolver,
             ..Profile::default()
         }
     }
+}
+
+fn add_idle(modes: &mut ModeCounts, ticks: u64) {
+    let idle = &mut modes[Mode::Idle.index()];
+    *idle = idle.saturating_add(ticks);
 }
 
 /// A task's name for display.
@@ -316,10 +371,10 @@ mod tests {
                 ..Ticks::default()
             };
             let frames: Vec<u64> = (0..100).map(|frame| number << 8 | frame).collect();
-            sums.add(&ticks, &frames, MappingSet::default());
+            sums.add(&ticks, &frames, ProcessState::default());
             samples += 1;
         }
-        assert!(sums.processes.len() <= limits.processes);
+        assert!(sums.processes.len() < limits.processes);
         assert!(sums.stacks.len() <= limits.stacks);
         let frames: usize = (sums.stacks.keys())
             .map(|(_, stack)| stack.frames.len())
@@ -374,7 +429,7 @@ mod tests {
             let sum = |limits, part: &[(Ticks, Vec<u64>)]| {
                 let mut sums = Sums::new(limits);
                 for (ticks, frames) in part {
-                    sums.add(ticks, frames, MappingSet::default());
+                    sums.add(ticks, frames, ProcessState::default());
                 }
                 sums
             };
@@ -384,8 +439,8 @@ mod tests {
             let bounded = sum(limits, &all);
             let by_stack: u64 = bounded.stacks.values().sum();
             prop_assert_eq!(by_stack + bounded.elsewhere, samples);
-            let by_process: u64 = bounded.processes.values().map(|(process, _)| process.samples()).sum();
-            prop_assert!(by_process <= samples + idle && by_process + bounded.elsewhere >= samples + idle);
+            let by_process: u64 = bounded.processes.iter().map(|process| sum_modes(&process.modes)).sum();
+            prop_assert!(by_process <= samples && by_process + bounded.elsewhere >= samples);
             let by_vcpu: u64 = bounded.vcpus.values().map(VcpuTicks::total).sum();
             prop_assert_eq!(by_vcpu, total(Ticks::total));
 
@@ -394,7 +449,10 @@ mod tests {
             let mut merged = sum(Limits::NONE, first);
             merged.merge(&sum(Limits::NONE, second));
             prop_assert_eq!(&merged.vcpus, &whole.vcpus);
-            prop_assert_eq!(&merged.processes, &whole.processes);
+            let processes = |sums: &Sums| -> HashMap<i32, ProcessSum> {
+                sums.pids.values().iter().copied().zip(sums.processes.iter().cloned()).collect()
+            };
+            prop_assert_eq!(processes(&merged), processes(&whole));
             let stacks = |sums: &Sums| -> HashMap<(i32, Stack), u64> {
                 sums.stacks.into_iter().map(|(key, count)| (key.clone(), *count)).collect()
             };

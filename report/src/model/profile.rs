@@ -1,24 +1,23 @@
-//! Sums up recordings.
+//! The model of a profile: the sums of a recording, or of several ones, by process, thread, vCPU and stack.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, StackEnd, StackSummary};
+use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample};
 
+use super::block_sums::BlockSums;
+use super::code::{Code, Frame, FrameKind, NodeId};
+use super::filter::{Filter, StackFilter};
 use super::modes::{ModeCounts, sum_modes};
-use super::selection::Spread;
-use super::sums::{Limits, Sums, task_name};
-use super::{Filter, Selection, Selector, StackCounts};
-use crate::symbolize::{Asked, Frame, MappingSet, Resolver};
+use super::selection::{Selection, Selector, Spread};
+use super::sums::task_name;
+use crate::symbolize::{LabelSet, Labels, Resolver};
 use crate::text::visible;
 use kvmprof_recording::file::{
     BlockTimes, Contents, FileError, Observer, Recording, RecordingInfo, Unobserved,
 };
-
-/// Maximum number of frames that are resolved ahead.
-const MAX_AHEAD: usize = 1 << 20;
 
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +56,10 @@ impl Process {
 /// One thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
+    /// Its process; -1 if it is unknown.
+    pub pid: i32,
+    /// Its id; -1 if it is unknown.
+    pub tid: i32,
     /// Its last known name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
     /// Samples by mode.
@@ -64,9 +67,9 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// The name of the thread with these ids: a word in brackets if it isn't one; empty when unknown.
-    pub fn shown_name(&self, pid: i32, tid: i32) -> String {
-        match (pid, tid, task_name(&self.comm)) {
+    /// Its name: a word in brackets if it isn't a thread; empty when unknown.
+    pub fn shown_name(&self) -> String {
+        match (self.pid, self.tid, task_name(&self.comm)) {
             (_, -1, name) if name.is_empty() => "[unknown]".to_owned(),
             (IDLE_PID, IDLE_PID, name) if name.is_empty() => "[idle]".to_owned(),
             (_, _, name) => name,
@@ -74,65 +77,27 @@ impl Thread {
     }
 }
 
-/// A call stack, innermost frame first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Stack {
-    /// The number of kernel frames, and how the parts end.
-    pub summary: StackSummary,
-    /// Its frames; only the program counter if no stack was taken.
-    pub frames: Vec<u64>,
+/// The samples of a process in a stack. Its number is its index in [`Profile::stacks`].
+#[derive(Clone, Copy, Debug)]
+pub struct StackSum {
+    /// The process.
+    pub pid: i32,
+    /// The stack.
+    pub node: NodeId,
     /// The mode of the vCPU.
     pub mode: Mode,
-    /// The mappings of the process.
-    pub mappings: MappingSet,
-}
-
-impl Stack {
-    /// Whether frames are missing at the outer end.
-    pub fn is_cut_short(&self) -> bool {
-        let is_missing = |end| {
-            matches!(
-                end,
-                StackEnd::Truncated | StackEnd::Broken | StackEnd::Dropped
-            )
-        };
-        is_missing(self.summary.user_end) || is_missing(self.summary.kernel_end)
-    }
-
-    /// Whether frame number `index` is a kernel frame. Frames of the host count as such.
-    pub fn is_kernel(&self, index: usize) -> bool {
-        let is_guests =
-            self.mode != Mode::User && (index == 0 || index < usize::from(self.summary.kernel));
-        is_guests || self.is_host(index)
-    }
-
-    /// Whether frame number `index` is one of the host's.
-    pub fn is_host(&self, index: usize) -> bool {
-        let first = self.frames.len().checked_sub(self.summary.host.into());
-        self.summary.host > 0 && first.is_some_and(|first| index >= first)
-    }
-}
-
-/// A frame of a stack. Functions that are inlined into each other have frames with the same address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StackFrame {
-    /// Its function.
-    pub frame: Frame,
-    /// Its address.
-    pub address: u64,
-    /// The offset from the function's begin; `None` for inlined functions, and if the function is unknown.
-    pub offset: Option<u64>,
-    /// The address within its file; without a file, the address itself.
-    pub file_address: u64,
-    /// Whether it is a kernel frame. Frames of the host count as such.
-    pub is_kernel: bool,
-    /// Whether it is one of the host's, below the guest's.
-    pub is_host: bool,
+    /// The labels of the process.
+    pub labels: LabelSet,
+    /// Whether frames are missing at the guest's outer end.
+    pub is_cut_short: bool,
+    /// The number of samples.
+    pub ticks: u64,
 }
 
 /// The index of the guest's outermost frame in `frames`. Frames that were cut off would follow it.
-pub fn outermost_of_guest(frames: &[StackFrame]) -> Option<usize> {
-    frames.iter().rposition(|frame| !frame.is_host)
+pub fn outermost_of_guest(frames: &[Frame<'_>]) -> Option<usize> {
+    let is_host = |frame: &Frame<'_>| frame.kind == FrameKind::Host;
+    frames.iter().rposition(|frame| !is_host(frame))
 }
 
 /// The selected part of a run of ticks.
@@ -144,6 +109,8 @@ pub struct Selected {
     pub sample: Option<Sample>,
     /// The number of its stack in [`Profile::stacks`]; `None` if it is beyond the limits.
     pub stack: Option<u32>,
+    /// The number of its thread in [`Profile::threads`].
+    pub thread: Option<u32>,
 }
 
 /// Gets the selected ticks while a recording is summed up.
@@ -162,6 +129,19 @@ impl Watcher for () {
     fn take(&mut self, _: &Selected) {}
 }
 
+/// Two watchers of the same ticks.
+impl<One: Watcher, Other: Watcher> Watcher for (One, Other) {
+    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver) {
+        self.0.begin(info, selection, resolver);
+        self.1.begin(info, selection, resolver);
+    }
+
+    fn take(&mut self, selected: &Selected) {
+        self.0.take(selected);
+        self.1.take(selected);
+    }
+}
+
 /// A recording's sums.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
@@ -171,16 +151,16 @@ pub struct Profile {
     pub resolver: Rc<Resolver>,
     /// The selected part of the recording.
     pub selection: Selection,
-    /// Decides which samples of the recording are selected.
-    pub filter: Rc<Filter>,
     /// The processes, by pid; -1 for unknown processes.
     pub processes: BTreeMap<i32, Process>,
-    /// The threads, by pid and tid.
-    pub threads: BTreeMap<(i32, i32), Thread>,
+    /// The threads, in the order of their first samples.
+    pub threads: Vec<Thread>,
     /// Samples by mode of each vCPU.
     pub vcpus: BTreeMap<u16, ModeCounts>,
-    /// The number of samples of each process in each stack.
-    pub stacks: StackCounts,
+    /// The number of samples of each process in each stack, in the order of their first samples. Those that aren't selected have none.
+    pub stacks: Vec<StackSum>,
+    /// What these stacks consist of. Recordings that are counted together have the same.
+    pub code: Rc<Code>,
     /// Idle ticks without samples.
     pub idle: u64,
     /// The length of the recording's file, in bytes.
@@ -234,28 +214,64 @@ impl Profile {
         observer: &dyn Observer,
         watcher: &mut dyn Watcher,
     ) -> Result<Self, FileError> {
-        let info = recording.contents()?.info;
+        Self::read_observed(
+            recording,
+            selection,
+            resolver,
+            [observer, &Unobserved],
+            watcher,
+        )
+    }
+
+    /// The same with observers of two steps: reading, and finding names. After the latter interrupts, further frames get no source lines.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn read_observed(
+        recording: &Recording,
+        selection: Selection,
+        resolver: Resolver,
+        [reading, naming]: [&dyn Observer; 2],
+        watcher: &mut dyn Watcher,
+    ) -> Result<Self, FileError> {
+        let info = recording.info()?;
         watcher.begin(&info, &selection, &resolver);
-        let filter = Filter::new(&selection, recording, observer)?;
+        let filter = Filter::new(&selection, recording, reading)?;
         let selector = RefCell::new(Selector::new(&info, &selection));
-        let mut sums = Sums::new(Limits::of_recording(recording.length()));
-        let wanted = |times: &BlockTimes| selector.borrow_mut().wants(times);
-        let mut contents = recording.read_wanted(observer, wanted, |ticks, frames| {
+        let mut sums = BlockSums::new(recording.length(), &resolver);
+        let mut stacks = StackFilter::new(&selection, &resolver);
+        let mut wants = |times: &BlockTimes| selector.borrow_mut().wants(times);
+        let is_part = !selection.time.is_all() || !selection.vcpus.is_empty();
+        let wanted: Option<&mut dyn FnMut(&BlockTimes) -> bool> =
+            if is_part { Some(&mut wants) } else { None };
+        let mut contents = recording.read_wanted(reading, wanted, |ticks, frames, numbers| {
             let spread = selector.borrow_mut().spread(ticks);
-            let ticks = filter.only(&spread.selected(), frames, &resolver);
-            let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));
-            let stack = sums.add(&ticks, frames, mappings.unwrap_or_default());
+            let mut ticks = filter.only(&spread.selected());
+            let mut stack = None;
+            if let Some(sample) = &ticks.sample {
+                stack = sums.stack(sample, frames, numbers);
+                if stacks
+                    .as_mut()
+                    .is_some_and(|wanted| !wanted.wants(stack, sums.stacks()))
+                {
+                    ticks.sample = None;
+                }
+            }
+            let thread = sums.add(&ticks, stack, numbers);
             watcher.take(&Selected {
                 spread: spread.only(ticks.sample, filter.wants_idle()),
                 sample: ticks.sample,
                 stack,
+                thread,
             });
         })?;
         contents.account = selector.borrow().account();
+        drop(stacks);
+        let sums = sums.into_sums();
+        let resolver = Rc::new(resolver);
         Ok(Self {
-            filter: Rc::new(filter),
             file_length: recording.length(),
-            ..sums.into_profile(contents, Rc::new(resolver), selection)
+            ..sums.into_profile(contents, resolver, selection, naming)
         })
     }
 
@@ -265,61 +281,19 @@ impl Profile {
         lengths.fold(0, usize::saturating_add)
     }
 
-    /// Resolves all frames. `observer` gets the progress; after it interrupts, further frames get no source lines.
-    pub fn resolve(&self, observer: &dyn Observer) {
-        let mut all: Vec<Asked> = Vec::new();
-        let mut seen = HashSet::new();
-        for (pid, stack) in self.stacks.keys() {
-            for asked in stack.asked_all(*pid) {
-                // Further addresses are resolved when they are needed.
-                if all.len() < MAX_AHEAD
-                    && seen.insert((asked.mappings, asked.address, asked.is_kernel))
-                {
-                    all.push(asked);
-                }
-            }
-        }
-        drop(seen);
-        // Addresses that are close in a file are read together.
-        all.sort_by_key(|asked| (asked.is_kernel, asked.mappings, asked.address));
-        for (done, asked) in (0..).zip(&all) {
-            if observer.advance(done, all.len() as u64).is_break() {
-                self.resolver.skip_source_lines();
-                return;
-            }
-            self.resolver.resolve(*asked);
-        }
+    /// The stacks that have samples.
+    pub fn stacks(&self) -> impl Iterator<Item = &StackSum> {
+        self.stacks.iter().filter(|stack| stack.ticks > 0)
     }
 
-    /// The functions of `stack` of process `pid`, innermost first.
-    pub fn frames(&self, pid: i32, stack: &Stack) -> Vec<StackFrame> {
-        let mut all = Vec::with_capacity(stack.frames.len());
-        for (index, asked) in stack.asked_all(pid).enumerate() {
-            self.add_frames(asked, stack.is_host(index), &mut all);
-        }
-        all
+    /// The functions of `stack`, innermost first.
+    pub fn frames(&self, stack: &StackSum) -> impl Iterator<Item = Frame<'_>> {
+        self.code.frames(stack.node)
     }
 
-    /// The functions of the stack of the kernel in which a task waits, innermost first. `addresses` are those of a look at tasks.
-    pub fn frames_of_task(&self, addresses: &[u64]) -> Vec<StackFrame> {
-        let mut all = Vec::with_capacity(addresses.len());
-        for address in addresses {
-            self.add_frames(Asked::in_kernel(IDLE_PID, *address), false, &mut all);
-        }
-        all
-    }
-
-    /// Adds the functions at one address, innermost first.
-    fn add_frames(&self, asked: Asked, is_host: bool, all: &mut Vec<StackFrame>) {
-        let resolved = self.resolver.resolve(asked);
-        all.extend(resolved.frames.iter().map(|frame| StackFrame {
-            frame: frame.clone(),
-            address: asked.address,
-            offset: resolved.offset.filter(|_| !frame.is_inlined),
-            file_address: resolved.file_address,
-            is_kernel: asked.is_kernel,
-            is_host,
-        }));
+    /// The labels of processes.
+    pub fn labels(&self) -> &Labels {
+        &self.resolver.tables().labels
     }
 
     /// A warning if a recording isn't whole, or wasn't read to its end.
@@ -354,29 +328,14 @@ impl Profile {
     }
 }
 
-impl Stack {
-    /// The frames of the stack to resolve, as frames of process `pid`, innermost first.
-    pub(super) fn asked_all(&self, pid: i32) -> impl Iterator<Item = Asked> {
-        let frames = self.frames.iter().enumerate();
-        frames.map(move |(index, address)| self.asked(pid, index, *address))
-    }
-
-    fn asked(&self, pid: i32, index: usize, address: u64) -> Asked {
-        Asked {
-            pid,
-            mappings: self.mappings,
-            address,
-            is_kernel: self.is_kernel(index),
-        }
-    }
-}
-
 /// A profile to test with: pids 7 and 8, idle time, a stack in the kernel that leads to the user.
 #[cfg(test)]
 pub(crate) mod testing {
-    use kvmprof_recording::Ticks;
+    use kvmprof_recording::{StackEnd, StackSummary, Ticks};
 
+    use super::super::sums::{Limits, Sums};
     use super::*;
+    use crate::symbolize::ProcessState;
 
     pub fn comm(name: &str) -> [u8; COMM_LENGTH] {
         let mut comm = [0; COMM_LENGTH];
@@ -430,8 +389,8 @@ pub(crate) mod testing {
             idle: 2,
             ..Ticks::default()
         };
-        let idle = filter.only(&idle, &[], &resolver);
-        sums.add(&idle, &[], MappingSet::default());
+        let idle = filter.only(&idle);
+        sums.add(&idle, &[], ProcessState::default());
         for (sample, frames) in [
             (kernel, [0x2004, 0x1008, 0x1004, 0x50].as_slice()),
             (kernel, &[0x2004, 0x1008, 0x1004, 0x50]),
@@ -442,10 +401,10 @@ pub(crate) mod testing {
                 sample: Some(sample),
                 ..Ticks::default()
             };
-            let ticks = filter.only(&ticks, frames, &resolver);
-            sums.add(&ticks, frames, MappingSet::default());
+            let ticks = filter.only(&ticks);
+            sums.add(&ticks, frames, ProcessState::default());
         }
-        sums.into_profile(contents, Rc::new(resolver), selection)
+        sums.into_profile(contents, Rc::new(resolver), selection, &Unobserved)
     }
 }
 

@@ -1,0 +1,45 @@
+//! The model of a profile: what was sampled, with names. It is filled once, from a recording or from rows of a data set; whatever is shown, drawn, exported
+//! or pushed is made of it.
+
+mod block_sums;
+mod code;
+mod filter;
+mod merge;
+mod modes;
+mod namer;
+mod names;
+mod pattern;
+mod profile;
+mod selection;
+mod stacks;
+mod sums;
+mod table;
+mod weight;
+
+pub use code::{
+    Code, Frame, FrameKind, Function, FunctionId, Line, ModuleId, ModuleKind, ModuleOf, NameId,
+    NodeId, Range,
+};
+pub use merge::DifferentTicks;
+pub use modes::ModeCounts;
+pub(crate) use modes::sum_modes;
+pub use namer::Namer;
+pub use names::ProcessNames;
+pub use pattern::{NotAPattern, Pattern};
+pub(crate) use profile::outermost_of_guest;
+#[cfg(test)]
+pub(crate) use profile::testing;
+pub use profile::{Process, Profile, Selected, StackSum, Thread, Watcher};
+pub use selection::{Label, NotALabel, NotATimeRange, Selection, Selector, Spread, TimeRange};
+pub use stacks::{Stack, StackCounts, StackView};
+pub use sums::VcpuTicks;
+pub(crate) use sums::{Limits, Sums, task_name};
+pub use table::Table;
+pub use weight::{Quantity, Weight};
+
+/// The function of halted vCPUs.
+pub const HALTED: &str = "[halted]";
+/// The module of halted vCPUs.
+pub const HALTED_MODULE: &str = "[idle]";
+/// Stands for the missing outermost frames of a stack.
+pub const CUT_SHORT: &str = "[cut short]";

@@ -1,0 +1,140 @@
+//! Labels of processes: whatever the key, they are filtered, grouped and exported.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use kvmprof_recording::file::{HEADER, ProcessLabels, Recording, Unobserved};
+use kvmprof_report::export::{Format, Source, pprof_message};
+use kvmprof_report::profile::{Profile, Selection, SortBy, by_label, document, label_keys};
+use kvmprof_report::symbolize::Resolver;
+use prost::Message;
+
+use crate::shared::walk;
+
+/// When a process of the recording changes its label, in ns of CLOCK_MONOTONIC.
+const CHANGE: u64 = 9_000_000_000;
+const KEY: &str = "a key";
+
+/// The label that process `pid` has at `time`.
+fn label(pid: i32, time: u64) -> Option<&'static str> {
+    match pid {
+        31 => Some("0"),
+        32 if time < CHANGE => Some("1000"),
+        32 => Some("x\u{fffd}=y"),
+        _ => None,
+    }
+}
+
+/// A recording with these labels.
+fn write(path: &Path) {
+    walk::write(path, 3, 5000);
+    let mut bytes = std::fs::read(path).unwrap();
+    let block = |pid, time, value: &str| {
+        let labels = ProcessLabels {
+            pid,
+            time,
+            labels: BTreeMap::from([(KEY.to_owned(), value.to_owned())]),
+        };
+        labels.to_block().unwrap()
+    };
+    let blocks = [
+        block(31, CHANGE, "0"),
+        block(32, CHANGE, "x\n=y"),
+        block(32, 1, "1000"),
+    ];
+    bytes.splice(HEADER..HEADER, blocks.concat());
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// The samples by label that are in the recording, but those of idle ticks.
+fn counted(path: &Path) -> BTreeMap<Option<&'static str>, u64> {
+    let mut counts = BTreeMap::new();
+    let recording = Recording::open(path).unwrap();
+    let read = recording.read(|ticks, _| {
+        if let Some(sample) = &ticks.sample {
+            *counts.entry(label(sample.pid, sample.time)).or_default() += 1;
+        }
+    });
+    let idle = read.unwrap().account.idle;
+    *counts.entry(None).or_default() += idle;
+    counts
+}
+
+fn profile(path: &Path, labels: &[&str]) -> Profile {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let selection = Selection {
+        labels: labels.iter().map(|label| label.parse().unwrap()).collect(),
+        ..Selection::default()
+    };
+    Profile::read(&recording, selection, resolver, &Unobserved).unwrap()
+}
+
+#[test]
+fn a_table_has_the_samples_of_each_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels");
+    write(&path);
+    let profile = profile(&path, &[]);
+    assert_eq!(label_keys(&profile).into_iter().collect::<Vec<_>>(), [KEY]);
+    let rows = by_label(&profile, KEY);
+    assert!(rows.is_sorted_by_key(|row| u64::MAX - row.modes.iter().sum::<u64>()));
+    let rows = rows.iter();
+    let rows: BTreeMap<Option<&str>, u64> = rows
+        .map(|row| (row.value.as_deref(), row.modes.iter().sum()))
+        .collect();
+    assert_eq!(rows, counted(&path));
+    assert_eq!(rows.values().sum::<u64>(), profile.samples());
+    let document = document(&profile, SortBy::Own, 10);
+    assert_eq!(
+        document["labels"][KEY].as_array().unwrap().len(),
+        rows.len()
+    );
+}
+
+#[test]
+fn samples_are_chosen_by_their_label() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels");
+    write(&path);
+    let counted = counted(&path);
+    for (value, count) in &counted {
+        let Some(value) = value else { continue };
+        let profile = profile(&path, &[&format!("{KEY}={value}")]);
+        assert_eq!(profile.samples(), *count, "{value}");
+        assert_eq!(profile.idle, 0);
+    }
+    for nothing in ["a key=", "key=0", "a key=1"] {
+        assert_eq!(profile(&path, &[nothing]).samples(), 0, "{nothing}");
+    }
+    let both = ["a key=0", "a key=1000"];
+    assert_eq!(profile(&path, &both).samples(), 0);
+}
+
+#[test]
+fn pprof_has_the_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels");
+    write(&path);
+    let mut packed = Vec::new();
+    let source = Source::open(&path, &[]).unwrap();
+    Format::Pprof.write(&source, &mut packed).unwrap();
+    let mut bytes = Vec::new();
+    GzDecoder::new(packed.as_slice())
+        .read_to_end(&mut bytes)
+        .unwrap();
+    let read = pprof_message::Profile::decode(bytes.as_slice()).unwrap();
+    let text = |number: i64| read.string_table[usize::try_from(number).unwrap()].as_str();
+    let mut counts: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+    for sample in &read.sample {
+        let mut labels = sample.label.iter();
+        let label = labels.find(|label| text(label.key) == KEY);
+        let count = u64::try_from(sample.value[0]).unwrap();
+        *counts
+            .entry(label.map(|label| text(label.str)))
+            .or_default() += count;
+    }
+    assert_eq!(counts, counted(&path));
+}
