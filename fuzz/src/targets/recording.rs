@@ -97,7 +97,10 @@ pub fn run(data: &[u8]) {
     let side = (&profile, Some(&counts));
     changes(side, side, SortBy::Total);
     page(&profile, vec![counts], "title", &SourceTexts::default());
-    let source = Source::new(recording, profile);
+    let resolver = Resolver::from_contents(&contents);
+    let Ok(source) = Source::read(recording, Selection::default(), resolver, &Unobserved) else {
+        return;
+    };
     if let Ok(boot) = Boot::read(&source, &Levels::default(), &Unobserved) {
         let summary = Summary::new(&[boot], &Levels::default());
         compare(&summary, &summary);
@@ -132,7 +135,7 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
 /// All tables of it.
 pub fn report(profile: &Profile) {
     let layout = Layout {
-        sections: Section::value_variants().to_vec(),
+        sections: Section::ALL.map(|(section, ..)| section).to_vec(),
         sort: SortBy::Total,
         top: 50,
         look: Look {
