@@ -80,7 +80,7 @@ mod tests {
             &["prfdc", "file", "5"],
             &["./kvmprof", "prfdc", "file", "5"],
         ] {
-            let line: Line = parse(&strings(arguments)).unwrap();
+            let line: Line = parse(&Line::command(), &strings(arguments)).unwrap();
             assert!(matches!(line.tool, Tool::Prfdc(_)), "{arguments:?}");
         }
         assert_eq!(program_name(&strings(&["bin/prfpr"]), "kvmprof"), "prfpr");
@@ -100,14 +100,15 @@ mod tests {
                 "Usage: kvmprof prfld [OPTIONS]",
             ),
         ] {
-            let help = parse::<Line>(&strings(arguments)).unwrap_err().to_string();
+            let help = parse::<Line>(&Line::command(), &strings(arguments));
+            let help = help.unwrap_err().to_string();
             assert!(help.contains(usage), "{help}");
         }
     }
 
     fn refused(arguments: &[&str]) -> Option<String> {
         let arguments = strings(arguments);
-        let error = parse::<Line>(&arguments).unwrap_err();
+        let error = parse::<Line>(&Line::command(), &arguments).unwrap_err();
         usage_error(&error, &Line::command(), &arguments)
     }
 
