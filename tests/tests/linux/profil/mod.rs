@@ -10,7 +10,13 @@ use kvmprof_tests::linux::{
 const MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
 /// Where the programs are linked to; nothing depends on it.
 const ADDRESS: u64 = 0x40_0000;
-const PROGRAMS: [&str; 3] = ["profil_solaris", "profil_life", "pmc_life"];
+const PROGRAMS: [&str; 5] = [
+    "profil_solaris",
+    "profil_hostile",
+    "profil_life",
+    "profil_inherit",
+    "pmc_life",
+];
 /// How far a share may be from the truth, beside four standard errors.
 const APART: f64 = 0.03;
 /// Samples of each program, at least, of which some are outside its two functions.
@@ -30,7 +36,8 @@ kvmprof_tests::in_each_kernel! {
 /// A program of `tests/guests`, with the static library.
 fn program(source: &str) -> Program {
     let include = format!("-I{}", headers().display());
-    guest_program(source, ADDRESS, &[&include, STATIC])
+    let own = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../guest/library/source");
+    guest_program(source, ADDRESS, &[&include, own, STATIC])
 }
 
 /// A guest of that series of kernels in which all programs have run.
