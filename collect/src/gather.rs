@@ -13,7 +13,7 @@ use kvmprof_recording::file::{
     Account, Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
-use kvmprof_report::model::{ProcessNames, StackView};
+use kvmprof_report::model::{ProcessNames, Stack};
 use kvmprof_report::symbolize::Resolver;
 
 use self::gaps::{Gaps, split_off_earlier};
@@ -353,7 +353,7 @@ impl Part {
         if self.names.len() < MAX_PIDS || self.names.contains_key(&sample.pid) {
             self.names.entry(sample.pid).or_default().note(sample);
         }
-        let view = StackView::new(sample, frames, resolver.state_of(sample).state);
+        let view = Stack::new(sample, frames, resolver.state_of(sample).state);
         let number = stacks.number(sample.pid, view);
         // The number is bounded because a thread can change its name as often as it likes.
         let key = number.map(|number| (number, sample.comm));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
-use kvmprof_report::model::{Namer, Stack, StackCounts, StackView};
+use kvmprof_report::model::{Namer, Stack, StackCounts};
 use kvmprof_report::symbolize::Resolver;
 
 use crate::batch::{self, Tables};
@@ -52,7 +52,7 @@ impl Names {
     }
 
     /// The number of `stack`, whose frames `resolver` names.
-    fn stack(&mut self, stack: &Stack, resolver: &Resolver) -> u32 {
+    fn stack(&mut self, stack: Stack<'_>, resolver: &Resolver) -> u32 {
         let mut namer = Namer::new(resolver, None);
         let node = namer.node(stack);
         let functions = namer.code().frames(node).map(|frame| {
@@ -143,7 +143,7 @@ pub struct GuestStacks {
 
 impl GuestStacks {
     /// The number of a stack. `None` if there are too many stacks.
-    pub fn number(&mut self, pid: i32, stack: StackView<'_>) -> Option<u32> {
+    pub fn number(&mut self, pid: i32, stack: Stack<'_>) -> Option<u32> {
         self.counts.find(pid, stack).or_else(|| {
             let frames = self.frames.saturating_add(stack.depth());
             let has_room = self.counts.len() < MAX_STACKS && frames <= MAX_FRAMES;
@@ -154,7 +154,7 @@ impl GuestStacks {
     }
 
     /// The process and the stack with this number.
-    pub fn get(&self, number: u32) -> Option<&(i32, Stack)> {
+    pub fn get(&self, number: u32) -> Option<(i32, Stack<'_>)> {
         self.counts.get(number)
     }
 
@@ -203,7 +203,7 @@ impl GuestStacks {
                 continue;
             };
             if place.is_none() {
-                *place = self.number(*pid, stack.into());
+                *place = self.number(pid, stack);
             }
         }
         numbers
@@ -222,7 +222,7 @@ mod tests {
             pc,
             ..Sample::default()
         };
-        stacks.number(1, StackView::new(&sample, &[], ProcessState::default()))
+        stacks.number(1, Stack::new(&sample, &[], ProcessState::default()))
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         let deep = [7; 1000];
         let mut stacks = GuestStacks::default();
         for pid in 0..100 {
-            let view = StackView::new(&sample, &deep, ProcessState::default());
+            let view = Stack::new(&sample, &deep, ProcessState::default());
             let is_known = stacks.number(pid, view).is_some();
             assert_eq!(is_known, pid < 65, "{pid}");
         }

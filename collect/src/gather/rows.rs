@@ -76,8 +76,8 @@ impl Part {
             let Some((pid, stack)) = stacks.get(*number) else {
                 continue;
             };
-            let names = self.names.get(pid);
-            let process = names.map(|names| names.text(resolver.process_name(*pid)));
+            let names = self.names.get(&pid);
+            let process = names.map(|names| names.text(resolver.process_name(pid)));
             let process = known(process.unwrap_or_default());
             let thread = known(kvmprof_abi::text::task_name(comm).collect());
             if policy.drops(&process, &thread) {
@@ -118,9 +118,12 @@ struct Named {
     count: Count,
 }
 
-/// Ticks by process, thread, mode, stack and labels.
+/// Process, thread, mode, stack and labels.
+type RowKey = (u32, u32, u8, Option<u32>, Option<u32>);
+
+/// The ticks of rows.
 #[derive(Default)]
-struct Sums(HashMap<(u32, u32, u8, Option<u32>, Option<u32>), Count>);
+struct Sums(HashMap<RowKey, Count>);
 
 impl Sums {
     fn add(

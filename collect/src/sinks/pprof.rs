@@ -1,5 +1,6 @@
 //! Windows as pprof profiles for Pyroscope or Parca, one request for each window.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -7,15 +8,15 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use indexmap::IndexSet;
-use kvmprof_report::export::pprof_message as message;
+use kvmprof_report::export::{PprofTables, pprof_message as message, pprof_number as number};
+use kvmprof_report::model::Range;
 use prost::Message;
 use serde_json::json;
 
 use super::departure::Departure;
 use super::http::Poster;
 use super::{Failure, Sink};
-use crate::batch::{Batch, Row, Window};
+use crate::batch::{Batch, Window};
 use crate::config::Endpoint;
 use crate::sinks::NO_STACK;
 
@@ -160,118 +161,42 @@ fn plain(value: &str) -> String {
     value.chars().map(shown).collect()
 }
 
-/// Builds a profile. Functions and locations are numbered from 1.
-#[derive(Default)]
-struct Builder {
-    strings: IndexSet<String>,
-    functions: IndexSet<(String, String)>,
-    mappings: IndexSet<String>,
-    profile: message::Profile,
-}
-
 fn profile(batch: &Batch, window: &Window) -> message::Profile {
-    let mut builder = Builder::default();
-    // By the format, string 0 is empty.
-    builder.string("");
-    let samples = builder.value_type("samples", "count");
-    let time = builder.value_type("cpu", "nanoseconds");
-    builder.profile.sample_type = vec![samples, time];
-    builder.profile.period_type = Some(time);
-    builder.profile.period = signed(window.period());
-    builder.profile.time_nanos = signed(batch.start.saturating_mul(1_000_000_000));
-    builder.profile.duration_nanos = signed(u64::from(batch.length) * 1_000_000_000);
+    let mut tables = PprofTables::default();
+    tables.measure(("cpu", "nanoseconds"), window.period());
+    tables.profile.time_nanos = number(batch.start.saturating_mul(1_000_000_000));
+    tables.profile.duration_nanos = number(u64::from(batch.length) * 1_000_000_000);
+    let mut mappings = HashMap::new();
     for row in &window.rows {
-        builder.add(batch, window, row);
-    }
-    builder.profile.string_table = builder.strings.into_iter().collect();
-    builder.profile
-}
-
-impl Builder {
-    fn string(&mut self, text: &str) -> i64 {
-        signed(self.strings.insert_full(text.to_owned()).0 as u64)
-    }
-
-    fn value_type(&mut self, name: &str, unit: &str) -> message::ValueType {
-        message::ValueType {
-            r#type: self.string(name),
-            unit: self.string(unit),
-        }
-    }
-
-    fn add(&mut self, batch: &Batch, window: &Window, row: &Row) {
-        let mut location_id: Vec<u64> = batch
+        let mut location = |function: &str, module: &str| {
+            let mapping = match mappings.get(module) {
+                Some(known) => *known,
+                None => {
+                    let new = tables.mapping(module, "", Range::default());
+                    mappings.insert(module.to_owned(), new);
+                    new
+                }
+            };
+            let function = tables.function(function, module);
+            tables.location(mapping, 0, vec![(function, 0)])
+        };
+        let mut locations: Vec<u64> = batch
             .frames(row)
-            .map(|(_, frame)| self.location(batch.name(frame.function), batch.name(frame.module)))
+            .map(|(_, frame)| location(batch.name(frame.function), batch.name(frame.module)))
             .collect();
-        if location_id.is_empty() {
-            location_id.push(self.location(NO_STACK[usize::from(row.ticks_are_idle())], ""));
+        if locations.is_empty() {
+            locations.push(location(NO_STACK[usize::from(row.ticks_are_idle())], ""));
         }
         let labels = [
             ("process", batch.name(row.process)),
             ("thread", batch.name(row.thread)),
             ("mode", row.mode().name()),
         ];
-        let labels = labels.into_iter().chain(batch.labels(row));
-        let label = labels.map(|(key, value)| message::Label {
-            key: self.string(key),
-            str: self.string(value),
-        });
-        let label = label.collect();
         let time = row.ticks.saturating_mul(window.period());
-        self.profile.sample.push(message::Sample {
-            location_id,
-            value: vec![signed(row.ticks), signed(time)],
-            label,
-        });
+        let labels = labels.into_iter().chain(batch.labels(row));
+        tables.sample(locations, [number(row.ticks), number(time)], labels);
     }
-
-    /// The number of a function's location, which is that of the function, too.
-    fn location(&mut self, function: &str, module: &str) -> u64 {
-        let key = (function.to_owned(), module.to_owned());
-        let (place, is_new) = self.functions.insert_full(key);
-        let id = place as u64 + 1;
-        if is_new {
-            let (name, filename) = (self.string(function), self.string(module));
-            let mapping_id = self.mapping(module);
-            self.profile.function.push(message::Function {
-                id,
-                name,
-                system_name: name,
-                filename,
-            });
-            self.profile.location.push(message::Location {
-                id,
-                mapping_id,
-                address: 0,
-                line: vec![message::Line {
-                    function_id: id,
-                    line: 0,
-                }],
-            });
-        }
-        id
-    }
-
-    fn mapping(&mut self, module: &str) -> u64 {
-        let (place, is_new) = self.mappings.insert_full(module.to_owned());
-        let id = place as u64 + 1;
-        if is_new {
-            let filename = self.string(module);
-            self.profile.mapping.push(message::Mapping {
-                id,
-                filename,
-                has_functions: true,
-                ..message::Mapping::default()
-            });
-        }
-        id
-    }
-}
-
-/// `number` in the format's type, saturated.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+    tables.finish()
 }
 
 #[cfg(test)]

@@ -15,12 +15,12 @@ use kvmprof_recording::file::{
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack};
 use kvmprof_report::boot::{Boot, Levels, Summary, compare};
 use kvmprof_report::diff::{changes, folded_changes};
-use kvmprof_report::export::{Format, Source};
+use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, folded,
-    functions, print,
+    functions, label_keys, print,
 };
 use kvmprof_report::room::Room;
 use kvmprof_report::stalls::{self, StallWatcher, Stalls};
@@ -88,19 +88,17 @@ pub fn run(data: &[u8]) {
         }
     }
     stall_tables(&recording, &contents);
-    let mut counts = Counts::default();
-    let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
+    let mut watcher = <(Counts, Events)>::default();
+    let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher);
     let Ok(profile) = read else {
         return;
     };
+    let (counts, events) = watcher;
     report(&profile);
     let side = (&profile, Some(&counts));
     changes(side, side, SortBy::Total);
     page(&profile, vec![counts], "title", &SourceTexts::default());
-    let resolver = Resolver::from_contents(&contents);
-    let Ok(source) = Source::read(recording, Selection::default(), resolver, &Unobserved) else {
-        return;
-    };
+    let source = Source::new(recording, profile, events);
     if let Ok(boot) = Boot::read(&source, &Levels::default(), &Unobserved) {
         let summary = Summary::new(&[boot], &Levels::default());
         compare(&summary, &summary);
@@ -134,8 +132,10 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
 
 /// All tables of it.
 pub fn report(profile: &Profile) {
+    let tables = Section::ALL.into_iter().map(|(table, ..)| table);
+    let labels = label_keys(profile).into_iter().map(str::to_owned);
     let layout = Layout {
-        sections: Section::ALL.map(|(section, ..)| section).to_vec(),
+        sections: tables.chain(labels.map(Section::Label)).collect(),
         sort: SortBy::Total,
         top: 50,
         look: Look {

@@ -192,10 +192,12 @@ fn decode_stack(numbers: &mut Numbers<'_>) -> Option<Stack> {
     if usize::from(count) > DEFAULT_STACK_FRAMES || scheduler > count {
         return None;
     }
+    let mut frames = Vec::new();
+    numbers.frames(count.into(), &mut frames)?;
     Some(Stack {
         scheduler,
         end,
-        frames: numbers.frames(count.into())?,
+        frames,
     })
 }
 

@@ -93,15 +93,14 @@ impl<'a> Numbers<'a> {
         Some(comm)
     }
 
-    /// The next `count` addresses, as [`push_frames`] appends them. The caller bounds `count`.
-    pub fn frames(&mut self, count: usize) -> Option<Vec<u64>> {
+    /// Adds the next `count` addresses, as [`push_frames`] appends them, to `frames`. The caller bounds `count`.
+    pub fn frames(&mut self, count: usize, frames: &mut Vec<u64>) -> Option<()> {
         let mut last = 0_u64;
-        let mut frames = Vec::with_capacity(count);
         for _ in 0..count {
             last = last.wrapping_add_signed(self.next_signed()?);
             frames.push(last);
         }
-        Some(frames)
+        Some(())
     }
 
     /// True when nothing is left.
@@ -145,12 +144,14 @@ mod tests {
         let mut numbers = Numbers(&bytes);
         assert_eq!(numbers.comm(), Some(comm));
         assert_eq!(numbers.comm(), Some(whole));
-        assert_eq!(numbers.frames(4), Some(frames.to_vec()));
+        let mut read = Vec::new();
+        assert_eq!(numbers.frames(4, &mut read), Some(()));
+        assert_eq!(read, frames);
         assert!(numbers.is_empty());
         // Longer than a name can be, and cut short.
         assert_eq!(Numbers(&[17; 18]).comm(), None);
         assert_eq!(Numbers(&[3, b'a']).comm(), None);
-        assert_eq!(Numbers(&[2]).frames(2), None);
+        assert_eq!(Numbers(&[2]).frames(2, &mut read), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::path::Path;
 pub use error::ExportError;
 pub use events::{Event, EventThread, Events};
 pub use firefox::{Library, write_on_demand};
-pub use pprof::message as pprof_message;
+pub use pprof::{PprofTables, message as pprof_message, signed as pprof_number};
 pub use source::Source;
 
 use crate::profile::folded;

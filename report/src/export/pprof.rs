@@ -4,8 +4,10 @@
 //! (`go tool pprof -tagfocus=mode=interrupt`, `-tagroot=comm`), and those of its process.
 
 pub mod message;
+mod tables;
 
-use std::borrow::Cow;
+pub use tables::{PprofTables, signed};
+
 use std::io::Write;
 
 use flate2::Compression;
@@ -37,23 +39,15 @@ enum Code<'a> {
     Other(&'a str, bool),
 }
 
-/// A function: its name, and its source file or else its module.
-type Function<'a> = (&'a str, &'a str);
-/// A location: mapping, address, and the lines of the functions there, innermost first.
-type Location = (u64, u64, Vec<(u64, i64)>);
-
 struct Builder<'a> {
     source: &'a Source,
     weight: Weight,
-    strings: Table<String>,
+    tables: PprofTables,
     mappings: Table<Code<'a>>,
-    functions: Table<Function<'a>>,
-    locations: Table<Location>,
     /// The thread, the vCPU, the mode and the stack of each sample of the export.
     samples: Table<(u32, u16, Mode, Option<u32>)>,
     /// The locations of stacks, by the stacks' numbers.
     stacks: Vec<Option<Vec<u64>>>,
-    profile: message::Profile,
 }
 
 /// Writes `source` to `out`.
@@ -71,11 +65,10 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     })?;
     let (begin, end) = times.unwrap_or_default();
     let info = &source.profile().contents.info;
-    let mut profile = builder.profile;
+    let mut profile = builder.tables.finish();
     let after = begin.saturating_sub(info.began_monotonic_ns);
     profile.time_nanos = signed(info.began_ns.saturating_add(after));
     profile.duration_nanos = signed((end - begin).saturating_add(tick));
-    profile.string_table = builder.strings.into_values();
     let mut packer = GzEncoder::new(out, Compression::default());
     packer.write_all(&profile.encode_to_vec())?;
     packer.finish()?;
@@ -84,48 +77,27 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
 
 impl<'a> Builder<'a> {
     fn new(source: &'a Source) -> Self {
+        let weight = source.weight();
+        let measured = match weight.quantity {
+            Quantity::Time => ("cpu", "nanoseconds"),
+            Quantity::GuestTime => ("guest-time", "nanoseconds"),
+            Quantity::Events(name) => (name, "count"),
+        };
         let mut builder = Self {
             source,
-            weight: source.weight(),
-            strings: Table::default(),
+            weight,
+            tables: PprofTables::default(),
             mappings: Table::default(),
-            functions: Table::default(),
-            locations: Table::default(),
             samples: Table::default(),
             stacks: vec![None; source.stacks() + 1],
-            profile: message::Profile::default(),
         };
-        // The format requires string number 0 to be empty.
-        builder.string("");
         // Readers take the first mapping for the main program.
         builder.mapping(match source.profile().contents.kernel {
             Some(_) => Code::Kernel,
             None => Code::Other(KERNEL, true),
         });
-        let samples = builder.value_type("samples", "count");
-        let measured = match builder.weight.quantity {
-            Quantity::Time => builder.value_type("cpu", "nanoseconds"),
-            Quantity::GuestTime => builder.value_type("guest-time", "nanoseconds"),
-            Quantity::Events(name) => builder.value_type(name, "count"),
-        };
-        builder.profile.sample_type = vec![samples, measured];
-        builder.profile.period_type = Some(measured);
-        builder.profile.period = signed(builder.weight.per_tick);
+        builder.tables.measure(measured, weight.per_tick);
         builder
-    }
-
-    fn string(&mut self, text: &str) -> i64 {
-        let known = self.strings.find(text);
-        known
-            .unwrap_or_else(|| self.strings.push(text.to_owned()))
-            .into()
-    }
-
-    fn value_type(&mut self, name: &str, unit: &str) -> message::ValueType {
-        message::ValueType {
-            r#type: self.string(name),
-            unit: self.string(unit),
-        }
     }
 
     fn add(&mut self, event: &Event) -> Result<(), ExportError> {
@@ -133,40 +105,35 @@ impl<'a> Builder<'a> {
         let index = match self.samples.find(&key) {
             Some(index) => index,
             None => {
-                let sample = self.new_sample(event)?;
-                self.profile.sample.push(sample);
+                self.add_sample(event)?;
                 self.samples.push(key)
             }
         };
-        let values = &mut self.profile.sample[index as usize].value;
+        let values = &mut self.tables.profile.sample[index as usize].value;
         let ticks = values[0].saturating_add(signed(event.ticks));
         *values = vec![ticks, signed(self.weight.of(ticks.unsigned_abs()))];
         Ok(())
     }
 
-    fn new_sample(&mut self, event: &Event) -> Result<message::Sample, ExportError> {
-        let location_id = self.locations_of(event)?;
+    fn add_sample(&mut self, event: &Event) -> Result<(), ExportError> {
+        let locations = self.locations_of(event)?;
         let thread = self.source.thread(event);
         // Numbers are written as text: readers ignore a numeric label of 0.
-        let labels = [
-            ("pid", thread.pid.to_string()),
-            ("tid", thread.tid.to_string()),
-            ("vcpu", event.vcpu.to_string()),
-            ("comm", thread.comm.clone()),
-            ("mode", event.mode.name().to_owned()),
+        let [pid, tid, vcpu] = [
+            thread.pid.to_string(),
+            thread.tid.to_string(),
+            event.vcpu.to_string(),
         ];
-        let labels = labels.into_iter().map(|(key, text)| (key, Cow::from(text)));
-        let own = self.source.labels(event);
-        let own = own.map(|(key, text)| (key, Cow::from(text)));
-        let labels = labels.chain(own).map(|(key, text)| message::Label {
-            key: self.string(key),
-            str: self.string(&text),
-        });
-        Ok(message::Sample {
-            location_id,
-            value: vec![0, 0],
-            label: labels.collect(),
-        })
+        let labels = [
+            ("pid", pid.as_str()),
+            ("tid", &tid),
+            ("vcpu", &vcpu),
+            ("comm", &thread.comm),
+            ("mode", event.mode.name()),
+        ];
+        let labels = labels.into_iter().chain(self.source.labels(event));
+        self.tables.sample(locations, [0, 0], labels);
+        Ok(())
     }
 
     /// The numbers of the locations of the stack of `event`.
@@ -192,31 +159,15 @@ impl<'a> Builder<'a> {
             None => (0, 0),
         };
         self.note_sources(mapping_id, frames);
-        let mut lines = Vec::new();
-        for frame in frames {
+        let lines = frames.iter().map(|frame| {
             let (file, line) = match frame.source {
                 Some((file, line)) => (file, i64::from(line)),
                 None => (frame.module, 0),
             };
-            lines.push((self.function(frame.name, file), line));
-        }
-        let key = (mapping_id, address, lines);
-        let known = self.locations.find(&key);
-        let number = known.unwrap_or_else(|| {
-            let lines = key.2.iter();
-            let line = lines.map(|(function_id, line)| message::Line {
-                function_id: *function_id,
-                line: *line,
-            });
-            self.profile.location.push(message::Location {
-                id: self.locations.length() as u64 + 1,
-                mapping_id,
-                address,
-                line: line.collect(),
-            });
-            self.locations.push(key)
+            (self.tables.function(frame.name, file), line)
         });
-        u64::from(number) + 1
+        let lines = lines.collect();
+        self.tables.location(mapping_id, address, lines)
     }
 
     /// The code of a frame, and its address in it; `None` for a note. A recording has any number of processes, which have a file at different addresses,
@@ -239,7 +190,7 @@ impl<'a> Builder<'a> {
     fn note_sources(&mut self, mapping_id: u64, frames: &[Frame<'_>]) {
         let index = mapping_id.checked_sub(1).map(usize::try_from);
         let Some(Ok(index)) = index else { return };
-        let Some(mapping) = self.profile.mapping.get_mut(index) else {
+        let Some(mapping) = self.tables.profile.mapping.get_mut(index) else {
             return;
         };
         let mut sources = frames.iter().filter_map(|frame| frame.source);
@@ -271,40 +222,7 @@ impl<'a> Builder<'a> {
             Code::Other(KERNEL, true) => (kernel(), String::new(), Range::default()),
             Code::Other(module, _) => (module.to_owned(), String::new(), Range::default()),
         };
-        let id = u64::from(self.mappings.push(code)) + 1;
-        let mapping = message::Mapping {
-            id,
-            memory_start: range.begin,
-            memory_limit: range.end,
-            file_offset: range.offset,
-            filename: self.string(&filename),
-            build_id: self.string(&build_id),
-            // Files and lines are marked when a frame has them.
-            has_functions: true,
-            ..message::Mapping::default()
-        };
-        self.profile.mapping.push(mapping);
-        id
+        self.mappings.push(code);
+        self.tables.mapping(&filename, &build_id, range)
     }
-
-    /// The number of a function, from 1.
-    fn function(&mut self, name: &'a str, file: &'a str) -> u64 {
-        if let Some(known) = self.functions.find(&(name, file)) {
-            return u64::from(known) + 1;
-        }
-        let (text, filename) = (self.string(name), self.string(file));
-        let id = u64::from(self.functions.push((name, file))) + 1;
-        self.profile.function.push(message::Function {
-            id,
-            name: text,
-            system_name: text,
-            filename,
-        });
-        id
-    }
-}
-
-/// `number` in the type of the format, saturated.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

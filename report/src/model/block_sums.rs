@@ -3,7 +3,7 @@
 use kvmprof_recording::file::BlockNumbers;
 use kvmprof_recording::{Mode, Sample, Ticks};
 
-use super::stacks::{StackCounts, StackView};
+use super::stacks::{Stack, StackCounts};
 use super::sums::{Limits, Runner, Sums};
 use crate::symbolize::{ProcessState, Resolver, StateTimes};
 
@@ -77,7 +77,7 @@ impl<'a> BlockSums<'a> {
         {
             return known.number;
         }
-        let view = StackView::new(sample, frames, state);
+        let view = Stack::new(sample, frames, state);
         let number = self.sums.stack(sample.pid, view);
         *known = Some(KnownStack {
             thread: numbers.thread,

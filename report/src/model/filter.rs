@@ -119,13 +119,13 @@ impl<'a> StackFilter<'a> {
         verdict
     }
 
-    fn has_labels(&self, stack: &Stack) -> bool {
+    fn has_labels(&self, stack: Stack<'_>) -> bool {
         let labels = self.namer.labels();
         let mut wanted = self.selection.labels.iter();
         wanted.all(|label| labels.value(stack.labels, &label.key) == Some(&label.value))
     }
 
-    fn has_function(&mut self, stack: &Stack) -> bool {
+    fn has_function(&mut self, stack: Stack<'_>) -> bool {
         let Some(pattern) = &self.selection.grep else {
             return true;
         };

@@ -31,7 +31,7 @@ pub(crate) use profile::outermost_of_guest;
 pub(crate) use profile::testing;
 pub use profile::{Process, Profile, Selected, StackSum, Thread, Watcher};
 pub use selection::{Label, NotALabel, NotATimeRange, Selection, Selector, Spread, TimeRange};
-pub use stacks::{Stack, StackCounts, StackView};
+pub use stacks::{Stack, StackCounts};
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};
 pub use table::Table;

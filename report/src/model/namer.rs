@@ -59,7 +59,7 @@ impl<'a> Namer<'a> {
     pub fn prepare(&mut self, stacks: &StackCounts, observer: &dyn Observer) {
         let mut all: Vec<Address> = Vec::new();
         let mut seen = std::collections::HashSet::<Address, RandomState>::default();
-        for (_, stack) in stacks.keys() {
+        for (_, stack, _) in stacks.iter() {
             let addresses = stack
                 .addresses()
                 .filter(|address| !self.known.contains_key(address));
@@ -78,7 +78,7 @@ impl<'a> Namer<'a> {
     }
 
     /// The number of `stack`.
-    pub fn node(&mut self, stack: &Stack) -> NodeId {
+    pub fn node(&mut self, stack: Stack<'_>) -> NodeId {
         let mut node = NodeId::default();
         for index in (0..stack.frames.len()).rev() {
             let place = self.place(stack.address(index));

@@ -9,12 +9,12 @@ use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary};
 use crate::symbolize::{Asked, LabelSet, MappingSet, ProcessState};
 
 /// A call stack, innermost frame first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Stack {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stack<'a> {
     /// The number of kernel frames, and how the parts end.
     pub summary: StackSummary,
     /// Its frames; only the program counter if no stack was taken.
-    pub frames: Vec<u64>,
+    pub frames: &'a [u64],
     /// The mode of the vCPU.
     pub mode: Mode,
     /// The mappings of the process.
@@ -23,7 +23,44 @@ pub struct Stack {
     pub labels: LabelSet,
 }
 
-impl Stack {
+impl<'a> Stack<'a> {
+    /// The stack of `sample` with `frames`; its program counter is the frame if there are none. `state` is that of its process.
+    pub fn new(sample: &'a Sample, frames: &'a [u64], state: ProcessState) -> Self {
+        let ProcessState { mappings, labels } = state;
+        // Kernel frames don't depend on the process's mappings.
+        let has_mappings =
+            usize::from(sample.stack.kernel) < frames.len() || sample.mode == Mode::User;
+        Self {
+            summary: sample.stack,
+            frames: if frames.is_empty() {
+                std::slice::from_ref(&sample.pc)
+            } else {
+                frames
+            },
+            mode: sample.mode,
+            mappings: if has_mappings {
+                mappings
+            } else {
+                mappings.kernel_alone()
+            },
+            labels,
+        }
+    }
+
+    /// The number of its frames.
+    pub fn depth(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// The same stack with only its innermost frame.
+    pub fn innermost(self) -> Self {
+        Self {
+            frames: self.frames.get(..1).unwrap_or_default(),
+            summary: self.summary.dropped(),
+            ..self
+        }
+    }
+
     /// Whether frames are missing at the outer end.
     pub fn is_cut_short(&self) -> bool {
         let is_missing = |end| {
@@ -64,73 +101,40 @@ impl Stack {
         (asked, self.is_host(index))
     }
 
-    pub(super) fn addresses(&self) -> impl Iterator<Item = (Asked, bool)> {
-        (0..self.frames.len()).map(|index| self.address(index))
+    pub(super) fn addresses(self) -> impl Iterator<Item = (Asked, bool)> {
+        (0..self.frames.len()).map(move |index| self.address(index))
     }
 }
 
 /// The stacks of each process with their numbers of samples. They are numbered from 0 in the order in which they came.
 #[derive(Clone, Debug, Default)]
 pub struct StackCounts {
-    keys: Vec<(i32, Stack)>,
-    counts: Vec<u64>,
+    known: Vec<Known>,
+    /// The frames of all stacks, one after the other.
+    frames: Vec<u64>,
     numbers: HashTable<u32>,
     hasher: RandomState,
 }
 
-/// A [`Stack`] with borrowed frames: most samples have a known stack, so that nothing has to be allocated.
+/// A stack without its frames.
 #[derive(Clone, Copy, Debug)]
-pub struct StackView<'a> {
+struct Known {
+    pid: i32,
     summary: StackSummary,
-    frames: &'a [u64],
     mode: Mode,
     mappings: MappingSet,
     labels: LabelSet,
+    /// Where its frames are among those of all stacks.
+    begin: usize,
+    end: usize,
+    count: u64,
 }
 
-impl<'a> StackView<'a> {
-    /// The stack of `sample` with `frames`; its program counter is the frame if there are none. `state` is that of its process.
-    pub fn new(sample: &'a Sample, frames: &'a [u64], state: ProcessState) -> Self {
-        let ProcessState { mappings, labels } = state;
-        // Kernel frames don't depend on the process's mappings.
-        let has_mappings =
-            usize::from(sample.stack.kernel) < frames.len() || sample.mode == Mode::User;
-        Self {
-            summary: sample.stack,
-            frames: if frames.is_empty() {
-                std::slice::from_ref(&sample.pc)
-            } else {
-                frames
-            },
-            mode: sample.mode,
-            mappings: if has_mappings {
-                mappings
-            } else {
-                mappings.kernel_alone()
-            },
-            labels,
-        }
-    }
-
-    /// The number of its frames.
-    pub fn depth(&self) -> usize {
-        self.frames.len()
-    }
-
-    /// The same stack with only its innermost frame.
-    pub fn innermost(self) -> Self {
-        Self {
-            frames: self.frames.get(..1).unwrap_or_default(),
-            summary: self.summary.dropped(),
-            ..self
-        }
-    }
-
-    /// The stack with frames of its own.
-    pub fn to_stack(self) -> Stack {
+impl Known {
+    fn stack<'a>(&self, frames: &'a [u64]) -> Stack<'a> {
         Stack {
             summary: self.summary,
-            frames: self.frames.to_vec(),
+            frames: frames.get(self.begin..self.end).unwrap_or_default(),
             mode: self.mode,
             mappings: self.mappings,
             labels: self.labels,
@@ -138,103 +142,82 @@ impl<'a> StackView<'a> {
     }
 }
 
-impl<'a> From<&'a Stack> for StackView<'a> {
-    fn from(stack: &'a Stack) -> Self {
-        Self {
-            summary: stack.summary,
-            frames: &stack.frames,
-            mode: stack.mode,
-            mappings: stack.mappings,
-            labels: stack.labels,
-        }
-    }
-}
-
 impl StackCounts {
     /// The number of different stacks.
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.known.len()
     }
 
     /// Whether there are no stacks.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.known.is_empty()
     }
 
-    /// The processes and their stacks, by number.
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &(i32, Stack)> {
-        self.keys.iter()
+    /// The processes and their stacks with their numbers of samples, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (i32, Stack<'_>, u64)> {
+        let known = self.known.iter();
+        known.map(|known| (known.pid, known.stack(&self.frames), known.count))
     }
 
     /// The process and the stack with this number.
-    pub fn get(&self, number: u32) -> Option<&(i32, Stack)> {
-        self.keys.get(number as usize)
-    }
-
-    /// The numbers of samples, by number.
-    pub fn values(&self) -> impl ExactSizeIterator<Item = &u64> {
-        self.counts.iter()
+    pub fn get(&self, number: u32) -> Option<(i32, Stack<'_>)> {
+        let known = self.known.get(number as usize)?;
+        Some((known.pid, known.stack(&self.frames)))
     }
 
     /// The number of `stack` of process `pid`, if it is known.
-    pub fn find(&self, pid: i32, stack: StackView<'_>) -> Option<u32> {
-        let is_same = |number: &u32| is_same(&self.keys[*number as usize], pid, stack);
+    pub fn find(&self, pid: i32, stack: Stack<'_>) -> Option<u32> {
+        let is_same = |number: &u32| {
+            let known = &self.known[*number as usize];
+            known.pid == pid && known.stack(&self.frames) == stack
+        };
         let hash = hash(&self.hasher, pid, stack);
         self.numbers.find(hash, is_same).copied()
     }
 
     /// Adds `count` samples of a known stack.
     pub fn count(&mut self, number: u32, count: u64) {
-        if let Some(sum) = self.counts.get_mut(number as usize) {
-            *sum = sum.saturating_add(count);
+        if let Some(known) = self.known.get_mut(number as usize) {
+            known.count = known.count.saturating_add(count);
         }
     }
 
     /// Adds a stack that isn't known yet, and returns its number; `None` if there are more than can be numbered.
-    pub fn insert(&mut self, pid: i32, stack: StackView<'_>) -> Option<u32> {
-        let number = u32::try_from(self.keys.len()).ok()?;
-        let new = hash(&self.hasher, pid, stack);
-        self.keys.push((pid, stack.to_stack()));
-        self.counts.push(0);
-        let (keys, hasher) = (&self.keys, &self.hasher);
+    pub fn insert(&mut self, pid: i32, stack: Stack<'_>) -> Option<u32> {
+        let number = u32::try_from(self.known.len()).ok()?;
+        let begin = self.frames.len();
+        self.frames.extend_from_slice(stack.frames);
+        self.known.push(Known {
+            pid,
+            summary: stack.summary,
+            mode: stack.mode,
+            mappings: stack.mappings,
+            labels: stack.labels,
+            begin,
+            end: self.frames.len(),
+            count: 0,
+        });
+        let (known, frames, hasher) = (&self.known, &self.frames, &self.hasher);
+        let new = hash(hasher, pid, stack);
         self.numbers.insert_unique(new, number, |number| {
-            let (pid, stack) = &keys[*number as usize];
-            hash(hasher, *pid, stack.into())
+            let known = &known[*number as usize];
+            hash(hasher, known.pid, known.stack(frames))
         });
         Some(number)
     }
 }
 
-fn is_same(known: &(i32, Stack), pid: i32, stack: StackView<'_>) -> bool {
-    let (known_pid, known) = known;
-    *known_pid == pid
-        && known.frames == stack.frames
-        && known.summary == stack.summary
-        && known.mode == stack.mode
-        && known.mappings == stack.mappings
-        && known.labels == stack.labels
-}
-
 /// A hash of the parts that differ in most cases. Stacks with equal hashes are compared.
-fn hash(hasher: &RandomState, pid: i32, stack: StackView<'_>) -> u64 {
+fn hash(hasher: &RandomState, pid: i32, stack: Stack<'_>) -> u64 {
     hasher.hash_one((pid, stack.mappings, stack.labels, stack.frames))
-}
-
-impl<'a> IntoIterator for &'a StackCounts {
-    type Item = (&'a (i32, Stack), &'a u64);
-    type IntoIter = std::iter::Zip<std::slice::Iter<'a, (i32, Stack)>, std::slice::Iter<'a, u64>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.keys.iter().zip(&self.counts)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn view<'a>(sample: &'a Sample, frames: &'a [u64]) -> StackView<'a> {
-        StackView::new(sample, frames, ProcessState::default())
+    fn view<'a>(sample: &'a Sample, frames: &'a [u64]) -> Stack<'a> {
+        Stack::new(sample, frames, ProcessState::default())
     }
 
     #[test]
@@ -253,8 +236,8 @@ mod tests {
         assert_eq!(counts.find(1, view(&sample, &[999, 7])), Some(999));
         assert_eq!(counts.find(2, view(&sample, &[999, 7])), None);
         counts.count(999, 2);
-        assert_eq!(counts.values().sum::<u64>(), 2);
-        assert_eq!(view(&sample, &[]).to_stack().frames, [3]);
-        assert_eq!(view(&sample, &[4, 5]).innermost().to_stack().frames, [4]);
+        assert_eq!(counts.iter().map(|(.., count)| count).sum::<u64>(), 2);
+        assert_eq!(view(&sample, &[]).frames, [3]);
+        assert_eq!(view(&sample, &[4, 5]).innermost().frames, [4]);
     }
 }

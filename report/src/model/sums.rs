@@ -10,7 +10,7 @@ use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, Ticks};
 use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::namer::Namer;
 use super::names::ProcessNames;
-use super::{Process, Profile, Selection, StackCounts, StackSum, StackView, Table, Thread};
+use super::{Process, Profile, Selection, Stack, StackCounts, StackSum, Table, Thread};
 use crate::symbolize::{ProcessState, Resolver};
 
 /// The ticks of one vCPU.
@@ -148,7 +148,7 @@ impl Sums {
         self.add_ticks(ticks, count);
         if let Some(sample) = &ticks.sample {
             let runner = self.runner(sample.pid, sample.tid);
-            let view = StackView::new(sample, frames, state);
+            let view = Stack::new(sample, frames, state);
             let stack = runner.process.and_then(|_| self.stack(sample.pid, view));
             self.count(sample, runner, stack, count);
         }
@@ -201,12 +201,12 @@ impl Sums {
     }
 
     /// The number of `stack` of process `pid`; `None` if it is beyond the limits.
-    pub fn stack(&mut self, pid: i32, stack: StackView<'_>) -> Option<u32> {
+    pub fn stack(&mut self, pid: i32, stack: Stack<'_>) -> Option<u32> {
         let known = self.stacks.find(pid, stack);
         known.or_else(|| self.add_stack(pid, stack))
     }
 
-    fn add_stack(&mut self, pid: i32, mut stack: StackView<'_>) -> Option<u32> {
+    fn add_stack(&mut self, pid: i32, mut stack: Stack<'_>) -> Option<u32> {
         if self.frames.saturating_add(stack.depth()) > self.limits.frames {
             stack = stack.innermost();
             if let Some(known) = self.stacks.find(pid, stack) {
@@ -256,12 +256,11 @@ impl Sums {
                 sum.names.add(&process.names);
             }
         }
-        for ((pid, stack), count) in &later.stacks {
-            let stack = stack.into();
-            let known = self.stacks.find(*pid, stack);
-            match known.or_else(|| self.stacks.insert(*pid, stack)) {
-                Some(number) => self.stacks.count(number, *count),
-                None => self.elsewhere = self.elsewhere.saturating_add(*count),
+        for (pid, stack, count) in later.stacks.iter() {
+            let known = self.stacks.find(pid, stack);
+            match known.or_else(|| self.stacks.insert(pid, stack)) {
+                Some(number) => self.stacks.count(number, count),
+                None => self.elsewhere = self.elsewhere.saturating_add(count),
             }
         }
     }
@@ -277,14 +276,14 @@ impl Sums {
     ) -> Profile {
         let mut namer = Namer::new(&resolver, contents.kernel.as_ref());
         namer.prepare(&self.stacks, observer);
-        let stacks = (&self.stacks).into_iter();
-        let stacks = stacks.map(|((pid, stack), ticks)| StackSum {
-            pid: *pid,
+        let stacks = self.stacks.iter();
+        let stacks = stacks.map(|(pid, stack, ticks)| StackSum {
+            pid,
             node: namer.node(stack),
             mode: stack.mode,
             labels: stack.labels,
             is_cut_short: stack.is_cut_short(),
-            ticks: *ticks,
+            ticks,
         });
         let stacks = stacks.collect();
         let code = namer.into_code();
@@ -346,7 +345,6 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::Stack;
     use super::*;
 
     #[test]
@@ -376,11 +374,11 @@ mod tests {
         }
         assert!(sums.processes.len() < limits.processes);
         assert!(sums.stacks.len() <= limits.stacks);
-        let frames: usize = (sums.stacks.keys())
-            .map(|(_, stack)| stack.frames.len())
+        let frames: usize = (sums.stacks.iter())
+            .map(|(_, stack, _)| stack.frames.len())
             .sum();
         assert!(frames <= limits.frames + limits.stacks, "{frames}");
-        let placed: u64 = sums.stacks.values().sum();
+        let placed: u64 = sums.stacks.iter().map(|(.., count)| count).sum();
         assert_eq!(placed + sums.elsewhere, samples);
         assert!(sums.elsewhere > 0);
         assert_eq!(sums.vcpus[&0].modes, [0, samples, 0, u64::MAX]);
@@ -437,7 +435,7 @@ mod tests {
             let samples = total(|ticks| ticks.sample.is_some().into());
             let idle = total(|ticks| ticks.idle);
             let bounded = sum(limits, &all);
-            let by_stack: u64 = bounded.stacks.values().sum();
+            let by_stack: u64 = bounded.stacks.iter().map(|(.., count)| count).sum();
             prop_assert_eq!(by_stack + bounded.elsewhere, samples);
             let by_process: u64 = bounded.processes.iter().map(|process| sum_modes(&process.modes)).sum();
             prop_assert!(by_process <= samples && by_process + bounded.elsewhere >= samples);
@@ -453,10 +451,10 @@ mod tests {
                 sums.pids.values().iter().copied().zip(sums.processes.iter().cloned()).collect()
             };
             prop_assert_eq!(processes(&merged), processes(&whole));
-            let stacks = |sums: &Sums| -> HashMap<(i32, Stack), u64> {
-                sums.stacks.into_iter().map(|(key, count)| (key.clone(), *count)).collect()
-            };
-            prop_assert_eq!(stacks(&merged), stacks(&whole));
+            fn counts_of(sums: &Sums) -> HashMap<(i32, Stack<'_>), u64> {
+                sums.stacks.iter().map(|(pid, stack, count)| ((pid, stack), count)).collect()
+            }
+            prop_assert_eq!(counts_of(&merged), counts_of(&whole));
             prop_assert_eq!((merged.idle, merged.elsewhere), (idle, 0));
         }
     }

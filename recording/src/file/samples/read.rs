@@ -1,5 +1,7 @@
 //! Reads blocks of samples.
 
+use std::ops::Range;
+
 use super::{Thread, record};
 use crate::file::details::DetailsReader;
 use crate::file::varint::Numbers;
@@ -33,7 +35,9 @@ pub fn decode_with(
     let mut details = DetailsReader::new(details)?;
     let mut samples = 0;
     let mut threads = Vec::new();
-    let mut stacks: Vec<(StackSummary, Vec<u64>)> = Vec::new();
+    let mut stacks: Vec<(StackSummary, Range<usize>)> = Vec::new();
+    // Those of all stacks, one after the other.
+    let mut frames = Vec::new();
     let mut time = 0_u64;
     while !numbers.is_empty() {
         match numbers.byte()? {
@@ -57,13 +61,14 @@ pub fn decode_with(
             }
             record::THREAD => threads.push(decode_thread(&mut numbers)?),
             kind @ (record::STACK | record::STACK_WITH_HOST | record::DEEP_STACK) => {
-                stacks.push(decode_stack(&mut numbers, kind)?);
+                stacks.push(decode_stack(&mut numbers, kind, &mut frames)?);
             }
             record::SAMPLE => {
                 let (mut sample, own) = decode_sample(&mut numbers)?;
                 time = time.wrapping_add(sample.time);
                 let thread: &Thread = threads.get(own.thread as usize)?;
-                let (summary, frames) = stacks.get(own.stack as usize)?;
+                let (summary, place) = stacks.get(own.stack as usize)?;
+                let frames = frames.get(place.clone())?;
                 let first = frames.first().copied().unwrap_or_default();
                 sample.time = time;
                 sample.pc = sample.pc.wrapping_add(first);
@@ -96,8 +101,12 @@ fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
     })
 }
 
-/// The stack of a record of this `kind`.
-fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Vec<u64>)> {
+/// The stack of a record of this `kind`, and where its frames are in `frames`, to which they are added.
+fn decode_stack(
+    numbers: &mut Numbers<'_>,
+    kind: u8,
+    frames: &mut Vec<u64>,
+) -> Option<(StackSummary, Range<usize>)> {
     let is_deep = kind == record::DEEP_STACK;
     let mut summary = StackSummary::default();
     if is_deep {
@@ -119,8 +128,9 @@ fn decode_stack(numbers: &mut Numbers<'_>, kind: u8) -> Option<(StackSummary, Ve
     if summary.frames() > most {
         return None;
     }
-    let frames = numbers.frames(summary.frames())?;
-    Some((summary, frames))
+    let begin = frames.len();
+    numbers.frames(summary.frames(), frames)?;
+    Some((summary, begin..frames.len()))
 }
 
 /// A sample and the numbers of its thread and stack. Its time and program counter are still differences.
