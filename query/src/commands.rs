@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage};
+use kvmprof_cli::interrupt::Interrupt;
+use kvmprof_cli::table::{USUAL_ROWS, most_rows};
+use kvmprof_cli::text::visible_lines;
 use kvmprof_recording::file::{NewFile, is_recording};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::profile::{Layout, Look, Section, SortBy, document, print};
-use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage};
-use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_tools::program::Setup;
-use kvmprof_cli::table::{USUAL_ROWS, most_rows};
-use kvmprof_cli::text::visible_lines;
 
 use crate::engine::Engine;
 use crate::output::{Format, Printer};

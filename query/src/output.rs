@@ -8,9 +8,9 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
-use kvmprof_report::text::visible;
 use kvmprof_cli::table::{Align, Spacing, write_rows};
 use kvmprof_cli::text::visible_json;
+use kvmprof_report::text::visible;
 
 /// The format of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
