@@ -56,7 +56,6 @@ pub fn run(data: &[u8]) {
         (u64::MAX, true),
     ] {
         resolver.resolve(Asked {
-            pid: PID,
             mappings,
             address,
             is_kernel,
