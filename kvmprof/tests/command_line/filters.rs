@@ -14,6 +14,7 @@ fn a_part_without_anything_in_it_is_told() {
         &["--vcpu", "1"],
         &["--mode", "interrupt", "--grep", "copy"],
         &["--grep", "^nothing$"],
+        &["--label", "user=0"],
     ] {
         for command in [
             &["report", "before"][..],
@@ -42,6 +43,16 @@ fn a_part_without_anything_in_it_is_told() {
             .run(&[&["report", "before"], options].concat())
             .assert_success();
     }
+}
+
+#[test]
+fn a_table_that_no_recording_has_is_refused() {
+    let folder = Folder::new();
+    let ran = folder.run(&["report", "before", "--by", "mode,usr"]);
+    let known = "line, and no process has a label";
+    ran.assert_refused(USAGE, &["neither a table nor a label \"usr\"", known]);
+    let ran = folder.run(&["report", "before", "--label", "user"]);
+    ran.assert_refused(USAGE, &["a label is wanted, such as user=1000"]);
 }
 
 #[test]
