@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use kvmprof_recording::file::Contents;
-use kvmprof_report::symbolize::{Asked, MappingSet, Resolver, Symbols};
+use kvmprof_report::symbolize::{CodeAddress, MappingSet, Resolver, Symbols};
 use random::Random;
 
 /// Number of addresses.
@@ -47,7 +47,7 @@ fn main() {
         ..Contents::default()
     });
     let resolve = |address| {
-        let asked = Asked {
+        let asked = CodeAddress {
             mappings: MappingSet::default(),
             address,
             is_kernel: true,

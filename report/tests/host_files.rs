@@ -9,7 +9,7 @@ use kvmprof_recording::elf;
 use kvmprof_recording::file::{BinaryInfo, Recording, Unobserved};
 use kvmprof_report::profile::{Profile, Selection, folded};
 use kvmprof_report::room::Room;
-use kvmprof_report::symbolize::{Asked, Resolver, Sources};
+use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources};
 use object::{Object, ObjectSection};
 
 const NO_ID: &str = "-Wl,--build-id=none";
@@ -92,7 +92,7 @@ fn a_file_without_a_build_id_is_used_if_its_code_is_the_recorded_one() {
         "{notes:?}"
     );
     let profile = profile(&path, guest.root());
-    let asked = Asked {
+    let asked = CodeAddress {
         address: guest.mapped(guest.address("outer")),
         ..first_frame(&profile)
     };
@@ -100,7 +100,7 @@ fn a_file_without_a_build_id_is_used_if_its_code_is_the_recorded_one() {
 }
 
 /// Where the first frame of the first stack is.
-fn first_frame(profile: &Profile) -> Asked {
+fn first_frame(profile: &Profile) -> CodeAddress {
     profile.frames(&profile.stacks[0]).next().unwrap().asked()
 }
 
@@ -198,7 +198,7 @@ fn frames(guest: &Guest) -> (Vec<String>, Vec<String>) {
     let profile = profile(&path, guest.root());
     let first = first_frame(&profile);
     let stacks = (0..function.length).map(|distance| {
-        let resolved = profile.resolver.resolve(Asked {
+        let resolved = profile.resolver.resolve(CodeAddress {
             address: pc + distance,
             ..first
         });

@@ -9,7 +9,7 @@ use kvmprof_recording::file::{Block, KernelInfo, Kind, Recording, Unobserved};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
 use kvmprof_report::room::Room;
-use kvmprof_report::symbolize::{Asked, Resolver, Sources, SymbolError};
+use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources, SymbolError};
 
 fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
     Sources { vmlinux, sysroot }
@@ -388,7 +388,7 @@ fn pprof_claims_lines_only_where_there_are_some() {
 fn code_is_that_of_the_files_with_the_recorded_build_id() {
     let guest = Guest::new();
     let begin = guest.address("outer");
-    let asked = |address: u64, is_kernel: bool, profile: &Profile| Asked {
+    let asked = |address: u64, is_kernel: bool, profile: &Profile| CodeAddress {
         address,
         is_kernel,
         ..profile.frames(&profile.stacks[0]).next().unwrap().asked()

@@ -5,7 +5,7 @@ use std::fs;
 
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Mapping, ProcessMappings};
-use kvmprof_report::symbolize::{Asked, Resolver, Sources};
+use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources};
 
 const PID: i32 = 7;
 const CODE: u64 = 0x40_0000;
@@ -55,7 +55,7 @@ pub fn run(data: &[u8]) {
         (0xffff_ffff_8100_0010, true),
         (u64::MAX, true),
     ] {
-        resolver.resolve(Asked {
+        resolver.resolve(CodeAddress {
             mappings,
             address,
             is_kernel,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::export::{Event, ExportError, Source};
-use crate::symbolize::{Asked, Resolved};
+use crate::symbolize::{CodeAddress, Resolved};
 use kvmprof_recording::Mode;
 use kvmprof_recording::tasks::{Task, TaskLook};
 
@@ -178,7 +178,7 @@ impl<'a> Places<'a> {
                 let resolver = &self.source.profile().resolver;
                 let resolved = frames
                     .iter()
-                    .map(|at| resolver.resolve(Asked::in_kernel(*at)));
+                    .map(|at| resolver.resolve(CodeAddress::in_kernel(*at)));
                 let resolved: Vec<Resolved> = resolved.collect();
                 let functions = resolved
                     .iter()

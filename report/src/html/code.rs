@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::calls::Calls;
 use crate::model::Table;
 use crate::profile::Profile;
-use crate::symbolize::{Asked, Assembly, Resolved, SourceLine, SourceTexts};
+use crate::symbolize::{Assembly, CodeAddress, Resolved, SourceLine, SourceTexts};
 use crate::text::visible;
 
 /// Maximum number of functions, those with the most ticks of their own.
@@ -34,7 +34,7 @@ struct Hits {
     function: u32,
     recording: usize,
     /// The begin of the function, in a process that has it.
-    begin: Asked,
+    begin: CodeAddress,
     /// The begin of the function in its file.
     file_begin: u64,
     ticks: u64,
@@ -59,7 +59,7 @@ fn hits(profile: &Profile, calls: &Calls) -> Vec<Hits> {
             let hits = found.entry((function, recording)).or_insert_with(|| Hits {
                 function,
                 recording,
-                begin: Asked {
+                begin: CodeAddress {
                     address: frame.address.wrapping_sub(offset),
                     ..frame.asked()
                 },
@@ -115,7 +115,7 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
     let code = profile.resolver.code(hits.begin, MAX_CODE)?;
     let resolve = |address: u64| {
         let distance = address.wrapping_sub(hits.file_begin);
-        profile.resolver.resolve(Asked {
+        profile.resolver.resolve(CodeAddress {
             address: hits.begin.address.wrapping_add(distance),
             ..hits.begin
         })

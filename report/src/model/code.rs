@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{CUT_SHORT, HALTED, HALTED_MODULE, Table};
-use crate::symbolize::{Asked, MappingSet};
+use crate::symbolize::{CodeAddress, MappingSet};
 
 /// The number of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -240,8 +240,8 @@ pub struct Frame<'a> {
 
 impl Frame<'_> {
     /// Its address, to ask a resolver for more.
-    pub fn asked(&self) -> Asked {
-        Asked {
+    pub fn asked(&self) -> CodeAddress {
+        CodeAddress {
             mappings: self.mappings,
             address: self.address,
             is_kernel: self.is_kernel,

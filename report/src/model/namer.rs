@@ -11,7 +11,7 @@ use super::code::{
 };
 use super::{Stack, StackCounts};
 use crate::symbolize::{
-    AddressLocation, Asked, KERNEL, Labels, Resolved, Resolver, is_nameless, module_name,
+    AddressLocation, CodeAddress, KERNEL, Labels, Resolved, Resolver, is_nameless, module_name,
 };
 use crate::text::visible;
 
@@ -19,7 +19,7 @@ use crate::text::visible;
 const PAGE: u64 = 4096;
 
 /// An address in memory, and whether it is one of the host's.
-type Address = (Asked, bool);
+type Address = (CodeAddress, bool);
 
 /// Fills [`Code`].
 pub struct Namer<'a> {
@@ -127,7 +127,7 @@ impl<'a> Namer<'a> {
     }
 
     /// What has the code at an address, and where.
-    fn mapped(&mut self, asked: Asked, resolved: &Resolved) -> u32 {
+    fn mapped(&mut self, asked: CodeAddress, resolved: &Resolved) -> u32 {
         let location =
             (self.resolver.tables()).locate(asked.mappings, asked.address, asked.is_kernel);
         if let AddressLocation::Mapping(mapping) = location

@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary};
 
-use crate::symbolize::{Asked, LabelSet, MappingSet, ProcessState};
+use crate::symbolize::{CodeAddress, LabelSet, MappingSet, ProcessState};
 
 /// A call stack, innermost frame first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,14 +86,14 @@ impl<'a> Stack<'a> {
     }
 
     /// The address of frame number `index` to ask a resolver for, and whether it is one of the host's.
-    pub(super) fn address(&self, index: usize) -> (Asked, bool) {
+    pub(super) fn address(&self, index: usize) -> (CodeAddress, bool) {
         let is_kernel = self.is_kernel(index);
         // Kernel frames don't depend on the process's mappings.
         let mappings = match is_kernel {
             true => self.mappings.kernel_alone(),
             false => self.mappings,
         };
-        let asked = Asked {
+        let asked = CodeAddress {
             mappings,
             address: self.frames.get(index).copied().unwrap_or_default(),
             is_kernel,
@@ -101,7 +101,7 @@ impl<'a> Stack<'a> {
         (asked, self.is_host(index))
     }
 
-    pub(super) fn addresses(self) -> impl Iterator<Item = (Asked, bool)> {
+    pub(super) fn addresses(self) -> impl Iterator<Item = (CodeAddress, bool)> {
         (0..self.frames.len()).map(move |index| self.address(index))
     }
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::export::Library;
 use crate::profile::Profile;
-use crate::symbolize::{AddressLocation, Asked, Resolved, SourceTexts};
+use crate::symbolize::{AddressLocation, CodeAddress, Resolved, SourceTexts};
 
 /// Maximum size of a request in bytes: the addresses of a recording with some 300000 different ones.
 pub const MAX_REQUEST: usize = 8 << 20;
@@ -81,7 +81,7 @@ pub enum RequestError {
 /// A location of a library in a process. The distance between addresses in the library and in the process is constant.
 #[derive(Clone, Copy, Debug)]
 struct LibraryLocation {
-    asked: Asked,
+    asked: CodeAddress,
     /// The address in the process less that in the library, modulo 2^64.
     bias: u64,
 }
@@ -114,7 +114,7 @@ impl SymbolServer {
         server
     }
 
-    fn add(&mut self, library: &Library<'_>, asked: Asked, address: u32) {
+    fn add(&mut self, library: &Library<'_>, asked: CodeAddress, address: u32) {
         let bias = asked.address.wrapping_sub(address.into());
         let id = library.breakpad_id();
         if let Some(code_id) = library.code_id() {
@@ -166,11 +166,11 @@ fn resolve(profile: &Profile, locations: &[LibraryLocation], address: u32) -> Op
 }
 
 /// `address` of the library that is at `locations`, in a process that has it there.
-fn there(profile: &Profile, locations: &[LibraryLocation], address: u32) -> Option<Asked> {
+fn there(profile: &Profile, locations: &[LibraryLocation], address: u32) -> Option<CodeAddress> {
     let tables = profile.resolver.tables();
-    let locate = |asked: Asked| tables.locate(asked.mappings, asked.address, asked.is_kernel);
+    let locate = |asked: CodeAddress| tables.locate(asked.mappings, asked.address, asked.is_kernel);
     locations.iter().find_map(|location| {
-        let there = Asked {
+        let there = CodeAddress {
             address: location.bias.wrapping_add(address.into()),
             ..location.asked
         };

@@ -11,6 +11,7 @@ use kvmprof_recording::Sample;
 use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::former::Epoch;
+use super::frame::{CodeAddress, Frame, Resolved};
 use super::kallsyms::{Found, KERNEL};
 use super::labels::Labels;
 use super::notes::Notes;
@@ -35,54 +36,6 @@ pub struct Sources {
     pub vmlinux: Option<PathBuf>,
     /// A folder with the guest's files.
     pub sysroot: Option<PathBuf>,
-}
-
-/// A frame to resolve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
-    /// The mappings of its process.
-    pub mappings: MappingSet,
-    /// Its address.
-    pub address: u64,
-    /// Whether it is a kernel frame.
-    pub is_kernel: bool,
-}
-
-impl Asked {
-    /// A kernel frame, which needs no mappings, at a time that isn't known.
-    pub fn in_kernel(address: u64) -> Self {
-        Self {
-            mappings: MappingSet::default().with_kernel(Epoch::ANY),
-            address,
-            is_kernel: true,
-        }
-    }
-}
-
-/// A function at an address. Functions that are inlined into each other share an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// The demangled function; if it is unknown, the address, in the file if there is one (`libc.so.6+0x1234`).
-    pub function: Arc<str>,
-    /// `[kernel]`, a kernel module in brackets, a file's name, `[vdso]`, `[anon]` or `[user]`.
-    pub module: Arc<str>,
-    /// Its source line.
-    pub source: Option<SourceLine>,
-    /// Whether it is inlined into the next frame.
-    pub is_inlined: bool,
-    /// Whether it is code that the program generated at run time.
-    pub is_generated: bool,
-}
-
-/// The functions of a frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
-    /// The functions, innermost first, at least one; all but the last one are inlined.
-    pub frames: Rc<[Frame]>,
-    /// The offset from the last one's begin; `None` if the function is unknown.
-    pub offset: Option<u64>,
-    /// The address within its file; without a file, the address itself.
-    pub file_address: u64,
 }
 
 /// Identifies a cached result: by kernel address (seen from user mode, or not) and time, by an address in a file, or by an
@@ -243,7 +196,7 @@ impl Resolver {
     }
 
     /// Resolves a frame.
-    pub fn resolve(&self, asked: Asked) -> Resolved {
+    pub fn resolve(&self, asked: CodeAddress) -> Resolved {
         let location = (self.tables).locate(asked.mappings, asked.address, asked.is_kernel);
         match location {
             AddressLocation::Mapping(mapping) if !is_nameless(mapping) => {
@@ -262,7 +215,7 @@ impl Resolver {
 
     /// At most `length` bytes of machine code at an address, from `--vmlinux` or a file of the sysroot. The kernel changes its code while it runs.
     /// `None` if neither has that code.
-    pub fn code(&self, asked: Asked, length: usize) -> Option<Vec<u8>> {
+    pub fn code(&self, asked: CodeAddress, length: usize) -> Option<Vec<u8>> {
         match (self.tables).locate(asked.mappings, asked.address, asked.is_kernel) {
             AddressLocation::Mapping(mapping) => {
                 let sysroot = self.sysroot.as_ref()?;
@@ -314,7 +267,7 @@ impl Resolver {
         frames
     }
 
-    fn in_kernel(&self, found: Option<Found<'_>>, asked: Asked) -> Resolved {
+    fn in_kernel(&self, found: Option<Found<'_>>, asked: CodeAddress) -> Resolved {
         let is_debugged = found.is_none_or(|found| &**found.module == KERNEL);
         let vmlinux = self.vmlinux.as_deref().filter(|_| is_debugged);
         let linked = |vmlinux: &Vmlinux| asked.address.wrapping_sub(vmlinux.slide);
@@ -356,7 +309,7 @@ impl Resolver {
         }
     }
 
-    fn in_file(&self, mapping: &Mapping, asked: Asked) -> Resolved {
+    fn in_file(&self, mapping: &Mapping, asked: CodeAddress) -> Resolved {
         let file = self.file(mapping);
         let address = file_address(mapping, &file.segments, asked.address);
         let function = file.find(self.tables.file(mapping), address);
@@ -381,7 +334,7 @@ impl Resolver {
     }
 
     /// Resolves an address outside files, in `mapping` if it is known: it may be code that the program generated.
-    fn elsewhere(&self, module: &str, mapping: Option<&Mapping>, asked: Asked) -> Resolved {
+    fn elsewhere(&self, module: &str, mapping: Option<&Mapping>, asked: CodeAddress) -> Resolved {
         let path = self.tables.spaces.perf_map(asked.mappings);
         let map = mapping.and_then(|mapping| Some((mapping, self.map(path)?)));
         let function = map.as_ref().and_then(|(mapping, (number, map))| {
@@ -479,19 +432,6 @@ impl Resolver {
         let found = (maps.len(), Rc::new(map.unwrap_or_default()));
         maps.insert(path.to_owned(), found.clone());
         Some(found)
-    }
-}
-
-impl Frame {
-    /// A frame without further information.
-    fn new(function: Arc<str>, module: Arc<str>) -> Self {
-        Self {
-            function,
-            module,
-            source: None,
-            is_inlined: false,
-            is_generated: false,
-        }
     }
 }
 

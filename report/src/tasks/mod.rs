@@ -17,7 +17,7 @@ use kvmprof_recording::tasks::TaskState;
 use crate::graph::{CUT, GROUP, MARKS};
 use crate::profile::{KERNEL_MARK, plain};
 use crate::room::{Room, TooMuch};
-use crate::symbolize::{Asked, Resolver};
+use crate::symbolize::{CodeAddress, Resolver};
 
 pub use document::document;
 pub use sums::{FreeWait, TaskSums, Thread, VcpuQueue, Wait, WaitKey};
@@ -45,7 +45,7 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Rc<[Arc<str>]> {
     let frames = key.stack.frames.iter().skip(key.stack.scheduler);
     let mut names = Vec::new();
     for address in frames {
-        let resolved = resolver.resolve(Asked::in_kernel(*address));
+        let resolved = resolver.resolve(CodeAddress::in_kernel(*address));
         let inlined = resolved.frames.iter();
         names.extend(inlined.map(|frame| Arc::clone(&frame.function)));
     }

@@ -7,7 +7,7 @@ use kvmprof_recording::file::{
 };
 use kvmprof_recording::{Mode, SamplingEvent};
 use kvmprof_report::symbolize::{
-    AddressLocation, Asked, MappingSet, Resolved, Resolver, Sources, SymbolError,
+    AddressLocation, CodeAddress, MappingSet, Resolved, Resolver, Sources, SymbolError,
 };
 
 /// Maximum number of blocks of samples, about one a second, in which the mapping at the process's program counter may
@@ -172,7 +172,7 @@ impl Process {
 
     /// The names of the code at `address`.
     pub fn resolve(&self, address: u64) -> Resolved {
-        self.resolver.resolve(Asked {
+        self.resolver.resolve(CodeAddress {
             mappings: self.mappings(),
             address,
             is_kernel: false,

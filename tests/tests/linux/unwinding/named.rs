@@ -2,7 +2,7 @@
 
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
-use kvmprof_report::symbolize::{Asked, Resolver};
+use kvmprof_report::symbolize::{CodeAddress, Resolver};
 use kvmprof_tests::linux::Finished;
 
 /// A frame's function, and the file or module that it is in.
@@ -34,7 +34,7 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
     let named = |sample: &Sample, addresses: &[u64], is_kernel| {
         let mappings = resolver.mappings_of(sample);
         let name = |address: &u64| {
-            let resolved = resolver.resolve(Asked {
+            let resolved = resolver.resolve(CodeAddress {
                 mappings,
                 address: *address,
                 is_kernel,
