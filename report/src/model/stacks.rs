@@ -112,6 +112,8 @@ pub struct StackCounts {
     known: Vec<Known>,
     /// The frames of all stacks, one after the other.
     frames: Vec<u64>,
+    /// Where those of each stack end. Apart from the rest, so that a processor fetches both at once.
+    ends: Vec<usize>,
     numbers: HashTable<u32>,
     hasher: RandomState,
 }
@@ -124,9 +126,6 @@ struct Known {
     mode: Mode,
     mappings: MappingSet,
     labels: LabelSet,
-    /// Where its frames are among those of all stacks.
-    begin: usize,
-    end: usize,
     count: u64,
 }
 
@@ -134,12 +133,18 @@ impl Known {
     fn stack<'a>(&self, frames: &'a [u64]) -> Stack<'a> {
         Stack {
             summary: self.summary,
-            frames: frames.get(self.begin..self.end).unwrap_or_default(),
+            frames,
             mode: self.mode,
             mappings: self.mappings,
             labels: self.labels,
         }
     }
+}
+
+/// The frames of stack number `index`.
+fn frames_of<'a>(frames: &'a [u64], ends: &[usize], index: usize) -> &'a [u64] {
+    let begin = index.checked_sub(1).map_or(0, |before| ends[before]);
+    frames.get(begin..ends[index]).unwrap_or_default()
 }
 
 impl StackCounts {
@@ -155,21 +160,26 @@ impl StackCounts {
 
     /// The processes and their stacks with their numbers of samples, by number.
     pub fn iter(&self) -> impl Iterator<Item = (i32, Stack<'_>, u64)> {
-        let known = self.known.iter();
-        known.map(|known| (known.pid, known.stack(&self.frames), known.count))
+        let known = self.known.iter().enumerate();
+        known.map(|(index, known)| {
+            let frames = frames_of(&self.frames, &self.ends, index);
+            (known.pid, known.stack(frames), known.count)
+        })
     }
 
     /// The process and the stack with this number.
     pub fn get(&self, number: u32) -> Option<(i32, Stack<'_>)> {
         let known = self.known.get(number as usize)?;
-        Some((known.pid, known.stack(&self.frames)))
+        let frames = frames_of(&self.frames, &self.ends, number as usize);
+        Some((known.pid, known.stack(frames)))
     }
 
     /// The number of `stack` of process `pid`, if it is known.
     pub fn find(&self, pid: i32, stack: Stack<'_>) -> Option<u32> {
         let is_same = |number: &u32| {
+            let frames = frames_of(&self.frames, &self.ends, *number as usize);
             let known = &self.known[*number as usize];
-            known.pid == pid && known.stack(&self.frames) == stack
+            known.pid == pid && known.stack(frames) == stack
         };
         let hash = hash(&self.hasher, pid, stack);
         self.numbers.find(hash, is_same).copied()
@@ -185,23 +195,24 @@ impl StackCounts {
     /// Adds a stack that isn't known yet, and returns its number; `None` if there are more than can be numbered.
     pub fn insert(&mut self, pid: i32, stack: Stack<'_>) -> Option<u32> {
         let number = u32::try_from(self.known.len()).ok()?;
-        let begin = self.frames.len();
         self.frames.extend_from_slice(stack.frames);
+        self.ends.push(self.frames.len());
         self.known.push(Known {
             pid,
             summary: stack.summary,
             mode: stack.mode,
             mappings: stack.mappings,
             labels: stack.labels,
-            begin,
-            end: self.frames.len(),
             count: 0,
         });
-        let (known, frames, hasher) = (&self.known, &self.frames, &self.hasher);
+        let (known, hasher) = (&self.known, &self.hasher);
+        let (frames, ends) = (&self.frames, &self.ends);
         let new = hash(hasher, pid, stack);
         self.numbers.insert_unique(new, number, |number| {
-            let known = &known[*number as usize];
-            hash(hasher, known.pid, known.stack(frames))
+            let index = *number as usize;
+            let known = &known[index];
+            let stack = known.stack(frames_of(frames, ends, index));
+            hash(hasher, known.pid, stack)
         });
         Some(number)
     }
