@@ -1,4 +1,4 @@
-//! Offsets within the image, in bytes from [`TEXT`].
+//! Offsets within the image, in bytes from [`TEXT`](super::kernel::TEXT).
 
 /// `linux_banner`.
 pub const BANNER: u64 = 0x1000;
