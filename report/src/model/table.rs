@@ -59,11 +59,8 @@ impl<T: Eq + Hash> Table<T> {
 
     /// The number of `value`, which is added if it is new.
     pub fn number(&mut self, value: T) -> u32 {
-        self.number_of(&value).unwrap_or_else(|| self.push(value))
-    }
-
-    fn number_of(&self, value: &T) -> Option<u32> {
-        self.find::<T>(value)
+        let known = self.find::<T>(&value);
+        known.unwrap_or_else(|| self.push(value))
     }
 
     /// Adds `value`, which isn't known yet.

@@ -1,10 +1,12 @@
+mod contents;
+
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, TEXT, offsets, task};
-use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MEMORY, SLIDE, TASKS};
-use crate::testing::processes::{AreaPlan, PAGE, PAGES, Room};
+use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, task};
+use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
+use crate::testing::processes::{AreaPlan, PAGE, Room};
 use crate::{Registers, VcpuIntrospector};
 
 const VDSO: u64 = 0x7fff_f7fc_0000;
@@ -345,133 +347,6 @@ fn circles_end() {
         }
         room.put(mm + 0x48, root);
         assert!(look(&mut guest.introspector(0), &guest, 0).is_none());
-    }
-}
-
-#[test]
-fn reads_files_out_of_the_page_cache() {
-    let guest = LinuxGuest::new(HOT);
-    guest.identify(0, &guest.user());
-    let linux = guest.knowledge.linux().unwrap();
-    let mut room = Room::new(&guest, Areas::Tree);
-    let bytes: Vec<u8> = (1..=70).collect();
-    let single = room.pages(&bytes[..1]);
-    let row = room.pages(&bytes);
-    let page = |index: u64| row + index * 64;
-    // A folio of four pages from page 4 on: three sibling slots refer to it.
-    let mut entries: Vec<_> = (0..64).map(|index| (index, page(index))).collect();
-    for (sibling, entry) in &mut entries[5..8] {
-        (*sibling, *entry) = (*sibling, 4 << 2 | 2);
-    }
-    let low = room.node(0, &entries);
-    let high = room.node(0, &[(0, page(64)), (1, page(65)), (3, page(67))]);
-    let whole = room.node(6, &[(0, low), (1, high)]);
-    // A folio of 64 pages without a node of its own.
-    let large = room.node(6, &[(0, page(0)), (1, high)]);
-    let contents = |head, length, room: &mut Room<'_>| {
-        let inode = room.inode(9, length, head);
-        linux.file_contents(&guest.memory, &identity(&guest, inode), u64::MAX)
-    };
-    let expected = |pages: usize| {
-        let all = bytes.iter().take(pages);
-        all.flat_map(|byte| [*byte; 4096]).collect::<Vec<u8>>()
-    };
-    assert_eq!(contents(single, 100, &mut room).unwrap(), [1; 100]);
-    for head in [whole, large] {
-        let read = contents(head, 66 * PAGE, &mut room).unwrap();
-        assert_eq!(read, expected(66));
-    }
-    assert!(contents(0, 0, &mut room).unwrap().is_empty());
-    // Absent pages: after the first, in no slot, after the tree's end, swapped out.
-    for (head, length) in [
-        (single, 2),
-        (whole, 67),
-        (whole, 68),
-        (whole, 5000),
-        (0, 1),
-        (0x11, 1),
-    ] {
-        assert_eq!(contents(head, length * PAGE, &mut room), None, "{head:#x}");
-    }
-    // Pages that are still being read from the disk. The flags of a folio are those of its first page.
-    for index in [4, 65] {
-        room.set_uptodate(page(index), false);
-        assert_eq!(contents(whole, 66 * PAGE, &mut room), None, "{index}");
-        room.set_uptodate(page(index), true);
-    }
-    room.set_uptodate(page(5), false);
-    let read = contents(whole, 66 * PAGE, &mut room);
-    assert_eq!(read.unwrap(), expected(66));
-    // A pointer outside guest memory, a node that points to itself, an invalid shift.
-    let circle = room.node(6, &[]);
-    room.put(circle - 2 + 0x28, circle);
-    let shift = room.node(200, &[(0, single)]);
-    for head in [
-        PAGES + (MEMORY as u64) / PAGE * 64,
-        PAGES - 64,
-        page(0) + 8,
-        circle,
-        shift,
-    ] {
-        assert_eq!(contents(head, PAGE, &mut room), None, "{head:#x}");
-    }
-    // Only the beginning, and only the requested file.
-    let inode = room.inode(9, 68 * PAGE, whole);
-    let identity = identity(&guest, inode);
-    let start = linux.file_contents(&guest.memory, &identity, PAGE);
-    assert_eq!(start.unwrap(), expected(1));
-    // What is there is compared, what is absent isn't.
-    let compare =
-        |begin: u64, bytes: &[u8]| linux.compare_file(&guest.memory, &identity, begin, bytes);
-    let mut bytes = expected(66);
-    assert_eq!(compare(0, &bytes), Some(66));
-    assert_eq!(compare(100, &bytes[100..8000]), Some(2));
-    assert_eq!(compare(66 * PAGE, &[9; 4096]), Some(0));
-    assert_eq!(compare(u64::MAX, &[9; 4096]), None);
-    bytes[5000] ^= 1;
-    assert_eq!(compare(0, &bytes), None);
-    let zeros = room.pages(&[0]);
-    let empty = room.inode(9, PAGE, zeros);
-    let file = self::identity(&guest, empty);
-    assert_eq!(
-        linux.compare_file(&guest.memory, &file, 0, &[0; 4096]),
-        Some(0)
-    );
-    room.touch(inode);
-    assert_eq!(
-        linux.compare_file(&guest.memory, &identity, 0, &expected(1)),
-        None
-    );
-    assert_eq!(linux.file_contents(&guest.memory, &identity, PAGE), None);
-    assert_eq!(
-        linux.file_contents(&guest.memory, &FileIdentity::default(), PAGE),
-        None
-    );
-}
-
-#[test]
-fn reads_the_vdso_out_of_the_kernel() {
-    for kernel in [HOT, NEW] {
-        check_vdso(&LinuxGuest::new(kernel));
-    }
-}
-
-fn check_vdso(guest: &LinuxGuest) {
-    let linux = guest.knowledge.linux().unwrap();
-    let image = |data: u64, length: u64| {
-        guest.set(offsets::VDSO_IMAGE, data);
-        guest.set(offsets::VDSO_IMAGE + 8, length);
-    };
-    let data = TEXT + SLIDE + offsets::END - 0x1000;
-    guest.write(IMAGE + offsets::END - 0x1000, b"\x7fELF");
-    image(data, 0x1000);
-    assert_eq!(linux.vdso(&guest.memory), None, "nobody knows where");
-    guest.identify(0, &guest.user());
-    let vdso = linux.vdso(&guest.memory).unwrap();
-    assert!(vdso.starts_with(b"\x7fELF") && vdso.len() == 0x1000);
-    for (data, length) in [(data, 0x1001), (0, 0x1000), (data, u64::MAX), (u64::MAX, 2)] {
-        image(data, length);
-        assert_eq!(linux.vdso(&guest.memory), None);
     }
 }
 
