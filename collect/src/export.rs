@@ -8,9 +8,9 @@ use clap::Args;
 use foldhash::fast::RandomState;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_recording::file::{Account, Recording, RecordingInfo, Unobserved};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Event, ExportError, Source};
 use kvmprof_report::profile::SelectionArguments;
-use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::Resolver;
 
 use crate::batch::{Batch, IDLE, Row, Tables, Window};
@@ -58,7 +58,7 @@ impl Command for ExportArguments {
         let selection = self.selection.selection().map_err(usage)?;
         let mut source = Source::read(recording, selection, resolver, &Unobserved)?;
         if let Some(bytes) = self.output_limit {
-            source = source.with_room(Room::new(bytes));
+            source = source.with_budget(OutputBudget::new(bytes));
         }
         let batches = self.batches(&source)?;
         if batches.is_empty() {
@@ -87,7 +87,7 @@ impl ExportArguments {
         let stem = self.file.file_stem().unwrap_or_default();
         let guest = self.guest.clone();
         let guest = guest.unwrap_or_else(|| stem.to_string_lossy().into_owned());
-        let mut open: BTreeMap<u64, Part> = BTreeMap::new();
+        let mut open: BTreeMap<u64, WindowBuilder> = BTreeMap::new();
         source
             .for_each(|event| {
                 let start = self.start(info, event.time);
@@ -141,7 +141,7 @@ type RowKey = (u32, u32, u8, Option<u32>, Option<u32>);
 
 /// A window that is being filled.
 #[derive(Default)]
-struct Part {
+struct WindowBuilder {
     account: Account,
     tables: Tables,
     /// The indexes of stacks in the tables, by their numbers.
@@ -149,7 +149,7 @@ struct Part {
     rows: BTreeMap<RowKey, Row>,
 }
 
-impl Part {
+impl WindowBuilder {
     fn add(&mut self, source: &Source, event: &Event) -> Result<(), ExportError> {
         let stack = event.stack.map(|stack| self.stack(source, stack));
         let stack = stack.transpose()?;

@@ -136,7 +136,7 @@ impl Count {
 
 /// The ticks of one guest in one window.
 #[derive(Debug, Default)]
-struct Part {
+struct OpenWindow {
     account: Account,
     /// Samples by the stack's number and the thread's name.
     rows: HashMap<(u32, [u8; COMM_LENGTH]), Count, RandomState>,
@@ -156,7 +156,7 @@ pub struct Gather {
     resolver: Resolver,
     /// The stacks of open windows, and of some earlier ones.
     stacks: GuestStacks,
-    open: BTreeMap<u64, Part>,
+    open: BTreeMap<u64, OpenWindow>,
     is_stale: bool,
     was_reset: bool,
 }
@@ -310,7 +310,7 @@ impl Gather {
 }
 
 /// The window that begins at `start`, or the oldest open one if there are too many.
-fn part(open: &mut BTreeMap<u64, Part>, start: u64) -> &mut Part {
+fn part(open: &mut BTreeMap<u64, OpenWindow>, start: u64) -> &mut OpenWindow {
     let first = open.first_key_value().map(|(first, _)| *first);
     let key = match first {
         Some(first) if open.len() >= MAX_OPEN && !open.contains_key(&start) => first,
@@ -320,7 +320,7 @@ fn part(open: &mut BTreeMap<u64, Part>, start: u64) -> &mut Part {
 }
 
 /// Adds the ticks of a vCPU without a sample, of which there are `hz` per second. The last one was right before the time `end` of CLOCK_MONOTONIC, in ns.
-fn add_gap(open: &mut BTreeMap<u64, Part>, mut gap: Account, hz: u32, now: Now, end: u64) {
+fn add_gap(open: &mut BTreeMap<u64, OpenWindow>, mut gap: Account, hz: u32, now: Now, end: u64) {
     if gap.ticks == 0 {
         return;
     }
@@ -338,7 +338,7 @@ fn add_gap(open: &mut BTreeMap<u64, Part>, mut gap: Account, hz: u32, now: Now, 
     }
 }
 
-impl Part {
+impl OpenWindow {
     fn add(
         &mut self,
         sample: &Sample,

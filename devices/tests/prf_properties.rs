@@ -38,7 +38,7 @@ struct Model {
 
 /// The kind of one tick.
 #[derive(Clone, Copy)]
-enum Fate {
+enum TickKind {
     Idle,
     Stolen,
     Lost,
@@ -93,9 +93,9 @@ impl Model {
 
     fn feed(&mut self, ticks: &Ticks) {
         let fates = [
-            (ticks.idle, Fate::Idle),
-            (ticks.stolen, Fate::Stolen),
-            (ticks.lost, Fate::Lost),
+            (ticks.idle, TickKind::Idle),
+            (ticks.stolen, TickKind::Stolen),
+            (ticks.lost, TickKind::Lost),
         ];
         for (count, fate) in fates {
             for _ in 0..count {
@@ -103,11 +103,11 @@ impl Model {
             }
         }
         if let Some(sample) = ticks.sample {
-            self.tick(ticks.vcpu, Fate::Sampled(sample));
+            self.tick(ticks.vcpu, TickKind::Sampled(sample));
         }
     }
 
-    fn tick(&mut self, vcpu: u16, fate: Fate) {
+    fn tick(&mut self, vcpu: u16, fate: TickKind) {
         let passed = &mut self.ticks[usize::from(vcpu)];
         *passed += 1;
         let counts = passed.is_multiple_of(u64::from((self.hz / 100).max(1)));
@@ -124,16 +124,16 @@ impl Model {
                     ledger.ungathered += 1;
                     continue;
                 }
-                Fate::Stolen => {
+                TickKind::Stolen => {
                     ledger.stolen += 1;
                     continue;
                 }
-                Fate::Lost => {
+                TickKind::Lost => {
                     ledger.lost += 1;
                     continue;
                 }
-                Fate::Idle => idle,
-                Fate::Sampled(sample) => match sample.mode {
+                TickKind::Idle => idle,
+                TickKind::Sampled(sample) => match sample.mode {
                     Mode::Idle => idle,
                     Mode::User => user,
                     Mode::Kernel | Mode::Interrupt => addresses

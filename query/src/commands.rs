@@ -13,7 +13,7 @@ use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_cli::text::visible_lines;
 use kvmprof_recording::file::{NewFile, is_recording};
 use kvmprof_report::diff::{self, changes};
-use kvmprof_report::profile::{Layout, Look, Section, SortBy, document, print};
+use kvmprof_report::profile::{Layout, Section, SortBy, TableStyle, document, print};
 use kvmprof_tools::program::Setup;
 
 use crate::engine::Engine;
@@ -288,7 +288,7 @@ impl Command for TopArguments {
             sections: self.by.clone(),
             sort,
             top,
-            look: Look::for_terminal(std::io::stdout().is_terminal()),
+            style: TableStyle::for_terminal(std::io::stdout().is_terminal()),
         };
         print(&profile, &layout, &[], console.output)?;
         Ok(ExitStatus::SUCCESS)
@@ -330,7 +330,7 @@ impl Command for DiffArguments {
             let document = diff::document(&changes, sides, sort, top);
             writeln!(console.output, "{document}")?;
         } else {
-            let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
+            let colours = TableStyle::for_terminal(std::io::stdout().is_terminal()).colours;
             diff::print(&changes, sides, top, colours, console.output)?;
         }
         Ok(ExitStatus::SUCCESS)

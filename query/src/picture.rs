@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use kvmprof_recording::file::Recording;
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::folded_changes;
 use kvmprof_report::graph::{Graph, account, account_of_changes, marked, title};
 use kvmprof_report::html::{self, Counts, comparison_page};
 use kvmprof_report::profile::Profile;
-use kvmprof_report::room::Room;
 use kvmprof_report::rows::RowSums;
 use kvmprof_report::symbolize::SourceTexts;
 
@@ -49,7 +49,7 @@ pub fn flame_graph(
     room: u64,
 ) -> anyhow::Result<Vec<u8>> {
     let profile = profile(engine, condition, room)?;
-    let lines = marked(&profile, &Room::new(room)).map_err(|_| too_much(room))?;
+    let lines = marked(&profile, &OutputBudget::new(room)).map_err(|_| too_much(room))?;
     let graph = Graph {
         title: style.title.clone().unwrap_or_else(|| title(&profile)),
         subtitle: account(&profile),
@@ -126,7 +126,8 @@ pub fn changes_graph(
     style: &Style,
     room: u64,
 ) -> anyhow::Result<Vec<u8>> {
-    let lines = folded_changes(before, after, &Room::new(room)).map_err(|_| too_much(room))?;
+    let lines =
+        folded_changes(before, after, &OutputBudget::new(room)).map_err(|_| too_much(room))?;
     let graph = Graph {
         title: title_of([before, after], style),
         subtitle: account_of_changes(before, after),

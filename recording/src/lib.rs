@@ -46,7 +46,7 @@ mod loss;
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;
 mod period;
-mod room;
+mod queue_budget;
 mod sample;
 pub mod status;
 mod sysroot;
@@ -57,7 +57,7 @@ pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
 pub use loss::{loss_warning, misleads, without_sample};
 pub use period::least_common_multiple;
-pub use room::{Room, Share};
+pub use queue_budget::{QueueBudget, Share};
 pub use sample::{
     COMM_LENGTH, DEFAULT_STACK_FRAMES, HOST_FRAMES, IDLE_PID, IPL_MASKED, LockOwner, LockWait,
     MAX_STACK_FRAMES, Mode, Preemption, Sample, StackEnd, StackParts, StackSummary, Ticks,

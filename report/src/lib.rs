@@ -15,13 +15,13 @@
 #![forbid(unsafe_code)]
 
 pub mod boot;
+pub mod budget;
 pub mod diff;
 pub mod export;
 pub mod graph;
 pub mod html;
 pub mod model;
 pub mod profile;
-pub mod room;
 pub mod rows;
 #[cfg(test)]
 mod simulation;

@@ -9,10 +9,10 @@ use kvmprof_recording::file::{
 };
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::budget::{BudgetWriter, OutputBudget, TooMuch, too_much};
 use kvmprof_report::export::{ExportError, Format, Source};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};
-use kvmprof_report::room::{Room, RoomWriter, TooMuch, too_much};
 use kvmprof_report::stalls::{StallWatcher, Stalls};
 use kvmprof_report::symbolize::Resolver;
 use kvmprof_report::tasks::{self, TaskSums, wait_rows};
@@ -203,13 +203,13 @@ impl std::io::Write for Length {
 
 /// 60 KB became gigabytes of text.
 #[test]
-fn exports_end_where_their_room_does() {
+fn exports_end_where_their_budget_does() {
     const ROOM: u64 = 8 << 20;
     let (folder, path) = deep_samples(60);
     assert!(fs::metadata(&path).unwrap().len() < 64 << 10);
     for format in Format::value_variants() {
         let source = Source::open(&path, &[]).unwrap();
-        let source = source.with_room(Room::new(ROOM));
+        let source = source.with_budget(OutputBudget::new(ROOM));
         let mut length = Length::default();
         let written = if *format == Format::PerfData {
             let output = folder.path().join("perf.data");
@@ -230,12 +230,15 @@ fn exports_end_where_their_room_does() {
 
 /// The same stack has as many lines as there are threads.
 #[test]
-fn pictures_end_where_their_room_does() {
+fn pictures_end_where_their_budget_does() {
     let (_folder, path) = deep_samples(60);
     let profile = Profile::from_file(&path, &[]).unwrap();
-    let room = 8 << 20;
-    assert_eq!(folded(&profile, &Room::new(room)), Err(TooMuch(room)));
-    let enough = folded(&profile, &Room::new(room * 16)).unwrap();
+    let budget = 8 << 20;
+    assert_eq!(
+        folded(&profile, &OutputBudget::new(budget)),
+        Err(TooMuch(budget))
+    );
+    let enough = folded(&profile, &OutputBudget::new(budget * 16)).unwrap();
     assert_eq!(enough.len(), 60);
     let svg = Graph::default().draw(&enough[..1]).unwrap();
     assert!(svg.len() < 8 << 20, "{} bytes", svg.len());
@@ -305,26 +308,26 @@ fn stalled(processes: i32, depth: u16, ipl: u8, stolen: u64) -> (TempDir, PathBu
     recording(&blocks, 32 << 10)
 }
 
-fn stalls_of(path: &Path, top: usize, room: &Room) -> Result<Stalls, TooMuch> {
+fn stalls_of(path: &Path, top: usize, budget: &OutputBudget) -> Result<Stalls, TooMuch> {
     let recording = Recording::open(path).unwrap();
     let resolver = Resolver::from_contents(&recording.contents().unwrap());
     let mut watcher = StallWatcher::default();
     let selection = Selection::default();
     let profile =
         Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher).unwrap();
-    Stalls::new(&profile, watcher, top, room)
+    Stalls::new(&profile, watcher, top, budget)
 }
 
 /// Each process is a stretch of its own, or what a vCPU was last seen running.
 #[test]
-fn stalls_end_where_their_room_does() {
+fn stalls_end_where_their_budget_does() {
     const ROOM: u64 = 1 << 20;
     for (ipl, stolen) in [(IPL_MASKED, 0), (0, 1)] {
         let (_folder, path) = stalled(300, 64, ipl, stolen);
         assert!(fs::metadata(&path).unwrap().len() < 64 << 10);
         for (top, is_refused) in [(1, false), (usize::MAX, true)] {
-            let room = Room::new(ROOM);
-            let stalls = stalls_of(&path, top, &room);
+            let budget = OutputBudget::new(ROOM);
+            let stalls = stalls_of(&path, top, &budget);
             let refused = stalls.as_ref().err().copied();
             assert_eq!(refused, is_refused.then_some(TooMuch(ROOM)), "{top}");
             let Ok(stalls) = stalls else {
@@ -333,9 +336,9 @@ fn stalls_end_where_their_room_does() {
             let shown = stalls.interrupts_off.len() + stalls.stolen.len();
             assert_eq!(shown, 1);
             let mut out = Length::default();
-            let mut within = RoomWriter {
+            let mut within = BudgetWriter {
                 out: &mut out,
-                room: &room,
+                budget: &budget,
             };
             serde_json::to_writer(&mut within, &stalls).unwrap();
         }
@@ -348,7 +351,7 @@ fn stalls_end_where_their_room_does() {
 fn processes_that_the_host_stole_from_share_the_names_of_functions() {
     let (_folder, path) = stalled(400_000, 1, 0, 1);
     let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
-    let stalls = stalls_of(&path, 20, &Room::of_recording(length)).unwrap();
+    let stalls = stalls_of(&path, 20, &OutputBudget::of_recording(length)).unwrap();
     assert_eq!(stalls.stolen.len(), 20);
     assert_memory(MAX_MEMORY_KIB);
 }
@@ -389,7 +392,7 @@ fn sums_of(blocks: &[(Kind, Vec<u8>)]) -> (TaskSums, Resolver, usize) {
 
 /// A few tasks whose stacks have the same functions in other orders, with long names.
 #[test]
-fn reports_of_tasks_end_where_their_room_does() {
+fn reports_of_tasks_end_where_their_budget_does() {
     const ROOM: u64 = 1 << 20;
     const FUNCTIONS: u64 = 200;
     let name = "x".repeat(4000);
@@ -407,16 +410,19 @@ fn reports_of_tasks_end_where_their_room_does() {
     ];
     let (sums, resolver, _) = sums_of(&blocks);
     assert_eq!(sums.waits.len() as u64, FUNCTIONS);
-    let room = || Room::new(ROOM);
-    assert_eq!(tasks::folded(&sums, &resolver, &room()), Err(TooMuch(ROOM)));
+    let budget = || OutputBudget::new(ROOM);
+    assert_eq!(
+        tasks::folded(&sums, &resolver, &budget()),
+        Err(TooMuch(ROOM))
+    );
     for (top, is_refused) in [(1, false), (usize::MAX, true)] {
-        let document = tasks::document(&sums, &resolver, top, &room());
+        let document = tasks::document(&sums, &resolver, top, &budget());
         assert_eq!(document.is_err(), is_refused, "{top}");
         let mut out = Length::default();
-        let room = room();
-        let mut within = RoomWriter {
+        let budget = budget();
+        let mut within = BudgetWriter {
             out: &mut out,
-            room: &room,
+            budget: &budget,
         };
         let printed = tasks::print(&sums, &resolver, top, &mut within);
         let error = printed.err().and_then(|error| too_much(&error));
@@ -442,10 +448,10 @@ fn stacks_of_tasks_that_fill_the_memory() {
     assert!(frames <= (4 * length).max(1 << 20) + 10_000, "{frames}");
     let rows = wait_rows(&sums, &resolver);
     assert_eq!(rows.iter().map(|row| row.seen).sum::<u64>(), 10_000);
-    let room = Room::of_recording(length);
-    assert!(tasks::document(&sums, &resolver, 20, &room).is_ok());
+    let budget = OutputBudget::of_recording(length);
+    assert!(tasks::document(&sums, &resolver, 20, &budget).is_ok());
     tasks::print(&sums, &resolver, 20, &mut std::io::sink()).unwrap();
-    let lines = tasks::folded(&sums, &resolver, &Room::new(1 << 30));
+    let lines = tasks::folded(&sums, &resolver, &OutputBudget::new(1 << 30));
     assert_eq!(lines.unwrap().len(), 10_000);
     assert_memory(MAX_MEMORY_KIB);
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use crate::shared::boot as boots;
 use kvmprof_recording::file::{Observer, ResetInfo, Unobserved};
 use kvmprof_report::boot::{Boot, BootError, Levels};
+use kvmprof_report::budget::{OutputBudget, TooMuch};
 use kvmprof_report::export::{ExportError, Source};
-use kvmprof_report::room::{Room, TooMuch};
 use tempfile::TempDir;
 
 const MS: u64 = 1_000_000;
@@ -72,11 +72,11 @@ fn a_part_of_a_boot_is_none() {
 }
 
 #[test]
-fn boots_end_where_their_room_does() {
+fn boots_end_where_their_budget_does() {
     const ROOM: u64 = 4 << 10;
     let (_folder, path) = recording();
     let source = Source::open(&path, &[]).unwrap();
-    let source = source.with_room(Room::new(ROOM));
+    let source = source.with_budget(OutputBudget::new(ROOM));
     let read = Boot::read(&source, &Levels::default(), &Unobserved);
     assert!(
         matches!(

@@ -2,10 +2,10 @@
 
 use crate::shared::recordings::Written;
 use kvmprof_recording::{Mode, StackEnd};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::folded_changes;
 use kvmprof_report::graph::{Graph, marked};
 use kvmprof_report::profile::{Profile, folded};
-use kvmprof_report::room::Room;
 
 /// Innermost first.
 const STACK: [u64; 2] = [0x40_1234, 0x40_1000];
@@ -40,7 +40,7 @@ fn a_flame_graph_has_one_frame_for_it() {
         (2, 3, "url(#cut-user)"),
         (5, 0, "rgb(140,194,245)"),
     ] {
-        let lines = marked(&profile(whole, cut), &Room::new(u64::MAX)).unwrap();
+        let lines = marked(&profile(whole, cut), &OutputBudget::new(u64::MAX)).unwrap();
         let svg = Graph::default().draw(&lines).unwrap();
         let svg = String::from_utf8(svg).unwrap();
         assert_eq!(fill(&svg, "0x401000", 5), outermost);
@@ -61,7 +61,7 @@ fn a_differential_flame_graph_has_one_frame_for_it() {
         (((5, 0), (5, 0)), "rgb(238,240,242)"),
     ] {
         let [before, after] = [before, after].map(|(whole, cut)| profile(whole, cut));
-        let lines = folded_changes(&before, &after, &Room::new(u64::MAX)).unwrap();
+        let lines = folded_changes(&before, &after, &OutputBudget::new(u64::MAX)).unwrap();
         let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
         assert!(
             svg.contains("<title>0x... (5 ticks, 100.00%; 0.00%)"),
@@ -82,7 +82,7 @@ fn a_differential_flame_graph_has_one_frame_for_it() {
 #[test]
 fn folded_stacks_have_a_frame_that_says_it() {
     assert_eq!(
-        folded(&profile(3, 2), &Room::new(u64::MAX)).unwrap(),
+        folded(&profile(3, 2), &OutputBudget::new(u64::MAX)).unwrap(),
         [
             "worker-7;0x401000;0x401234 3",
             "worker-7;[cut short];0x401000;0x401234 2"

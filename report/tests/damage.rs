@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::shared::recordings::{Written, WrittenBlock};
 use kvmprof_recording::Mode;
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, SortBy, document, folded};
-use kvmprof_report::room::Room;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -90,7 +90,7 @@ fn check_profile(path: &Path, length: usize, expected: &Salvage) {
         profile.stacks().map(|stack| stack.ticks).sum::<u64>(),
         expected.samples
     );
-    let folded: u64 = folded(&profile, &Room::new(u64::MAX))
+    let folded: u64 = folded(&profile, &OutputBudget::new(u64::MAX))
         .unwrap()
         .iter()
         .filter(|line| line.starts_with("reader"))

@@ -6,11 +6,11 @@ use crate::shared::data;
 use crate::shared::recordings::{Written, ordinary};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::{changes, folded_changes, print};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::{Counts, counted};
 use kvmprof_report::profile::{Profile, SortBy};
-use kvmprof_report::room::Room;
 
 fn profiles() -> [Profile; 2] {
     stretches().map(|(profile, _)| profile)
@@ -108,7 +108,7 @@ fn what_runs_many_times_has_changed() {
 #[test]
 fn stacks_have_both_counts() {
     let [before, after] = profiles();
-    let lines = folded_changes(&before, &after, &Room::new(1 << 20)).unwrap();
+    let lines = folded_changes(&before, &after, &OutputBudget::new(1 << 20)).unwrap();
     // 90 of 210 before; scaled to the 150 after it is 64.
     let copying = "worker;0x...;0x...;entry_SYSCALL_64_[k];ksys_read_[k];copy_page_[k] 64 30";
     assert!(lines.iter().any(|line| line == copying), "{lines:#?}");
@@ -149,7 +149,7 @@ fn small_changes_look_small() {
         differential: true,
         ..Graph::default()
     };
-    let lines = folded_changes(&before, &after, &Room::new(1 << 20)).unwrap();
+    let lines = folded_changes(&before, &after, &OutputBudget::new(1 << 20)).unwrap();
     let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
     // 300 of 420 scaled to 423 are 302, of which 303 are 0.24 % more.
     assert!(

@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::shared::compiled::Guest;
 use kvmprof_recording::elf;
 use kvmprof_recording::file::{BinaryInfo, Recording, Unobserved};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Profile, Selection, folded};
-use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources};
 use object::{Object, ObjectSection};
 
@@ -53,7 +53,7 @@ fn profile(path: &Path, root: PathBuf) -> Profile {
 /// The sample's stack with the files of the sysroot, and the warnings.
 fn stack(guest: &Guest, path: &Path) -> (String, Vec<String>) {
     let profile = profile(path, guest.root());
-    let stacks = folded(&profile, &Room::new(u64::MAX)).unwrap();
+    let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
     assert_eq!(stacks.len(), 1);
     (stacks[0].clone(), profile.resolver.take_notes())
 }

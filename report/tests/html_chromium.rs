@@ -6,10 +6,10 @@ use crate::shared::browser::Browser;
 use crate::shared::recordings::{Written, ordinary};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{Profile, folded};
-use kvmprof_report::room::Room;
 use tempfile::TempDir;
 
 /// A recording in a folder, which is also for files made from it.
@@ -74,7 +74,7 @@ fn the_flame_graph_is_drawn() {
             ..Graph::default()
         };
         let svg = graph
-            .draw(&folded(&profile, &Room::new(u64::MAX)).unwrap())
+            .draw(&folded(&profile, &OutputBudget::new(u64::MAX)).unwrap())
             .unwrap();
         let document = scene.open(&svg, "svg", if icicle { "icicle" } else { "flame" });
         // The script fits texts into their frames, and appends a space.

@@ -8,11 +8,11 @@ use kvmprof_recording::file::{
     Account, Block, Kind, Recording, RecordingInfo, SamplesEncoder, Unobserved, header,
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::html::Counts;
 use kvmprof_report::profile::{
     Layout, Profile, Section, Selection, SortBy, document, folded, functions, print,
 };
-use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::Resolver;
 use serde_json::Value;
 
@@ -94,7 +94,7 @@ fn sums_of_recordings_add_up() {
         counts.map(|count| count.parse::<u64>().unwrap()).sum()
     };
     assert_eq!(
-        ticks(&folded(&merged, &Room::new(u64::MAX)).unwrap()),
+        ticks(&folded(&merged, &OutputBudget::new(u64::MAX)).unwrap()),
         merged.samples()
     );
 }
@@ -118,7 +118,7 @@ fn processes_of_different_guests_stay_apart() {
             }
         }
     }
-    let lines = folded(&merged, &Room::new(u64::MAX)).unwrap();
+    let lines = folded(&merged, &OutputBudget::new(u64::MAX)).unwrap();
     let has = |text: &str| lines.iter().any(|line| line.starts_with(text));
     assert!(
         has("walker 32-32 (1);") && has("walker 32-32 (2);"),

@@ -7,7 +7,7 @@ use crate::exports::recording::recording;
 use crate::shared::data::check;
 use kvmprof_recording::file::{Observer, Recording, Unobserved};
 use kvmprof_report::profile::{
-    Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, print,
+    Layout, Profile, Relation, Relatives, Section, Selection, SortBy, TableStyle, document, print,
     relatives_document,
 };
 use kvmprof_report::symbolize::Resolver;
@@ -28,10 +28,10 @@ fn printed(profile: &Profile, layout: &Layout, relatives: &[Relatives]) -> Vec<u
     out
 }
 
-fn layout(look: Look) -> Layout {
+fn layout(style: TableStyle) -> Layout {
     Layout {
         top: 8,
-        look,
+        style,
         ..Layout::default()
     }
 }
@@ -42,12 +42,12 @@ fn a_pipe_gets_plain_tables() {
     let profile = profile(&path, ":");
     check(
         "report.txt",
-        &printed(&profile, &layout(Look::default()), &[]),
+        &printed(&profile, &layout(TableStyle::default()), &[]),
     );
     let by_total = Layout {
         sections: vec![Section::Line, Section::Function],
         sort: SortBy::Total,
-        ..layout(Look::default())
+        ..layout(TableStyle::default())
     };
     check("report.total.txt", &printed(&profile, &by_total, &[]));
 }
@@ -55,11 +55,11 @@ fn a_pipe_gets_plain_tables() {
 #[test]
 fn a_terminal_gets_bars_and_colours() {
     let (_folder, path) = recording(2);
-    let look = Look {
+    let style = TableStyle {
         bars: true,
         colours: true,
     };
-    let text = printed(&profile(&path, ":"), &layout(look), &[]);
+    let text = printed(&profile(&path, ":"), &layout(style), &[]);
     check("report.colours.txt", &text);
 }
 
@@ -70,7 +70,7 @@ fn callers_and_callees_have_tables() {
     let relatives = [Relation::Callers, Relation::Callees].map(|relation| {
         Relatives::new(&profile, "Server::serve(std::string const&)", relation).unwrap()
     });
-    let text = printed(&profile, &layout(Look::default()), &relatives);
+    let text = printed(&profile, &layout(TableStyle::default()), &relatives);
     check("report.callers.txt", &text);
     let document = relatives_document(&relatives[0], 8);
     let text = serde_json::to_vec_pretty(&document).unwrap();
@@ -95,7 +95,7 @@ fn an_interrupted_run_says_so() {
     let read = Profile::read_observed(&recording, all, resolver, observers, &mut ());
     let profile = read.unwrap();
     assert!(profile.contents.unread > 0);
-    let text = String::from_utf8(printed(&profile, &layout(Look::default()), &[])).unwrap();
+    let text = String::from_utf8(printed(&profile, &layout(TableStyle::default()), &[])).unwrap();
     assert!(
         text.contains("Interrupted: this is what was read until then"),
         "{text}"
@@ -127,6 +127,6 @@ fn a_part_of_the_time_has_its_own_account() {
         sum(|part| part.contents.account.ticks),
         whole.contents.account.ticks
     );
-    let text = printed(&parts[1], &layout(Look::default()), &[]);
+    let text = printed(&parts[1], &layout(TableStyle::default()), &[]);
     check("report.time.txt", &text);
 }

@@ -8,8 +8,8 @@ use kvmprof_recording::file::{
 use kvmprof_recording::{
     COMM_LENGTH, IPL_MASKED, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks,
 };
-use kvmprof_report::profile::{Look, Profile, Selection};
-use kvmprof_report::room::Room;
+use kvmprof_report::budget::OutputBudget;
+use kvmprof_report::profile::{Profile, Selection, TableStyle};
 use kvmprof_report::stalls::{self, Running, StallWatcher, Stalls, StretchRow, WaitKind};
 use kvmprof_report::symbolize::Resolver;
 
@@ -144,7 +144,7 @@ fn read(runs: &[Run]) -> (Profile, Stalls) {
         &mut watcher,
     );
     let profile = profile.unwrap();
-    let stalls = Stalls::new(&profile, watcher, 10, &Room::new(u64::MAX)).unwrap();
+    let stalls = Stalls::new(&profile, watcher, 10, &OutputBudget::new(u64::MAX)).unwrap();
     (profile, stalls)
 }
 
@@ -284,7 +284,7 @@ fn stretches_of_one_sample_are_counted_and_not_listed() {
     let (profile, found) = read(&runs);
     assert_eq!(found.interrupts_off.len(), 3);
     let mut out = Vec::new();
-    stalls::print(&profile, &found, Look::default(), &mut out).unwrap();
+    stalls::print(&profile, &found, TableStyle::default(), &mut out).unwrap();
     let out = String::from_utf8(out).unwrap();
     let lines: Vec<&str> = out.lines().collect();
     let at = lines

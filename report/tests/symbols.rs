@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::shared::compiled::{BASE, Guest, SLIDE};
 use kvmprof_recording::file::{Block, KernelInfo, Kind, Recording, Unobserved};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
-use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::{CodeAddress, Resolver, Sources, SymbolError};
 
 fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
@@ -55,14 +55,14 @@ fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
 
     let without = profile(&path, &Sources::default()).unwrap();
     assert_eq!(
-        folded(&without, &Room::new(u64::MAX)).unwrap(),
+        folded(&without, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;main;outer 1"]
     );
     assert!(lines(&without, SortBy::Own).is_empty());
 
     let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
     assert_eq!(
-        folded(&with, &Room::new(u64::MAX)).unwrap(),
+        folded(&with, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;main;outer;inner_[i] 1"]
     );
     assert_eq!(own_lines(&with), [("work.c".to_owned(), 2, 1)]);
@@ -105,7 +105,7 @@ fn another_build_of_a_program_is_not_used_with_one_warning() {
     let path = guest.recording(&[(&[], &user), (&[], &other)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
     assert_eq!(
-        folded(&profile, &Room::new(u64::MAX)).unwrap(),
+        folded(&profile, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;main 1", "pid-77;outer 1"]
     );
     let notes = profile.resolver.take_notes();
@@ -133,7 +133,7 @@ fn a_file_that_the_recording_has_not_got_is_not_used() {
     let without = profile(&path, &Sources::default()).unwrap();
     let byte = user[0] - BASE + (guest.program.segments[0].offset & !0xfff);
     assert_eq!(
-        folded(&without, &Room::new(u64::MAX)).unwrap(),
+        folded(&without, &OutputBudget::new(u64::MAX)).unwrap(),
         [
             "pid-77;0x7fff00001010 1".to_owned(),
             "pid-77;0x7fff00003000 1".to_owned(),
@@ -142,7 +142,7 @@ fn a_file_that_the_recording_has_not_got_is_not_used() {
     );
     let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
     assert_eq!(
-        folded(&with, &Room::new(u64::MAX)).unwrap(),
+        folded(&with, &OutputBudget::new(u64::MAX)).unwrap(),
         [
             "pid-77;0x7fff00003000 1".to_owned(),
             "pid-77;JS:*fast a.js:3_[j] 1".to_owned(),
@@ -177,7 +177,7 @@ fn a_file_that_the_recording_has_not_got_is_not_used() {
         } else {
             "pid-77;0x7fff00001010 1"
         };
-        let stacks = folded(&profile, &Room::new(u64::MAX)).unwrap();
+        let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
         assert_eq!(stacks, [expected], "{perf_map:?} {place}");
     }
     let missing = profile(&path, &sources(None, Some(guest.root().join("none"))));
@@ -215,7 +215,7 @@ fn static_functions_have_their_namespaces() {
     let stacks: Vec<(&[u64], &[u64])> = stacks.iter().map(|user| (&[][..], &**user)).collect();
     let path = guest.recording(&stacks, &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    let found = folded(&profile, &Room::new(u64::MAX)).unwrap();
+    let found = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
     let inlined = "pid-77;geo::outer(long);geo::(anonymous namespace)::inner_[i];\
                    geo::(anonymous namespace)::Box::fill_[i] ";
     assert!(
@@ -256,7 +256,7 @@ fn a_damaged_debug_file_brings_nothing() {
             }
             fs::write(guest.program_file(), damaged).unwrap();
             let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-            let stacks = folded(&profile, &Room::new(u64::MAX)).unwrap();
+            let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
             assert_eq!(stacks.len(), 1);
         }
     }
@@ -276,7 +276,7 @@ fn a_debug_file_is_found_by_its_build_id() {
     let path = guest.recording(&[(&[], &user)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
     assert_eq!(
-        folded(&profile, &Room::new(u64::MAX)).unwrap(),
+        folded(&profile, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;outer;inner_[i] 1"]
     );
 }
@@ -296,7 +296,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     let vmlinux = sources(Some(guest.program_file()), None);
     let found = profile(&path, &vmlinux).unwrap();
     assert_eq!(
-        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;main_[k];outer_[k];inner_[k] 1"]
     );
     assert_eq!(own_lines(&found), [("work.c".to_owned(), 2, 1)]);
@@ -305,7 +305,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     let path = guest.recording(&[(&kernel, &[])], &blocks[1..]);
     let found = profile(&path, &vmlinux).unwrap();
     assert_eq!(
-        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;main_[k];outer_[k];inner_[k] 1"]
     );
     let path = guest.recording(&[(&kernel, &[])], &[]);
@@ -322,7 +322,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     let path = guest.recording(&[(&linked[..1], &linked)], &[symbols]);
     let found = profile(&path, &vmlinux).unwrap();
     assert_eq!(
-        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
     );
 
@@ -340,7 +340,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     assert!(made.unwrap().success());
     let found = profile(&path, &sources(Some(image), None)).unwrap();
     assert_eq!(
-        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        folded(&found, &OutputBudget::new(u64::MAX)).unwrap(),
         ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
     );
 

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::shared::walk;
 use kvmprof_recording::file::{Block, HEADER, Kind, Recording, Unobserved};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, document, folded};
-use kvmprof_report::room::Room;
 use kvmprof_report::stalls::{StallWatcher, Stalls};
 use kvmprof_report::symbolize::Resolver;
 
@@ -38,11 +38,11 @@ fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
     let profile =
         Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher).unwrap();
     let unpacked = recording.unpacked() - before;
-    let room = Room::new(u64::MAX);
+    let budget = OutputBudget::new(u64::MAX);
     let (stalls, events) = watcher;
-    let stalls = Stalls::new(&profile, stalls, 1000, &room).unwrap();
+    let stalls = Stalls::new(&profile, stalls, 1000, &budget).unwrap();
     let stalls = serde_json::to_string(&stalls).unwrap();
-    let mut said = folded(&profile, &room).unwrap();
+    let mut said = folded(&profile, &budget).unwrap();
     let mut facts = document(&profile, SortBy::default(), usize::MAX);
     facts.as_object_mut().unwrap().remove("bytes");
     said.extend([facts.to_string(), stalls]);

@@ -19,4 +19,4 @@ mod vcpu;
 mod vmm_thread;
 
 pub use code::{CodeError, ThreadCode};
-pub use vcpu::{Look, SLOW_PAUSE, State, TraceError, TracedVcpu};
+pub use vcpu::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};

@@ -153,11 +153,11 @@ fn a_process_may_execute_another_program_during_a_look() {
             process.execute();
             Ok(())
         });
-        assert_eq!(looked.unwrap(), Look::Seen(()));
+        assert_eq!(looked.unwrap(), StopOutcome::Stopped(()));
         assert!(vcpu.is_slow());
         if looks_again {
             let looked = vcpu.look(|_| Ok(()));
-            assert_eq!(looked.unwrap(), Look::Gone);
+            assert_eq!(looked.unwrap(), StopOutcome::Gone);
         } else {
             vcpu.let_go();
         }

@@ -97,9 +97,9 @@ pub enum TraceError {
 
 /// The result of a look at a vCPU.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Look<T> {
+pub enum StopOutcome<T> {
     /// The vCPU was stopped, and this is the result of the look.
-    Seen(T),
+    Stopped(T),
     /// Its process is stopped, by SIGSTOP or the like.
     Suspended,
     /// Another process traces its thread.
@@ -184,7 +184,7 @@ pub struct TracedVcpu {
 impl TracedVcpu {
     /// The vCPU of process `pid` with this descriptor, which thread `tid` runs. The process has this `code`.
     ///
-    /// If there is no such thread, looks at the vCPU return [`Look::Gone`]. The vCPU keeps the thread that has the id now, even if another thread
+    /// If there is no such thread, looks at the vCPU return [`StopOutcome::Gone`]. The vCPU keeps the thread that has the id now, even if another thread
     /// gets that id later.
     pub fn new(pid: pid_t, tid: pid_t, descriptor: i32, code: ThreadCode) -> Self {
         Self {
@@ -232,16 +232,16 @@ impl TracedVcpu {
     pub fn look<T>(
         &mut self,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
-    ) -> Result<Look<T>, TraceError> {
+    ) -> Result<StopOutcome<T>, TraceError> {
         let traced = match self.stop()? {
-            Look::Seen(traced) => traced,
-            Look::Suspended => return Ok(Look::Suspended),
-            Look::Busy => return Ok(Look::Busy),
-            Look::Gone => return Ok(Look::Gone),
+            StopOutcome::Stopped(traced) => traced,
+            StopOutcome::Suspended => return Ok(StopOutcome::Suspended),
+            StopOutcome::Busy => return Ok(StopOutcome::Busy),
+            StopOutcome::Gone => return Ok(StopOutcome::Gone),
         };
         let (seen, moved) = self.see(&traced, see);
         match &seen {
-            Err(TraceError::Gone) => return Ok(Look::Gone),
+            Err(TraceError::Gone) => return Ok(StopOutcome::Gone),
             Err(TraceError::Slow) => {
                 // A thread that can't be interrupted is ending.
                 let _ = traced.interrupt();
@@ -249,7 +249,7 @@ impl TracedVcpu {
             }
             _ => self.release(traced),
         }
-        seen.map(Look::Seen)
+        seen.map(StopOutcome::Stopped)
     }
 
     /// Calls `see` with the vCPU, whose thread `traced` has stopped, and restores the thread's registers and signals. If the thread is
@@ -351,17 +351,17 @@ impl TracedVcpu {
     }
 
     /// Stops the thread.
-    fn stop(&mut self) -> Result<Look<Traced>, TraceError> {
+    fn stop(&mut self) -> Result<StopOutcome<Traced>, TraceError> {
         let mut slow = match self.slow.take() {
             Some(slow) => slow,
             None => match self.interrupt()? {
-                Look::Seen(traced) => SlowThread {
+                StopOutcome::Stopped(traced) => SlowThread {
                     traced,
                     moved: None,
                 },
-                Look::Suspended => return Ok(Look::Suspended),
-                Look::Busy => return Ok(Look::Busy),
-                Look::Gone => return Ok(Look::Gone),
+                StopOutcome::Suspended => return Ok(StopOutcome::Suspended),
+                StopOutcome::Busy => return Ok(StopOutcome::Busy),
+                StopOutcome::Gone => return Ok(StopOutcome::Gone),
             },
         };
         let begin = Instant::now();
@@ -376,7 +376,7 @@ impl TracedVcpu {
                 return Err(TraceError::Slow);
             };
             if stop == Stop::Gone {
-                return Ok(Look::Gone);
+                return Ok(StopOutcome::Gone);
             }
             // A thread that can't continue has been killed: it ends soon.
             let Ok(true) = slow.pass(stop) else {
@@ -386,30 +386,30 @@ impl TracedVcpu {
             // The thread may have ended just before it was traced, and another one may have its id. That thread is not traced any longer.
             if !self.thread.is_there() {
                 self.release(traced);
-                return Ok(Look::Gone);
+                return Ok(StopOutcome::Gone);
             }
             // The end of the tracing leaves it suspended.
             if stop == Stop::Suspended {
                 self.release(traced);
-                return Ok(Look::Suspended);
+                return Ok(StopOutcome::Suspended);
             }
-            return Ok(Look::Seen(traced));
+            return Ok(StopOutcome::Stopped(traced));
         }
     }
 
     /// Begins to trace the thread, which stops soon.
-    fn interrupt(&self) -> Result<Look<Traced>, TraceError> {
+    fn interrupt(&self) -> Result<StopOutcome<Traced>, TraceError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             if !self.thread.is_there() {
-                return Ok(Look::Gone);
+                return Ok(StopOutcome::Gone);
             }
             match Traced::seize(self.thread.tid) {
                 Ok(traced) => {
                     // A thread that can't be interrupted is ending.
                     let _ = traced.interrupt();
-                    return Ok(Look::Seen(traced));
+                    return Ok(StopOutcome::Stopped(traced));
                 }
                 Err(error) => match self.explain(error) {
                     // Another tracer may have let it go just before its reason was looked for.
@@ -421,15 +421,15 @@ impl TracedVcpu {
     }
 
     /// Why the thread can't be traced. A thread that is ending gives EPERM, too.
-    fn explain<T>(&self, source: io::Error) -> Result<Look<T>, TraceError> {
+    fn explain<T>(&self, source: io::Error) -> Result<StopOutcome<T>, TraceError> {
         let status = thread_status(self.thread.pid, self.thread.tid).unwrap_or_default();
         let field = |name| field(&status, name);
         let is_ending = field("State:").is_none_or(|state| state.starts_with(['Z', 'X']));
         if is_ending || source.raw_os_error() == Some(libc::ESRCH) {
-            return Ok(Look::Gone);
+            return Ok(StopOutcome::Gone);
         }
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
-            return Ok(Look::Busy);
+            return Ok(StopOutcome::Busy);
         }
         let tid = self.thread.tid;
         Err(TraceError::Refused { tid, source })

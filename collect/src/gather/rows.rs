@@ -6,11 +6,11 @@ use std::collections::{HashMap, HashSet};
 use kvmprof_recording::Mode;
 use kvmprof_report::symbolize::{LabelSet, Resolver};
 
-use super::{Count, Part, Policy};
+use super::{Count, OpenWindow, Policy};
 use crate::batch::{IDLE, OTHER, Row, Tables};
 use crate::names::{BatchNames, GuestStacks};
 
-impl Part {
+impl OpenWindow {
     /// The rows, those with the most ticks first.
     pub(super) fn rows(
         &self,

@@ -9,7 +9,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
     HelloReply, Kind, MAX_DATA, MAX_HANDLES, MAX_IOCTL_DATA, Reply, Request, RequestFrame,
 };
-use kvmprof_recording::{Room, Share};
+use kvmprof_recording::{QueueBudget, Share};
 
 use super::action::{Action, OpenDevice, Outcome};
 use super::input::Input;
@@ -62,12 +62,12 @@ impl Endpoint {
 
     /// A new connection of `client` with room for the longest request and the longest reply.
     pub fn new(client: Client, info: HelloInfo) -> Self {
-        Self::within(client, info, &Room::unlimited())
+        Self::within(client, info, &QueueBudget::unlimited())
     }
 
     /// A new connection of `client` that takes room beyond [`OWN_BYTES`](Self::OWN_BYTES) from `room`. If `room` is full, long writes and long reads that have
     /// to be whole fail with ENOMEM, and other reads get less at a time.
-    pub fn within(client: Client, info: HelloInfo, room: &Arc<Room>) -> Self {
+    pub fn within(client: Client, info: HelloInfo, room: &Arc<QueueBudget>) -> Self {
         Self {
             client,
             info,

@@ -13,7 +13,7 @@ use kvmprof_devices::endpoint::{
     Backend, Client, Endpoint, Handle, HelloInfo, IoctlReply, Readiness,
 };
 use kvmprof_devices::profiling::{Pcs, Prf};
-use kvmprof_recording::{Mode, Room, Sample, Ticks};
+use kvmprof_recording::{Mode, QueueBudget, Sample, Ticks};
 
 use super::wire;
 use crate::input::Input;
@@ -149,7 +149,7 @@ pub fn run(data: &[u8]) {
 /// Does so. Returns how many of the replies that were taken said that there is no room.
 fn refusals(data: &[u8]) -> usize {
     let mut input = Input::new(data);
-    let room = Arc::new(Room::new(ROOM));
+    let room = Arc::new(QueueBudget::new(ROOM));
     let info = HelloInfo {
         vcpus: VCPUS.into(),
         hz: HZ,

@@ -6,14 +6,14 @@ use kvmprof_introspection::testing::linux_guest::{
     AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, MODULES, TABLES, TASKS,
 };
 use kvmprof_introspection::testing::modules::TestModule;
-use kvmprof_introspection::testing::processes::{AreaPlan, PAGE, Room};
+use kvmprof_introspection::testing::processes::{AreaPlan, FixtureMemory, PAGE};
 use kvmprof_introspection::{Backing, GuestKnowledge, Registers, Stack, TaskReader};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::MAX_TASKS;
 
 use crate::input::Input;
 
-/// Where structures are that [`Room`] builds.
+/// Where structures are that [`FixtureMemory`] builds.
 const ROOM: u64 = 0x43_0000;
 /// Where inputs write, and how many bytes from there on: the kernel's structures, and at last anywhere.
 const REGIONS: [(u64, u64); 9] = [
@@ -60,7 +60,7 @@ pub fn run(data: &[u8]) {
 
 /// A process with a program, whose pages are in the page cache.
 fn build(guest: &LinuxGuest, areas: Areas) {
-    let mut room = Room::new(guest, areas);
+    let mut room = FixtureMemory::new(guest, areas);
     let root = room.dentry(0, "/");
     let program = room.dentry(root, "program");
     let mount = room.mount(root, 0, 0);

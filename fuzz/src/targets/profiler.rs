@@ -12,7 +12,7 @@ use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION, device};
 use kvmprof_abi::{pcs, pmc};
 use kvmprof_devices::endpoint::{Client, Endpoint, GuestAccess, HelloInfo};
-use kvmprof_recording::Room;
+use kvmprof_recording::QueueBudget;
 use kvmprof_vmm::profiler::Profiler;
 use kvmprof_vmm::profiler::testing::{VcpuEnd, profiler_without_threads};
 
@@ -42,7 +42,7 @@ const FAMILIES: [u32; 6] = [
 const CLIENTS: [Client; 2] = [Client::Host, Client::Guest(GuestAccess::All)];
 
 /// The end of `client`, whose bytes wait in `room`.
-fn endpoint(client: Client, room: &Arc<Room>) -> Endpoint {
+fn endpoint(client: Client, room: &Arc<QueueBudget>) -> Endpoint {
     let info = HelloInfo {
         vcpus: VCPUS.into(),
         hz: HZ,

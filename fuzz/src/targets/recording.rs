@@ -14,6 +14,7 @@ use kvmprof_recording::file::{
 };
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack};
 use kvmprof_report::boot::{Boot, Levels, Summary, compare};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::diff::{changes, folded_changes};
 use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::graph::Graph;
@@ -22,7 +23,6 @@ use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, folded,
     functions, label_keys, print,
 };
-use kvmprof_report::room::Room;
 use kvmprof_report::stalls::{self, StallWatcher, Stalls};
 use kvmprof_report::symbolize::{Resolver, SourceTexts};
 use kvmprof_report::tasks::{self, TaskSums};
@@ -79,7 +79,7 @@ pub fn run(data: &[u8]) {
     let selection = Selection::default();
     if let Ok(sums) = TaskSums::read(&recording, &contents, &selection, &Unobserved) {
         tasks::print(&sums, &resolver, 50, &mut sink()).unwrap();
-        let room = Room::new(64 << 20);
+        let room = OutputBudget::new(64 << 20);
         if let Ok(document) = tasks::document(&sums, &resolver, 50, &room) {
             serde_json::to_vec(&document).unwrap();
         }
@@ -123,7 +123,7 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
     let Ok(profile) = read else {
         return;
     };
-    let Ok(stalls) = Stalls::new(&profile, watcher, 50, &Room::new(64 << 20)) else {
+    let Ok(stalls) = Stalls::new(&profile, watcher, 50, &OutputBudget::new(64 << 20)) else {
         return;
     };
     stalls::print(&profile, &stalls, Look::default(), &mut sink()).unwrap();
@@ -152,7 +152,7 @@ pub fn report(profile: &Profile) {
     print(profile, &layout, &[], &mut sink()).unwrap();
     print(profile, &layout, &relatives, &mut sink()).unwrap();
     serde_json::to_vec(&document(profile, SortBy::Own, 50)).unwrap();
-    let room = Room::new(1 << 30);
+    let room = OutputBudget::new(1 << 30);
     let _empty = Graph::default().draw(&folded(profile, &room).unwrap_or_default());
     changes((profile, None), (profile, None), SortBy::Own);
     let _unlike = folded_changes(profile, profile, &room);

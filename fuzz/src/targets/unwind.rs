@@ -6,7 +6,7 @@ use kvmprof_introspection::testing::eh_frame::{eh_frame, unwind_table};
 use kvmprof_introspection::testing::kernel::{Areas, HOT};
 use kvmprof_introspection::testing::linux_guest::{LinuxGuest, TABLES};
 use kvmprof_introspection::testing::page_tables::Tables;
-use kvmprof_introspection::testing::processes::{AreaPlan, PAGE, Room};
+use kvmprof_introspection::testing::processes::{AreaPlan, FixtureMemory, PAGE};
 use kvmprof_introspection::{Registers, Stack, UserUnwinder};
 use kvmprof_recording::{DEFAULT_STACK_FRAMES, StackParts};
 
@@ -75,7 +75,7 @@ fn guest() -> LinuxGuest {
         offset: 0,
         file: 0,
     };
-    Room::new(&guest, Areas::Tree).process(1, &[plan]);
+    FixtureMemory::new(&guest, Areas::Tree).process(1, &[plan]);
     guest
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::kernel::{Areas, HOT, TEXT, offsets, task};
 use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TABLES, TASKS, USER_TABLES};
 use crate::testing::page_tables::Tables;
-use crate::testing::processes::Room;
+use crate::testing::processes::FixtureMemory;
 use crate::{Registers, Stack, StackCopy, VcpuIntrospector};
 
 /// The page tables of another process, and page tables right after those of the first one.
@@ -51,7 +51,7 @@ impl Processes {
                 guest.write(pages + 0x1000 + index * 16, frame.as_flattened());
             }
         }
-        let mut room = Room::new(&guest, Areas::Tree);
+        let mut room = FixtureMemory::new(&guest, Areas::Tree);
         let [memory, other] = [1, 2].map(|index| room.process(index, &[]));
         room.page_tables(other, OTHER_TABLES);
         // The registers that were saved at the entry into the kernel.
@@ -66,8 +66,8 @@ impl Processes {
         }
     }
 
-    fn room(&self) -> Room<'_> {
-        Room::new(&self.guest, Areas::Tree)
+    fn room(&self) -> FixtureMemory<'_> {
+        FixtureMemory::new(&self.guest, Areas::Tree)
     }
 
     /// The user frames and their end, of a vCPU in the kernel with page tables `cr3` that came from user mode.

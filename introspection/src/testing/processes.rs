@@ -145,19 +145,19 @@ pub struct AreaPlan {
     pub executable: bool,
     /// The file's offset, in pages.
     pub offset: u64,
-    /// Its file from [`Room::file`], or 0.
+    /// Its file from [`FixtureMemory::file`], or 0.
     pub file: u64,
 }
 
 /// Builds structures in a guest's memory. Pointers are guest virtual addresses.
 #[derive(Debug)]
-pub struct Room<'g> {
+pub struct FixtureMemory<'g> {
     guest: &'g LinuxGuest,
     areas: Areas,
     next: u64,
 }
 
-impl<'g> Room<'g> {
+impl<'g> FixtureMemory<'g> {
     /// Builds structures in `guest`, with areas as its kernel stores them.
     pub fn new(guest: &'g LinuxGuest, areas: Areas) -> Self {
         guest.set(offsets::VMEMMAP_BASE, PAGES);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use kvmprof_attach::tracer::{Look, ThreadCode, TracedVcpu};
+use kvmprof_attach::tracer::{StopOutcome, ThreadCode, TracedVcpu};
 use kvmprof_attach::{HostKernel, Machine, find_machines};
 use kvmprof_test_guest::IMAGE;
 
@@ -70,7 +70,7 @@ pub fn print() -> anyhow::Result<()> {
     for _ in 0..STOPS {
         thread::sleep(PAUSE);
         let began = Instant::now();
-        if let Look::Seen(_) = vcpu.look(|vcpu| vcpu.registers())? {
+        if let StopOutcome::Stopped(_) = vcpu.look(|vcpu| vcpu.registers())? {
             stops.push(began.elapsed());
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvmprof_abi::pcs::Ledger;
 
 use super::intake::Intake;
-use super::{Part, SampleBlock, Sink, SymbolText};
+use super::{QueuedBlock, SampleBlock, Sink, SymbolText};
 use crate::Ticks;
 use crate::tasks::TaskLook;
 
@@ -109,7 +109,7 @@ impl<S: Sink> Encoder<S> {
     pub fn add_block(&mut self, block: Arc<[u8]>) {
         if !self.is_over {
             // The samples are kept, and have no names.
-            let _ = self.sink.put(Part::Encoded(block), S::CAPACITY);
+            let _ = self.sink.put(QueuedBlock::Encoded(block), S::CAPACITY);
         }
     }
 
@@ -176,19 +176,21 @@ impl<S: Sink> Encoder<S> {
     fn add_symbols(&mut self, symbols: SymbolText) {
         if !self.is_over {
             // As for blocks.
-            let _ = self.sink.put(Part::Symbols(symbols), S::CAPACITY);
+            let _ = self.sink.put(QueuedBlock::Symbols(symbols), S::CAPACITY);
         }
     }
 
     fn put_samples(&mut self, block: SampleBlock) {
-        if let Err(Part::Samples(block)) = self.sink.put(Part::Samples(block), MAX_WAITING) {
+        if let Err(QueuedBlock::Samples(block)) =
+            self.sink.put(QueuedBlock::Samples(block), MAX_WAITING)
+        {
             self.intake.lose(&block);
         }
     }
 
     fn put_looks(&mut self, looks: Vec<u8>) {
         // Looks that don't fit are missing: no other look depends on them.
-        let _ = self.sink.put(Part::Looks(looks), MAX_WAITING);
+        let _ = self.sink.put(QueuedBlock::Looks(looks), MAX_WAITING);
     }
 
     /// The account at this moment: ticks that wait in the sink are pending, those that it refused are discarded.
@@ -206,8 +208,8 @@ impl<S: Sink> Encoder<S> {
             self.put_looks(looks);
         }
         // These two always fit: the account would be wrong without them.
-        let last = Part::Samples(self.intake.take());
-        let end = Part::End(self.intake.account());
+        let last = QueuedBlock::Samples(self.intake.take());
+        let end = QueuedBlock::End(self.intake.account());
         // A sink that refuses them has reported the reason. Its ticks stay pending.
         let _ = self.sink.put(last, usize::MAX);
         let _ = self.sink.put(end, usize::MAX);

@@ -42,7 +42,7 @@ pub use reader::Reader;
 pub use recording::{Contents, Recording};
 pub use samples::{BlockNumbers, SampleBlock, SamplesEncoder, decode as decode_samples};
 pub use sink::{
-    ClientSink, Delivered, END_ROOM, FileOptions, FileSink, Part, RecordingFailure, Sink,
+    ClientSink, Delivered, END_ROOM, FileOptions, FileSink, QueuedBlock, RecordingFailure, Sink,
     SymbolText,
 };
 pub use task_looks::{MAX_FRAMES, MAX_TASKS, TasksEncoder, decode as decode_looks};

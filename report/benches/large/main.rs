@@ -18,7 +18,9 @@ use std::time::Duration;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::html::page_of;
-use kvmprof_report::profile::{Layout, Look, Profile, Selection, SortBy, print as print_report};
+use kvmprof_report::profile::{
+    Layout, Profile, Selection, SortBy, TableStyle, print as print_report,
+};
 use kvmprof_report::symbolize::Resolver;
 use opened::Opened;
 use process::{Taken, measure};
@@ -89,7 +91,7 @@ fn report(recording: &Path, time: &str) -> Result<()> {
         sections: Vec::new(),
         sort: SortBy::default(),
         top: 20,
-        look: Look::for_terminal(false),
+        style: TableStyle::for_terminal(false),
     };
     print_report(&profile, &layout, &[], &mut std::io::stdout().lock())?;
     Ok(())

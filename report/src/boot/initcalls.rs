@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvmprof_recording::IDLE_PID;
 
 use super::levels::Levels;
-use super::seen::{Place, Seen};
+use super::samples::{BootSample, Place};
 
 /// The kind of a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ type Key<'a> = (&'a str, Option<&'a str>);
 
 /// The calls of a boot that ends at `end`, from its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` has
 /// the functions that are initcalls.
-pub(super) fn calls(seen: &[Seen], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
+pub(super) fn calls(seen: &[BootSample], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
     let others = Others::of(seen, tick);
     let mut calls: BTreeMap<Key<'_>, Call> = BTreeMap::new();
     for samples in threads(seen).values() {
@@ -54,8 +54,8 @@ pub(super) fn calls(seen: &[Seen], levels: &Levels, (tick, end): (u64, u64)) -> 
 }
 
 /// The samples of each thread.
-fn threads(seen: &[Seen]) -> BTreeMap<i32, Vec<&Seen>> {
-    let mut threads: BTreeMap<i32, Vec<&Seen>> = BTreeMap::new();
+fn threads(seen: &[BootSample]) -> BTreeMap<i32, Vec<&BootSample>> {
+    let mut threads: BTreeMap<i32, Vec<&BootSample>> = BTreeMap::new();
     for sample in seen {
         if !matches!(sample.place, Place::Loader | Place::Idle) {
             threads.entry(sample.tid).or_default().push(sample);
@@ -71,8 +71,8 @@ fn is_jumped_to(place: &Place, levels: &Levels) -> bool {
 
 /// How long an initcall can have run without a sample of its own, in ns: the longest time between two samples of a thread that makes initcalls
 /// which aren't in the same initcall, up to the sample after the last initcall. Samples of an unknown thread don't count.
-pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
-    let is_call = |sample: &Seen| matches!(sample.place, Place::Initcall(_));
+pub(super) fn longest_unseen(seen: &[BootSample], levels: &Levels) -> u64 {
+    let is_call = |sample: &BootSample| matches!(sample.place, Place::Initcall(_));
     let mut threads = threads(seen);
     for samples in threads.values_mut() {
         samples.retain(|sample| !is_jumped_to(&sample.place, levels));
@@ -93,7 +93,7 @@ pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
 struct Others(BTreeMap<u16, Vec<(u64, u64, i32)>>);
 
 impl Others {
-    fn of(seen: &[Seen], tick: u64) -> Self {
+    fn of(seen: &[BootSample], tick: u64) -> Self {
         let mut others: BTreeMap<u16, Vec<(u64, u64, i32)>> = BTreeMap::new();
         for sample in seen.iter().filter(|sample| !sample.is_waiting) {
             let (until, tid) = match sample.place {
@@ -111,7 +111,7 @@ impl Others {
 
     /// The last time between `sample` and `next`, the thread's next sample, at which the vCPU of `sample` did something else; the time of
     /// `sample` if there is none.
-    fn until(&self, sample: &Seen, next: u64) -> u64 {
+    fn until(&self, sample: &BootSample, next: u64) -> u64 {
         let stretches = self.0.get(&sample.vcpu).map(Vec::as_slice);
         let stretches = stretches.unwrap_or_default();
         let end = stretches.partition_point(|(begin, ..)| *begin < next);
@@ -127,13 +127,13 @@ impl Others {
 
 /// Adds the calls of one thread of a boot with this `tick` that ends at `end`.
 fn add_thread<'a>(
-    samples: &[&'a Seen],
+    samples: &[&'a BootSample],
     levels: &Levels,
     others: &Others,
     (tick, end): (u64, u64),
     calls: &mut BTreeMap<Key<'a>, Call>,
 ) {
-    let halfway = |one: &Seen, next: &Seen| {
+    let halfway = |one: &BootSample, next: &BootSample| {
         // Where the next one waits, it is known that it waited in another call.
         let known = match next.is_waiting {
             true => one.time,
@@ -142,7 +142,7 @@ fn add_thread<'a>(
         known + (next.time - known) / 2
     };
     let known = next_known(samples, levels);
-    let (mut before, mut done): (Option<&Seen>, usize) = (None, 0);
+    let (mut before, mut done): (Option<&BootSample>, usize) = (None, 0);
     for visit in samples.chunk_by(|one, next| one.place == next.place) {
         done += visit.len();
         let ([first, ..], [.., last]) = (visit, visit) else {
@@ -176,7 +176,7 @@ fn add_thread<'a>(
 }
 
 /// For each of the `samples` of a thread, the time of the first one from it on that isn't in a function that an initcall may have jumped to.
-fn next_known(samples: &[&Seen], levels: &Levels) -> Vec<Option<u64>> {
+fn next_known(samples: &[&BootSample], levels: &Levels) -> Vec<Option<u64>> {
     let mut next = None;
     let backwards = samples.iter().rev().map(|sample| {
         if !is_jumped_to(&sample.place, levels) {
@@ -217,12 +217,12 @@ fn key_of(place: &Place) -> Option<Key<'_>> {
 mod tests {
     use super::*;
 
-    fn at(time: u64, tid: i32, name: &str) -> Seen {
+    fn at(time: u64, tid: i32, name: &str) -> BootSample {
         let place = match name {
             "" => Place::Between,
             name => Place::Initcall(name.into()),
         };
-        Seen {
+        BootSample {
             time,
             pid: tid,
             tid,
@@ -234,7 +234,7 @@ mod tests {
     }
 
     /// Name, time and bounds of the calls of a boot that ends at 3000.
-    fn times(seen: &[Seen]) -> Vec<(String, u64, (u64, u64))> {
+    fn times(seen: &[BootSample]) -> Vec<(String, u64, (u64, u64))> {
         let names = ["one", "two", "other"].map(|name| format!("__initcall__kmod_m__1_1_{name}6"));
         let levels = Levels::from_symbols(names.iter().map(String::as_str));
         let calls = calls(seen, &levels, (10, 3000)).into_iter();
@@ -317,16 +317,16 @@ mod tests {
 
     #[test]
     fn waiting_counts_to_the_call_before_it() {
-        let idle = Seen {
+        let idle = BootSample {
             ticks: 80,
             place: Place::Idle,
             ..at(1110, 0, "")
         };
-        let on_another = Seen {
+        let on_another = BootSample {
             vcpu: 1,
             ..idle.clone()
         };
-        let seen = |waiting: Seen| {
+        let seen = |waiting: BootSample| {
             [
                 at(100, 1, "one"),
                 at(1100, 1, "one"),
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(times(&seen(idle)), expected(1905, 105));
         // Nobody knows what was done in all of that time.
         assert_eq!(times(&seen(on_another)), expected(1505, 505));
-        let thread = Seen {
+        let thread = BootSample {
             time: 2000,
             ..at(2000, 7, "")
         };
@@ -355,11 +355,11 @@ mod tests {
     /// The second call has slept all the time, and its vCPU was halted, or ran another thread, but for its first and last instructions.
     #[test]
     fn waiting_counts_to_the_call_that_a_look_has_seen() {
-        let waiting = |time: u64, name: &str| Seen {
+        let waiting = |time: u64, name: &str| BootSample {
             is_waiting: true,
             ..at(time, 1, name)
         };
-        let idle = Seen {
+        let idle = BootSample {
             ticks: 80,
             place: Place::Idle,
             ..at(1110, 0, "")
@@ -408,7 +408,7 @@ mod tests {
             };
             at(number.into(), 1, name)
         });
-        let seen: Vec<Seen> = seen.collect();
+        let seen: Vec<BootSample> = seen.collect();
         let calls = calls(&seen, &Levels::default(), (1, 1_000_000));
         let samples = calls.iter().map(|call| call.samples);
         assert_eq!(samples.collect::<Vec<_>>(), [500_000, 500_000]);

@@ -7,7 +7,7 @@ mod estimate;
 mod initcalls;
 mod levels;
 mod phases;
-mod seen;
+mod samples;
 #[cfg(test)]
 mod simulated;
 mod summary;

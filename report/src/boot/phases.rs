@@ -1,6 +1,6 @@
 //! The phases of a boot.
 
-use super::seen::{Place, Seen};
+use super::samples::{BootSample, Place};
 
 /// A phase of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,12 +40,12 @@ impl Phase {
 }
 
 /// The begin and the end of each phase of a boot, in ns from the recording's begin. A phase without samples has no length.
-pub(super) fn phases(seen: &[Seen], end: u64) -> [(u64, u64); 5] {
-    let first = |is: &dyn Fn(&Seen) -> bool| seen.iter().find(|seen| is(seen));
-    let in_kernel = |seen: &Seen| !matches!(seen.place, Place::Loader | Place::Idle);
-    let is_initcall = |seen: &Seen| matches!(seen.place, Place::Initcall(_));
-    let in_init = |seen: &Seen| seen.pid == 1 && seen.place == Place::User;
-    let time = |found: Option<&Seen>| found.map(|seen| seen.time);
+pub(super) fn phases(seen: &[BootSample], end: u64) -> [(u64, u64); 5] {
+    let first = |is: &dyn Fn(&BootSample) -> bool| seen.iter().find(|seen| is(seen));
+    let in_kernel = |seen: &BootSample| !matches!(seen.place, Place::Loader | Place::Idle);
+    let is_initcall = |seen: &BootSample| matches!(seen.place, Place::Initcall(_));
+    let in_init = |seen: &BootSample| seen.pid == 1 && seen.place == Place::User;
+    let time = |found: Option<&BootSample>| found.map(|seen| seen.time);
     let user = time(first(&in_init)).unwrap_or(end);
     let kernel = time(first(&in_kernel)).unwrap_or(user).min(user);
     let initcalls = time(first(&is_initcall))
@@ -66,8 +66,8 @@ pub(super) fn phases(seen: &[Seen], end: u64) -> [(u64, u64); 5] {
 mod tests {
     use super::*;
 
-    fn at(time: u64, pid: i32, place: Place) -> Seen {
-        Seen {
+    fn at(time: u64, pid: i32, place: Place) -> BootSample {
+        BootSample {
             time,
             pid,
             tid: pid,

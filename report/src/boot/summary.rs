@@ -8,7 +8,7 @@ use super::estimate::{Comparison, Estimate, correct};
 use super::initcalls::{Call, CallKind, calls, longest_unseen};
 use super::levels::Levels;
 use super::phases::{Phase, phases};
-use super::seen::{Place, Places};
+use super::samples::{Place, Places};
 use crate::export::{ExportError, Source};
 use kvmprof_recording::file::{Account, Observer};
 

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::html::{Counts, Part};
+use crate::html::{BlockTicks, Counts};
 use crate::model::{Code, Frame, FunctionId, HALTED, HALTED_MODULE};
 use crate::profile::{Profile, SortBy};
 
@@ -23,15 +23,15 @@ pub type Blocks = [u64; BLOCKS];
 
 /// The ticks of a function in one recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FunctionTicks {
     /// All of them.
     pub ticks: u64,
     /// Those whose block is known.
     pub blocks: Blocks,
 }
 
-impl Found {
-    fn add(&mut self, ticks: u64, parts: &[Part]) {
+impl FunctionTicks {
+    fn add(&mut self, ticks: u64, parts: &[BlockTicks]) {
         self.ticks = self.ticks.saturating_add(ticks);
         for part in parts {
             let block = &mut self.blocks[part.block];
@@ -46,9 +46,9 @@ pub struct Ticks {
     /// The number of blocks of its time; 0 if the times of ticks aren't known.
     pub blocks: usize,
     /// All ticks.
-    pub all: Found,
+    pub all: FunctionTicks,
     /// Those of each function.
-    pub functions: HashMap<Key, Found>,
+    pub functions: HashMap<Key, FunctionTicks>,
 }
 
 impl Ticks {
@@ -56,7 +56,7 @@ impl Ticks {
     pub fn of(profile: &Profile, counts: Option<&Counts>, sort: SortBy) -> Self {
         let divided = counts.map(|counts| counts.divided(BLOCKS));
         let divided = divided.unwrap_or_default();
-        let mut all = Found::default();
+        let mut all = FunctionTicks::default();
         all.add(profile.samples(), &divided.all);
         let mut functions = Functions::default();
         for recording in profile.recordings() {
@@ -89,7 +89,7 @@ impl Ticks {
 /// The functions by numbers, since most frames have a known one.
 #[derive(Debug, Default)]
 struct Functions {
-    found: Vec<(Key, Found)>,
+    found: Vec<(Key, FunctionTicks)>,
     numbers: HashMap<Key, usize>,
     /// The numbers of the functions of a profile, by theirs.
     known: HashMap<FunctionId, usize>,
@@ -101,7 +101,7 @@ impl Functions {
         let next = self.found.len();
         let number = *self.numbers.entry(key.clone()).or_insert(next);
         if number == next {
-            self.found.push((key, Found::default()));
+            self.found.push((key, FunctionTicks::default()));
         }
         number
     }
@@ -112,7 +112,7 @@ impl Functions {
         code: &Code,
         frames: impl Iterator<Item = Frame<'a>>,
         count: u64,
-        parts: &[Part],
+        parts: &[BlockTicks],
     ) {
         self.on_stack.clear();
         for frame in frames {

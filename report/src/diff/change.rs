@@ -1,6 +1,6 @@
 //! The change of a function's share, and whether it is chance.
 
-use super::blocks::{Found, Key, Ticks};
+use super::blocks::{FunctionTicks, Key, Ticks};
 use crate::profile::Share;
 use crate::statistics::{beyond, quantile};
 
@@ -49,7 +49,7 @@ impl Change {
     )]
     pub(super) fn new(
         (name, module, is_kernel): Key,
-        found: [Found; 2],
+        found: [FunctionTicks; 2],
         ticks: [&Ticks; 2],
     ) -> Self {
         let worth = Worth::of(found, ticks);
@@ -92,7 +92,7 @@ impl Worth {
         clippy::cast_precision_loss,
         reason = "counts of ticks and blocks are far below 2^53"
     )]
-    fn of(found: [Found; 2], ticks: [&Ticks; 2]) -> Self {
+    fn of(found: [FunctionTicks; 2], ticks: [&Ticks; 2]) -> Self {
         let is_known = ticks.iter().all(|ticks| ticks.blocks > 1);
         let sides = [0, 1].map(|side| (found[side].ticks as f64, ticks[side].all.ticks as f64));
         if !is_known {
@@ -174,7 +174,7 @@ fn freedom(wholes: [f64; 2], blocks: [usize; 2]) -> f64 {
     clippy::cast_precision_loss,
     reason = "counts of ticks and blocks are far below 2^53"
 )]
-fn squares(found: &Found, all: &Ticks) -> f64 {
+fn squares(found: &FunctionTicks, all: &Ticks) -> f64 {
     let share = found.ticks as f64 / all.all.ticks.max(1) as f64;
     let blocks = found.blocks.iter().zip(all.all.blocks).take(all.blocks);
     let squares = blocks.map(|(own, all)| (*own as f64 - share * all as f64).powi(2));
@@ -197,10 +197,10 @@ mod tests {
     }
 
     /// Ticks of a function, and all ticks, at unknown times.
-    fn untimed(samples: [u64; 2], wholes: [u64; 2]) -> ([Found; 2], [Ticks; 2]) {
-        let found = |ticks| Found {
+    fn untimed(samples: [u64; 2], wholes: [u64; 2]) -> ([FunctionTicks; 2], [Ticks; 2]) {
+        let found = |ticks| FunctionTicks {
             ticks,
-            ..Found::default()
+            ..FunctionTicks::default()
         };
         let all = wholes.map(|whole| Ticks {
             all: found(whole),
@@ -260,9 +260,9 @@ mod tests {
     /// Ten stretches of 50 ticks are worth ten ticks, and 500 ticks that are spread evenly are 500.
     #[test]
     fn a_stretch_is_one_observation() {
-        let mut stretches = Found {
+        let mut stretches = FunctionTicks {
             ticks: 500,
-            ..Found::default()
+            ..FunctionTicks::default()
         };
         let mut even = stretches;
         for block in 0..10 {
@@ -272,7 +272,7 @@ mod tests {
         // Of 16 blocks in which there could have been one, six have none.
         let all = Ticks {
             blocks: 16,
-            all: Found {
+            all: FunctionTicks {
                 ticks: 8000,
                 blocks: [500; 16],
             },
@@ -293,13 +293,13 @@ mod tests {
     /// They weren't kept, or are of a stack that is too rare to be told apart.
     #[test]
     fn ticks_of_unknown_time_may_be_one_stretch() {
-        let found = Found {
+        let found = FunctionTicks {
             ticks: 100,
-            ..Found::default()
+            ..FunctionTicks::default()
         };
         let all = Ticks {
             blocks: 16,
-            all: Found {
+            all: FunctionTicks {
                 ticks: 1600,
                 blocks: [100; 16],
             },
@@ -308,7 +308,7 @@ mod tests {
         let worth = Worth::of([found; 2], [&all; 2]);
         assert!(worth.sides[0].0 < 1.0, "{worth:?}");
         // What they are worth is not what they are.
-        let half = Found {
+        let half = FunctionTicks {
             ticks: 800,
             ..found
         };

@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use inferno::differential::{Options, from_readers};
 use serde_json::{Value, json};
 
+use crate::budget::OutputBudget;
 use crate::graph::with_torn_edges;
 use crate::html::Counts;
 use crate::profile::{Profile, SortBy, folded, loss_of_one, selection_document};
-use crate::room::Room;
 use crate::statistics::correct_for_many;
 use crate::text::visible;
 
@@ -115,14 +115,18 @@ pub fn document(changes: &[Change], profiles: [&Profile; 2], sort: SortBy, top: 
 /// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has, for a differential [`Graph`](crate::graph::Graph).
 ///
 /// # Errors
-/// They don't fit into `room` ([`TooMuch`](crate::room::TooMuch) as the error's source); errors of inferno.
-pub fn folded_changes(before: &Profile, after: &Profile, room: &Room) -> io::Result<Vec<String>> {
+/// They don't fit into `budget` ([`TooMuch`](crate::budget::TooMuch) as the error's source); errors of inferno.
+pub fn folded_changes(
+    before: &Profile,
+    after: &Profile,
+    budget: &OutputBudget,
+) -> io::Result<Vec<String>> {
     let options = Options {
         normalize: true,
         strip_hex: true,
     };
     let text = |profile| -> io::Result<String> {
-        let lines = folded(profile, room)?;
+        let lines = folded(profile, budget)?;
         let lines = lines.iter().map(|line| without_pid(line) + "\n");
         Ok(lines.collect())
     };

@@ -1,6 +1,6 @@
 //! How often comparisons of simulated recordings are wrong.
 
-use super::blocks::{BLOCKS, Found, Ticks};
+use super::blocks::{BLOCKS, FunctionTicks, Ticks};
 use super::change::Change;
 use super::correct;
 use crate::simulation::Random;
@@ -52,8 +52,8 @@ fn recording(
     random: &mut Random,
     (length, burst): (u64, Burst),
     weights: &[f64],
-) -> (Ticks, Vec<Found>) {
-    let mut functions = vec![Found::default(); FUNCTIONS];
+) -> (Ticks, Vec<FunctionTicks>) {
+    let mut functions = vec![FunctionTicks::default(); FUNCTIONS];
     let mut ticks = Ticks {
         blocks: BLOCKS,
         ..Ticks::default()

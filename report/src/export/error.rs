@@ -4,7 +4,7 @@ use std::io;
 
 use kvmprof_recording::file::FileError;
 
-use crate::room::{TooMuch, too_much};
+use crate::budget::{TooMuch, too_much};
 
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum ExportError {
         "The recording has more different {0} than the format can number: choose processes with --pid"
     )]
     TooMany(&'static str),
-    /// The result doesn't fit into the source's room.
+    /// The result doesn't fit into the source's budget.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
 }

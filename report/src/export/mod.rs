@@ -2,7 +2,7 @@
 //!
 //! Each module writes one format and refers to its specification. Files are written as a stream; besides the recording,
 //! memory grows with the number of different stacks, by 32 bytes a sample, and by up to as many more in formats that sort samples by
-//! time, thread or vCPU. The output and the tables in memory have to fit into the source's [`Room`](crate::room::Room).
+//! time, thread or vCPU. The output and the tables in memory have to fit into the source's [`OutputBudget`](crate::budget::OutputBudget).
 
 mod callgrind;
 mod error;
@@ -23,8 +23,8 @@ pub use firefox::{Library, write_on_demand};
 pub use pprof::{PprofTables, message as pprof_message, signed as pprof_number};
 pub use source::Source;
 
+use crate::budget::BudgetWriter;
 use crate::profile::folded;
-use crate::room::RoomWriter;
 use kvmprof_recording::file::create_in_place;
 
 /// A format of other tools.
@@ -50,11 +50,11 @@ impl Format {
     /// Writes `source` to `out` in this format.
     ///
     /// # Errors
-    /// The recording is damaged, the format or the source's room can't hold it, or writing to `out` failed.
+    /// The recording is damaged, the format or the source's budget can't hold it, or writing to `out` failed.
     pub fn write(self, source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
-        let out: &mut dyn Write = &mut BufWriter::new(RoomWriter {
+        let out: &mut dyn Write = &mut BufWriter::new(BudgetWriter {
             out,
-            room: source.room(),
+            budget: source.budget(),
         });
         match self {
             Self::Folded => write_folded(source, out)?,
@@ -86,7 +86,7 @@ impl Format {
 }
 
 fn write_folded(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
-    for line in folded(source.profile(), source.room())? {
+    for line in folded(source.profile(), source.budget())? {
         writeln!(out, "{line}")?;
     }
     Ok(())

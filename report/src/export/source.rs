@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::ExportError;
 use super::events::{Event, EventThread, Events};
+use crate::budget::OutputBudget;
 use crate::model::{Frame, StackSum, outermost_of_guest};
 use crate::profile::{Profile, Selection, Weight};
-use crate::room::Room;
 use crate::symbolize::Resolver;
 use kvmprof_recording::file::{FileError, Observer, Recording, Unobserved};
 use kvmprof_recording::tasks::TaskLook;
@@ -20,7 +20,7 @@ pub struct Source {
     recording: Recording,
     profile: Profile,
     events: Events,
-    room: Room,
+    budget: OutputBudget,
 }
 
 impl Source {
@@ -52,24 +52,24 @@ impl Source {
     /// The selected part of `recording`, whose sum is `profile`, and whose ticks are `events`.
     pub fn new(recording: Recording, profile: Profile, mut events: Events) -> Self {
         events.finish(&profile);
-        let room = Room::of_recording(recording.length());
+        let budget = OutputBudget::of_recording(recording.length());
         Self {
             recording,
             profile,
             events,
-            room,
+            budget,
         }
     }
 
-    /// The same source with another `room` for the output and for tables.
+    /// The same source with another `budget` for the output and for tables.
     #[must_use]
-    pub fn with_room(self, room: Room) -> Self {
-        Self { room, ..self }
+    pub fn with_budget(self, budget: OutputBudget) -> Self {
+        Self { budget, ..self }
     }
 
-    /// The room for the output and for tables.
-    pub fn room(&self) -> &Room {
-        &self.room
+    /// The budget for the output and for tables.
+    pub fn budget(&self) -> &OutputBudget {
+        &self.budget
     }
 
     /// The sum of the selected part of the recording.
@@ -91,7 +91,7 @@ impl Source {
         mut each: impl FnMut(&Event) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
         self.events.events.iter().try_for_each(|event| {
-            self.room.take(EVENT)?;
+            self.budget.take(EVENT)?;
             each(event)
         })
     }
@@ -108,7 +108,7 @@ impl Source {
     ) -> Result<(), ExportError> {
         let mut order: Vec<&Event> = Vec::new();
         for event in &self.events.events {
-            self.room.take(EVENT)?;
+            self.budget.take(EVENT)?;
             order.push(event);
         }
         order.sort_by_key(|event| event.time);
@@ -185,11 +185,11 @@ impl Source {
     /// The frames of `event`, for tables that are kept in memory until all events are known.
     ///
     /// # Errors
-    /// They don't fit into the room.
+    /// They don't fit into the budget.
     pub fn frames_to_keep(&self, event: &Event) -> Result<Vec<Frame<'_>>, ExportError> {
         let frames = self.frames(event);
         for frame in &frames {
-            self.room.take_frame(frame.name)?;
+            self.budget.take_frame(frame.name)?;
         }
         Ok(frames)
     }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use foldhash::fast::RandomState;
 use kvmprof_recording::Mode;
 
+use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{CUT_SHORT, Frame, HALTED, outermost_of_guest};
 use crate::profile::{Profile, mark, plain, root, without_mark};
-use crate::room::{Room, TooMuch};
 
 /// Marks in names: characters for private use, which are removed from the picture.
 pub const INTERRUPT: char = '\u{e001}';
@@ -111,8 +111,8 @@ impl Node {
 /// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time.
 ///
 /// # Errors
-/// They, or the picture, don't fit into `room`.
-pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
+/// They, or the picture, don't fit into `budget`.
+pub fn marked(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, TooMuch> {
     let mut tree = Tree {
         nodes: Vec::new(),
         numbers: HashMap::default(),
@@ -127,7 +127,7 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
             for (index, frame) in frames.iter().enumerate().rev() {
                 let name = (plain(frame.name), mark(frame));
-                room.take_frame(&name.0)?;
+                budget.take_frame(&name.0)?;
                 at = tree.child(at, name);
                 if outermost == Some(index) {
                     let cut_short = &mut tree.nodes[at].cut_short;
@@ -147,7 +147,7 @@ pub fn marked(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (number, node) in ends {
         let line = tree.line(number);
-        room.take(line.len())?;
+        budget.take(line.len())?;
         lines.insert(line, node.own);
     }
     let lines = lines.into_iter();

@@ -176,8 +176,8 @@ fn add_legend(svg: &mut String, left: usize, label: &str, fill: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::OutputBudget;
     use crate::model::testing::profile;
-    use crate::room::Room;
 
     fn drawn(graph: &Graph, lines: &[&str]) -> String {
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn frames_of_interrupts_and_torn_stacks_are_told_by_marks() {
         let profile = profile(&[]);
-        let lines = marked(&profile, &Room::new(u64::MAX)).unwrap();
+        let lines = marked(&profile, &OutputBudget::new(u64::MAX)).unwrap();
         assert_eq!(lines.len(), 4);
         for icicle in [false, true] {
             let graph = Graph {

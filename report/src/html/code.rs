@@ -82,7 +82,7 @@ fn hits(profile: &Profile, calls: &Calls) -> Vec<Hits> {
 }
 
 /// The instructions and lines that may still be added.
-struct Room {
+struct ListingLimits {
     instructions: usize,
     lines: usize,
 }
@@ -99,19 +99,24 @@ pub fn json(profile: &Profile, calls: &Calls, texts: &SourceTexts) -> Value {
         return json!([]);
     }
     let recordings: Vec<&Profile> = profile.recordings().collect();
-    let mut room = Room {
+    let mut limits = ListingLimits {
         instructions: MAX_INSTRUCTIONS,
         lines: MAX_ALL_LINES,
     };
     let listed = hits(profile, calls).into_iter().take(MAX_FUNCTIONS);
     let listed = listed.filter_map(|hits| {
         let own = recordings.get(hits.recording)?;
-        listing(own, &hits, texts, &mut room)
+        listing(own, &hits, texts, &mut limits)
     });
     Value::Array(listed.collect())
 }
 
-fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room) -> Option<Value> {
+fn listing(
+    profile: &Profile,
+    hits: &Hits,
+    texts: &SourceTexts,
+    limits: &mut ListingLimits,
+) -> Option<Value> {
     let code = profile.resolver.code(hits.begin, MAX_CODE)?;
     let resolve = |address: u64| {
         let distance = address.wrapping_sub(hits.file_begin);
@@ -122,7 +127,7 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
     };
     let assembly = Assembly::new(hits.file_begin, |address| Some(resolve(address)));
     let (_, instructions) = assembly.instructions(&code, 1, true);
-    room.instructions = room.instructions.checked_sub(instructions.len())?;
+    limits.instructions = limits.instructions.checked_sub(instructions.len())?;
     let offsets: Vec<u64> = (instructions.iter())
         .map(|(offset, _)| *offset as u64)
         .collect();
@@ -141,7 +146,7 @@ fn listing(profile: &Profile, hits: &Hits, texts: &SourceTexts, room: &mut Room)
         source.filter(|source| source.line > 0)
     });
     let own: Vec<Option<&SourceLine>> = own.collect();
-    let source = source(&own, &ticks, texts, room);
+    let source = source(&own, &ticks, texts, limits);
     let text = |(_, text): &(usize, String)| visible(text);
     Some(json!({
         "function": hits.function,
@@ -178,7 +183,7 @@ fn source(
     own: &[Option<&SourceLine>],
     ticks: &[u64],
     texts: &SourceTexts,
-    room: &mut Room,
+    limits: &mut ListingLimits,
 ) -> Option<Value> {
     let mut files: BTreeMap<&str, usize> = BTreeMap::new();
     for line in own.iter().flatten() {
@@ -198,7 +203,7 @@ fn source(
     if shown.len() <= (low - first) as usize {
         return None;
     }
-    room.lines = room.lines.checked_sub(shown.len())?;
+    limits.lines = limits.lines.checked_sub(shown.len())?;
     let mut by_line = vec![0; shown.len()];
     for (line, ticks) in own.iter().zip(ticks) {
         let index = line.filter(is_there).map(|line| line.line - first);

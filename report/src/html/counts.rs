@@ -94,7 +94,7 @@ impl Watcher for Counts {
 
 /// Ticks of a block of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct BlockTicks {
     /// The block.
     pub block: usize,
     /// The ticks.
@@ -107,17 +107,17 @@ pub struct Divided {
     /// The number of blocks.
     pub blocks: usize,
     /// All ticks that were sampled or idle.
-    pub all: Vec<Part>,
+    pub all: Vec<BlockTicks>,
     /// Idle ticks without a sample.
-    pub idle: Vec<Part>,
+    pub idle: Vec<BlockTicks>,
     /// The samples of the stacks that aren't [`RARE`], and where those of each begin.
-    parts: Vec<Part>,
+    parts: Vec<BlockTicks>,
     begins: Vec<usize>,
 }
 
 impl Divided {
     /// The samples of the stack with this number in [`crate::profile::Profile::stacks`].
-    pub fn of(&self, stack: usize) -> &[Part] {
+    pub fn of(&self, stack: usize) -> &[BlockTicks] {
         let end = self.begins.get(stack + 1).copied();
         let begin = self.begins.get(stack).copied();
         let range = begin.unwrap_or(0)..end.unwrap_or(0);
@@ -167,7 +167,7 @@ impl Counts {
                 let stacks = (stack as usize).saturating_add(1);
                 let begins = stacks.max(divided.begins.len());
                 divided.begins.resize(begins, divided.parts.len());
-                divided.parts.push(Part { block, ticks });
+                divided.parts.push(BlockTicks { block, ticks });
             }
         }
         divided.begins.push(divided.parts.len());
@@ -258,10 +258,10 @@ impl Counts {
 }
 
 /// The blocks that have ticks.
-fn parts(ticks: impl Iterator<Item = u64>) -> Vec<Part> {
+fn parts(ticks: impl Iterator<Item = u64>) -> Vec<BlockTicks> {
     let parts = ticks
         .enumerate()
-        .map(|(block, ticks)| Part { block, ticks });
+        .map(|(block, ticks)| BlockTicks { block, ticks });
     parts.filter(|part| part.ticks > 0).collect()
 }
 
@@ -381,7 +381,7 @@ mod tests {
         let mut counts = counts(samples.chain([(999, 7, 9)]));
         let divided = counts.divided(4);
         assert_eq!(divided.blocks, 4);
-        let ticks = |parts: &[Part]| -> Vec<(usize, u64)> {
+        let ticks = |parts: &[BlockTicks]| -> Vec<(usize, u64)> {
             let parts = parts.iter().map(|part| (part.block, part.ticks));
             parts.collect()
         };

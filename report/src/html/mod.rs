@@ -14,6 +14,6 @@ mod page;
 mod properties;
 mod timeline;
 
+pub(crate) use counts::BlockTicks;
 pub use counts::Counts;
-pub(crate) use counts::Part;
 pub use page::{comparison_page, counted, page, page_of};

@@ -177,9 +177,9 @@ impl Sums {
 
     fn process(&mut self, pid: i32) -> Option<u32> {
         // The idle process always has a sum.
-        let room = self.processes.len() < self.limits.processes - 1;
+        let budget = self.processes.len() < self.limits.processes - 1;
         self.pids.find(&pid).or_else(|| {
-            room.then(|| {
+            budget.then(|| {
                 self.processes.push(ProcessSum::default());
                 self.pids.push(pid)
             })
@@ -187,9 +187,9 @@ impl Sums {
     }
 
     fn thread(&mut self, pid: i32, tid: i32) -> Option<u32> {
-        let room = self.threads.len() < self.limits.threads;
+        let budget = self.threads.len() < self.limits.threads;
         self.tids.find(&(pid, tid)).or_else(|| {
-            room.then(|| {
+            budget.then(|| {
                 self.threads.push(Thread {
                     pid,
                     tid,
@@ -213,8 +213,8 @@ impl Sums {
                 return Some(known);
             }
         }
-        let room = self.stacks.len() < self.limits.stacks;
-        let number = room.then(|| self.stacks.insert(pid, stack))??;
+        let budget = self.stacks.len() < self.limits.stacks;
+        let number = budget.then(|| self.stacks.insert(pid, stack))??;
         self.frames = self.frames.saturating_add(stack.depth());
         Some(number)
     }

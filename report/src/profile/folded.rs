@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{Process, Profile};
+use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{CUT_SHORT, Frame, FrameKind, HALTED, outermost_of_guest};
-use crate::room::{Room, TooMuch};
 
 /// Suffixes of frames that flame graph programs know: kernel functions, functions that a program generated at run time,
 /// inlined functions.
@@ -17,14 +17,14 @@ pub const KERNEL_MARK: &str = MARKS[0];
 /// is of several recordings, processes have the numbers of theirs: `dd-130 (2)`.
 ///
 /// # Errors
-/// They, or a picture of them, don't fit into `room`.
-pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
+/// They, or a picture of them, don't fit into `budget`.
+pub fn folded(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, TooMuch> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (number, recording) in profile.recordings().enumerate() {
         let number = (!profile.merged.is_empty()).then_some(number);
         for stack in recording.stacks() {
             let mut line = root(recording, number, stack.pid);
-            room.take_frame(&line)?;
+            budget.take_frame(&line)?;
             let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
             for (index, frame) in frames.iter().enumerate().rev() {
@@ -33,7 +33,7 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
                     line.push_str(CUT_SHORT);
                 }
                 let name = name(frame);
-                room.take_frame(&name)?;
+                budget.take_frame(&name)?;
                 line.push(';');
                 line.push_str(&name);
             }
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn stacks_are_folded_under_their_processes() {
         assert_eq!(
-            folded(&profile(&[]), &Room::new(1 << 20)).unwrap(),
+            folded(&profile(&[]), &OutputBudget::new(1 << 20)).unwrap(),
             [
                 "[idle];[halted] 2",
                 "main:one-7;0x40 1",

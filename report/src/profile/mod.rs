@@ -27,5 +27,5 @@ pub use json::{document, relatives_document};
 pub use labels::{LabelRow, by_label, label_keys};
 pub use relatives::{Relation, Relatives};
 pub use share::Share;
-pub use table::{Layout, Look, Section, SectionParser, print};
+pub use table::{Layout, Section, SectionParser, TableStyle, print};
 pub(crate) use table::{column, shares};

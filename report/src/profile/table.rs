@@ -91,7 +91,7 @@ impl TypedValueParser for SectionParser {
     }
 }
 
-/// The contents, the order and the look of a report.
+/// The contents, the order and the style of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The tables; if empty, those with contents.
@@ -101,20 +101,20 @@ pub struct Layout {
     /// Maximum number of rows of a table.
     pub top: usize,
     /// Bars and colours.
-    pub look: Look,
+    pub style: TableStyle,
 }
 
 /// Bars and colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct TableStyle {
     /// Whether there are bars beside the shares.
     pub bars: bool,
     /// Whether there are colours (ECMA-48).
     pub colours: bool,
 }
 
-impl Look {
-    /// The look for standard output: bars and colours on a terminal, no colours if the environment forbids them
+impl TableStyle {
+    /// The style for standard output: bars and colours on a terminal, no colours if the environment forbids them
     /// (<https://no-color.org>).
     pub fn for_terminal(is_terminal: bool) -> Self {
         let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -239,11 +239,11 @@ impl Table<'_> {
 
     fn heading(&mut self, text: &str) -> io::Result<()> {
         writeln!(self.out)?;
-        writeln!(self.out, "{}", self.layout.look.heading(text))
+        writeln!(self.out, "{}", self.layout.style.heading(text))
     }
 
     fn row(&mut self, text: &str, share: Share) -> io::Result<()> {
-        let row = format!("{text}{}", self.layout.look.bar(share));
+        let row = format!("{text}{}", self.layout.style.bar(share));
         writeln!(self.out, "{}", row.trim_end())
     }
 
@@ -464,20 +464,20 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_bars_and_colours() {
-        let look = Look {
+        let style = TableStyle {
             bars: true,
             colours: true,
         };
-        let layout = |look| Layout {
+        let layout = |style| Layout {
             top: 9,
-            look,
+            style,
             ..Layout::default()
         };
-        let text = printed(&layout(look));
+        let text = printed(&layout(style));
         assert!(text.contains("\x1b[33m████████████\x1b[0m"), "{text}");
-        let plain = Look {
+        let plain = TableStyle {
             colours: false,
-            ..look
+            ..style
         };
         assert!(!printed(&layout(plain)).contains('\x1b'));
     }

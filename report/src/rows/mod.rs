@@ -47,7 +47,7 @@ pub enum RowsError {
         "there are too many names of processes, threads and functions for one picture: choose less"
     )]
     TooManyNames,
-    /// Stacks that are more than there is room for.
+    /// Stacks that are more than there is budget for.
     #[error(
         "there are too many different call stacks for {0} bytes of memory: choose less, or allow more"
     )]

@@ -18,7 +18,7 @@ pub struct RowSums {
     names: Names,
     rows: Vec<Sum>,
     idle: u64,
-    room: u64,
+    budget: u64,
     left: u64,
 }
 
@@ -31,14 +31,14 @@ struct Sum {
 }
 
 impl RowSums {
-    /// No rows yet. Their stacks can take `room` bytes.
-    pub fn new(room: u64) -> Self {
+    /// No rows yet. Their stacks can take `budget` bytes.
+    pub fn new(budget: u64) -> Self {
         Self {
             names: Names::default(),
             rows: Vec::new(),
             idle: 0,
-            room,
-            left: room,
+            budget,
+            left: budget,
         }
     }
 
@@ -58,7 +58,7 @@ impl RowSums {
         // Stacks are kept twice: here, and in the profile.
         let size = 2 * (size_of::<Sum>() + size_of_val(frames.as_slice())) as u64;
         let left = self.left.checked_sub(size);
-        self.left = left.ok_or(RowsError::TooManyStacks(self.room))?;
+        self.left = left.ok_or(RowsError::TooManyStacks(self.budget))?;
         self.rows.push(Sum {
             sample,
             frames,

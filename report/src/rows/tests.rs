@@ -5,9 +5,9 @@ use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, RecordingInfo};
 
 use super::*;
+use crate::budget::OutputBudget;
 use crate::graph::marked;
 use crate::profile::{Profile, SortBy, folded, functions};
-use crate::room::Room;
 
 const INFO: fn() -> RecordingInfo = || RecordingInfo {
     hz: 19,
@@ -108,7 +108,7 @@ fn rows_are_drawn_under_their_names() {
     let account = profile.account();
     assert_eq!((account.ticks, account.samples, account.idle), (55, 44, 11));
     assert_eq!(profile.samples(), 55);
-    let mut lines = folded(&profile, &Room::new(1 << 20)).unwrap();
+    let mut lines = folded(&profile, &OutputBudget::new(1 << 20)).unwrap();
     lines.sort();
     assert_eq!(
         lines,
@@ -123,7 +123,10 @@ fn rows_are_drawn_under_their_names() {
             "web:🦀-3;0x7f00;main 3",
         ]
     );
-    assert_eq!(marked(&profile, &Room::new(1 << 20)).unwrap().len(), 8);
+    assert_eq!(
+        marked(&profile, &OutputBudget::new(1 << 20)).unwrap().len(),
+        8
+    );
     let functions: BTreeMap<(String, String), u64> = functions(&profile, SortBy::Own)
         .into_iter()
         .map(|function| ((function.name, function.module), function.own))
@@ -140,7 +143,7 @@ fn a_recording_of_rows_says_what_the_profile_says() {
     let recording = Recording::from_bytes(Path::new("rows"), recording()).unwrap();
     let read = Profile::from_recording(&recording, &[]).unwrap();
     let lines = |profile: &Profile| -> BTreeMap<String, u64> {
-        let lines = folded(profile, &Room::new(1 << 20)).unwrap();
+        let lines = folded(profile, &OutputBudget::new(1 << 20)).unwrap();
         let lines = lines.iter().map(|line| line.rsplit_once(' ').unwrap());
         lines
             .map(|(stack, count)| (stack.to_owned(), count.parse().unwrap()))

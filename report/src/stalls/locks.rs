@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::running::COPIES;
 use super::stolen::StolenTicks;
 use super::waits::WaitKind;
-use crate::room::{Room, TooMuch};
+use crate::budget::{OutputBudget, TooMuch};
 use crate::symbolize::Symbols;
 use crate::text::visible;
 
@@ -107,13 +107,13 @@ impl Locks {
     /// The `top` rows with the most samples. `kernel` has the names of variables.
     ///
     /// # Errors
-    /// They don't fit into `room`.
+    /// They don't fit into `budget`.
     pub fn rows(
         self,
         stolen: &StolenTicks,
         kernel: &Symbols,
         top: usize,
-        room: &Room,
+        budget: &OutputBudget,
     ) -> Result<Vec<LockRow>, TooMuch> {
         let mut held: Vec<(u32, Held)> = self
             .numbers
@@ -148,7 +148,7 @@ impl Locks {
         for row in &mut rows {
             let variable = kernel.variable(row.address);
             let owner = row.owner.as_ref().map(|owner| owner.name.as_str());
-            room.take_row(variable.into_iter().chain(owner), COPIES)?;
+            budget.take_row(variable.into_iter().chain(owner), COPIES)?;
             row.variable = variable.map(visible);
         }
         Ok(rows)
@@ -240,8 +240,8 @@ mod tests {
         locks.take(WaitKind::Mutex, &Sample::default());
         assert_eq!(locks.left_out(), 0);
         let kernel = Symbols::parse("40 d tasklist_\u{202e}lock+0x8\n80 t code\n");
-        let room = Room::new(u64::MAX);
-        let rows = locks.rows(&stolen, &kernel, 10, &room).unwrap();
+        let budget = OutputBudget::new(u64::MAX);
+        let rows = locks.rows(&stolen, &kernel, 10, &budget).unwrap();
         let row = |address, samples, owner_stolen, owners, tid| LockRow {
             kind: WaitKind::Mutex,
             address,

@@ -15,8 +15,8 @@ use kvmprof_recording::Preemption;
 use kvmprof_recording::file::RecordingInfo;
 use serde::Serialize;
 
+use crate::budget::{OutputBudget, TooMuch};
 use crate::profile::{Profile, Selected, Selection, Watcher, Weight};
-use crate::room::{Room, TooMuch};
 use crate::symbolize::{Resolver, Symbols};
 
 pub use locks::{LockRow, LockThread};
@@ -109,12 +109,12 @@ impl Stalls {
     /// The first `top` rows of each table, from what `watcher` has collected while `profile` was summed up.
     ///
     /// # Errors
-    /// They don't fit into `room`.
+    /// They don't fit into `budget`.
     pub fn new(
         profile: &Profile,
         watcher: StallWatcher,
         top: usize,
-        room: &Room,
+        budget: &OutputBudget,
     ) -> Result<Self, TooMuch> {
         let names = Names::new(profile);
         let StallWatcher {
@@ -128,9 +128,9 @@ impl Stalls {
             ..
         } = watcher;
         let (samples_with_preemption_off, preemption_stretches, preemption_off) =
-            unpreempted.rows(&names, top, room)?;
+            unpreempted.rows(&names, top, budget)?;
         let (samples_with_interrupts_off, stretches, interrupts_off) =
-            stretches.rows(&names, top, room)?;
+            stretches.rows(&names, top, budget)?;
         let mut recordings = profile.recordings();
         Ok(Self {
             interrupts_known: recordings.any(|one| one.contents.info.knows_interrupts()),
@@ -142,10 +142,10 @@ impl Stalls {
             samples_with_preemption_off,
             preemption_known,
             locks_left_out: locks.left_out(),
-            locks: locks.rows(&stolen, &kernel, top, room)?,
+            locks: locks.rows(&stolen, &kernel, top, budget)?,
             waits_not_compared: waits.not_compared(),
-            waits: waits.rows(&stolen, &names, top, room)?,
-            stolen: stolen.rows(&names, top, room)?,
+            waits: waits.rows(&stolen, &names, top, budget)?,
+            stolen: stolen.rows(&names, top, budget)?,
         })
     }
 }

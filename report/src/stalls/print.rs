@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{LockRow, Stalls, StolenRow, StretchRow, WaitRow};
-use crate::profile::{Look, Profile, Share, column, print_accounts, shares};
+use crate::profile::{Profile, Share, TableStyle, column, print_accounts, shares};
 
 /// Width of the column with names of processes.
 const PROCESS: usize = 16;
@@ -17,27 +17,27 @@ const FUNCTION: usize = 32;
 pub fn print(
     profile: &Profile,
     stalls: &Stalls,
-    look: Look,
+    style: TableStyle,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     print_accounts(profile, out)?;
-    print_interrupts_off(profile, stalls, look, out)?;
-    print_preemption_off(profile, stalls, look, out)?;
-    print_waits(profile, stalls, look, out)?;
-    print_locks(stalls, look, out)?;
-    print_stolen(profile, stalls, look, out)
+    print_interrupts_off(profile, stalls, style, out)?;
+    print_preemption_off(profile, stalls, style, out)?;
+    print_waits(profile, stalls, style, out)?;
+    print_locks(stalls, style, out)?;
+    print_stolen(profile, stalls, style, out)
 }
 
-fn heading(look: Look, title: &str, columns: &str, out: &mut dyn Write) -> io::Result<()> {
+fn heading(style: TableStyle, title: &str, columns: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     writeln!(out, "{title}")?;
-    writeln!(out, "{}", look.heading(columns))
+    writeln!(out, "{}", style.heading(columns))
 }
 
 fn print_interrupts_off(
     profile: &Profile,
     stalls: &Stalls,
-    look: Look,
+    style: TableStyle,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     if !stalls.interrupts_known {
@@ -56,7 +56,7 @@ fn print_interrupts_off(
     print_stretches(
         &title,
         (&stalls.interrupts_off, stalls.stretches),
-        look,
+        style,
         out,
     )
 }
@@ -64,7 +64,7 @@ fn print_interrupts_off(
 fn print_preemption_off(
     profile: &Profile,
     stalls: &Stalls,
-    look: Look,
+    style: TableStyle,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     if stalls.preemption_known == 0 {
@@ -84,21 +84,21 @@ fn print_preemption_off(
         stalls.preemption_off.as_slice(),
         stalls.preemption_stretches,
     );
-    print_stretches(&title, rows, look, out)
+    print_stretches(&title, rows, style, out)
 }
 
 /// Prints the rows, which are the longest ones of so many stretches. One sample has no length: such rows would say nothing.
 fn print_stretches(
     title: &str,
     (rows, stretches): (&[StretchRow], u64),
-    look: Look,
+    style: TableStyle,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let columns = format!(
         "         SEEN      AT MOST  SAMPLES  STOLEN  VCPU           AT  {:<PROCESS$}  {:<FUNCTION$}  ALL ITS SAMPLES ARE IN",
         "PROCESS", "FIRST IN"
     );
-    heading(look, title, &columns, out)?;
+    heading(style, title, &columns, out)?;
     let shown = rows.iter().take_while(|row| row.seen_ns > 0).count();
     for row in rows.iter().take(shown) {
         let StretchRow {
@@ -132,7 +132,7 @@ fn print_stretches(
 fn print_waits(
     profile: &Profile,
     stalls: &Stalls,
-    look: Look,
+    style: TableStyle,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let title = "Waits in a loop for locks and other vCPUs; BESIDE STOLEN: the host didn't run another vCPU meanwhile";
@@ -140,7 +140,7 @@ fn print_waits(
         "  SAMPLES    SHARE    95 %      BESIDE STOLEN  {:<12}  {:<FUNCTION$}  THAT VCPU WAS LAST SEEN IN",
         "WAITS FOR", "WANTED BY"
     );
-    heading(look, title, &columns, out)?;
+    heading(style, title, &columns, out)?;
     let all = profile.samples();
     for row in &stalls.waits {
         let WaitRow {
@@ -183,13 +183,13 @@ fn print_waits(
 }
 
 /// Prints the locks that samples waited for, if any are known.
-fn print_locks(stalls: &Stalls, look: Look, out: &mut dyn Write) -> io::Result<()> {
+fn print_locks(stalls: &Stalls, style: TableStyle, out: &mut dyn Write) -> io::Result<()> {
     if stalls.locks.is_empty() {
         return Ok(());
     }
     let title = "Locks that these waited for, as far as they are known; OWNER STOLEN: the host didn't run the vCPU of the lock's owner";
     let columns = "  SAMPLES  OWNER STOLEN  WAITS FOR     ADDRESS             OWNERS  HELD MOST OFTEN BY        VARIABLE";
-    heading(look, title, columns, out)?;
+    heading(style, title, columns, out)?;
     for row in &stalls.locks {
         let LockRow {
             samples,
@@ -219,7 +219,7 @@ fn print_locks(stalls: &Stalls, look: Look, out: &mut dyn Write) -> io::Result<(
 fn print_stolen(
     profile: &Profile,
     stalls: &Stalls,
-    look: Look,
+    style: TableStyle,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let account = &profile.contents.account;
@@ -231,7 +231,7 @@ fn print_stolen(
         "    TICKS    SHARE    95 %      {:<PROCESS$}  {:<FUNCTION$}  MODULE",
         "PROCESS", "FUNCTION"
     );
-    heading(look, &title, &columns, out)?;
+    heading(style, &title, &columns, out)?;
     for StolenRow { ticks, last_seen } in &stalls.stolen {
         let text = format!(
             "  {ticks:>7}  {}  {}  {}  {}",

@@ -53,7 +53,7 @@ impl SharedRunning<'_> {
         [self.process, &self.function, &self.module]
     }
 
-    /// A copy for a row. The caller takes its room first, by [`Room::take_row`](crate::room::Room::take_row).
+    /// A copy for a row. The caller takes its budget first, by [`OutputBudget::take_row`](crate::budget::OutputBudget::take_row).
     pub fn to_row(&self) -> Running {
         let [process, function, module] = self.names().map(str::to_owned);
         Running {

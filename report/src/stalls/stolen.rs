@@ -6,8 +6,8 @@ use kvmprof_recording::Mode;
 use serde::Serialize;
 
 use super::running::{COPIES, Names, Running, SharedRunning};
+use crate::budget::{OutputBudget, TooMuch};
 use crate::profile::Selected;
-use crate::room::{Room, TooMuch};
 
 /// Maximum number of spans of all vCPUs that are kept for the comparison with waits.
 const MAX_SPANS: usize = 1 << 20;
@@ -147,12 +147,12 @@ impl StolenTicks {
     /// The `top` rows with the most ticks.
     ///
     /// # Errors
-    /// They don't fit into `room`.
+    /// They don't fit into `budget`.
     pub fn rows(
         &self,
         names: &Names<'_>,
         top: usize,
-        room: &Room,
+        budget: &OutputBudget,
     ) -> Result<Vec<StolenRow>, TooMuch> {
         let mut sums: HashMap<SharedRunning<'_>, u64> = HashMap::new();
         for (last_seen, ticks) in &self.ticks {
@@ -164,7 +164,7 @@ impl StolenTicks {
             others.cmp(ticks).then_with(|| one.cmp(other))
         });
         let rows = sums.iter().take(top).map(|(last_seen, ticks)| {
-            room.take_row(last_seen.names(), COPIES)?;
+            budget.take_row(last_seen.names(), COPIES)?;
             Ok(StolenRow {
                 ticks: *ticks,
                 last_seen: last_seen.to_row(),

@@ -6,8 +6,8 @@ use kvmprof_recording::Sample;
 use serde::Serialize;
 
 use super::running::{COPIES, Names, Running};
+use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{Frame, FrameKind};
-use crate::room::{Room, TooMuch};
 
 /// Maximum number of different stacks of a stretch that are kept.
 const MAX_STACKS: usize = 64;
@@ -96,15 +96,20 @@ impl Stretch {
     /// The row of this stretch. `began` is the begin of the recording.
     ///
     /// # Errors
-    /// The row doesn't fit into `room`.
-    pub fn row(&self, began: u64, names: &Names<'_>, room: &Room) -> Result<StretchRow, TooMuch> {
+    /// The row doesn't fit into `budget`.
+    pub fn row(
+        &self,
+        began: u64,
+        names: &Names<'_>,
+        budget: &OutputBudget,
+    ) -> Result<StretchRow, TooMuch> {
         let first = self.stacks.first().copied().flatten();
         let running = names.running(first);
         let functions = kernel_functions(names.frames(first));
         let common = common(&self.stacks, names);
         let all = running.names().into_iter();
         let all = all.chain(functions.iter().map(|name| &**name));
-        room.take_row(all.chain(common.as_deref()), COPIES)?;
+        budget.take_row(all.chain(common.as_deref()), COPIES)?;
         let owned = |name: &Arc<str>| name.as_ref().to_owned();
         Ok(StretchRow {
             vcpu: self.vcpu,

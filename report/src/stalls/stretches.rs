@@ -7,8 +7,8 @@ use kvmprof_recording::{Mode, Preemption, Sample};
 
 use super::running::Names;
 use super::stretch::{Stretch, StretchRow};
+use crate::budget::{OutputBudget, TooMuch};
 use crate::profile::Selected;
-use crate::room::{Room, TooMuch};
 
 /// Maximum number of stretches that are kept, the longest ones. Up to twice as many are kept until the shorter ones are removed.
 const MAX_STRETCHES: usize = 1000;
@@ -161,12 +161,12 @@ impl Stretches {
     /// The number of samples with it off, the number of stretches, and the rows of the `top` longest stretches.
     ///
     /// # Errors
-    /// They don't fit into `room`.
+    /// They don't fit into `budget`.
     pub fn rows(
         mut self,
         names: &Names<'_>,
         top: usize,
-        room: &Room,
+        budget: &OutputBudget,
     ) -> Result<(u64, u64, Vec<StretchRow>), TooMuch> {
         let period = self.times.period;
         let states = std::mem::take(&mut self.vcpus).into_values();
@@ -176,7 +176,7 @@ impl Stretches {
         }
         self.sort();
         let rows = self.found.iter().take(top);
-        let rows = rows.map(|stretch| stretch.row(self.times.began, names, room));
+        let rows = rows.map(|stretch| stretch.row(self.times.began, names, budget));
         Ok((self.samples, self.count, rows.collect::<Result<_, _>>()?))
     }
 }
@@ -243,8 +243,8 @@ mod tests {
             });
         }
         let profile = Profile::default();
-        let room = Room::new(u64::MAX);
-        let (samples, count, rows) = stretches.rows(&Names::new(&profile), 10, &room).unwrap();
+        let budget = OutputBudget::new(u64::MAX);
+        let (samples, count, rows) = stretches.rows(&Names::new(&profile), 10, &budget).unwrap();
         assert_eq!(samples, rows.iter().map(|row| row.samples).sum::<u64>());
         assert_eq!(count, rows.len() as u64);
         rows

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::running::{COPIES, Names, Running, SharedRunning};
 use super::stolen::{LastSeen, StolenTicks};
+use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{Frame, FrameKind};
-use crate::room::{Room, TooMuch};
 use crate::symbolize::{KERNEL, Symbols};
 
 /// Maximum number of samples that are compared with stolen ticks of other vCPUs.
@@ -187,13 +187,13 @@ impl Waits {
     /// The `top` rows with the most samples.
     ///
     /// # Errors
-    /// They don't fit into `room`.
+    /// They don't fit into `budget`.
     pub fn rows(
         &self,
         stolen: &StolenTicks,
         names: &Names<'_>,
         top: usize,
-        room: &Room,
+        budget: &OutputBudget,
     ) -> Result<Vec<WaitRow>, TooMuch> {
         let mut by_stack: HashMap<(WaitKind, Option<u32>), Sum> = HashMap::new();
         for wait in &self.found {
@@ -221,7 +221,7 @@ impl Waits {
             by_samples.then_with(|| one.cmp(other))
         });
         let rows = sums.iter().take(top);
-        rows.map(|(wanted, sum)| row(wanted, sum, names, room))
+        rows.map(|(wanted, sum)| row(wanted, sum, names, budget))
             .collect()
     }
 }
@@ -230,7 +230,7 @@ fn row(
     (kind, function, module): &Wanted,
     sum: &Sum,
     names: &Names<'_>,
-    room: &Room,
+    budget: &OutputBudget,
 ) -> Result<WaitRow, TooMuch> {
     let mut stolen_from: HashMap<SharedRunning<'_>, u64> = HashMap::new();
     for (last_seen, count) in &sum.stolen {
@@ -241,7 +241,7 @@ fn row(
         .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
     let most = most.map(|(running, _)| running);
     let from = most.iter().flat_map(SharedRunning::names);
-    room.take_row([&**function, &**module].into_iter().chain(from), COPIES)?;
+    budget.take_row([&**function, &**module].into_iter().chain(from), COPIES)?;
     Ok(WaitRow {
         kind: *kind,
         function: function.as_ref().to_owned(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{LibraryLocation, RequestError, SymbolServer, resolve};
+use crate::budget::{BudgetWriter, OutputBudget};
 use crate::profile::Profile;
-use crate::room::{Room, RoomWriter};
 use crate::symbolize::{Frame, SourceLine};
 
 /// Maximum number of addresses of a request.
@@ -131,10 +131,10 @@ pub fn answer(
         results: results.collect(),
     };
     let mut text = Vec::new();
-    let room = Room::new(MAX_ANSWER);
-    let out = RoomWriter {
+    let budget = OutputBudget::new(MAX_ANSWER);
+    let out = BudgetWriter {
         out: &mut text,
-        room: &room,
+        budget: &budget,
     };
     // There is no other error.
     serde_json::to_writer(out, &answer).map_err(|_| RequestError::TooLong(MAX_ANSWER))?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::kallsyms::{Found, LAST, Placed};
+use super::kallsyms::{AddressedFunction, FunctionAt, LAST};
 
 /// Maximum number of ranges, and of functions in all of them. Of what comes beyond, only where and until when it was is known.
 const MAX_RANGES: usize = 4096;
@@ -33,7 +33,7 @@ pub enum Then<'a> {
     /// What is there now.
     Same,
     /// Something else.
-    Other(Option<Found<'a>>),
+    Other(Option<FunctionAt<'a>>),
 }
 
 /// A range and its functions before a change.
@@ -41,7 +41,7 @@ pub enum Then<'a> {
 struct Former {
     range: RangeInclusive<u64>,
     /// Sorted by address.
-    functions: Vec<Placed>,
+    functions: Vec<AddressedFunction>,
     change: Change,
 }
 
@@ -60,7 +60,12 @@ pub struct FormerCode {
 
 impl FormerCode {
     /// Notes that `functions`, sorted by address, were in `range` before `change`.
-    pub fn add(&mut self, range: RangeInclusive<u64>, functions: Vec<Placed>, change: Change) {
+    pub fn add(
+        &mut self,
+        range: RangeInclusive<u64>,
+        functions: Vec<AddressedFunction>,
+        change: Change,
+    ) {
         let count = self.functions + functions.len();
         if self.formers.len() >= MAX_RANGES || count > MAX_FUNCTIONS {
             let (old, since) = self.beyond.take().unwrap_or((range.clone(), 0));
@@ -142,14 +147,14 @@ impl FormerCode {
 }
 
 impl Former {
-    fn find(&self, address: u64) -> Option<Found<'_>> {
+    fn find(&self, address: u64) -> Option<FunctionAt<'_>> {
         let after = self
             .functions
             .partition_point(|(begin, _)| *begin <= address);
         let (begin, function) = self.functions.get(after.checked_sub(1)?)?;
         let offset = address - begin;
         let is_in = !function.name.is_empty() && (!function.is_last || offset < LAST);
-        is_in.then_some(Found {
+        is_in.then_some(FunctionAt {
             name: &function.name,
             module: &function.module,
             offset,

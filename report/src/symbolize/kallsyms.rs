@@ -18,7 +18,7 @@ pub const KERNEL: &str = "[kernel]";
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
     /// Parts of that order: none begins before the one before it ends.
-    parts: Vec<Part>,
+    parts: Vec<FunctionGroup>,
     /// Variables, and places in them.
     variables: HashMap<u64, Box<str>>,
     former: FormerCode,
@@ -26,7 +26,7 @@ pub struct Symbols {
 
 /// Functions that lie together, such as those of a module. Kernels have the same parts wherever KASLR has put them: they are in memory once.
 #[derive(Clone, Debug)]
-struct Part {
+struct FunctionGroup {
     /// The first function's begin.
     begin: u64,
     functions: Arc<Vec<Function>>,
@@ -45,14 +45,14 @@ pub(super) struct Function {
 }
 
 /// A function with its begin.
-pub(super) type Placed = (u64, Function);
+pub(super) type AddressedFunction = (u64, Function);
 
 /// The parts of all tables.
 static PARTS: LazyLock<Shared<Vec<Function>>> = LazyLock::new(Shared::new);
 
 /// The function at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
+pub struct FunctionAt<'a> {
     /// Its name, as mangled as in the kernel's table.
     pub name: &'a str,
     /// Its module in brackets, or [`KERNEL`].
@@ -91,11 +91,11 @@ impl Symbols {
     fn replace(
         &mut self,
         runs: &[RangeInclusive<u64>],
-        mut added: Vec<Placed>,
+        mut added: Vec<AddressedFunction>,
         change: Option<Change>,
     ) {
         added.sort_by_key(by_begin);
-        let is_among_added = |part: &Part| {
+        let is_among_added = |part: &FunctionGroup| {
             let end = part.end();
             let after = added.partition_point(|(begin, _)| *begin < part.begin);
             let is_next = added.get(after).is_some_and(|(begin, _)| *begin <= end);
@@ -104,15 +104,17 @@ impl Symbols {
                     .iter()
                     .any(|run| *run.start() <= end && part.begin <= *run.end())
         };
-        let (changed, mut parts): (Vec<Part>, Vec<Part>) = std::mem::take(&mut self.parts)
-            .into_iter()
-            .partition(is_among_added);
-        let placed = changed.iter().flat_map(Part::placed);
-        let (replaced, mut kept): (Vec<Placed>, Vec<Placed>) = placed.partition(|(begin, _)| {
-            let after = runs.partition_point(|run| run.start() <= begin);
-            let run = after.checked_sub(1).and_then(|index| runs.get(index));
-            run.is_some_and(|run| run.contains(begin))
-        });
+        let (changed, mut parts): (Vec<FunctionGroup>, Vec<FunctionGroup>) =
+            std::mem::take(&mut self.parts)
+                .into_iter()
+                .partition(is_among_added);
+        let placed = changed.iter().flat_map(FunctionGroup::placed);
+        let (replaced, mut kept): (Vec<AddressedFunction>, Vec<AddressedFunction>) = placed
+            .partition(|(begin, _)| {
+                let after = runs.partition_point(|run| run.start() <= begin);
+                let run = after.checked_sub(1).and_then(|index| runs.get(index));
+                run.is_some_and(|run| run.contains(begin))
+            });
         if let Some(change) = change {
             self.retire(runs, &replaced, &added, change);
         }
@@ -126,7 +128,7 @@ impl Symbols {
                 }
             }
         }
-        let mut functions: Vec<Placed> = kept.into_iter().chain(added).collect();
+        let mut functions: Vec<AddressedFunction> = kept.into_iter().chain(added).collect();
         functions.sort_by_key(by_begin);
         let others: Vec<u64> = parts.iter().map(|part| part.begin).collect();
         let is_between = |left: u64, right: u64| {
@@ -141,7 +143,7 @@ impl Symbols {
             }) {
                 part.push(next);
             }
-            parts.extend(Part::new(part));
+            parts.extend(FunctionGroup::new(part));
         }
         parts.sort_by_key(|part| part.begin);
         self.parts = parts;
@@ -151,11 +153,11 @@ impl Symbols {
     fn retire(
         &mut self,
         runs: &[RangeInclusive<u64>],
-        replaced: &[Placed],
-        added: &[Placed],
+        replaced: &[AddressedFunction],
+        added: &[AddressedFunction],
         change: Change,
     ) {
-        let is_same = |(left, old): &Placed, (right, new): &Placed| {
+        let is_same = |(left, old): &AddressedFunction, (right, new): &AddressedFunction| {
             left == right && old.name == new.name && old.module == new.module
         };
         for run in runs {
@@ -179,7 +181,7 @@ impl Symbols {
     }
 
     /// The function that was at `address` in `epoch`. `None` also where it can't be told which one of two that was.
-    pub fn locate_then(&self, address: u64, epoch: Epoch) -> Option<Found<'_>> {
+    pub fn locate_then(&self, address: u64, epoch: Epoch) -> Option<FunctionAt<'_>> {
         match self.former.at(address, epoch) {
             Then::Same => self.locate(address),
             Then::Other(found) => found,
@@ -192,7 +194,7 @@ impl Symbols {
     }
 
     /// The function at `address`.
-    pub fn locate(&self, address: u64) -> Option<Found<'_>> {
+    pub fn locate(&self, address: u64) -> Option<FunctionAt<'_>> {
         let after = self.parts.partition_point(|part| part.begin <= address);
         let part = self.parts.get(after.checked_sub(1)?)?;
         let offset = address - part.begin;
@@ -206,7 +208,7 @@ impl Symbols {
         let next = next.or_else(|| self.parts.get(after)?.functions.first());
         let is_followed =
             !function.is_last && next.is_some_and(|next| next.module == function.module);
-        (is_followed || offset < LAST).then_some(Found {
+        (is_followed || offset < LAST).then_some(FunctionAt {
             name: &function.name,
             module: &function.module,
             offset,
@@ -271,9 +273,9 @@ impl Symbols {
     }
 }
 
-impl Part {
+impl FunctionGroup {
     /// A part with `functions`, which are sorted, and their begins; `None` if there are none.
-    fn new(functions: Vec<Placed>) -> Option<Self> {
+    fn new(functions: Vec<AddressedFunction>) -> Option<Self> {
         let begin = functions.first()?.0;
         let functions = functions.into_iter().map(|(own, function)| Function {
             offset: own - begin,
@@ -291,7 +293,7 @@ impl Part {
         self.begin.saturating_add(last)
     }
 
-    fn placed(&self) -> impl Iterator<Item = Placed> {
+    fn placed(&self) -> impl Iterator<Item = AddressedFunction> {
         let functions = self.functions.iter();
         functions.map(|function| (self.begin.saturating_add(function.offset), function.clone()))
     }
@@ -333,14 +335,17 @@ fn hexadecimal(text: &str) -> Option<u64> {
 }
 
 /// Those of `functions` that begin in `run`.
-fn within<'a>(functions: &'a [Placed], run: &RangeInclusive<u64>) -> &'a [Placed] {
+fn within<'a>(
+    functions: &'a [AddressedFunction],
+    run: &RangeInclusive<u64>,
+) -> &'a [AddressedFunction] {
     let first = functions.partition_point(|(begin, _)| begin < run.start());
     let end = functions.partition_point(|(begin, _)| begin <= run.end());
     functions.get(first..end).unwrap_or_default()
 }
 
 /// The functions of `text`, range of code by range of code. Variables go into `variables`.
-fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
+fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<AddressedFunction> {
     let kernel: Arc<str> = KERNEL.into();
     let mut modules: HashMap<String, Arc<str>> = HashMap::new();
     let (mut all, mut stretch) = (Vec::new(), Vec::new());
@@ -386,12 +391,12 @@ fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<Placed> {
 }
 
 /// The order of functions. At one address the last one counts: one with a name, if there is one.
-fn by_begin((begin, function): &Placed) -> (u64, bool) {
+fn by_begin((begin, function): &AddressedFunction) -> (u64, bool) {
     (*begin, !function.name.is_empty())
 }
 
 /// Moves the functions of a range of code to `all`, by address.
-fn end_stretch(stretch: &mut Vec<Placed>, all: &mut Vec<Placed>) {
+fn end_stretch(stretch: &mut Vec<AddressedFunction>, all: &mut Vec<AddressedFunction>) {
     stretch.sort_by_key(by_begin);
     if let Some((_, last)) = stretch.last_mut() {
         last.is_last = true;
@@ -400,7 +405,7 @@ fn end_stretch(stretch: &mut Vec<Placed>, all: &mut Vec<Placed>) {
 }
 
 /// Whether a function and the next one are in the same module and range of code, without a wide gap between them.
-fn are_together((left, function): &Placed, (right, next): &Placed) -> bool {
+fn are_together((left, function): &AddressedFunction, (right, next): &AddressedFunction) -> bool {
     !function.is_last
         && function.module == next.module
         && right.checked_sub(*left).is_some_and(|gap| gap <= LAST)
@@ -408,7 +413,7 @@ fn are_together((left, function): &Placed, (right, next): &Placed) -> bool {
 
 /// The address ranges of `functions`: each is within one module and one range of code, without wide gaps. Sorted,
 /// without overlaps.
-fn runs(functions: &[Placed]) -> Vec<RangeInclusive<u64>> {
+fn runs(functions: &[AddressedFunction]) -> Vec<RangeInclusive<u64>> {
     let runs = functions.chunk_by(are_together);
     let mut runs: Vec<_> = runs
         .filter_map(|run| Some(run.first()?.0..=run.last()?.0))

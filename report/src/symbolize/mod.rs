@@ -37,7 +37,7 @@ pub use demangle::demangle;
 pub use error::SymbolError;
 pub use former::Epoch;
 pub use frame::{CodeAddress, Frame, Resolved};
-pub use kallsyms::{Found, KERNEL, Symbols};
+pub use kallsyms::{FunctionAt, KERNEL, Symbols};
 pub use labels::{LabelSet, LabelValues, Labels};
 pub use resolver::{Resolver, Sources, is_nameless};
 pub use source_texts::SourceTexts;

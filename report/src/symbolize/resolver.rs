@@ -12,7 +12,7 @@ use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::former::Epoch;
 use super::frame::{CodeAddress, Frame, Resolved};
-use super::kallsyms::{Found, KERNEL};
+use super::kallsyms::{FunctionAt, KERNEL};
 use super::labels::Labels;
 use super::notes::Notes;
 use super::perf_map::PerfMap;
@@ -267,7 +267,7 @@ impl Resolver {
         frames
     }
 
-    fn in_kernel(&self, found: Option<Found<'_>>, asked: CodeAddress) -> Resolved {
+    fn in_kernel(&self, found: Option<FunctionAt<'_>>, asked: CodeAddress) -> Resolved {
         let is_debugged = found.is_none_or(|found| &**found.module == KERNEL);
         let vmlinux = self.vmlinux.as_deref().filter(|_| is_debugged);
         let linked = |vmlinux: &Vmlinux| asked.address.wrapping_sub(vmlinux.slide);

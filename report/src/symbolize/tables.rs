@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::functions::FunctionTable;
-use super::kallsyms::{Found, Symbols};
+use super::kallsyms::{FunctionAt, Symbols};
 use super::labels::Labels;
 use super::shared::Shared;
 use super::spaces::{MappingSet, Spaces};
@@ -71,7 +71,7 @@ pub struct Tables {
 #[derive(Clone, Copy, Debug)]
 pub enum AddressLocation<'a> {
     /// A function of the kernel, of a module, or of the image of a guest without mappings.
-    Kernel(Found<'a>),
+    Kernel(FunctionAt<'a>),
     /// A mapping of a file, or of something in brackets.
     Mapping(&'a Mapping),
     /// Unknown.

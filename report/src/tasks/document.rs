@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 
 use super::{TaskSums, state_name, wait_rows};
-use crate::room::{Room, TooMuch};
+use crate::budget::{OutputBudget, TooMuch};
 use crate::symbolize::Resolver;
 
 /// The document of `sums`, with the first `top` rows of waits.
 ///
 /// # Errors
-/// It doesn't fit into `room`.
+/// It doesn't fit into `budget`.
 pub fn document(
     sums: &TaskSums,
     resolver: &Resolver,
     top: usize,
-    room: &Room,
+    budget: &OutputBudget,
 ) -> Result<Value, TooMuch> {
     let states = sums.states.iter();
     let states = states.map(|(state, seen)| {
@@ -33,10 +33,10 @@ pub fn document(
     });
     let rows = wait_rows(sums, resolver);
     for row in rows.iter().take(top) {
-        room.take_row(row.functions.iter().map(|name| &**name), 1)?;
+        budget.take_row(row.functions.iter().map(|name| &**name), 1)?;
     }
     for _ in 0..sums.delays.len() + sums.free_waits.len() {
-        room.take_row([], 1)?;
+        budget.take_row([], 1)?;
     }
     let waits = rows.iter().take(top).map(|row| {
         json!({

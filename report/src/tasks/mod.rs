@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use kvmprof_recording::tasks::TaskState;
 
+use crate::budget::{OutputBudget, TooMuch};
 use crate::graph::{CUT, GROUP, MARKS};
 use crate::profile::{KERNEL_MARK, plain};
-use crate::room::{Room, TooMuch};
 use crate::symbolize::{CodeAddress, Resolver};
 
 pub use document::document;
@@ -96,8 +96,12 @@ pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
 /// times that a task was seen there. Threads of the kernel that wait for work are left out.
 ///
 /// # Errors
-/// They, or the picture, don't fit into `room`.
-pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<String>, TooMuch> {
+/// They, or the picture, don't fit into `budget`.
+pub fn folded(
+    sums: &TaskSums,
+    resolver: &Resolver,
+    budget: &OutputBudget,
+) -> Result<Vec<String>, TooMuch> {
     let waits = || {
         let all = sums.waits.iter();
         all.filter(|(key, _)| key.state != TaskState::Idle)
@@ -120,11 +124,11 @@ pub fn folded(sums: &TaskSums, resolver: &Resolver, room: &Room) -> Result<Vec<S
     for (key, wait) in waits() {
         let name = plain(&sums.name(key.thread)).replace(MARKS, "");
         let mut line = format!("{name}-{};{}{GROUP}", key.thread.pid, state_name(key.state));
-        room.take_frame(&line)?;
+        budget.take_frame(&line)?;
         let is_torn = outermost(key).is_some_and(|outermost| torn.contains(&outermost));
         for (number, function) in functions(resolver, key).iter().rev().enumerate() {
             // Before it becomes a part of the line: a name may be as long as the recording's symbols.
-            room.take_frame(function)?;
+            budget.take_frame(function)?;
             line.push(';');
             line.push_str(&plain(function).replace(MARKS, ""));
             if number == 0 && is_torn {

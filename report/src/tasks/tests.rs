@@ -179,7 +179,7 @@ fn tasks_are_counted_by_state_vcpu_and_function() {
 fn the_flame_graph_is_of_waits_by_process_and_state() {
     let (sums, resolver) = sums(&Selection::default());
     assert_eq!(
-        folded(&sums, &resolver, &Room::new(1 << 20)).unwrap(),
+        folded(&sums, &resolver, &OutputBudget::new(1 << 20)).unwrap(),
         [
             "a:b\u{fffd}-2;runnable\u{e004} 1",
             "a:b\u{fffd}-2;uninterruptible\u{e004};io_wait_[k] 1",
@@ -199,7 +199,7 @@ fn the_picture_has_torn_edges_and_groups() {
     }
     let whole = (task(1, TaskState::Sleeping, 6), &[8, 0x2008, 0x1008][..]);
     let (sums, resolver) = sums_of_looks(2, &[cut, look(2 * SECOND, &[whole])]);
-    let lines = folded(&sums, &resolver, &Room::new(1 << 20)).unwrap();
+    let lines = folded(&sums, &resolver, &OutputBudget::new(1 << 20)).unwrap();
     assert_eq!(
         lines,
         [
@@ -226,7 +226,7 @@ fn the_picture_has_torn_edges_and_groups() {
 
 /// One look of a small file became a gigabyte of text.
 #[test]
-fn the_flame_graph_ends_where_its_room_does() {
+fn the_flame_graph_ends_where_its_budget_does() {
     let stack = [0x1008; 60];
     let all: Vec<(Task, &[u64])> = (1..=500)
         .map(|tid| (task(tid, TaskState::Sleeping, 5), &stack[..]))
@@ -238,10 +238,10 @@ fn the_flame_graph_ends_where_its_room_does() {
     );
     let (sums, resolver) = sums_of_symbols(&symbols, 2, &[look(SECOND, &all)]);
     // 500 stacks of 59 names would be 118 MB.
-    let room = 8 << 20;
+    let budget = 8 << 20;
     assert_eq!(
-        folded(&sums, &resolver, &Room::new(room)),
-        Err(TooMuch(room))
+        folded(&sums, &resolver, &OutputBudget::new(budget)),
+        Err(TooMuch(budget))
     );
     // All of one stack: its names are there once.
     let rows = wait_rows(&sums, &resolver);
@@ -307,7 +307,7 @@ fn run_delays_are_those_of_vcpus_too() {
     let delays: Vec<u64> = sums.vcpus.values().map(|queue| queue.delay).collect();
     assert_eq!(delays, [500, 210]);
     assert_eq!(sums.delays.values().copied().collect::<Vec<_>>(), [710]);
-    let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
+    let document = document(&sums, &resolver, 1, &OutputBudget::new(1 << 20)).unwrap();
     assert_eq!(document["vcpus"][1]["run_delay_ns"], 210);
 }
 
@@ -353,7 +353,7 @@ fn tasks_that_wait_beside_a_free_vcpu_are_told() {
     assert_eq!(rows[0], ["2", "0", "0", "2", "a;b\u{fffd}"], "{text}");
     assert_eq!(rows[1], ["1", "1", "1", "2", "a;b\u{fffd}"], "{text}");
     assert_eq!(rows[2].join(" "), "... and 1 more", "{text}");
-    let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
+    let document = document(&sums, &resolver, 1, &OutputBudget::new(1 << 20)).unwrap();
     assert_eq!(document["waits_while_free"].as_array().unwrap().len(), 3);
     assert_eq!(document["waits_while_free"][0]["looks_own_free"], 0);
     assert_eq!(document["waits_while_free"][0]["looks"], 2);
@@ -375,7 +375,7 @@ fn the_tables_and_the_document_have_the_same_numbers() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
-    let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
+    let document = document(&sums, &resolver, 1, &OutputBudget::new(1 << 20)).unwrap();
     assert_eq!(document["waits"][0]["functions"][0], "pipe_read");
     assert_eq!(document["waits"][0]["longest_ns"], 2 * SECOND);
     assert_eq!(document["waits_left_out"], 2);
@@ -407,7 +407,7 @@ fn of_some_processes_nothing_is_said_of_vcpus() {
         print(&sums, &resolver, 2, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(!text.contains("FREE WHILE A TASK WAITS"), "{text}");
-        let document = document(&sums, &resolver, 1, &Room::new(1 << 20)).unwrap();
+        let document = document(&sums, &resolver, 1, &OutputBudget::new(1 << 20)).unwrap();
         assert_eq!(document["vcpus"].as_array().map(Vec::len), Some(0));
     }
 }

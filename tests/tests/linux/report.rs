@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Profile, folded};
-use kvmprof_report::room::Room;
 use kvmprof_tests::linux::{print_losses, turn};
 
 /// With call stacks and functions by name, and no symbol file given; the recording comes along.
@@ -36,7 +36,7 @@ fn a_real_kernel_is_recorded_with_stacks() {
     let account = profile.contents.account;
     print_losses("recording", account.ticks, account.stolen, account.lost);
     assert_eq!(profile.contents.closed, Some(account));
-    let stacks = folded(&profile, &Room::new(u64::MAX)).unwrap();
+    let stacks = folded(&profile, &OutputBudget::new(u64::MAX)).unwrap();
     let reads = stacks
         .iter()
         .filter(|stack| stack.starts_with("dd-") && stack.contains(";do_syscall_64_[k];"));

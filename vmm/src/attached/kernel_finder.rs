@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
+use kvmprof_attach::tracer::{SLOW_PAUSE, StopOutcome, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
@@ -144,7 +144,7 @@ impl KernelFinder {
             vcpu.registers().map(Some)
         });
         match looked {
-            Ok(Look::Seen(seen)) => {
+            Ok(StopOutcome::Stopped(seen)) => {
                 self.has_seen |= seen.is_some();
                 seen.map(|(regs, sregs)| select_registers(&regs, &sregs))
             }

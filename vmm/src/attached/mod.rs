@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
-use kvmprof_attach::tracer::{Look, ThreadCode, TraceError, TracedVcpu};
+use kvmprof_attach::tracer::{StopOutcome, ThreadCode, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory, HostKernel, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
@@ -229,7 +229,7 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     loop {
         tries += 1;
         match first.look(|vcpu| vcpu.registers()) {
-            Ok(Look::Gone) => return Err(AttachError::Ended(pid).into()),
+            Ok(StopOutcome::Gone) => return Err(AttachError::Ended(pid).into()),
             Ok(_) => return Ok(()),
             // The host may be busy, or the thread at a moment at which it can't be moved.
             Err(TraceError::Slow | TraceError::Restartable | TraceError::Signal(_))

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
+use kvmprof_attach::tracer::{SLOW_PAUSE, StopOutcome, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
 
@@ -67,7 +67,7 @@ impl Watched {
         });
         self.run = self.run();
         match looked {
-            Ok(Look::Seen(registers)) => registers,
+            Ok(StopOutcome::Stopped(registers)) => registers,
             Ok(_) => None,
             Err(error) => {
                 log::debug!("Whether the guest has rebooted isn't looked for now: {error}");

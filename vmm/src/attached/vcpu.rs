@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use kvmprof_attach::sampling::SamplingHost;
-use kvmprof_attach::tracer::{Look, SLOW_PAUSE, State, TraceError, TracedVcpu};
+use kvmprof_attach::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory, NestedGuest, Slots};
 use kvmprof_introspection::{GuestKnowledge, Registers};
 
@@ -247,10 +247,10 @@ impl VcpuAccess for AttachedVcpu {
         let nested = self.nested.as_ref();
         let looked = (self.traced).look(|state| look(&mut TracedState { state, nested }));
         match looked {
-            Ok(Look::Seen(seen)) => Ok(seen),
-            Ok(Look::Suspended) => Err(Unseen::Suspended),
-            Ok(Look::Busy) => Err(Unseen::Refused),
-            Ok(Look::Gone) => Err(Unseen::Gone),
+            Ok(StopOutcome::Stopped(seen)) => Ok(seen),
+            Ok(StopOutcome::Suspended) => Err(Unseen::Suspended),
+            Ok(StopOutcome::Busy) => Err(Unseen::Refused),
+            Ok(StopOutcome::Gone) => Err(Unseen::Gone),
             Err(error) => Err(self.after(now, &error)),
         }
     }

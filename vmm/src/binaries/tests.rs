@@ -9,7 +9,7 @@ use kvmprof_recording::file::{Block, Kind};
 use super::*;
 use kvmprof_introspection::testing::kernel::{Areas, HOT, TEXT};
 use kvmprof_introspection::testing::linux_guest::LinuxGuest;
-use kvmprof_introspection::testing::processes::{PAGE, PAGES, Room};
+use kvmprof_introspection::testing::processes::{FixtureMemory, PAGE, PAGES};
 use kvmprof_introspection::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
 
 /// An archive of the form "newc" with one file.
@@ -78,7 +78,7 @@ fn source_of_opened(
 
 /// Puts one page of `program`'s code into the page cache, and neither its headers nor its build id. The tree of pages, and the physical
 /// address of that page.
-fn one_page(guest: &LinuxGuest, room: &mut Room<'_>, program: &[u8]) -> (u64, u64) {
+fn one_page(guest: &LinuxGuest, room: &mut FixtureMemory<'_>, program: &[u8]) -> (u64, u64) {
     let pages = room.pages(&[0, 0]);
     let head = room.node(0, &[(0, pages), (2, pages + 64)]);
     let code = (pages - PAGES) / 64 * PAGE + PAGE;
@@ -93,7 +93,7 @@ fn a_file_that_could_not_be_read_is_read_again() {
     let sysroot = tempfile::tempdir().unwrap();
     fs::create_dir(sysroot.path().join("bin")).unwrap();
     let program = HOT.file();
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let (head, _) = one_page(&guest, &mut room, &program);
     let file = MappedFile {
         path: "/bin/tool".to_owned(),
@@ -150,7 +150,7 @@ fn files_are_found_in_one_place_or_another() {
     // Of the same length.
     let mut other = program.clone();
     other[9000] ^= 1;
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let (head, code) = one_page(&guest, &mut room, &program);
     let inode = room.inode(5, program.len() as u64, head);
     let file = MappedFile {

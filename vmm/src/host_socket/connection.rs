@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use event_manager::EventSet;
 use kvmprof_devices::endpoint::{Backend, Client, Endpoint, EndpointError, HelloInfo, TURN_TIME};
-use kvmprof_recording::Room;
+use kvmprof_recording::QueueBudget;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -44,7 +44,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// A connection of `client` by `socket`. Data that waits beyond the connection's own room is in `room`.
-    pub fn new(socket: OwnedFd, client: Client, info: HelloInfo, room: &Arc<Room>) -> Self {
+    pub fn new(socket: OwnedFd, client: Client, info: HelloInfo, room: &Arc<QueueBudget>) -> Self {
         let endpoint = Endpoint::within(client, info, room);
         Self {
             socket,

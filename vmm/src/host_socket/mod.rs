@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use kvmprof_devices::endpoint::{Backend, Client, HelloInfo};
-use kvmprof_recording::Room;
+use kvmprof_recording::QueueBudget;
 use rustix::io::Errno;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -56,7 +56,7 @@ pub struct HostSocket {
     next_turn: EventFd,
     info: HelloInfo,
     backend: Rc<RefCell<dyn Backend>>,
-    room: Arc<Room>,
+    room: Arc<QueueBudget>,
     turned_away: LogLimit,
     dropped: LogLimit,
 }
@@ -71,7 +71,7 @@ impl HostSocket {
         listener: HostListener,
         info: HelloInfo,
         backend: Rc<RefCell<dyn Backend>>,
-        room: Arc<Room>,
+        room: Arc<QueueBudget>,
     ) -> Result<Self, HostSocketError> {
         let failed = |error| HostSocketError::io("wait for clients of", listener.path(), error);
         let epoll = Epoll::new().map_err(failed)?;

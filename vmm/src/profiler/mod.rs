@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_recording::{ClockLedger, Room};
+use kvmprof_recording::{ClockLedger, QueueBudget};
 
 use crate::binaries::BinarySources;
 use crate::clock::ClockSetting;
@@ -54,7 +54,7 @@ pub type SharedProfiler = Rc<RefCell<Profiler>>;
 pub struct Profiler {
     clocks: Clocks,
     consumers: Consumers,
-    room: Arc<Room>,
+    room: Arc<QueueBudget>,
     processes: Processes,
     names: Names,
     kernel_text: KernelText,
@@ -84,7 +84,7 @@ impl Profiler {
         sources: BinarySources,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
-        let room = Arc::new(Room::new(MAX_WAITING));
+        let room = Arc::new(QueueBudget::new(MAX_WAITING));
         Self {
             consumers: Consumers::new(count, &plan.profiling, on_vcpus, Arc::clone(&room)),
             clocks: Clocks::new(vcpus, plan),
@@ -107,7 +107,7 @@ impl Profiler {
 
     /// The room for unread data of all clients and recordings, for the [`HostSocket`](crate::host_socket::HostSocket) that serves the
     /// clients.
-    pub fn room(&self) -> Arc<Room> {
+    pub fn room(&self) -> Arc<QueueBudget> {
         Arc::clone(&self.room)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
-use kvmprof_recording::{Room, Share};
+use kvmprof_recording::{QueueBudget, Share};
 
 use super::Profiler;
 
@@ -33,11 +33,11 @@ impl Text {
 
 /// The room of all texts together, for the bytes that only one handle keeps.
 #[derive(Debug)]
-pub(super) struct TextRoom(Arc<Room>);
+pub(super) struct TextRoom(Arc<QueueBudget>);
 
 impl Default for TextRoom {
     fn default() -> Self {
-        Self(Arc::new(Room::new(MAX_TEXT_BYTES)))
+        Self(Arc::new(QueueBudget::new(MAX_TEXT_BYTES)))
     }
 }
 

@@ -64,21 +64,21 @@ struct OnVcpu {
 struct Running {
     hz: u32,
     setting: ClockSetting,
-    found: Found,
+    found: StoppedVcpu,
     slots: Arc<Slots>,
     ticks: KernelTicks,
 }
 
 /// The state that was found of a stopped vCPU.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct StoppedVcpu {
     /// The places of the values that identify the running process.
     pub places: Option<ProcessPlaces>,
     /// Its registers.
     pub registers: Registers,
 }
 
-impl Found {
+impl StoppedVcpu {
     /// Whether `other` tells more.
     fn is_improved_by(&self, other: &Self) -> bool {
         match (&self.places, &other.places) {
@@ -94,7 +94,7 @@ impl Found {
 #[derive(Debug)]
 pub struct Renewal {
     capture: Option<Capture>,
-    found: Option<Found>,
+    found: Option<StoppedVcpu>,
     slots: Arc<Slots>,
 }
 
@@ -168,13 +168,13 @@ impl KernelClock {
 
     /// Whether records suffice for `setting` with what was `found` of the vCPU. If not, the clock isn't ready for this setting any
     /// more.
-    pub fn can_serve(&mut self, found: &Found, setting: &ClockSetting) -> bool {
+    pub fn can_serve(&mut self, found: &StoppedVcpu, setting: &ClockSetting) -> bool {
         let can = self.serves(found, setting);
         self.unserved = (!can).then_some(*setting);
         can
     }
 
-    fn serves(&self, found: &Found, setting: &ClockSetting) -> bool {
+    fn serves(&self, found: &StoppedVcpu, setting: &ClockSetting) -> bool {
         let has_stacks = self.host.knows_privilege();
         self.is_alone() || can_serve(found.places.as_ref(), setting, has_stacks)
     }
@@ -185,7 +185,7 @@ impl KernelClock {
         &mut self,
         hz: u32,
         setting: ClockSetting,
-        found: Found,
+        found: StoppedVcpu,
         slots: Arc<Slots>,
     ) -> bool {
         let period = Grid::new(0, hz, None).period();
@@ -213,7 +213,7 @@ impl KernelClock {
     /// Makes the host's kernel take samples; `None` if it refuses.
     fn capture(
         &mut self,
-        found: &Found,
+        found: &StoppedVcpu,
         setting: &ClockSetting,
         period: u64,
         slots: &Slots,
@@ -282,7 +282,7 @@ impl KernelClock {
     pub fn renewed(
         &mut self,
         now: u64,
-        found: Option<Found>,
+        found: Option<StoppedVcpu>,
         slots: Arc<Slots>,
     ) -> Option<Renewal> {
         let running = self.running.as_ref()?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvmprof_abi::wire::{HEADER_LENGTH, MAX_DATA};
-use kvmprof_recording::Room;
+use kvmprof_recording::QueueBudget;
 
 use super::*;
 
@@ -11,7 +11,7 @@ use super::*;
 const ROOM: usize = 6 << 20;
 
 impl Talk {
-    fn within(room: &Arc<Room>) -> Self {
+    fn within(room: &Arc<QueueBudget>) -> Self {
         let mut talk = Self::new();
         talk.endpoint = Endpoint::within(Client::Host, HelloInfo::default(), room);
         talk.say(0, HELLO);
@@ -39,7 +39,7 @@ fn write(tag: u32, handle: u32) -> Vec<u8> {
 /// Who announces more than there is room for is refused as soon as that is known; the rest of the request is no request.
 #[test]
 fn a_long_request_without_room_is_refused_and_skipped() {
-    let room = Arc::new(Room::new(ROOM));
+    let room = Arc::new(QueueBudget::new(ROOM));
     let [mut first, mut second] = [(); 2].map(|()| Talk::within(&room));
     let handles = [&mut first, &mut second].map(|talk| talk.open(COMMON, 0));
     let frames = handles.map(|handle| write(5, handle));
@@ -71,7 +71,7 @@ fn a_long_request_without_room_is_refused_and_skipped() {
 
 #[test]
 fn refusing_breaks_no_rule_of_the_protocol() {
-    let room = Arc::new(Room::new(0));
+    let room = Arc::new(QueueBudget::new(0));
     let mut talk = Talk::within(&room);
     let handle = talk.open(COMMON, 0);
     assert_eq!(talk.read(1, handle, 10), []);
@@ -89,7 +89,7 @@ fn refusing_breaks_no_rule_of_the_protocol() {
 /// Without common room a stream is read in smaller pieces, and what has to be whole is refused.
 #[test]
 fn long_reads_without_room_are_shortened_or_refused() {
-    let room = Arc::new(Room::new(ROOM));
+    let room = Arc::new(QueueBudget::new(ROOM));
     let [mut other, mut talk] = [(); 2].map(|()| Talk::within(&room));
     let [stream, whole] = [EXCLUSIVE, COMMON].map(|number| talk.open(number, 0));
     talk.bench.released = 64 << 20;

@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use crate::testing::kernel::{Areas, HOT, task};
     use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
-    use crate::testing::processes::{AreaPlan, PAGE, Room};
+    use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
 
     const PARENT: RunningTask = RunningTask {
         task: DIRECT_MAP + TASKS + 0x1000,
@@ -362,7 +362,7 @@ mod tests {
         let linux = guest.knowledge.linux().unwrap();
         let registers = guest.kernel(0);
         let view = linux.view(&guest.memory, &registers).unwrap();
-        let mut room = Room::new(&guest, Areas::Tree);
+        let mut room = FixtureMemory::new(&guest, Areas::Tree);
         let mm = room.process(1, &[area(0x40_0000)]);
         room.put(CHILD.task + task::MM, mm);
         let mut follower = ProcessFollower::default();

@@ -7,7 +7,7 @@ use crate::testing::kernel::TEXT;
 use crate::testing::kernel::{Areas, HOT, NEW, OLD, offsets, task};
 use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, SLIDE, TASKS, USER_TABLES};
 use crate::testing::page_tables::Tables;
-use crate::testing::processes::{AreaPlan, PAGE, Room};
+use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
 use crate::{ProcessInstance, VcpuIntrospector};
 
 /// The place of the random bytes, in the process and in physical memory.
@@ -73,7 +73,7 @@ fn an_origin_is_what_the_kernel_has_given_the_program() {
         user.map(RANDOM & !0xfff, RANDOM_PAGE, 1);
         let program = *b"sixteen letters!";
         guest.write(RANDOM_PAGE + 0x10, &program);
-        let mut room = Room::new(&guest, areas);
+        let mut room = FixtureMemory::new(&guest, areas);
         let mm = room.process(1, &[]);
         let origin = |guest: &LinuxGuest| looked(guest).origin(&guest.memory, &guest.user());
         assert_eq!(origin(&guest), None);
@@ -215,7 +215,7 @@ fn all_processes_are_listed_with_their_parents() {
 fn what_can_be_written_is_told_by_the_mappings() {
     for (kernel, areas) in [(OLD, Areas::List), (NEW, Areas::Tree)] {
         let guest = guest(kernel);
-        let mut room = Room::new(&guest, areas);
+        let mut room = FixtureMemory::new(&guest, areas);
         let area = |begin: u64, executable| AreaPlan {
             begin,
             end: begin + 2 * PAGE,

@@ -103,10 +103,10 @@ impl PerfMapLayout {
 mod tests {
     use crate::testing::kernel::{HOT, NEW, OLD, offsets, task};
     use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, TASKS};
-    use crate::testing::processes::{AreaPlan, PAGE, Room};
+    use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
 
     /// The path that is found for the process of task 1 if its executable mapping is of `file`.
-    fn found(guest: &LinuxGuest, room: &mut Room<'_>, file: u64) -> String {
+    fn found(guest: &LinuxGuest, room: &mut FixtureMemory<'_>, file: u64) -> String {
         let begin = 0x7f00_0000_0000;
         let area = AreaPlan {
             begin,
@@ -128,7 +128,7 @@ mod tests {
     fn a_path_is_that_of_the_process_in_its_own_namespaces() {
         for kernel in [OLD, HOT, NEW] {
             let guest = LinuxGuest::new(kernel);
-            let mut room = Room::new(&guest, kernel.areas);
+            let mut room = FixtureMemory::new(&guest, kernel.areas);
             // Process 1 is task 2, the first one in the list.
             guest.task(2, 1, 1, 1);
             let head = DIRECT_MAP + IMAGE + offsets::INIT_TASK + task::TASKS;

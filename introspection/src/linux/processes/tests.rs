@@ -6,7 +6,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::*;
 use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, task};
 use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, TASKS};
-use crate::testing::processes::{AreaPlan, PAGE, Room};
+use crate::testing::processes::{AreaPlan, FixtureMemory, PAGE};
 use crate::{Registers, VcpuIntrospector};
 
 const VDSO: u64 = 0x7fff_f7fc_0000;
@@ -50,7 +50,7 @@ fn shown(map: &ProcessMap) -> Vec<(u64, u64, u64, &str)> {
 }
 
 /// A file at `/usr/bin/NAME` with `pages` of one byte each.
-fn file(room: &mut Room<'_>, name: &str, number: u64, pages: &[u8]) -> (u64, u64) {
+fn file(room: &mut FixtureMemory<'_>, name: &str, number: u64, pages: &[u8]) -> (u64, u64) {
     let root = room.dentry(0, "/");
     let usr = room.dentry(root, "usr");
     let bin = room.dentry(usr, "bin");
@@ -75,7 +75,7 @@ fn identity(guest: &LinuxGuest, inode: u64) -> FileIdentity {
 fn finds_executable_mappings_in_trees_and_lists() {
     for (kernel, areas) in [(OLD, Areas::List), (HOT, Areas::Tree), (NEW, Areas::Tree)] {
         let guest = LinuxGuest::new(kernel);
-        let mut room = Room::new(&guest, areas);
+        let mut room = FixtureMemory::new(&guest, areas);
         let (program, inode) = file(&mut room, "program", 77, &[1, 2]);
         let mut plans = vec![
             area(0x40_0000, 1, false, 0, program),
@@ -122,7 +122,7 @@ fn finds_executable_mappings_in_trees_and_lists() {
 #[test]
 fn a_file_without_a_directory_has_its_name() {
     let guest = LinuxGuest::new(HOT);
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let root = room.dentry(0, "/");
     let mount = room.mount(root, 0, 0);
     let dentry = room.dentry(0, "memfd:code");
@@ -137,7 +137,7 @@ fn a_file_without_a_directory_has_its_name() {
 #[test]
 fn a_process_is_labelled_by_its_user() {
     let guest = LinuxGuest::new(HOT);
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
     let at = TASKS + 0x1000;
     let credentials = at + 0xc00;
@@ -161,7 +161,7 @@ fn a_process_is_labelled_by_its_user() {
 #[test]
 fn a_process_is_named_by_its_main_thread() {
     let guest = LinuxGuest::new(HOT);
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
     let name = |time| {
         let map = look(&mut guest.introspector(0), &guest, time).unwrap();
@@ -182,7 +182,7 @@ fn a_process_is_named_by_its_main_thread() {
 fn a_map_comes_once_and_again_after_changes() {
     for (kernel, areas) in [(OLD, Areas::List), (HOT, Areas::Tree)] {
         let guest = LinuxGuest::new(kernel);
-        let mut room = Room::new(&guest, areas);
+        let mut room = FixtureMemory::new(&guest, areas);
         let first = [area(0x40_0000, 4, true, 0, 0)];
         let mm = room.process(1, &first);
         let mut introspector = guest.introspector(0);
@@ -223,7 +223,7 @@ fn a_map_comes_once_and_again_after_changes() {
 #[test]
 fn a_map_that_was_not_passed_on_comes_again() {
     let guest = LinuxGuest::new(HOT);
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
     let mut introspector = guest.introspector(0);
     assert!(look(&mut introspector, &guest, 0).is_some());
@@ -236,7 +236,7 @@ fn a_map_that_was_not_passed_on_comes_again() {
 #[test]
 fn mappings_that_change_at_each_tick_are_passed_on_more_rarely() {
     let guest = LinuxGuest::new(HOT);
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let plans = |count| -> Vec<_> {
         let area = |index: u64| area(index * 0x10_0000, 4, true, 0, 0);
         (1..=count).map(area).collect()
@@ -273,7 +273,7 @@ fn tasks_in_borrowed_address_spaces_have_no_mappings() {
     let mut introspector = guest.introspector(0);
     // A kernel thread.
     assert!(look(&mut introspector, &guest, 0).is_none());
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
     let elsewhere = Registers {
         cr3: 0x2_0000,
@@ -287,7 +287,7 @@ fn tasks_in_borrowed_address_spaces_have_no_mappings() {
 #[test]
 fn paths_cross_mounts_and_end() {
     let guest = LinuxGuest::new(HOT);
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let root = room.dentry(0, "/");
     let (mnt, below) = (room.dentry(root, "mnt"), room.dentry(root, "below"));
     let outer = room.mount(root, 0, 0);
@@ -322,7 +322,7 @@ fn circles_end() {
         area(0x50_0000, 4, true, 0, 0),
     ];
     let guest = LinuxGuest::new(OLD);
-    let mut room = Room::new(&guest, Areas::List);
+    let mut room = FixtureMemory::new(&guest, Areas::List);
     let mm = room.process(1, &plans);
     let mut word = [0; 8];
     guest
@@ -335,7 +335,7 @@ fn circles_end() {
     assert_eq!(map.areas.len(), 1);
 
     let guest = LinuxGuest::new(HOT);
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let mm = room.process(1, &plans);
     // Nodes with many pointers to themselves.
     for kind in [2, 3] {
@@ -362,7 +362,7 @@ proptest! {
             if tree { (HOT, Areas::Tree) } else { (OLD, Areas::List) };
         let guest = LinuxGuest::new(kernel);
         guest.identify(0, &guest.user());
-        let mut room = Room::new(&guest, areas);
+        let mut room = FixtureMemory::new(&guest, areas);
         let (program, inode) = file(&mut room, "program", 77, &[1, 2]);
         let plans: Vec<_> = (1..30)
             .map(|index| area(index * 0x10_0000, 4, true, 0, program))

@@ -58,8 +58,9 @@ pub fn read_all<O: Observer>(
         let recording = Recording::open(path)?;
         let resolver = Resolver::from_contents(&recording.contents()?);
         let all = Selection::default();
-        let room = limit.room(recording.length());
-        let source = Source::read(recording, all, resolver, &observe("Reading"))?.with_room(room);
+        let budget = limit.budget(recording.length());
+        let source =
+            Source::read(recording, all, resolver, &observe("Reading"))?.with_budget(budget);
         let boot = Boot::read(&source, levels, &observe("Boot"));
         boot.with_context(|| path.display().to_string())
     };

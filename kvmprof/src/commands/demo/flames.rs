@@ -9,9 +9,9 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::graph::{Graph, account, marked};
 use kvmprof_report::profile::Profile;
-use kvmprof_report::room::Room;
 
 use crate::commands::recorder;
 use kvmprof_recording::StackParts;
@@ -98,7 +98,7 @@ impl Flames {
             ..Graph::default()
         };
         let mut svg = graph
-            .draw(&marked(&profile, &Room::new(u64::MAX))?)
+            .draw(&marked(&profile, &OutputBudget::new(u64::MAX))?)
             .context("Cannot draw the flame graph")?;
         svg.extend(MARK);
         Ok(svg)

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 use kvmprof_recording::{SamplingEvent, StackParts};
-use kvmprof_report::profile::{Layout, Look, Section, SortBy, print};
+use kvmprof_report::profile::{Layout, Section, SortBy, TableStyle, print};
 
 use crate::commands::record::RecordingOptions;
 use crate::commands::recordings::{CommandError, InputArguments};
@@ -68,7 +68,7 @@ impl Command for ProfileArguments {
             sections: vec![Section::Process, Section::Function],
             sort: SortBy::Own,
             top: self.top,
-            look: Look::for_terminal(std::io::stdout().is_terminal()),
+            style: TableStyle::for_terminal(std::io::stdout().is_terminal()),
         };
         print(&profile, &layout, &[], console.output).map_err(CommandError::Output)?;
         Ok(ExitStatus::SUCCESS)

@@ -13,7 +13,7 @@ use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_report::diff::{changes, document, folded_changes, print};
 use kvmprof_report::graph::{Graph, account_of_changes};
 use kvmprof_report::html::{Counts, comparison_page};
-use kvmprof_report::profile::{Look, Profile, SortBy, Weight};
+use kvmprof_report::profile::{Profile, SortBy, TableStyle, Weight};
 
 /// Show what changed from one recording to another, or from one time of a recording to another
 ///
@@ -202,22 +202,22 @@ impl DiffArguments {
             let document = document(&changes, profiles, self.sort, top);
             writeln!(out, "{document}")
         } else {
-            let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
+            let colours = TableStyle::for_terminal(std::io::stdout().is_terminal()).colours;
             print(&changes, profiles, top, colours, out)
         };
         printed.map_err(CommandError::Output)
     }
 
     fn draw(&self, [before, after]: [&Profile; 2], title: String) -> std::io::Result<Vec<u8>> {
-        let room = self
+        let budget = self
             .limit
-            .room(before.length().saturating_add(after.length()));
+            .budget(before.length().saturating_add(after.length()));
         let graph = Graph {
             title,
             subtitle: account_of_changes(before, after),
             icicle: self.icicle,
             differential: true,
         };
-        graph.draw(&folded_changes(before, after, &room)?)
+        graph.draw(&folded_changes(before, after, &budget)?)
     }
 }

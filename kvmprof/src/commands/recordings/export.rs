@@ -101,8 +101,8 @@ impl Command for ExportArguments {
             profile,
             copy: _copy,
         } = self.input.open_with(&self.file, console, &mut events)?;
-        let room = self.limit.room(recording.length());
-        let source = Source::new(recording, profile, events).with_room(room);
+        let budget = self.limit.budget(recording.length());
+        let source = Source::new(recording, profile, events).with_budget(budget);
         if format == Format::PerfData && !is_standard(output) {
             write_perf_data(format, &source, output, console)?;
         } else {

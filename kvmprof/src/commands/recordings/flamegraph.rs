@@ -37,7 +37,7 @@ impl Command for FlamegraphArguments {
             return self.draw_tasks(console);
         }
         let (profile, _) = self.picture.open::<()>(console)?;
-        let lines = marked(&profile, &self.limit.room(profile.length()))?;
+        let lines = marked(&profile, &self.limit.budget(profile.length()))?;
         if lines.is_empty() {
             return Err(CommandError::NoSamples(self.picture.names()).into());
         }
@@ -59,7 +59,7 @@ impl FlamegraphArguments {
             title,
             length,
         } = self.picture.open_tasks(console)?;
-        let lines = tasks::folded(&sums, &resolver, &self.limit.room(length))?;
+        let lines = tasks::folded(&sums, &resolver, &self.limit.budget(length))?;
         if lines.is_empty() {
             return Err(CommandError::NoLooks(self.picture.names()).into());
         }

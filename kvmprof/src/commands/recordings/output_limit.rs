@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use kvmprof_cli::command_line::{Console, ExitStatus};
-use kvmprof_report::room::{Room, RoomWriter, too_much};
+use kvmprof_report::budget::{BudgetWriter, OutputBudget, too_much};
 
 use super::CommandError;
 use crate::commands::units::parse_memory;
@@ -23,21 +23,21 @@ impl OutputLimit {
         self.output_limit
     }
 
-    /// The room for the output from a recording of `length` bytes.
-    pub fn room(self, length: usize) -> Room {
+    /// The budget for the output from a recording of `length` bytes.
+    pub fn budget(self, length: usize) -> OutputBudget {
         self.output_limit
-            .map_or_else(|| Room::of_recording(length), Room::new)
+            .map_or_else(|| OutputBudget::of_recording(length), OutputBudget::new)
     }
 }
 
-/// Lets `write` write to standard output while there is `room`.
+/// Lets `write` write to standard output while there is `budget`.
 pub(super) fn within(
-    room: &Room,
+    budget: &OutputBudget,
     console: &mut Console<'_>,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<ExitStatus> {
     let out = &mut *console.output;
-    write(&mut RoomWriter { out, room }).map_err(|error| match too_much(&error) {
+    write(&mut BudgetWriter { out, budget }).map_err(|error| match too_much(&error) {
         Some(too_much) => anyhow::Error::from(too_much),
         None => CommandError::Output(error).into(),
     })?;

@@ -13,7 +13,7 @@ use super::{CommandError, InputArguments, OutputLimit};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_report::profile::{
-    Layout, Look, Profile, Relation, Relatives, Section, SectionParser, SortBy, document,
+    Layout, Profile, Relation, Relatives, Section, SectionParser, SortBy, TableStyle, document,
     functions, label_keys, lines, modules, print, relatives_document,
 };
 use kvmprof_report::tasks;
@@ -102,8 +102,8 @@ impl Command for ReportArguments {
         let (profile, _) = self.input.open_all::<()>(&self.files, console)?;
         self.check_labels(&profile)?;
         let relatives = self.relatives(&profile)?;
-        let room = self.limit.room(profile.length());
-        within(&room, console, |out| {
+        let budget = self.limit.budget(profile.length());
+        within(&budget, console, |out| {
             if self.json {
                 return writeln!(out, "{}", self.document(&profile, &relatives));
             }
@@ -111,7 +111,7 @@ impl Command for ReportArguments {
                 sections: self.by.clone(),
                 sort: self.sort,
                 top: self.most_rows(),
-                look: Look::for_terminal(std::io::stdout().is_terminal()),
+                style: TableStyle::for_terminal(std::io::stdout().is_terminal()),
             };
             print(&profile, &layout, &relatives, out)
         })
@@ -131,15 +131,15 @@ impl ReportArguments {
             length,
             ..
         } = self.input.open_tasks(&self.files, console)?;
-        let room = self.limit.room(length);
+        let budget = self.limit.budget(length);
         if !self.json {
-            return within(&room, console, |out| {
+            return within(&budget, console, |out| {
                 tasks::print(&sums, &resolver, self.most_rows(), out)
             });
         }
-        let mut document = tasks::document(&sums, &resolver, self.most_rows(), &room)?;
+        let mut document = tasks::document(&sums, &resolver, self.most_rows(), &budget)?;
         document["schema"] = SCHEMA.into();
-        within(&room, console, |out| writeln!(out, "{document}"))
+        within(&budget, console, |out| writeln!(out, "{document}"))
     }
 
     /// The report as one JSON object, with the requested tables.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
-use kvmprof_report::profile::{Look, TimeRange};
+use kvmprof_report::profile::{TableStyle, TimeRange};
 use kvmprof_report::stalls::{StallWatcher, Stalls, print};
 use serde_json::json;
 
@@ -53,21 +53,21 @@ impl Command for StallsArguments {
         if profile.contents.info.event.is_some() {
             return Err(CommandError::NotByTime(self.file.clone()).into());
         }
-        let room = self.limit.room(profile.length());
+        let budget = self.limit.budget(profile.length());
         let stalls = Stalls::new(
             &profile,
             watcher,
             most_rows(self.top, USUAL_ROWS, self.json),
-            &room,
+            &budget,
         )?;
-        within(&room, console, |out| {
+        within(&budget, console, |out| {
             if self.json {
                 let account = &profile.contents.account;
                 let document = json!({ "schema": SCHEMA, "account": account, "stalls": stalls });
                 return writeln!(out, "{document}");
             }
-            let look = Look::for_terminal(std::io::stdout().is_terminal());
-            print(&profile, &stalls, look, out)
+            let style = TableStyle::for_terminal(std::io::stdout().is_terminal());
+            print(&profile, &stalls, style, out)
         })
     }
 }

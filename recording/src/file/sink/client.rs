@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Delivered, Encoded, Part, Sink, beginning};
+use super::{Delivered, Encoded, QueuedBlock, Sink, beginning};
 use crate::file::RecordingInfo;
-use crate::{Room, Share};
+use crate::{QueueBudget, Share};
 
 /// Encoded bytes, and the ticks that are accounted for when they have been read.
 #[derive(Debug)]
@@ -38,11 +38,11 @@ impl ClientSink {
 
     /// A recording that begins with `info`.
     pub fn new(info: &RecordingInfo) -> Self {
-        Self::within(info, &Room::unlimited())
+        Self::within(info, &QueueBudget::unlimited())
     }
 
     /// The same. Bytes beyond [`OWN_BYTES`](Self::OWN_BYTES) count in `room`, and are refused if they don't fit there.
-    pub fn within(info: &RecordingInfo, room: &Arc<Room>) -> Self {
+    pub fn within(info: &RecordingInfo, room: &Arc<QueueBudget>) -> Self {
         let bytes = beginning(info);
         let mut share = Share::new(room, Self::OWN_BYTES);
         share.force(bytes.len());
@@ -110,7 +110,7 @@ impl ClientSink {
 impl Sink for ClientSink {
     const CAPACITY: usize = 32 << 20;
 
-    fn put(&mut self, part: Part, limit: usize) -> Result<(), Part> {
+    fn put(&mut self, part: QueuedBlock, limit: usize) -> Result<(), QueuedBlock> {
         let room = self.room(limit);
         if self.refused.get(&limit).is_some_and(|bytes| *bytes > room) {
             return Err(part);

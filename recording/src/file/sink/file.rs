@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
-use super::{Delivered, Part, Sink, beginning};
+use super::{Delivered, QueuedBlock, Sink, beginning};
 use crate::file::{Account, Block, Kind, NewFile, RecordingInfo};
 
 /// Maximum size of the account at a recording's end, in bytes.
@@ -39,7 +39,7 @@ impl RecordingFailure {
 #[derive(Debug)]
 pub struct FileSink {
     /// `None` after the end.
-    queue: Option<Sender<Part>>,
+    queue: Option<Sender<QueuedBlock>>,
     /// The number of bytes that were handed over.
     handed_over: usize,
     progress: Arc<Progress>,
@@ -95,7 +95,7 @@ impl FileSink {
 impl Sink for FileSink {
     const CAPACITY: usize = 64 << 20;
 
-    fn put(&mut self, part: Part, limit: usize) -> Result<(), Part> {
+    fn put(&mut self, part: QueuedBlock, limit: usize) -> Result<(), QueuedBlock> {
         let size = part.size();
         match &self.queue {
             Some(queue) if size <= limit.saturating_sub(self.waiting()) => {
@@ -197,7 +197,7 @@ struct Writer<W> {
 
 impl<W: RecordingFile> Writer<W> {
     /// Writes parts until the sender is dropped.
-    fn run(&mut self, parts: &Receiver<Part>) {
+    fn run(&mut self, parts: &Receiver<QueuedBlock>) {
         for part in parts {
             let is_written = self.write(&part) && self.name_file(&part);
             let (samples, idle) = part.counts();
@@ -215,7 +215,7 @@ impl<W: RecordingFile> Writer<W> {
     }
 
     /// Writes a block. Returns whether it is in the file. After a failure no more are: a reader couldn't find them after half a block.
-    fn write(&mut self, part: &Part) -> bool {
+    fn write(&mut self, part: &QueuedBlock) -> bool {
         if self.progress.is_over() {
             return false;
         }
@@ -223,7 +223,7 @@ impl<W: RecordingFile> Writer<W> {
             return true;
         };
         let end = self.written.saturating_add(block.len() as u64);
-        let is_end = matches!(part, Part::End(_));
+        let is_end = matches!(part, QueuedBlock::End(_));
         let limit = self.options.limit.unwrap_or(u64::MAX);
         if !is_end && end > limit.saturating_sub(END_ROOM) {
             self.end_at_limit();
@@ -232,7 +232,7 @@ impl<W: RecordingFile> Writer<W> {
         if !self.append(&block) {
             return false;
         }
-        if let Part::Samples(samples) = part {
+        if let QueuedBlock::Samples(samples) = part {
             self.account.add(samples);
         }
         true
@@ -267,19 +267,19 @@ impl<W: RecordingFile> Writer<W> {
         if let Some(block) = Block::encode(Kind::End, &account)
             && self.append(&block)
         {
-            self.name_file(&Part::End(self.account));
+            self.name_file(&QueuedBlock::End(self.account));
         }
         self.progress.end();
     }
 
     /// Gives the file its name once there are samples in it, and at its end unless an older file is worth more.
     /// False if the system refuses.
-    fn name_file(&mut self, part: &Part) -> bool {
+    fn name_file(&mut self, part: &QueuedBlock) -> bool {
         let is_worth_it = match part {
-            Part::Samples(block) if block.bytes.is_empty() => return true,
-            Part::Samples(_) | Part::Looks(_) => true,
-            Part::End(account) => account.ticks > 0,
-            Part::Symbols(_) | Part::Encoded(_) => return true,
+            QueuedBlock::Samples(block) if block.bytes.is_empty() => return true,
+            QueuedBlock::Samples(_) | QueuedBlock::Looks(_) => true,
+            QueuedBlock::End(account) => account.ticks > 0,
+            QueuedBlock::Symbols(_) | QueuedBlock::Encoded(_) => return true,
         };
         let path = self.path.display();
         let error = match self.file.keep(is_worth_it) {

@@ -17,7 +17,7 @@ pub use symbol_text::SymbolText;
 
 /// A block that is to be added to a recording.
 #[derive(Clone, Debug)]
-pub enum Part {
+pub enum QueuedBlock {
     /// Ticks.
     Samples(SampleBlock),
     /// Looks at the guest's tasks, made by [`TasksEncoder`](super::TasksEncoder).
@@ -30,7 +30,7 @@ pub enum Part {
     End(Account),
 }
 
-impl Part {
+impl QueuedBlock {
     /// Approximate size in memory while it waits, in bytes.
     fn size(&self) -> usize {
         match self {
@@ -117,7 +117,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// It doesn't fit. The error is `part`.
-    fn put(&mut self, part: Part, limit: usize) -> Result<(), Part>;
+    fn put(&mut self, part: QueuedBlock, limit: usize) -> Result<(), QueuedBlock>;
 
     /// Approximate number of bytes that wait.
     fn waiting(&self) -> usize;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::file::RecordingFile;
 use super::*;
 use crate::file::{Contents, Encoder, HEADER, Recording};
-use crate::{LockOwner, LockWait, Preemption, Room, Sample, StackEnd, StackSummary, Ticks};
+use crate::{LockOwner, LockWait, Preemption, QueueBudget, Sample, StackEnd, StackSummary, Ticks};
 
 /// Room for samples in a sink, as the encoder has it.
 const MAX_WAITING: usize = 16 << 20;
@@ -393,19 +393,23 @@ fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
     };
     let limit = 100_000;
     let (first, second, third) = (symbols(150_000), symbols(150_000), symbols(150_000));
-    sink.put(Part::Symbols(first), limit).unwrap();
-    sink.put(Part::Symbols(second.clone()), limit).unwrap_err();
+    sink.put(QueuedBlock::Symbols(first), limit).unwrap();
+    sink.put(QueuedBlock::Symbols(second.clone()), limit)
+        .unwrap_err();
     assert!(second.is_packed());
-    sink.put(Part::Symbols(third.clone()), limit).unwrap_err();
+    sink.put(QueuedBlock::Symbols(third.clone()), limit)
+        .unwrap_err();
     assert!(!third.is_packed());
     // Another limit is another matter, and so is the end.
     let small = symbols(100);
-    sink.put(Part::Symbols(small), 2 * limit).unwrap();
+    sink.put(QueuedBlock::Symbols(small), 2 * limit).unwrap();
     sink.read(usize::MAX).unwrap();
-    sink.put(Part::Symbols(third.clone()), limit).unwrap();
+    sink.put(QueuedBlock::Symbols(third.clone()), limit)
+        .unwrap();
     assert!(third.is_packed());
-    sink.put(Part::Symbols(second.clone()), limit).unwrap_err();
-    sink.put(Part::Symbols(second), usize::MAX).unwrap();
+    sink.put(QueuedBlock::Symbols(second.clone()), limit)
+        .unwrap_err();
+    sink.put(QueuedBlock::Symbols(second), usize::MAX).unwrap();
 }
 
 /// Of all recordings together no more waits than the common room holds, beside what each may have for itself; one that is read on loses nothing.
@@ -413,7 +417,7 @@ fn what_finds_no_room_is_not_packed_again_until_some_is_read() {
 fn recordings_that_nobody_reads_share_a_common_room() {
     const COMMON: usize = 4 << 20;
     const STEP: u64 = 10_000;
-    let room = Arc::new(Room::new(COMMON));
+    let room = Arc::new(QueueBudget::new(COMMON));
     let new = || {
         let sink = ClientSink::within(&RecordingInfo::default(), &room);
         Encoder::new(sink, &[])
@@ -456,9 +460,9 @@ fn recordings_share_what_they_have_in_common() {
     let packed = symbols.block().unwrap();
     let before = [&packed, &block].map(Arc::strong_count);
     for sink in &mut sinks {
-        sink.put(Part::Symbols(symbols.clone()), usize::MAX)
+        sink.put(QueuedBlock::Symbols(symbols.clone()), usize::MAX)
             .unwrap();
-        sink.put(Part::Encoded(Arc::clone(&block)), usize::MAX)
+        sink.put(QueuedBlock::Encoded(Arc::clone(&block)), usize::MAX)
             .unwrap();
     }
     let after = [&packed, &block].map(Arc::strong_count);

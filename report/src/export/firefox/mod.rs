@@ -20,8 +20,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
 use super::{Event, EventThread, ExportError, Source};
+use crate::budget::BudgetWriter;
 use crate::model::{Frame, ModuleId, Table};
-use crate::room::RoomWriter;
 use crate::text::visible;
 use document::{Thread as ThreadDocument, milliseconds};
 pub use libraries::{Library, hexadecimal};
@@ -104,8 +104,8 @@ pub fn write(source: &Source, detail: Detail, out: &mut dyn Write) -> Result<(),
 /// # Errors
 /// As [`Format::write`](super::Format::write).
 pub fn write_on_demand(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
-    let room = source.room();
-    write(source, Detail::OnDemand, &mut RoomWriter { out, room })
+    let budget = source.budget();
+    write(source, Detail::OnDemand, &mut BudgetWriter { out, budget })
 }
 
 impl<'a> Builder<'a> {

@@ -75,9 +75,9 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
     export.records.kernel_mapping(ANCHOR);
     source.for_each_by_time(|event| {
         export.add(event)?;
-        Ok(export.records.hand_over(source.room(), &mut file)?)
+        Ok(export.records.hand_over(source.budget(), &mut file)?)
     })?;
-    export.records.hand_over(source.room(), &mut file)?;
+    export.records.hand_over(source.budget(), &mut file)?;
     let info = &source.profile().contents.info;
     let kernel = source.profile().contents.kernel.as_ref();
     let guest = GuestProperties {

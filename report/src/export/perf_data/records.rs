@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Chain, Event, EventThread, PerfFile};
-use crate::room::Room;
+use crate::budget::OutputBudget;
 
 /// `PERF_SAMPLE_IP | TID | TIME | CALLCHAIN | CPU | PERIOD`.
 pub const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 0x20 | 0x80 | 0x100;
@@ -59,9 +59,9 @@ pub struct Records {
 }
 
 impl Records {
-    /// Writes all records to `file`, if they fit into `room`.
-    pub fn hand_over(&mut self, room: &Room, file: &mut PerfFile) -> io::Result<()> {
-        room.take(self.bytes.len())?;
+    /// Writes all records to `file`, if they fit into `budget`.
+    pub fn hand_over(&mut self, budget: &OutputBudget, file: &mut PerfFile) -> io::Result<()> {
+        budget.take(self.bytes.len())?;
         file.write_all(&self.bytes)?;
         self.bytes.clear();
         Ok(())

@@ -213,7 +213,7 @@ fn parts_are_as_one_list() {
     };
     for _ in 0..300 {
         let mut symbols = Symbols::default();
-        let mut list: Vec<Placed> = Vec::new();
+        let mut list: Vec<AddressedFunction> = Vec::new();
         for text in 0..5 {
             let mut lines = String::new();
             let mut taken = Vec::new();

@@ -36,7 +36,7 @@ struct Shares {
 
 /// What one side has seen: the kernel's functions, by name.
 #[derive(Debug, Default)]
-struct Seen {
+struct KernelProfile {
     functions: BTreeMap<String, Shares>,
     samples: u64,
 }
@@ -79,8 +79,8 @@ fn check(series: &str) {
 }
 
 /// Compares the two sides' shares of the function `name`, if they are large.
-fn compare(name: &str, inside: &Seen, outside: &Seen) -> bool {
-    let of = |side: &Seen| side.functions.get(name).copied().unwrap_or_default();
+fn compare(name: &str, inside: &KernelProfile, outside: &KernelProfile) -> bool {
+    let of = |side: &KernelProfile| side.functions.get(name).copied().unwrap_or_default();
     let (known, seen) = (of(inside), of(outside));
     if known.total.max(seen.total) < LEAST {
         return false;
@@ -100,7 +100,7 @@ fn compare(name: &str, inside: &Seen, outside: &Seen) -> bool {
     true
 }
 
-impl Seen {
+impl KernelProfile {
     /// Of stacks, innermost function first, and how many samples had each.
     fn new<'a>(stacks: impl IntoIterator<Item = (u64, Vec<&'a str>)>) -> Self {
         let mut seen = Self::default();
@@ -128,13 +128,13 @@ impl Seen {
 }
 
 /// What perf printed in the guest.
-fn by_perf(run: &Finished) -> Seen {
+fn by_perf(run: &Finished) -> KernelProfile {
     let console = run.console("guest").text();
     println!("{console}");
     let (_, stacks) = console.split_once("\nperf stacks\n").unwrap();
     let (stacks, _) = stacks.split_once("perf reported").unwrap();
     let stacks = stacks.lines().filter(|line| !line.trim().is_empty());
-    Seen::new(stacks.map(|line| {
+    KernelProfile::new(stacks.map(|line| {
         let mut words = line.split_whitespace();
         let samples = words.next().unwrap().parse().unwrap();
         (samples, words.collect())
@@ -142,7 +142,7 @@ fn by_perf(run: &Finished) -> Seen {
 }
 
 /// The same out of the recording.
-fn by_kvmprof(run: &Finished) -> Seen {
+fn by_kvmprof(run: &Finished) -> KernelProfile {
     let recording = Recording::open(&run.path("guest.kvmprof")).unwrap();
     let mut stacks = Vec::new();
     let contents = recording
@@ -163,7 +163,7 @@ fn by_kvmprof(run: &Finished) -> Seen {
     print_losses("recording", account.ticks, account.stolen, account.lost);
     println!("{} of dd in the kernel", stacks.len());
     let symbols = Symbols::parse(&contents.symbols);
-    Seen::new(stacks.iter().map(|stack| {
+    KernelProfile::new(stacks.iter().map(|stack| {
         let names = stack.iter();
         let names = names.map(|frame| symbols.find(*frame).unwrap_or("[unknown]"));
         (1, names.collect())

@@ -11,12 +11,12 @@ use kvmprof_tests::linux::{Finished, print_losses};
 pub const MODULES: [&str; 3] = ["brd", "raid6_pq", "nlmon"];
 
 /// A sample, and the names of its frames, innermost first.
-struct Seen {
+struct NamedSample {
     sample: Sample,
     frames: Vec<String>,
 }
 
-impl Seen {
+impl NamedSample {
     /// Whether a frame is in `module`.
     fn is_in(&self, module: &str) -> bool {
         let suffix = format!(" [{module}]");
@@ -54,9 +54,9 @@ pub fn check(run: &Finished, release: &str, said: &[(&str, u64)]) {
         Some(name) => name.to_owned(),
         None => format!("{address:#x}"),
     };
-    let seen: Vec<Seen> = samples
+    let seen: Vec<NamedSample> = samples
         .into_iter()
-        .map(|(sample, frames)| Seen {
+        .map(|(sample, frames)| NamedSample {
             sample,
             frames: frames.into_iter().map(name).collect(),
         })
@@ -81,9 +81,10 @@ pub fn functions(symbols: &str) -> BTreeMap<u64, String> {
 }
 
 /// At least `percent` of the stacks through `module` are whole.
-fn check_stacks(release: &str, seen: &[Seen], module: &str, percent: usize) {
-    let all: Vec<&Seen> = seen.iter().filter(|seen| seen.is_in(module)).collect();
-    let (whole, cut): (Vec<&Seen>, Vec<&Seen>) = all.iter().partition(|seen| seen.is_whole());
+fn check_stacks(release: &str, seen: &[NamedSample], module: &str, percent: usize) {
+    let all: Vec<&NamedSample> = seen.iter().filter(|seen| seen.is_in(module)).collect();
+    let (whole, cut): (Vec<&NamedSample>, Vec<&NamedSample>) =
+        all.iter().partition(|seen| seen.is_whole());
     println!(
         "{release}: {} of {} through {module} are whole",
         whole.len(),

@@ -23,14 +23,14 @@ const SUCCESS: u8 = 0;
 
 /// A sample, and the names of its frames, innermost first.
 #[derive(Debug)]
-pub struct Seen {
+pub struct NamedSample {
     pub sample: Sample,
     pub frames: Vec<String>,
     /// The file that the innermost frame in user mode is in, if it is known.
     file: String,
 }
 
-impl Seen {
+impl NamedSample {
     /// The name of its thread.
     pub fn name(&self) -> String {
         let name = self.sample.comm.split(|byte| *byte == 0).next().unwrap();
@@ -114,7 +114,7 @@ fn boot(series: &str, words: &str) -> Finished {
 
 impl Run {
     /// The samples of the recording from the first instruction on.
-    fn seen(&self) -> Vec<Seen> {
+    fn seen(&self) -> Vec<NamedSample> {
         read(&self.finished, "guest.kvmprof").1
     }
 }
@@ -145,7 +145,7 @@ fn the_lab_reads_its_own_recording(run: &Run) {
 }
 
 /// What a recording has, and all samples.
-pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
+pub fn read(run: &Finished, name: &str) -> (Contents, Vec<NamedSample>) {
     let (contents, samples) = run.recording(name);
     let account = contents.account;
     print_losses(name, account.ticks, account.stolen, account.lost);
@@ -157,7 +157,7 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
             None => users.function(&sample, *address),
         };
         let user = frames.get(usize::from(sample.stack.kernel));
-        Seen {
+        NamedSample {
             frames: frames.iter().map(name).collect(),
             file: user.map_or_else(String::new, |address| users.file(&sample, *address)),
             sample,
@@ -168,7 +168,12 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
 }
 
 /// Prints how many of `seen` are as they should be, and a few that aren't; at least `percent` have to be.
-pub fn most(what: &str, seen: &[&Seen], percent: usize, good: impl Fn(&Seen) -> bool) {
+pub fn most(
+    what: &str,
+    seen: &[&NamedSample],
+    percent: usize,
+    good: impl Fn(&NamedSample) -> bool,
+) {
     let bad: Vec<_> = seen.iter().filter(|seen| !good(seen)).collect();
     println!("{what}: {} of {}", seen.len() - bad.len(), seen.len());
     for seen in bad.iter().take(8) {
@@ -188,7 +193,7 @@ pub fn most(what: &str, seen: &[&Seen], percent: usize, good: impl Fn(&Seen) -> 
 fn system_calls_lead_to_their_entry(run: &Run) {
     let seen = run.seen();
     // Interrupts came from user mode, or belong to somebody else.
-    let kernel: Vec<&Seen> = seen
+    let kernel: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| seen.name() == "dd" && seen.sample.mode == Mode::Kernel)
         .filter(|seen| !seen.frames.iter().any(|frame| frame.starts_with("asm_")))
@@ -221,8 +226,8 @@ fn user_stacks_of_a_shared_program_are_whole(run: &Run) {
 }
 
 /// The user's stacks of a program, with or without frame pointers.
-fn check_user_stacks(seen: &[Seen], program: &str) {
-    let user: Vec<&Seen> = seen
+fn check_user_stacks(seen: &[NamedSample], program: &str) {
+    let user: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| {
             seen.name() == program && seen.frames.first().is_some_and(|frame| frame == "inner")
@@ -242,12 +247,12 @@ fn check_user_stacks(seen: &[Seen], program: &str) {
 /// Interrupts of programs' own code lead back to their beginning.
 fn interrupted_programs_lead_to_main(run: &Run) {
     let seen = run.seen();
-    let interrupted: Vec<&Seen> = seen
+    let interrupted: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| ["/bin/calls", "/bin/plain", "/bin/shared"].contains(&seen.file.as_str()))
         .filter(|seen| seen.sample.mode == Mode::Interrupt)
         .collect();
-    let (through, others): (Vec<&Seen>, Vec<&Seen>) =
+    let (through, others): (Vec<&NamedSample>, Vec<&NamedSample>) =
         interrupted.iter().partition(|seen| seen.has("main"));
     println!(
         "interrupts of programs: {} of {} lead to main",
@@ -279,7 +284,7 @@ fn interrupts_lead_to_what_they_interrupted(run: &Run) {
 /// Stacks of the kernel's own threads end where these begin.
 fn kernel_threads_lead_to_their_beginning(run: &Run) {
     let seen = run.seen();
-    let own: Vec<&Seen> = seen
+    let own: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| seen.sample.tid > 0 && seen.has("kthread"))
         .collect();
@@ -354,7 +359,7 @@ fn check_binaries(contents: &Contents) {
 fn threads_are_told_apart(run: &Run) {
     let seen = run.seen();
     for function in ["spin_first", "spin_second"] {
-        let of_thread: Vec<&Seen> = seen
+        let of_thread: Vec<&NamedSample> = seen
             .iter()
             .filter(|seen| seen.frames.first().is_some_and(|frame| frame == function))
             .collect();
@@ -370,7 +375,7 @@ fn threads_are_told_apart(run: &Run) {
 fn an_exec_changes_the_functions(run: &Run) {
     let seen = run.seen();
     let later = seen.iter().find(|seen| seen.file == "/bin/after").unwrap();
-    let process: Vec<&Seen> = seen
+    let process: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| seen.sample.pid == later.sample.pid && seen.sample.mode == Mode::User)
         .collect();
@@ -404,7 +409,7 @@ fn the_shares_are_the_programs_own(run: &Run) {
         turns.parse::<u64>().unwrap()
     });
     let samples = ["light", "heavy"].map(|function| {
-        let of_function = |seen: &&Seen| {
+        let of_function = |seen: &&NamedSample| {
             let [inner, outer] = [0, 1].map(|frame| seen.frames.get(frame).map(String::as_str));
             seen.file == "/bin/shares" && inner == Some(function) && outer == Some("main")
         };
@@ -422,7 +427,7 @@ fn the_shares_are_the_programs_own(run: &Run) {
 /// Frame pointers that lead anywhere lead to stacks that are marked, and bounded.
 fn twisted_stacks_are_marked(run: &Run) {
     let seen = run.seen();
-    let twisted: Vec<&Seen> = seen
+    let twisted: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| seen.name() == "twisted" && seen.sample.mode == Mode::User)
         .collect();

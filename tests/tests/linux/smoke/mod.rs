@@ -7,7 +7,7 @@ use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
-use super::record::{Seen, read};
+use super::record::{NamedSample, read};
 
 const CALLS: u64 = 0x1000_0000;
 const PLAIN: u64 = 0x2000_0000;
@@ -35,7 +35,7 @@ fn run() -> Finished {
 }
 
 /// Whether the stack is whole, and has the `callers` behind its innermost frame.
-fn is_called_by(seen: &Seen, callers: &[&str]) -> bool {
+fn is_called_by(seen: &NamedSample, callers: &[&str]) -> bool {
     let ends = seen.sample.stack;
     let frames = seen.frames.iter().skip(1).map(String::as_str);
     ends.user_end == StackEnd::Complete && frames.take(callers.len()).eq(callers.iter().copied())
@@ -53,12 +53,12 @@ fn a_recording_has_processes_and_whole_stacks() {
             let is_inner = seen.frames.first().is_some_and(|frame| frame == "inner");
             seen.name() == program && is_inner
         });
-        let (right, others): (Vec<&Seen>, Vec<&Seen>) =
+        let (right, others): (Vec<&NamedSample>, Vec<&NamedSample>) =
             inner.partition(|seen| is_called_by(seen, &["middle", "outer", "main"]));
         println!("{program}: {} right, {} others", right.len(), others.len());
         // Until the program's file has been read, callers may be missing. Then the stack says so.
         assert!(!right.is_empty());
-        let is_marked = |seen: &&Seen| seen.sample.stack.user_end != StackEnd::Complete;
+        let is_marked = |seen: &&NamedSample| seen.sample.stack.user_end != StackEnd::Complete;
         assert!(others.iter().all(is_marked), "{:?}", others.first());
     }
     let of_calls = all.iter().filter(|seen| {

@@ -3,7 +3,7 @@
 
 use kvmprof_recording::StackEnd;
 
-use super::named::{Named, Seen, read};
+use super::named::{Named, NamedSample, read};
 use super::run;
 
 const LINKER: &str = "ld-linux-x86-64.so.2";
@@ -11,7 +11,7 @@ const LINKER: &str = "ld-linux-x86-64.so.2";
 /// mapped then.
 const WHILE_MAPPINGS_CHANGE: usize = 25;
 
-fn seen() -> Vec<Seen> {
+fn seen() -> Vec<NamedSample> {
     let (_, mut seen) = read(&run(), "guest.kvmprof");
     seen.retain(|seen| seen.is_of("lazy") && !seen.user.is_empty());
     seen
@@ -23,7 +23,7 @@ fn functions(frames: &[Named]) -> Vec<&str> {
 
 /// Checks that `callers` are the first of `frames`, which are those behind the function that `seen` is looked at for. A stack that was cut may
 /// lack some. Returns whether all are there.
-fn leads_to(seen: &Seen, frames: &[Named], callers: &[&str]) -> bool {
+fn leads_to(seen: &NamedSample, frames: &[Named], callers: &[&str]) -> bool {
     let found = functions(frames);
     let is_whole = found.starts_with(callers);
     let is_cut = seen.sample.stack.user_end != StackEnd::Complete && callers.starts_with(&found);

@@ -36,7 +36,7 @@ const WITH_RULES: usize = 50;
 const WITH_SHARED_MEMORY: usize = 90;
 
 /// A stack: the names of its frames, innermost first, and how each part ends.
-struct Seen {
+struct NamedStack {
     comm: String,
     kernel: Vec<String>,
     user: Vec<String>,
@@ -114,7 +114,7 @@ fn functions() -> BTreeMap<u64, (u64, String)> {
     functions
 }
 
-fn seen() -> Vec<Seen> {
+fn seen() -> Vec<NamedStack> {
     let (contents, samples) = run().recording("guest.kvmprof");
     let kernel = Symbols::parse(&contents.symbols);
     let functions = functions();
@@ -128,7 +128,7 @@ fn seen() -> Vec<Seen> {
     let seen = samples.into_iter().map(|(sample, frames)| {
         let comm = sample.comm.split(|byte| *byte == 0).next().unwrap();
         let (inner, outer) = frames.split_at(usize::from(sample.stack.kernel));
-        Seen {
+        NamedStack {
             comm: String::from_utf8_lossy(comm).into_owned(),
             kernel: inner.iter().map(name).collect(),
             user: outer.iter().map(user).collect(),
@@ -140,7 +140,7 @@ fn seen() -> Vec<Seen> {
 
 /// Checks the user parts of all stacks of `comm` whose innermost function is `callers[0]`. All frames must be the right
 /// ones, and the whole stack must be there or be marked. `percent` must be whole, if there is a rule for each step.
-fn check(seen: &[Seen], comm: &str, callers: &[&str], percent: usize) {
+fn check(seen: &[NamedStack], comm: &str, callers: &[&str], percent: usize) {
     let of_function: Vec<_> = seen
         .iter()
         .filter(|seen| seen.comm == comm && seen.user.first().is_some_and(|it| it == callers[0]))

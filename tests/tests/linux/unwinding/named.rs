@@ -14,13 +14,13 @@ pub struct Named {
 
 /// A sample, and its frames, innermost first: those in the kernel, and in user mode.
 #[derive(Debug)]
-pub struct Seen {
+pub struct NamedSample {
     pub sample: Sample,
     pub kernel: Vec<Named>,
     pub user: Vec<Named>,
 }
 
-impl Seen {
+impl NamedSample {
     /// Whether `comm` is the name of its thread.
     pub fn is_of(&self, comm: &str) -> bool {
         self.sample.comm.split(|byte| *byte == 0).next() == Some(comm.as_bytes())
@@ -28,7 +28,7 @@ impl Seen {
 }
 
 /// A recording, and all samples with their names.
-pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
+pub fn read(run: &Finished, name: &str) -> (Contents, Vec<NamedSample>) {
     let (contents, samples) = run.recording(name);
     let resolver = Resolver::from_contents(&contents);
     let named = |sample: &Sample, addresses: &[u64], is_kernel| {
@@ -49,7 +49,7 @@ pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
     };
     let seen = samples.into_iter().map(|(sample, frames)| {
         let (kernel, user) = frames.split_at(usize::from(sample.stack.kernel));
-        Seen {
+        NamedSample {
             kernel: named(&sample, kernel, true),
             user: named(&sample, user, false),
             sample,

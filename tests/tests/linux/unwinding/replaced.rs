@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::named::{Seen, read};
+use super::named::{NamedSample, read};
 use super::run;
 
 /// Each works for processes of its own, while the other one isn't there.
@@ -42,7 +42,7 @@ fn a_module_is_not_named_by_one_that_comes_to_its_place() {
     println!("{shared} of {} times in the other's place", first.len());
     assert!(shared > 0, "{said:?}");
     let (_, seen) = read(&run(), "modules.kvmprof");
-    let is_in = |seen: &Seen, module: &str| {
+    let is_in = |seen: &NamedSample, module: &str| {
         let module = format!("[{module}]");
         seen.kernel.iter().any(|frame| frame.module == module)
     };

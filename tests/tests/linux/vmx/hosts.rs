@@ -6,7 +6,7 @@ use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program, once, pcs_kind};
 
 use crate::attach::COMMON;
-use crate::record::{Seen, read};
+use crate::record::{NamedSample, read};
 
 /// Where the workload is linked to.
 const SOMETIMES: u64 = 0x3000_0000;
@@ -59,7 +59,7 @@ fn check_processes(what: &str, samples: impl Iterator<Item = (u64, bool, i32, St
 }
 
 /// Those of a recording from the moment on at which kvmprof knows where the guest keeps its running process.
-fn of_recording(seen: &[Seen]) -> impl Iterator<Item = (u64, bool, i32, String)> {
+fn of_recording(seen: &[NamedSample]) -> impl Iterator<Item = (u64, bool, i32, String)> {
     let known = seen.iter().skip_while(|seen| seen.sample.pid < 0);
     known.map(|seen| {
         let sample = &seen.sample;
@@ -94,7 +94,7 @@ fn recordings_by_the_kernels_clock_have_stacks_by_exits(run: &Finished) {
 }
 
 /// All but a few are whole.
-fn check_kernel_stacks(what: &str, seen: &[Seen]) {
+fn check_kernel_stacks(what: &str, seen: &[NamedSample]) {
     let kernel = seen.iter().filter(|seen| seen.sample.mode == Mode::Kernel);
     let whole = kernel
         .clone()
@@ -166,7 +166,7 @@ fn guests_are_attached_to_by_both_captures(run: &Finished) {
 }
 
 /// Whether it is at the serial port's I/O.
-fn is_port(seen: &Seen) -> bool {
+fn is_port(seen: &NamedSample) -> bool {
     let innermost = seen.frames.first();
     innermost.is_some_and(|frame| frame.starts_with("io_serial_"))
 }
@@ -180,7 +180,7 @@ fn events_are_where_they_happen(run: &Finished) {
         assert!(contents.account.balances() && seen.len() >= 20, "{name}");
         seen
     };
-    let part = |what: &str, seen: &[Seen], is: fn(&Seen) -> bool| {
+    let part = |what: &str, seen: &[NamedSample], is: fn(&NamedSample) -> bool| {
         for seen in seen.iter().filter(|seen| !is(seen)).take(8) {
             println!(
                 "{what}: {:?} {} {:?}",
@@ -194,7 +194,7 @@ fn events_are_where_they_happen(run: &Finished) {
         count * 100 / seen.len()
     };
     assert!(part("exits at ports", &event("exits:1"), is_port) >= 90);
-    let halted = |seen: &Seen| seen.sample.mode == Mode::Idle;
+    let halted = |seen: &NamedSample| seen.sample.mode == Mode::Idle;
     assert!(part("halts", &event("halt:1"), halted) >= 90);
     let faults = event("page-faults:1");
     assert!(part("page faults of dd", &faults, |seen| seen.name() == "dd") >= 50);

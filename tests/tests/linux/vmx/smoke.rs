@@ -8,7 +8,7 @@ use kvmprof_tests::linux::{
 };
 
 use crate::guest_side::{MODULES, ZEROING, process, profile_share, report_of};
-use crate::record::{Seen, most, read};
+use crate::record::{NamedSample, most, read};
 
 /// Where the workload is linked to.
 const CALLS: u64 = 0x1000_0000;
@@ -81,14 +81,14 @@ fn user_code_has_its_process_and_its_callers() {
     let calls = run.console("guest").number("calls is ");
     let (_, seen) = read(&run, "guest.kvmprof");
     let text = CALLS..CALLS + 0x100_0000;
-    let of_calls: Vec<&Seen> = seen
+    let of_calls: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| seen.sample.mode == Mode::User && text.contains(&seen.sample.pc))
         .collect();
     most("calls have their pid", &of_calls, 100, |seen| {
         seen.sample.pid == calls
     });
-    let inner: Vec<&Seen> = of_calls
+    let inner: Vec<&NamedSample> = of_calls
         .into_iter()
         .filter(|seen| seen.frames.first().is_some_and(|frame| frame == "inner"))
         .collect();
@@ -102,7 +102,7 @@ fn kernel_code_has_its_process_and_its_callers() {
     let run = run();
     let copy = run.console("guest").number("copy is ");
     let (_, seen) = read(&run, "guest.kvmprof");
-    let reading: Vec<&Seen> = seen
+    let reading: Vec<&NamedSample> = seen
         .iter()
         .filter(|seen| seen.sample.mode == Mode::Kernel && seen.has("vfs_read"))
         .collect();

@@ -14,7 +14,7 @@ use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_recording::file::{ClientSink, Encoder, Sink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
-use kvmprof_recording::{EventKind, Room, SamplingEvent, StackParts, Ticks};
+use kvmprof_recording::{EventKind, QueueBudget, SamplingEvent, StackParts, Ticks};
 
 use super::recording::{LookPace, SymbolSources, add_symbols, recording_info};
 use super::{
@@ -55,8 +55,8 @@ struct Choice {
 /// All recorders of clients.
 #[derive(Debug)]
 pub struct ClientRecorders {
-    /// Room for unread data of clients, beyond the room of each recording.
-    room: Arc<Room>,
+    /// Limit of unread data of clients, beyond that of each recording.
+    room: Arc<QueueBudget>,
     /// Recorders that are open and not started yet. Clients may have very many, and they cost no time at ticks.
     idle: BTreeMap<Handle, Choice>,
     /// Recorders that have been started, [`MAX_RECORDINGS`] at most. Some may have ended.
@@ -65,7 +65,7 @@ pub struct ClientRecorders {
 
 impl ClientRecorders {
     /// No recorders yet. Unread data of clients is in `room`.
-    pub fn new(room: Arc<Room>) -> Self {
+    pub fn new(room: Arc<QueueBudget>) -> Self {
         Self {
             room,
             idle: BTreeMap::new(),

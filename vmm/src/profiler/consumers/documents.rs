@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::Handle;
-use kvmprof_recording::{Room, Share};
+use kvmprof_recording::{QueueBudget, Share};
 
 /// Maximum size in bytes of all documents of pmc that have been begun and aren't read to their last byte. The guest alone, with its handles
 /// of two ports, can't have so many.
@@ -15,7 +15,7 @@ pub const MAX_DOCUMENT_BYTES: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Documents {
     begun: BTreeMap<Handle, Document>,
-    room: Arc<Room>,
+    room: Arc<QueueBudget>,
 }
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Default for Documents {
     fn default() -> Self {
         Self {
             begun: BTreeMap::new(),
-            room: Arc::new(Room::new(MAX_DOCUMENT_BYTES)),
+            room: Arc::new(QueueBudget::new(MAX_DOCUMENT_BYTES)),
         }
     }
 }

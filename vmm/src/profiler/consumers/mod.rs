@@ -20,7 +20,7 @@ use kvmprof_devices::endpoint::{Client, Handle, IoctlReply, Readiness};
 use kvmprof_introspection::ListedProcess;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::tasks::TaskLook;
-use kvmprof_recording::{EventKind, Room, Ticks};
+use kvmprof_recording::{EventKind, QueueBudget, Ticks};
 
 use super::MachineInfo;
 use super::clocks::Clocks;
@@ -415,7 +415,7 @@ impl Consumers {
         vcpus: u16,
         profiling: &ProfilingConfig,
         on_vcpus: Option<OnVcpus>,
-        room: Arc<Room>,
+        room: Arc<QueueBudget>,
     ) -> Self {
         let prf_addresses = profiling.prf_addresses;
         let mut list: Vec<Box<dyn Consumer>> = vec![

@@ -28,7 +28,12 @@ fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
         hz: 250,
         ..ProfilingConfig::default()
     };
-    let mut consumers = Consumers::new(2, &profiling, Some(OnVcpus::new(2)), Room::unlimited());
+    let mut consumers = Consumers::new(
+        2,
+        &profiling,
+        Some(OnVcpus::new(2)),
+        QueueBudget::unlimited(),
+    );
     for needs in all {
         consumers.add(Box::new(Counter { needs }));
     }

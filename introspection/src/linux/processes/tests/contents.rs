@@ -10,7 +10,7 @@ fn reads_files_out_of_the_page_cache() {
     let guest = LinuxGuest::new(HOT);
     guest.identify(0, &guest.user());
     let linux = guest.knowledge.linux().unwrap();
-    let mut room = Room::new(&guest, Areas::Tree);
+    let mut room = FixtureMemory::new(&guest, Areas::Tree);
     let bytes: Vec<u8> = (1..=70).collect();
     let single = room.pages(&bytes[..1]);
     let row = room.pages(&bytes);
@@ -25,7 +25,7 @@ fn reads_files_out_of_the_page_cache() {
     let whole = room.node(6, &[(0, low), (1, high)]);
     // A folio of 64 pages without a node of its own.
     let large = room.node(6, &[(0, page(0)), (1, high)]);
-    let contents = |head, length, room: &mut Room<'_>| {
+    let contents = |head, length, room: &mut FixtureMemory<'_>| {
         let inode = room.inode(9, length, head);
         linux.file_contents(&guest.memory, &identity(&guest, inode), u64::MAX)
     };

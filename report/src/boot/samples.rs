@@ -19,7 +19,7 @@ const FIRST_THREAD: &str = "kernel_init";
 /// The module of the kernel itself in frames.
 const KERNEL: &str = "[kernel]";
 /// Bytes that a sample takes, with its copies that are sorted by time, by thread and by vCPU.
-const SEEN: usize = 3 * size_of::<Seen>();
+const SEEN: usize = 3 * size_of::<BootSample>();
 
 /// What a sample was in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) enum Place {
 
 /// A sample of a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct BootSample {
     /// Its time, in ns from the recording's begin.
     pub time: u64,
     /// The process; 1 for the first one, also while the guest doesn't say so yet.
@@ -65,13 +65,13 @@ pub(super) struct Seen {
 
 /// What is known from a stack.
 #[derive(Clone, Debug)]
-struct Found {
+struct StackActivity {
     place: Place,
     /// Whether it is a stack of the kernel's own first process.
     is_first: bool,
 }
 
-impl Found {
+impl StackActivity {
     /// The process and the thread of a stack that was taken of these: the kernel's first process doesn't have its pid from the beginning.
     fn thread(&self, pid: i32, tid: i32) -> (i32, i32) {
         if self.is_first { (1, 1) } else { (pid, tid) }
@@ -94,9 +94,9 @@ struct Function<'a> {
 pub(super) struct Places<'a> {
     source: &'a Source,
     /// The results by the stack's number in the profile.
-    found: Vec<Option<Found>>,
+    found: Vec<Option<StackActivity>>,
     /// The results by the stack in which a task waits.
-    waits: HashMap<Box<[u64]>, Found>,
+    waits: HashMap<Box<[u64]>, StackActivity>,
     names: Names<'a>,
 }
 
@@ -109,12 +109,12 @@ struct Names<'a> {
 
 impl Names<'_> {
     /// # Errors
-    /// The name doesn't fit into the room.
+    /// The name doesn't fit into the budget.
     fn get(&mut self, name: &str) -> Result<Rc<str>, ExportError> {
         if let Some(known) = self.names.get(name) {
             return Ok(Rc::clone(known));
         }
-        self.source.room().take(name.len())?;
+        self.source.budget().take(name.len())?;
         let name: Rc<str> = name.into();
         self.names.insert(Rc::clone(&name));
         Ok(name)
@@ -139,13 +139,13 @@ impl<'a> Places<'a> {
     /// The sample of this event; `began` is the recording's begin on the event's clock.
     ///
     /// # Errors
-    /// There is no room for it.
-    pub fn seen(&mut self, event: &Event, began: u64) -> Result<Seen, ExportError> {
-        self.source.room().take(SEEN)?;
+    /// There is no budget for it.
+    pub fn seen(&mut self, event: &Event, began: u64) -> Result<BootSample, ExportError> {
+        self.source.budget().take(SEEN)?;
         let found = self.found(event)?;
         let thread = self.source.thread(event);
         let (pid, tid) = found.thread(thread.pid, thread.tid);
-        Ok(Seen {
+        Ok(BootSample {
             time: event.time.saturating_sub(began),
             pid,
             tid,
@@ -159,22 +159,22 @@ impl<'a> Places<'a> {
     /// Where a `task` of a `look` waits, if that is in an initcall, or if it makes them and waits in between; `began` as for [`Self::seen`].
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no budget for it.
     pub fn waiting(
         &mut self,
         task: &Task,
         look: &TaskLook,
         began: u64,
-    ) -> Result<Option<Seen>, ExportError> {
+    ) -> Result<Option<BootSample>, ExportError> {
         let frames = look.frames_of(task.stack);
         if task.is_on_vcpu || frames.is_empty() {
             return Ok(None);
         }
-        let room = self.source.room();
+        let budget = self.source.budget();
         let found = match self.waits.get(frames) {
             Some(found) => found.clone(),
             None => {
-                room.take(size_of_val(frames) + size_of::<Found>())?;
+                budget.take(size_of_val(frames) + size_of::<StackActivity>())?;
                 let resolver = &self.source.profile().resolver;
                 let resolved = frames
                     .iter()
@@ -203,9 +203,9 @@ impl<'a> Places<'a> {
         if !makes_calls && !found.is_first {
             return Ok(None);
         }
-        room.take(SEEN)?;
+        budget.take(SEEN)?;
         let (pid, tid) = found.thread(task.pid, task.tid);
-        Ok(Some(Seen {
+        Ok(Some(BootSample {
             time: look.time.saturating_sub(began),
             pid,
             tid,
@@ -216,9 +216,9 @@ impl<'a> Places<'a> {
         }))
     }
 
-    fn found(&mut self, event: &Event) -> Result<Found, ExportError> {
+    fn found(&mut self, event: &Event) -> Result<StackActivity, ExportError> {
         let Some(stack) = event.stack.filter(|_| event.mode != Mode::Idle) else {
-            return Ok(Found {
+            return Ok(StackActivity {
                 place: Place::Idle,
                 is_first: false,
             });
@@ -243,10 +243,14 @@ impl<'a> Places<'a> {
 }
 
 /// What is known from the `frames` of a stack that was taken in this mode.
-fn found(mode: Mode, frames: &[Function<'_>], names: &mut Names<'_>) -> Result<Found, ExportError> {
+fn found(
+    mode: Mode,
+    frames: &[Function<'_>],
+    names: &mut Names<'_>,
+) -> Result<StackActivity, ExportError> {
     let is_first = (frames.iter()).any(|frame| frame.is_kernel && frame.name == FIRST_THREAD);
     let place = place(mode, frames, names)?;
-    Ok(Found { place, is_first })
+    Ok(StackActivity { place, is_first })
 }
 
 fn place(mode: Mode, frames: &[Function<'_>], names: &mut Names<'_>) -> Result<Place, ExportError> {

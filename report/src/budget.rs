@@ -17,7 +17,7 @@ const NAME: usize = 48;
 /// Bytes that a frame takes in a picture or in an export's tables, beside its name.
 const FRAME: usize = 128;
 
-/// The output or the tables of a recording don't fit into its room, which has this number of bytes.
+/// The output or the tables of a recording don't fit into its budget, which has this number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The result would take more than {0} bytes, written or in memory: if you trust the recording, allow more with --output-limit, \
@@ -33,13 +33,13 @@ impl From<TooMuch> for io::Error {
 
 /// How many bytes a command may still use for a recording, in its output and in memory.
 #[derive(Clone, Debug)]
-pub struct Room {
+pub struct OutputBudget {
     all: u64,
     left: Cell<u64>,
 }
 
-impl Room {
-    /// A room of this number of bytes.
+impl OutputBudget {
+    /// A budget of this number of bytes.
     pub fn new(bytes: u64) -> Self {
         Self {
             all: bytes,
@@ -47,7 +47,7 @@ impl Room {
         }
     }
 
-    /// The default room for a recording of `length` bytes: enough for all that recorders write.
+    /// The default budget for a recording of `length` bytes: enough for all that recorders write.
     pub fn of_recording(length: usize) -> Self {
         Self::new(
             (length as u64)
@@ -56,7 +56,7 @@ impl Room {
         )
     }
 
-    /// Takes `bytes` out of the room.
+    /// Takes `bytes` out of the budget.
     ///
     /// # Errors
     /// Less is left.
@@ -90,18 +90,18 @@ impl Room {
     }
 }
 
-/// Writes to `out` as long as there is room.
+/// Writes to `out` as long as there is budget.
 #[derive(Debug)]
-pub struct RoomWriter<'a, W: ?Sized> {
+pub struct BudgetWriter<'a, W: ?Sized> {
     /// The output.
     pub out: &'a mut W,
-    /// The room.
-    pub room: &'a Room,
+    /// The budget.
+    pub budget: &'a OutputBudget,
 }
 
-impl<W: Write + ?Sized> Write for RoomWriter<'_, W> {
+impl<W: Write + ?Sized> Write for BudgetWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.room.take(bytes.len())?;
+        self.budget.take(bytes.len())?;
         let written = self.out.write(bytes)?;
         Ok(written)
     }
@@ -111,7 +111,7 @@ impl<W: Write + ?Sized> Write for RoomWriter<'_, W> {
     }
 }
 
-/// The [`TooMuch`] in an error of a [`RoomWriter`]; `None` for other errors.
+/// The [`TooMuch`] in an error of a [`BudgetWriter`]; `None` for other errors.
 pub fn too_much(error: &io::Error) -> Option<TooMuch> {
     error.get_ref()?.downcast_ref().copied()
 }
@@ -121,31 +121,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_used_up() {
-        let room = Room::new(10);
-        assert_eq!(room.take(7), Ok(()));
-        assert_eq!(room.take(4), Err(TooMuch(10)));
-        assert_eq!(room.take(3), Ok(()));
-        assert_eq!(room.take(1), Err(TooMuch(10)));
+    fn a_budget_is_used_up() {
+        let budget = OutputBudget::new(10);
+        assert_eq!(budget.take(7), Ok(()));
+        assert_eq!(budget.take(4), Err(TooMuch(10)));
+        assert_eq!(budget.take(3), Ok(()));
+        assert_eq!(budget.take(1), Err(TooMuch(10)));
     }
 
     #[test]
-    fn rows_and_frames_take_room_by_their_names() {
-        let room = Room::new(ROW as u64 + 2 * (2 * NAME as u64 + 7) + FRAME as u64 + 3);
-        assert_eq!(room.take_row(["four", "two"], 2), Ok(()));
-        assert_eq!(room.take_frame("two!"), Err(TooMuch(room.all)));
-        assert_eq!(room.take_frame("two"), Ok(()));
-        assert_eq!(room.take_row([], 1), Err(TooMuch(room.all)));
-        assert_eq!(room.left.get(), 0);
+    fn rows_and_frames_are_charged_by_their_names() {
+        let budget = OutputBudget::new(ROW as u64 + 2 * (2 * NAME as u64 + 7) + FRAME as u64 + 3);
+        assert_eq!(budget.take_row(["four", "two"], 2), Ok(()));
+        assert_eq!(budget.take_frame("two!"), Err(TooMuch(budget.all)));
+        assert_eq!(budget.take_frame("two"), Ok(()));
+        assert_eq!(budget.take_row([], 1), Err(TooMuch(budget.all)));
+        assert_eq!(budget.left.get(), 0);
     }
 
     #[test]
-    fn writers_end_where_the_room_does() {
-        let room = Room::new(4);
+    fn writers_end_where_the_budget_does() {
+        let budget = OutputBudget::new(4);
         let mut text = Vec::new();
-        let mut out = RoomWriter {
+        let mut out = BudgetWriter {
             out: &mut text,
-            room: &room,
+            budget: &budget,
         };
         out.write_all(b"abc").unwrap();
         let error = out.write_all(b"de").unwrap_err();
@@ -155,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_recording_has_more_room() {
-        let [short, long] = [0, 1 << 30].map(|length| Room::of_recording(length).all);
+    fn a_longer_recording_has_a_larger_budget() {
+        let [short, long] = [0, 1 << 30].map(|length| OutputBudget::of_recording(length).all);
         assert_eq!(short, ALWAYS);
         assert_eq!(long, ALWAYS + (1 << 40));
-        assert_eq!(Room::of_recording(usize::MAX).all, u64::MAX);
+        assert_eq!(OutputBudget::of_recording(usize::MAX).all, u64::MAX);
     }
 }

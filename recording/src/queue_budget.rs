@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The limit of the bytes that wait in all [shares](Share) together, without each share's own bytes.
 #[derive(Debug)]
-pub struct Room {
+pub struct QueueBudget {
     bytes: usize,
     taken: AtomicUsize,
 }
 
-impl Room {
-    /// A room of this number of bytes.
+impl QueueBudget {
+    /// A budget of this number of bytes.
     pub fn new(bytes: usize) -> Self {
         Self {
             bytes,
@@ -19,7 +19,7 @@ impl Room {
         }
     }
 
-    /// A room without a limit.
+    /// A budget without a limit.
     pub fn unlimited() -> Arc<Self> {
         Arc::new(Self::new(usize::MAX))
     }
@@ -41,21 +41,21 @@ impl Room {
     }
 }
 
-/// The bytes that wait in one place. The first ones don't count in the common [`Room`], further ones do. They are given back when the share
+/// The bytes that wait in one place. The first ones don't count in the common [`QueueBudget`], further ones do. They are given back when the share
 /// is dropped.
 #[derive(Debug)]
 pub struct Share {
-    room: Arc<Room>,
+    budget: Arc<QueueBudget>,
     own: usize,
-    /// The number of bytes in the common room.
+    /// The number of bytes in the common budget.
     taken: usize,
 }
 
 impl Share {
-    /// A share without bytes. The first `own` bytes don't count in the room.
-    pub fn new(room: &Arc<Room>, own: usize) -> Self {
+    /// A share without bytes. The first `own` bytes don't count in the budget.
+    pub fn new(budget: &Arc<QueueBudget>, own: usize) -> Self {
         Self {
-            room: Arc::clone(room),
+            budget: Arc::clone(budget),
             own,
             taken: 0,
         }
@@ -63,15 +63,15 @@ impl Share {
 
     /// The maximum number of bytes that it can have now.
     pub fn capacity(&self) -> usize {
-        let common = self.taken.saturating_add(self.room.left());
+        let common = self.taken.saturating_add(self.budget.left());
         self.own.saturating_add(common)
     }
 
-    /// Changes its number of bytes to `bytes` if they fit into the room. Returns whether they do.
+    /// Changes its number of bytes to `bytes` if they fit into the budget. Returns whether they do.
     #[must_use]
     pub fn resize(&mut self, bytes: usize) -> bool {
         let taken = bytes.saturating_sub(self.own);
-        let fits = taken <= self.taken || self.room.take(taken - self.taken);
+        let fits = taken <= self.taken || self.budget.take(taken - self.taken);
         if fits {
             self.give_back(self.taken.saturating_sub(taken));
             self.taken = taken;
@@ -79,12 +79,12 @@ impl Share {
         fits
     }
 
-    /// Changes its number of bytes to `bytes`, also if they don't fit into the room.
+    /// Changes its number of bytes to `bytes`, also if they don't fit into the budget.
     pub fn force(&mut self, bytes: usize) {
         let taken = bytes.saturating_sub(self.own);
         let more = taken.saturating_sub(self.taken);
         if more > 0 {
-            self.room.taken.fetch_add(more, Ordering::Relaxed);
+            self.budget.taken.fetch_add(more, Ordering::Relaxed);
         }
         self.give_back(self.taken.saturating_sub(taken));
         self.taken = taken;
@@ -92,7 +92,7 @@ impl Share {
 
     fn give_back(&self, bytes: usize) {
         if bytes > 0 {
-            self.room.taken.fetch_sub(bytes, Ordering::Relaxed);
+            self.budget.taken.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 }
@@ -109,43 +109,43 @@ mod tests {
 
     #[test]
     fn what_is_beyond_its_own_bytes_comes_out_of_the_common_room() {
-        let room = Arc::new(Room::new(100));
-        let [mut first, mut second] = [(); 2].map(|()| Share::new(&room, 10));
+        let budget = Arc::new(QueueBudget::new(100));
+        let [mut first, mut second] = [(); 2].map(|()| Share::new(&budget, 10));
         assert_eq!(first.capacity(), 110);
         assert!(first.resize(10));
-        assert_eq!(room.left(), 100);
+        assert_eq!(budget.left(), 100);
         assert!(first.resize(70));
-        assert_eq!((room.left(), first.capacity()), (40, 110));
+        assert_eq!((budget.left(), first.capacity()), (40, 110));
         // As much as is left, and what is its own in any case.
         assert_eq!(second.capacity(), 50);
         assert!(!second.resize(51));
-        assert_eq!(room.left(), 40);
+        assert_eq!(budget.left(), 40);
         assert!(second.resize(50) && !first.resize(71) && second.resize(50));
-        assert_eq!((room.left(), second.capacity()), (0, 50));
+        assert_eq!((budget.left(), second.capacity()), (0, 50));
         assert!(first.resize(20) && second.resize(100));
-        assert_eq!(room.left(), 0);
+        assert_eq!(budget.left(), 0);
         drop(second);
-        assert_eq!(room.left(), 90);
+        assert_eq!(budget.left(), 90);
         drop(first);
-        assert_eq!(room.left(), 100);
+        assert_eq!(budget.left(), 100);
     }
 
     #[test]
     fn what_is_forced_counts_and_leaves_others_their_own() {
-        let room = Arc::new(Room::new(100));
-        let [mut first, mut second] = [(); 2].map(|()| Share::new(&room, 10));
+        let budget = Arc::new(QueueBudget::new(100));
+        let [mut first, mut second] = [(); 2].map(|()| Share::new(&budget, 10));
         first.force(210);
-        assert_eq!((room.left(), first.capacity()), (0, 210));
+        assert_eq!((budget.left(), first.capacity()), (0, 210));
         assert!(second.resize(10) && !second.resize(11));
         first.force(60);
-        assert_eq!(room.left(), 50);
+        assert_eq!(budget.left(), 50);
         assert!(second.resize(60));
     }
 
     #[test]
     fn unlimited_room_is_never_full() {
-        let room = Room::unlimited();
-        let [mut first, mut second] = [(); 2].map(|()| Share::new(&room, 0));
+        let budget = QueueBudget::unlimited();
+        let [mut first, mut second] = [(); 2].map(|()| Share::new(&budget, 0));
         assert!(first.resize(usize::MAX / 2) && second.resize(1));
         assert!(second.capacity() > usize::MAX / 4);
     }
