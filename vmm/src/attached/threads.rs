@@ -51,7 +51,8 @@ impl AttachedThreads {
                 doorbell.ring_anyway();
             };
             all.threads.push(AttachedVcpu::sample(
-                (vcpu, cpu),
+                vcpu,
+                cpu,
                 traced,
                 Arc::clone(&shared),
                 ticks,

@@ -107,13 +107,14 @@ pub struct AttachedVcpu {
 }
 
 impl AttachedVcpu {
-    /// Starts the thread that samples the `traced` vCPU, which has this number, and this number of its CPU in the guest. It sends `ticks`. `ended` is
+    /// Starts the thread that samples the `traced` vCPU, number `vcpu`, which is number `cpu` of the CPUs in the guest. It sends `ticks`. `ended` is
     /// called on it once the vCPU's thread has ended.
     ///
     /// # Errors
     /// The host gives no thread.
     pub fn sample(
-        (vcpu, cpu): (u16, u16),
+        vcpu: u16,
+        cpu: u16,
         traced: TracedVcpu,
         shared: Arc<VcpuShared>,
         ticks: TickSender,
