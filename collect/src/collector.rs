@@ -412,9 +412,3 @@ pub fn new_boot() -> io::Result<String> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
 }
-
-/// The system's name of this host (uname(2)).
-pub fn system_name() -> String {
-    let name = rustix::system::uname();
-    kvmprof_report::text::visible(&name.nodename().to_string_lossy())
-}

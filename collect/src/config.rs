@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::collector::system_name;
 use crate::files::read_text_up_to;
 use crate::gather::Policy;
 use crate::hash::{Hashed, Key, KeyError};
@@ -390,6 +389,12 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The system's name of this host (uname(2)).
+pub fn system_name() -> String {
+    let name = rustix::system::uname();
+    kvmprof_report::text::visible(&name.nodename().to_string_lossy())
 }
 
 #[cfg(test)]

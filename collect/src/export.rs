@@ -14,7 +14,7 @@ use kvmprof_report::profile::SelectionArguments;
 use kvmprof_report::symbolize::Resolver;
 
 use crate::batch::{Batch, IDLE, Row, Tables, Window};
-use crate::collector::system_name;
+use crate::config::system_name;
 use crate::sinks::parquet;
 
 /// Memory of a frame in the tables without its name, of a row with its names, and of a window with its tables and its part of a file, in bytes.

@@ -2,4 +2,3 @@
 
 mod child;
 pub mod commands;
-mod jail;

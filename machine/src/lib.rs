@@ -3,10 +3,13 @@
 pub mod connector;
 pub mod console;
 pub mod disk;
+mod error;
 pub mod helper;
+pub mod layout;
 pub mod lock;
 pub mod log_limit;
 mod machine;
+mod memory;
 pub mod network;
 mod no_wait;
 #[cfg(test)]
@@ -17,4 +20,8 @@ pub mod unix_socket;
 pub mod virtio;
 pub mod vsock;
 
+pub use error::MachineError;
 pub use machine::*;
+pub use memory::register as register_memory;
+pub use memory::{GuestMemory, HugePages, MemoryBacking, MemoryOptions};
+pub use virtio::VirtioSlot;

@@ -14,7 +14,7 @@ use super::root::RootOptions;
 use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use super::units::{parse_guest_memory, parse_memory};
-use crate::jail::{Bind, Needs};
+use crate::commands::jail::{Bind, Needs};
 use kvmprof_cli::command_line::{ExitStatus, usage, value};
 use kvmprof_machine::console::{self, Interrupt, RawTerminal};
 use kvmprof_machine::disk::DiskOptions;

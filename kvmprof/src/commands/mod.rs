@@ -10,6 +10,7 @@ mod control;
 mod demo;
 mod exit;
 mod guest;
+mod jail;
 mod list;
 mod live_line;
 mod other_program;
@@ -34,7 +35,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::jail::JailArguments;
+use crate::commands::jail::JailArguments;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kvmprof_cli::command_line::{self, Program, is_called_as_tool, parse, usage, usage_error};

@@ -11,7 +11,7 @@ use super::config;
 use super::guest::{GuestOptions, parse_console_text};
 use super::record_limit::{RecordLimit, whole_recording};
 use super::units::{parse_look_ticks, parse_stacks};
-use crate::jail::{Bind, Needs};
+use crate::commands::jail::{Bind, Needs};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_client::named_socket;
 use kvmprof_machine::console::{ESCAPE_HELP, Interrupt};

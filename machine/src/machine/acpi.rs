@@ -17,10 +17,10 @@ use acpi_tables::xsdt::XSDT;
 use kvmprof_devices::legacy::power;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::error::MachineError;
-use super::layout;
-use super::memory::GuestMemory;
-use super::slots::VirtioSlot;
+use crate::error::MachineError;
+use crate::layout;
+use crate::memory::GuestMemory;
+use crate::virtio::VirtioSlot;
 
 const OEM_ID: [u8; 6] = *b"KVMPRF";
 const OEM_TABLE_ID: [u8; 8] = *b"KVMPROF ";
@@ -242,8 +242,8 @@ fn virtio_mmio(sink: &mut Vec<u8>, index: u32, device: &VirtioSlot) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::slots;
     use super::*;
+    use crate::virtio::slots;
 
     fn address_at(tables: &[u8], offset: usize) -> usize {
         let address = u64::from_le_bytes(tables[offset..offset + 8].try_into().unwrap());

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use super::error::MachineError;
 use super::image::{Image, ImageKind, LoadedKernel, open_file};
-use super::memory::GuestMemory;
-use super::slots::VirtioSlot;
-use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, layout, registers};
+use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, registers};
+use crate::error::MachineError;
+use crate::layout;
+use crate::memory::GuestMemory;
+use crate::virtio::VirtioSlot;
 
 /// Everything that is loaded. Files were read, or opened, once: files that replace them under their names later aren't used.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use linux_loader::start_info::{
 };
 use vm_memory::{Bytes, GuestAddress};
 
-use super::error::MachineError;
 use super::image::{Image, ImageKind, LoadedKernel};
-use super::layout;
-use super::memory::{GuestMemory, memory_ranges};
+use crate::error::MachineError;
+use crate::layout;
+use crate::memory::{GuestMemory, memory_ranges};
 
 /// An initial RAM disk in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,8 +335,7 @@ mod tests {
     #[test]
     fn linux_parameters_carry_the_map_and_the_rsdp() {
         let memory =
-            super::super::memory::allocate(&super::super::MemoryOptions::private(64 << 20))
-                .unwrap();
+            crate::memory::allocate(&crate::memory::MemoryOptions::private(64 << 20)).unwrap();
         let kernel = LoadedKernel {
             entry: 0x10_0000,
             setup_header: None,

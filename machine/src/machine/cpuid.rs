@@ -4,7 +4,7 @@
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 use kvm_ioctls::{Cap, Kvm};
 
-use super::error::{MachineError, kvm};
+use crate::error::{MachineError, kvm};
 
 const LEAF_FEATURES: u32 = 0x1;
 const LEAF_CACHES: u32 = 0x4;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use kvmprof_devices::legacy::power::{self, PowerRequest};
 use kvmprof_devices::virtio::REGISTERS_SIZE;
 
-use super::layout;
 use crate::console::SerialConsole;
+use crate::layout;
 use crate::lock::lock;
 use crate::virtio::{ConsoleDevice, MmioRegisters};
 
@@ -207,10 +207,9 @@ mod tests {
 
     #[test]
     fn each_virtio_device_has_its_registers_and_no_more() {
-        let memory = crate::machine::memory::allocate(&crate::machine::MemoryOptions::private(
-            layout::MEMORY_MIN,
-        ))
-        .unwrap();
+        let memory =
+            crate::memory::allocate(&crate::memory::MemoryOptions::private(layout::MEMORY_MIN))
+                .unwrap();
         let device = || {
             let ports = ConsolePorts::new(None, GuestAccess::All, HelloInfo::default()).unwrap();
             let device = ConsoleDevice::new(ports.unwrap(), memory.clone()).unwrap();

@@ -12,7 +12,7 @@ use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::host::has_hardware_virtualization;
-use super::memory::GuestMemory;
+use crate::memory::GuestMemory;
 
 /// Maximum length of an instruction in bytes.
 const INSTRUCTION_MAX: usize = 15;

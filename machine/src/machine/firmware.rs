@@ -6,9 +6,9 @@
 use kvmprof_devices::legacy::power;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::error::MachineError;
-use super::layout;
-use super::memory::GuestMemory;
+use crate::error::MachineError;
+use crate::layout;
+use crate::memory::GuestMemory;
 
 /// Writes the code to the reset vector.
 ///

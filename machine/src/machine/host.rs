@@ -4,8 +4,8 @@ use std::io;
 
 use kvm_ioctls::{Cap, Kvm};
 
-use super::error::MachineError;
-use super::layout;
+use crate::error::MachineError;
+use crate::layout;
 
 /// The only version of the interface (kernel: Documentation/virt/kvm/api.rst, `KVM_GET_API_VERSION`).
 const API_VERSION: i32 = 12;

@@ -14,9 +14,9 @@ use object::elf::{EM_X86_64, FileHeader64, PT_LOAD, PT_NOTE, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use vm_memory::GuestAddress;
 
-use super::error::MachineError;
-use super::layout;
-use super::memory::GuestMemory;
+use crate::error::MachineError;
+use crate::layout;
+use crate::memory::GuestMemory;
 use crate::no_wait::open_without_waiting;
 
 /// The source of the kernel.

@@ -116,8 +116,7 @@ fn a_bzimage_says_what_it_needs() {
 
 #[test]
 fn kernels_are_loaded_and_entered() {
-    let memory =
-        super::super::memory::allocate(&super::super::MemoryOptions::private(64 << 20)).unwrap();
+    let memory = crate::memory::allocate(&crate::memory::MemoryOptions::private(64 << 20)).unwrap();
     let bz = parse(&bzimage(4096)).unwrap().load(&memory, 64 << 20);
     assert_eq!(bz.unwrap().entry, 0x10_0200);
 
@@ -185,8 +184,7 @@ fn kernels_never_overwrite_the_boot_structures() {
 
 #[test]
 fn kernels_larger_than_memory_are_refused() {
-    let memory =
-        super::super::memory::allocate(&super::super::MemoryOptions::private(32 << 20)).unwrap();
+    let memory = crate::memory::allocate(&crate::memory::MemoryOptions::private(32 << 20)).unwrap();
     let image = parse(&elf(0x4000_0000, &[])).unwrap();
     let error = image.load(&memory, 32 << 20).unwrap_err();
     assert_eq!(

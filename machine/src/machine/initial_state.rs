@@ -7,7 +7,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 
-use super::error::{MachineError, kvm};
+use crate::error::{MachineError, kvm};
 
 /// The time stamp counter. It continues across a restart, as the host's clocks do.
 const IA32_TSC: u32 = 0x10;

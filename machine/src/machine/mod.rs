@@ -1,21 +1,16 @@
 //! The machine: memory, kernel, tables, vCPUs and devices, which are made from a [`MachineConfig`].
 
 mod acpi;
-mod backing;
 mod boot;
 mod boot_parameters;
 mod cpuid;
 mod devices;
-mod error;
 pub mod failure;
 mod firmware;
 mod host;
 mod image;
 mod initial_state;
-pub mod layout;
-mod memory;
 mod registers;
-mod slots;
 
 use std::fmt::Write;
 use std::fs::File;
@@ -27,27 +22,23 @@ use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-pub use backing::{HugePages, MemoryBacking, MemoryOptions};
 pub use devices::{MachineDevices, UnclaimedAccesses};
-pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
 pub use image::{Image, ImageKind, KernelSource, LoadedKernel};
 pub use initial_state::VcpuState;
 pub use kvmprof_devices::legacy::power::PowerRequest;
-pub use memory::GuestMemory;
-#[cfg(test)]
-pub use memory::allocate as allocate_memory;
-pub use memory::register as register_memory;
-pub use slots::VirtioSlot;
 
 use crate::console::{ConsoleOutput, SerialConsole};
+use crate::error::{MachineError, kvm as kvm_error};
+use crate::layout;
 use crate::lock::lock;
+use crate::memory::{self, GuestMemory, MemoryOptions};
 use crate::virtio::{
-    Assembled, ConsoleDevice, ConsolePorts, DeviceThread, MmioRegisters, VirtioParts,
+    Assembled, ConsoleDevice, ConsolePorts, DeviceThread, MmioRegisters, VirtioParts, VirtioSlot,
+    slots,
 };
 use boot::Boot;
 use cpuid::CpuidTemplate;
-use error::kvm as kvm_error;
 use initial_state::ChipState;
 
 /// The configuration of a machine.
@@ -111,7 +102,7 @@ impl Machine {
         let cpus = host::check_cpus(kvm, config.cpus)?;
         let memory = memory::allocate(&config.memory)?;
         let virtio = virtio.assemble(&memory)?;
-        let slots = slots::slots(virtio.registers.len())?;
+        let slots = slots(virtio.registers.len())?;
         let boot = Boot::new(config, cpus, slots.clone())?;
         let kernel = boot.load(&memory)?;
         memory::started(&memory);
@@ -300,7 +291,7 @@ mod tests {
     const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";
 
     fn line(asked: &str, linux: bool, devices: usize) -> String {
-        command_line(asked, linux, &slots::slots(devices).unwrap())
+        command_line(asked, linux, &slots(devices).unwrap())
     }
 
     #[test]

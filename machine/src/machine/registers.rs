@@ -7,10 +7,10 @@ use kvm_bindings::{
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::error::{MachineError, kvm};
 use super::image::ImageKind;
-use super::layout;
-use super::memory::GuestMemory;
+use crate::error::{MachineError, kvm};
+use crate::layout;
+use crate::memory::GuestMemory;
 
 // Control register and EFER bits (Intel SDM volume 3, section 2.5).
 const CR0_PE: u64 = 1 << 0;

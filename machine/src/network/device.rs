@@ -16,8 +16,9 @@ use super::peer::Peer;
 use super::socket::SocketPeer;
 use super::tap::{TapError, TapPeer};
 use crate::connector::SocketConnector;
+use crate::error::MachineError;
 use crate::lock::lock;
-use crate::machine::{GuestMemory, MachineError};
+use crate::memory::GuestMemory;
 use crate::virtio::{
     Assembled, DeviceMonitor, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts,
     borrowed,

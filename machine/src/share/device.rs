@@ -19,9 +19,11 @@ use super::options::{ShareOptions, ShareSource};
 use super::program::Starter;
 use super::session::{Events, Openers, Session};
 use super::{ShareError, check_folder};
+use crate::error::MachineError;
 use crate::lock::lock;
 use crate::log_limit::LogLimit;
-use crate::machine::{GuestMemory, MachineError, VirtioSlot};
+use crate::memory::GuestMemory;
+use crate::virtio::VirtioSlot;
 use crate::virtio::{
     Assembled, DeviceMonitor, DeviceThread, Ending, MmioRegisters, Notifications, VirtioMmio,
     VirtioParts, borrowed,

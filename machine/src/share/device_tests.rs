@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::machine::{MemoryOptions, allocate_memory};
+use crate::memory::{MemoryOptions, allocate as allocate_memory};
 use crate::share::session::tests::{Lie, answer};
 
 /// Registers in addition to those that the transport names (section 4.2.2).

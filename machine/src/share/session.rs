@@ -22,7 +22,7 @@ use super::limit::within;
 use super::options::ShareSource;
 use super::program::{Daemon, Starter};
 use crate::connector::SocketConnector;
-use crate::machine::GuestMemory;
+use crate::memory::GuestMemory;
 
 /// Maximum time of a conversation, far longer than usual. A vCPU that resets or starts the device waits for its end.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);

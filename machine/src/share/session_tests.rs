@@ -8,7 +8,7 @@ use std::thread;
 use vmm_sys_util::eventfd::EFD_NONBLOCK;
 
 use super::*;
-use crate::machine::{MemoryOptions, allocate_memory};
+use crate::memory::{MemoryOptions, allocate as allocate_memory};
 
 /// Requests of the protocol.
 const GET_FEATURES: u32 = 1;

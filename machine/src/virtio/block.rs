@@ -18,7 +18,8 @@ use super::{
     borrowed,
 };
 use crate::disk::{Disk, DiskDescription, Image};
-use crate::machine::{GuestMemory, MachineError};
+use crate::error::MachineError;
+use crate::memory::GuestMemory;
 
 /// Maximum number of queues of a disk, and of its threads.
 const QUEUES_MAX: u16 = 4;

@@ -11,8 +11,9 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::{GuestAccess, MmioRegisters, Notifications, VirtioMmio};
 use crate::console::HvcConsole;
+use crate::error::MachineError;
 use crate::lock::lock;
-use crate::machine::{GuestMemory, MachineError};
+use crate::memory::GuestMemory;
 
 /// Number of ports with the framed protocol.
 const ENDPOINT_PORTS: u32 = 2;

@@ -11,8 +11,9 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::{
     Assembled, DeviceMonitor, DeviceThread, Notifications, VirtioMmio, VirtioParts, borrowed,
 };
+use crate::error::MachineError;
 use crate::lock::lock;
-use crate::machine::{GuestMemory, MachineError};
+use crate::memory::GuestMemory;
 
 /// The entropy device that a machine is to have.
 #[derive(Default)]

@@ -10,9 +10,11 @@ use kvmprof_devices::virtio::{
 use kvmprof_recording::status::MachineStatus;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use super::slots::VirtioSlot;
 use super::thread::DeviceThread;
+use crate::error::MachineError;
 use crate::lock::lock;
-use crate::machine::{GuestMemory, MachineError, VirtioSlot};
+use crate::memory::GuestMemory;
 
 /// The state and the counts of a device, for other threads. They never wait for long.
 pub trait DeviceMonitor: Send + Sync {

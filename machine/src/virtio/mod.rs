@@ -6,6 +6,7 @@ mod device;
 mod entropy;
 mod mmio;
 mod service;
+mod slots;
 mod thread;
 
 pub use block::BlockParts;
@@ -14,4 +15,6 @@ pub use entropy::EntropySource;
 pub use kvmprof_devices::endpoint::{GuestAccess, UnknownGuestAccess};
 pub use mmio::{Assembled, DeviceMonitor, MmioRegisters, Notifications, VirtioMmio, VirtioParts};
 pub use service::ConsoleService;
+pub use slots::VirtioSlot;
+pub(crate) use slots::slots;
 pub use thread::{DeviceThread, Ending, borrowed};

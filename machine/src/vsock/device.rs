@@ -15,9 +15,10 @@ use super::clients::Clients;
 use super::config::VsockConfig;
 use super::streams::{HostStream, Streams};
 use crate::connector::SocketConnector;
+use crate::error::MachineError;
 use crate::lock::lock;
 use crate::log_limit::LogLimit;
-use crate::machine::{GuestMemory, MachineError};
+use crate::memory::GuestMemory;
 use crate::unix_socket::{SocketFileError, SocketListener, check_user};
 use crate::virtio::{
     Assembled, DeviceMonitor, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts,

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod dependencies;
+mod layers;
 mod packages;
 mod pages;
 mod profile;

@@ -10,7 +10,7 @@ const LEAST_PIECE: usize = 4;
 /// Most lines of the README.
 const README_LINES: usize = 180;
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .unwrap()
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
 
 /// All files below the workspace's folder whose names end with `ending`, each with its text. Folders with packages of
 /// others and with what was built are left out.
-fn files(ending: &str) -> BTreeMap<PathBuf, String> {
+pub fn files(ending: &str) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root()];
     while let Some(folder) = folders.pop() {

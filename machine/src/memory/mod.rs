@@ -13,9 +13,12 @@ use vm_memory::{
     MemoryRegionAddress,
 };
 
-use super::backing::MemoryOptions;
-use super::error::{MachineError, kvm};
-use super::layout;
+mod backing;
+
+pub use backing::{HugePages, MemoryBacking, MemoryOptions};
+
+use crate::error::{MachineError, kvm};
+use crate::layout;
 
 /// Guest memory, in the type that all parts of kvmprof use.
 pub type GuestMemory = vm_memory::GuestMemoryMmap<()>;
@@ -244,7 +247,6 @@ fn parse_available(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::MemoryBacking;
 
     #[test]
     fn small_memory_is_one_range() {

@@ -1,6 +1,5 @@
 //! The backing of guest memory on the host: the options of `--memory`, and the file behind shared memory.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -8,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, MemfdFlags, flock, ftruncate, memfd_create};
 
-use super::error::MachineError;
+use crate::error::MachineError;
 use crate::no_wait::open_without_waiting;
 
 /// Magic number of hugetlbfs (statfs(2)).
@@ -24,6 +23,14 @@ pub enum HugePages {
 }
 
 impl HugePages {
+    /// The size in words.
+    fn name(self) -> &'static str {
+        match self {
+            Self::TwoMebibytes => "2 MiB",
+            Self::OneGibibyte => "1 GiB",
+        }
+    }
+
     /// The size in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
@@ -62,11 +69,14 @@ impl HugePages {
     /// Checks that the host can give `bytes`, as far as its counts show.
     fn check(self, bytes: u64) -> Result<(), MachineError> {
         if !bytes.is_multiple_of(self.bytes()) {
-            return Err(MachineError::UnevenHugePages { bytes, pages: self });
+            return Err(MachineError::UnevenHugePages {
+                bytes,
+                pages: self.name(),
+            });
         }
         let needed = bytes / self.bytes();
         match self.available() {
-            None => Err(MachineError::NoHugePages(self)),
+            None => Err(MachineError::NoHugePages(self.name())),
             Some(available) if available < needed => Err(self.too_few(needed, available)),
             Some(_) => Ok(()),
         }
@@ -75,7 +85,7 @@ impl HugePages {
     fn too_few(self, needed: u64, available: u64) -> MachineError {
         let total = self.count("nr_hugepages").unwrap_or(0);
         MachineError::TooFewHugePages {
-            pages: self,
+            pages: self.name(),
             needed,
             available,
             command: format!(
@@ -84,15 +94,6 @@ impl HugePages {
                 self.folder().join("nr_hugepages").display()
             ),
         }
-    }
-}
-
-impl fmt::Display for HugePages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TwoMebibytes => "2 MiB",
-            Self::OneGibibyte => "1 GiB",
-        })
     }
 }
 
@@ -113,7 +114,7 @@ pub enum MemoryBacking {
 /// The size and the backing of a guest's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// The size in bytes: a multiple of 4 KiB, at least [`super::layout::MEMORY_MIN`].
+    /// The size in bytes: a multiple of 4 KiB, at least [`crate::layout::MEMORY_MIN`].
     pub bytes: u64,
     /// The backing.
     pub backing: MemoryBacking,

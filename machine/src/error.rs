@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use kvmprof_devices::virtio::QueueError;
 use thiserror::Error;
 
-use super::backing::HugePages;
+use crate::layout;
 
 /// Why a machine couldn't be built. Each message says what to do, if something can be done.
 #[derive(Debug, Error)]
@@ -123,20 +123,20 @@ pub enum MachineError {
         /// The requested size in bytes.
         bytes: u64,
         /// The size of a huge page.
-        pages: HugePages,
+        pages: &'static str,
     },
     /// The host has no pages of this size at all.
     #[error(
         "This host has no huge pages of {0}: its processor or its kernel (CONFIG_HUGETLBFS) lacks them"
     )]
-    NoHugePages(HugePages),
+    NoHugePages(&'static str),
     /// The host has reserved too few huge pages.
     #[error(
         "The guest needs {needed} huge pages of {pages}, and the host has {available} free: reserve more by {command}"
     )]
     TooFewHugePages {
         /// The size of a huge page.
-        pages: HugePages,
+        pages: &'static str,
         /// Number of huge pages that the guest needs.
         needed: u64,
         /// Number of free huge pages.
@@ -200,7 +200,7 @@ pub enum MachineError {
     /// A segment of the kernel overlaps the machine's own structures.
     #[error(
         "The kernel {name} wants to be loaded at {address:#x}; below {:#x} is no place for kernels",
-        super::layout::HIGH_MEMORY
+        layout::HIGH_MEMORY
     )]
     KernelTooLow {
         /// Name of the kernel.
@@ -273,7 +273,7 @@ pub enum MachineError {
     /// There are more virtio devices than slots.
     #[error(
         "{asked} virtio devices are too many: the console, disks and the others may be {} together",
-        super::layout::VIRTIO_DEVICES_MAX
+        layout::VIRTIO_DEVICES_MAX
     )]
     TooManyDevices {
         /// The requested number of devices.

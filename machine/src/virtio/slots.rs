@@ -2,8 +2,8 @@
 
 use kvmprof_devices::virtio::REGISTERS_SIZE;
 
-use super::error::MachineError;
-use super::layout;
+use crate::error::MachineError;
+use crate::layout;
 
 /// Interrupts (GSIs) for virtio devices: the pins of the I/O APIC from the first that isn't a PC's on, except those of a PC's clock (8,
 /// which KVM treats specially), coprocessor (13) and power button ([`layout::POWER_BUTTON_GSI`]).
