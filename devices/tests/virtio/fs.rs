@@ -49,7 +49,7 @@ impl Bench {
         self.0.offer(queue, head);
     }
 
-    /// Returns a chain, as whoever serves the queue does.
+    /// Returns a chain, as the device that serves the queue does.
     fn served_elsewhere(&mut self, head: u16) {
         let used = queue_addresses(REQUESTS)[2];
         let memory = &self.0.memory;

@@ -101,7 +101,7 @@ impl Times {
     }
 }
 
-/// Ends a guest well. It may have said on standard error what it thought of whoever disturbed it.
+/// Ends a guest without an error. Its standard error may have messages about clients that disturbed it.
 fn end(mut guest: Guest) {
     guest.signal(Signal::TERM);
     let ran = guest.wait();

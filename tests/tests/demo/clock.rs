@@ -72,7 +72,7 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
         recorded.ticks(),
     );
     // The guest looks at its clock before it halts and after it was woken up: on both ways there
-    // is an exit, and between them the host's scheduler, as dear as a third. It takes them for idle time.
+    // is an exit, and between them the host's scheduler, which costs as much as a third exit. It takes them for idle time.
     let cycles_of_exits = 3.0 * exit_cost * 1000.0 * share(machine.truth().tsc_khz, 1);
     let ledger = recorded.status.ledger;
     let mut sampled = Sampled::new(recorded.ticks(), ledger.stolen, ledger.lost, &pressure);

@@ -226,7 +226,7 @@ fn an_attached_guest_is_not_controlled() {
             ran.assert_refused(1, &["another program's", "kvmprof attach"]);
         }
         assert!(!info(&attached).paused);
-        // The guest's own kvmprof does it, and whoever is attached has no samples meanwhile, or of where it stands.
+        // The guest's own kvmprof pauses it. An attached kvmprof has no samples meanwhile, or samples of where it stands.
         control(&guest, "pause");
         control(&guest, "resume");
     });

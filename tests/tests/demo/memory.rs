@@ -44,7 +44,7 @@ fn every_kind_of_memory_is_profiled_alike() {
             check_profile(&guest);
             guest.stop();
         }
-        // It has what the guest had, for whoever wants to look.
+        // The file has the guest's memory after the end.
         assert_eq!(fs::metadata(&file).unwrap().len(), BYTES);
     });
 }

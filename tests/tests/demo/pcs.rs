@@ -105,7 +105,7 @@ fn samples_tell_type_program_counter_and_priority() {
     });
 }
 
-/// PCS_FLUSH hands over the partly filled buffer, and h_unused tells.
+/// PCS_FLUSH makes the partly filled buffer readable, and h_unused says how much of it is unused.
 #[test]
 fn flush_hands_over_what_is_there() {
     on_kvm(|| {

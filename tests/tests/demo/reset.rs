@@ -176,7 +176,7 @@ fn a_paused_guest_can_be_reset() {
     });
 }
 
-/// As before, for those who want a reset to be the end, whoever makes it.
+/// A reset by anybody ends the guest with --on-reset exit.
 #[test]
 fn on_reset_exit_ends_it() {
     on_kvm(|| {

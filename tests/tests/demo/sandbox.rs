@@ -372,7 +372,7 @@ fn kept_from_dumps(pid: u32) -> u64 {
     sum
 }
 
-/// Files that whoever starts it has open, and what it makes and leaves behind.
+/// Files that its parent has open, and files that it makes and leaves behind.
 #[test]
 fn nothing_is_inherited_and_nothing_is_left_for_others() {
     on_kvm(|| {

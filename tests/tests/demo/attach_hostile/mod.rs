@@ -257,7 +257,7 @@ fn a_vcpu_may_go_away_while_it_is_attached() {
     });
 }
 
-/// Whoever asks for no tick hears of the end, too.
+/// A client that takes no ticks is notified of the end, too.
 #[test]
 fn a_guest_may_end_while_nobody_counts_its_ticks() {
     on_kvm(|| {
