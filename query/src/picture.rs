@@ -26,7 +26,7 @@ pub fn profile(engine: &Engine, condition: Option<&str>, room: u64) -> anyhow::R
     engine.compute(sums(engine, condition)?, |batch| {
         for_each(batch, |_, row| Ok(rows.add(row)?))
     })?;
-    Ok(rows.into_profile(&info)?)
+    Ok(rows.into_profile(&info))
 }
 
 /// Options of a picture.

@@ -90,11 +90,11 @@ impl<'a> BlockSums<'a> {
 
     /// Adds `ticks`, whose sample has the stack of this number. Returns the number of its thread.
     pub fn add(&mut self, ticks: &Ticks, stack: Option<u32>, numbers: BlockNumbers) -> Option<u32> {
-        self.sums.add_ticks(ticks, 1);
+        self.sums.add_ticks(ticks);
         let sample = ticks.sample.as_ref()?;
         let runner = &mut at(&mut self.threads, numbers.thread).runner;
         let runner = *runner.get_or_insert_with(|| self.sums.runner(sample.pid, sample.tid));
-        self.sums.count(sample, runner, stack, 1);
+        self.sums.count(sample, runner, stack);
         runner.thread
     }
 }

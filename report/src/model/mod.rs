@@ -16,13 +16,14 @@ mod sums;
 mod table;
 mod weight;
 
+pub(crate) use code::PlaceId;
 pub use code::{
     Code, Frame, FrameKind, Function, FunctionId, Line, ModuleId, ModuleKind, ModuleOf, NameId,
     NodeId, Range,
 };
 pub use merge::DifferentTicks;
 pub use modes::ModeCounts;
-pub(crate) use modes::sum_modes;
+pub(crate) use modes::{add_modes, sum_modes};
 pub use namer::Namer;
 pub use names::ProcessNames;
 pub use pattern::{NotAPattern, Pattern};

@@ -163,6 +163,8 @@ pub struct Profile {
     pub code: Rc<Code>,
     /// Idle ticks without samples.
     pub idle: u64,
+    /// Whether symbols of the kernel are known.
+    pub has_symbols: bool,
     /// The length of the recording's file, in bytes.
     pub file_length: usize,
     /// The name of the recording's file if there are several recordings; else empty.
@@ -323,8 +325,7 @@ impl Profile {
 
     /// Whether there are symbols of the kernel in all recordings.
     pub fn has_symbols(&self) -> bool {
-        self.recordings()
-            .all(|recording| !recording.resolver.tables().kernel.is_empty())
+        self.recordings().all(|recording| recording.has_symbols)
     }
 }
 

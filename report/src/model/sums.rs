@@ -140,29 +140,24 @@ impl Sums {
 
     /// Adds `ticks` of a process with this `state`, and the frames of their sample's stack.
     pub fn add(&mut self, ticks: &Ticks, frames: &[u64], state: ProcessState) {
-        self.add_alike(ticks, frames, state, 1);
-    }
-
-    /// The same for `count` equal samples.
-    pub fn add_alike(&mut self, ticks: &Ticks, frames: &[u64], state: ProcessState, count: u64) {
-        self.add_ticks(ticks, count);
+        self.add_ticks(ticks);
         if let Some(sample) = &ticks.sample {
             let runner = self.runner(sample.pid, sample.tid);
             let view = Stack::new(sample, frames, state);
             let stack = runner.process.and_then(|_| self.stack(sample.pid, view));
-            self.count(sample, runner, stack, count);
+            self.count(sample, runner, stack);
         }
     }
 
-    /// Adds `ticks` to those of their vCPU, with `count` equal samples if they have one.
-    pub fn add_ticks(&mut self, ticks: &Ticks, count: u64) {
+    /// Adds `ticks` to those of their vCPU.
+    pub fn add_ticks(&mut self, ticks: &Ticks) {
         self.idle = self.idle.saturating_add(ticks.idle);
         let vcpu = self.vcpus.entry(ticks.vcpu).or_default();
         let idle = &mut vcpu.modes[Mode::Idle.index()];
         *idle = idle.saturating_add(ticks.idle);
         if let Some(sample) = &ticks.sample {
             let mode = &mut vcpu.modes[sample.mode.index()];
-            *mode = mode.saturating_add(count);
+            *mode = mode.saturating_add(1);
         }
         vcpu.stolen = vcpu.stolen.saturating_add(ticks.stolen);
         vcpu.lost = vcpu.lost.saturating_add(ticks.lost);
@@ -219,25 +214,25 @@ impl Sums {
         Some(number)
     }
 
-    /// Counts `number` samples that are equal to `sample`.
-    pub fn count(&mut self, sample: &Sample, runner: Runner, stack: Option<u32>, number: u64) {
+    /// Counts `sample`.
+    pub fn count(&mut self, sample: &Sample, runner: Runner, stack: Option<u32>) {
         let mode = sample.mode.index();
         if let Some(process) = runner
             .process
             .map(|place| &mut self.processes[place as usize])
         {
             process.names.note(sample);
-            process.modes[mode] = process.modes[mode].saturating_add(number);
+            process.modes[mode] = process.modes[mode].saturating_add(1);
         }
         if let Some(thread) = runner.thread.map(|place| &mut self.threads[place as usize]) {
-            thread.modes[mode] = thread.modes[mode].saturating_add(number);
+            thread.modes[mode] = thread.modes[mode].saturating_add(1);
             if sample.comm[0] != 0 {
                 thread.comm = sample.comm;
             }
         }
         match stack {
-            Some(stack) => self.stacks.count(stack, number),
-            None => self.elsewhere = self.elsewhere.saturating_add(number),
+            Some(stack) => self.stacks.count(stack, 1),
+            None => self.elsewhere = self.elsewhere.saturating_add(1),
         }
     }
 
@@ -323,6 +318,7 @@ impl Sums {
             stacks,
             code: Rc::new(code),
             idle: self.idle,
+            has_symbols: !resolver.tables().kernel.is_empty(),
             resolver,
             ..Profile::default()
         }
