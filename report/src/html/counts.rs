@@ -54,7 +54,7 @@ pub struct Counts {
 }
 
 impl Watcher for Counts {
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, _: &Resolver) {
+    fn begin(&mut self, _: usize, info: &RecordingInfo, selection: &Selection, _: &Resolver) {
         *self = Self {
             bins: Bins::new(info, selection),
             cells: vec![Cells::default(); BINS],

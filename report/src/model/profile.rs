@@ -115,8 +115,14 @@ pub struct Selected {
 
 /// Gets the selected ticks while a recording is summed up.
 pub trait Watcher {
-    /// Called before the first ticks: `selection` is the selected part of the recording, `info` has its properties, `resolver` names its frames.
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver);
+    /// Called before the first ticks of a recording of `length` bytes with the properties `info`: `selection` is its selected part, `resolver` names its frames.
+    fn begin(
+        &mut self,
+        length: usize,
+        info: &RecordingInfo,
+        selection: &Selection,
+        resolver: &Resolver,
+    );
 
     /// The next run of ticks.
     fn take(&mut self, selected: &Selected);
@@ -124,16 +130,22 @@ pub trait Watcher {
 
 /// A watcher that does nothing.
 impl Watcher for () {
-    fn begin(&mut self, _: &RecordingInfo, _: &Selection, _: &Resolver) {}
+    fn begin(&mut self, _: usize, _: &RecordingInfo, _: &Selection, _: &Resolver) {}
 
     fn take(&mut self, _: &Selected) {}
 }
 
 /// Two watchers of the same ticks.
 impl<One: Watcher, Other: Watcher> Watcher for (One, Other) {
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver) {
-        self.0.begin(info, selection, resolver);
-        self.1.begin(info, selection, resolver);
+    fn begin(
+        &mut self,
+        length: usize,
+        info: &RecordingInfo,
+        selection: &Selection,
+        resolver: &Resolver,
+    ) {
+        self.0.begin(length, info, selection, resolver);
+        self.1.begin(length, info, selection, resolver);
     }
 
     fn take(&mut self, selected: &Selected) {
@@ -237,7 +249,7 @@ impl Profile {
         watcher: &mut dyn Watcher,
     ) -> Result<Self, FileError> {
         let info = recording.info()?;
-        watcher.begin(&info, &selection, &resolver);
+        watcher.begin(recording.length(), &info, &selection, &resolver);
         let filter = Filter::new(&selection, recording, reading)?;
         let selector = RefCell::new(Selector::new(&info, &selection));
         let mut sums = BlockSums::new(recording.length(), &resolver);
