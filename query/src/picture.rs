@@ -49,7 +49,7 @@ pub fn flame_graph(
     room: u64,
 ) -> anyhow::Result<Vec<u8>> {
     let profile = profile(engine, condition, room)?;
-    let lines = marked(&profile, &OutputBudget::new(room)).map_err(|_| too_much(room))?;
+    let lines = marked(&profile, None, &OutputBudget::new(room)).map_err(|_| too_much(room))?;
     let graph = Graph {
         title: style.title.clone().unwrap_or_else(|| title(&profile)),
         subtitle: account(&profile),

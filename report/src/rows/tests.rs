@@ -124,7 +124,9 @@ fn rows_are_drawn_under_their_names() {
         ]
     );
     assert_eq!(
-        marked(&profile, &OutputBudget::new(1 << 20)).unwrap().len(),
+        marked(&profile, None, &OutputBudget::new(1 << 20))
+            .unwrap()
+            .len(),
         8
     );
     let functions: BTreeMap<(String, String), u64> = functions(&profile, SortBy::Own)
