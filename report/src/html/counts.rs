@@ -318,7 +318,7 @@ mod tests {
         };
         let selection = Selection::default();
         let mut counts = Counts::default();
-        counts.begin(&info, &selection, &Resolver::default());
+        counts.begin(0, &info, &selection, &Resolver::default());
         let mut selector = Selector::new(&info, &selection);
         for (ms, tid, stack) in samples {
             let sample = Sample {

@@ -53,13 +53,15 @@ impl Process {
     }
 }
 
-/// One thread.
+/// One thread, as long as its process has these labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     /// Its process; -1 if it is unknown.
     pub pid: i32,
     /// Its id; -1 if it is unknown.
     pub tid: i32,
+    /// The labels of its process.
+    pub labels: LabelSet,
     /// Its last known name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
     /// Samples by mode.

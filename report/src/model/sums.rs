@@ -11,7 +11,7 @@ use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::namer::Namer;
 use super::names::ProcessNames;
 use super::{Process, Profile, Selection, Stack, StackCounts, StackSum, Table, Thread};
-use crate::symbolize::{ProcessState, Resolver};
+use crate::symbolize::{LabelSet, ProcessState, Resolver};
 
 /// The ticks of one vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,8 +105,8 @@ pub struct Sums {
     /// The pids; -1 for unknown processes.
     pids: Table<i32>,
     processes: Vec<ProcessSum>,
-    /// The pids and tids.
-    tids: Table<(i32, i32)>,
+    /// The pids, tids and labels of threads.
+    tids: Table<(i32, i32, LabelSet)>,
     threads: Vec<Thread>,
     frames: usize,
     limits: Limits,
@@ -142,7 +142,7 @@ impl Sums {
     pub fn add(&mut self, ticks: &Ticks, frames: &[u64], state: ProcessState) {
         self.add_ticks(ticks);
         if let Some(sample) = &ticks.sample {
-            let runner = self.runner(sample.pid, sample.tid);
+            let runner = self.runner(sample.pid, sample.tid, state.labels);
             let view = Stack::new(sample, frames, state);
             let stack = runner.process.and_then(|_| self.stack(sample.pid, view));
             self.count(sample, runner, stack);
@@ -163,10 +163,10 @@ impl Sums {
         vcpu.lost = vcpu.lost.saturating_add(ticks.lost);
     }
 
-    /// The numbers of a process and its thread. A process beyond the limits has no threads.
-    pub fn runner(&mut self, pid: i32, tid: i32) -> Runner {
+    /// The numbers of a process and its thread with these `labels`. A process beyond the limits has no threads.
+    pub fn runner(&mut self, pid: i32, tid: i32, labels: LabelSet) -> Runner {
         let process = self.process(pid);
-        let thread = process.and_then(|_| self.thread(pid, tid));
+        let thread = process.and_then(|_| self.thread(pid, tid, labels));
         Runner { process, thread }
     }
 
@@ -181,16 +181,17 @@ impl Sums {
         })
     }
 
-    fn thread(&mut self, pid: i32, tid: i32) -> Option<u32> {
+    fn thread(&mut self, pid: i32, tid: i32, labels: LabelSet) -> Option<u32> {
         let budget = self.threads.len() < self.limits.threads;
-        self.tids.find(&(pid, tid)).or_else(|| {
+        self.tids.find(&(pid, tid, labels)).or_else(|| {
             budget.then(|| {
                 self.threads.push(Thread {
                     pid,
                     tid,
+                    labels,
                     ..Thread::default()
                 });
-                self.tids.push((pid, tid))
+                self.tids.push((pid, tid, labels))
             })
         })
     }
@@ -295,7 +296,7 @@ impl Sums {
                 modes: ModeCounts::default(),
             });
             add_idle(&mut idle.modes, self.idle);
-            let known = self.tids.find(&(IDLE_PID, IDLE_PID));
+            let known = (self.tids).find(&(IDLE_PID, IDLE_PID, LabelSet::default()));
             if known.is_none() {
                 threads.push(Thread::default());
             }
