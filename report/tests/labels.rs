@@ -17,7 +17,7 @@ use crate::shared::walk;
 
 /// When a process of the recording changes its label, in ns of CLOCK_MONOTONIC.
 const CHANGE: u64 = 9_000_000_000;
-const KEY: &str = "a key";
+pub const KEY: &str = "a key";
 
 /// The label that process `pid` has at `time`.
 fn label(pid: i32, time: u64) -> Option<&'static str> {
@@ -30,7 +30,7 @@ fn label(pid: i32, time: u64) -> Option<&'static str> {
 }
 
 /// A recording with these labels.
-fn write(path: &Path) {
+pub fn write(path: &Path) {
     walk::write(path, 3, 5000);
     let mut bytes = std::fs::read(path).unwrap();
     let block = |pid, time, value: &str| {
