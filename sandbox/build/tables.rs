@@ -38,7 +38,7 @@ const TO_READ: &[Condition] = &[without(
     2,
     (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64,
 )];
-/// The flags with which `kvmprof_vmm::host_socket` opens a lock: open(2) is allowed with no others. They follow no link and empty no file. O_LARGEFILE (the
+/// The flags with which `kvmprof_profiling::host_socket` opens a lock: open(2) is allowed with no others. They follow no link and empty no file. O_LARGEFILE (the
 /// kernel's number) may be set, and has no effect on x86-64.
 const A_LOCK: &[Condition] = &[is_but_for(
     1,
@@ -253,7 +253,7 @@ const SYSROOT: &[Allowed] = &[any(SYS_openat2)];
 
 const RECORDER: &[Allowed] = &[any(SYS_rename), any(SYS_unlink), any(SYS_fsync)];
 
-/// Images are read and written by `kvmprof_vmm::disk` alone, whatever their format.
+/// Images are read and written by `kvmprof_machine::disk` alone, whatever their format.
 const DISK: &[Allowed] = &[
     any(SYS_pread64),
     any(SYS_pwrite64),

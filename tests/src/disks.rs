@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use imago::FormatCreateBuilder;
 use imago::qcow2::Qcow2;
-use kvmprof_vmm::disk::{Disk, DiskOptions};
+use kvmprof_machine::disk::{Disk, DiskOptions};
 
 /// An image, and its format for `--disk`.
 #[derive(Clone, Debug)]

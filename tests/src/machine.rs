@@ -6,6 +6,12 @@ use std::sync::{Arc, Once};
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
+use kvmprof_machine::connector::SocketConnector;
+use kvmprof_machine::disk::DiskOptions;
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_machine::{KernelSource, MachineConfig, MemoryOptions};
+use kvmprof_profiling::clock::ClockSource;
+use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_recording::file::FileOptions;
 use kvmprof_recording::status::Status;
 use kvmprof_recording::{SamplingEvent, StackParts};
@@ -15,12 +21,6 @@ use kvmprof_test_guest::{
     attack_results_area, counters, counters_area, disk_results_area, network_results_area,
     port_results_area,
 };
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::connector::SocketConnector;
-use kvmprof_vmm::disk::DiskOptions;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
-use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
-use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, sockets_of_devices, sockets_of_ports};
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};

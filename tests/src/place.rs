@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use kvmprof_lab::{Lab, probe_kvm};
+use kvmprof_machine::has_hardware_virtualization;
+use kvmprof_profiling::kernel_events::missing;
 use kvmprof_recording::EventKind;
-use kvmprof_vmm::kernel_events::missing;
-use kvmprof_vmm::machine::has_hardware_virtualization;
 
 use crate::linux::debian;
 use crate::not_run::{not_run, not_run_in_lab};

@@ -1,4 +1,4 @@
-//! The virtual machine monitor: the machine, its clock, the profiler behind it, and the host socket.
+//! The virtual machine monitor: the vCPUs of guests of its own, these guests from their start to their end, and guests of other VMMs.
 //!
 //! ```no_run
 //! use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, VmError, block_signals};
@@ -12,36 +12,8 @@
 //! ```
 
 pub mod attached;
-pub mod binaries;
-pub mod clock;
-pub mod connector;
-pub mod console;
-pub mod counters;
-pub mod disk;
-mod helper;
-pub mod host_socket;
-pub mod kernel_capture;
-pub mod kernel_events;
-mod lock;
-mod log_limit;
-pub mod machine;
-pub mod network;
-mod no_wait;
 #[cfg(test)]
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;
-mod perf_event;
-pub mod profil;
-pub mod profiler;
-pub mod profiling;
-pub mod sampling;
-pub mod share;
-pub mod signals;
-mod time;
-mod unix_socket;
 pub mod vcpu;
-pub mod virtio;
 pub mod vm;
-pub mod vsock;
-
-pub use perf_event::EventOpener;

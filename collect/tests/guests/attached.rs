@@ -7,12 +7,12 @@ use std::process;
 
 use kvmprof_collect::batch::Batch;
 use kvmprof_demo_guest::{Mode, rows};
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::Mode as SampleMode;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Machine, Sampled, assert_share, on_kvm_with_collector, run,
     sampling_rate, share, until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 
 use super::{Fleet, count, free_port, get};
 

@@ -19,13 +19,13 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_collect::batch::Batch;
 use kvmprof_collect::spool::{Progress, Spool, read_progress};
 use kvmprof_demo_guest::{Mode, ROWS, rows};
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::Mode as SampleMode;
 use kvmprof_test_guest::EXIT_ROUNDS;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, kvmprof,
     on_kvm_with_collector, recorded, run, sampling_rate, share, until,
 };
-use kvmprof_vmm::clock::ClockSource;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use rustix::process::{Pid, Signal, kill_process};

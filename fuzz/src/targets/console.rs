@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use kvmprof_devices::endpoint::{Client, GuestAccess, HelloInfo};
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port};
-use kvmprof_vmm::console::{ConsoleOutput, HvcConsole, InputTarget};
+use kvmprof_machine::console::{ConsoleOutput, HvcConsole, InputTarget};
 
 use super::endpoint::Devices;
 use crate::driver::Driver;

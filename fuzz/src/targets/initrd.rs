@@ -1,7 +1,7 @@
 //! Initial RAM disks: cpio archives, plain and packed.
 
 use kvmprof_initramfs::Archive;
-use kvmprof_vmm::binaries::Initrd;
+use kvmprof_profiling::binaries::Initrd;
 
 /// Looks for files in it.
 pub fn run(data: &[u8]) {

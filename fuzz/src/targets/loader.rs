@@ -1,6 +1,6 @@
 //! Kernels as the machine loads them: bzImage and ELF files, whose parts are put into guest memory.
 
-use kvmprof_vmm::machine::{GuestMemory, Image, ImageKind, layout};
+use kvmprof_machine::{GuestMemory, Image, ImageKind, layout};
 use vm_memory::GuestAddress;
 
 /// Bytes of guest memory.

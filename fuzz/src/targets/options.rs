@@ -6,15 +6,15 @@ use std::str::FromStr;
 
 use kvmprof_cli::command_line::value;
 use kvmprof_introspection::parse_pid_at;
+use kvmprof_machine::console::Console;
+use kvmprof_machine::disk::DiskOptions;
+use kvmprof_machine::network::{MacAddress, NetworkConfig};
+use kvmprof_machine::share::ShareOptions;
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_machine::vsock::VsockConfig;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_report::profile::TimeRange;
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::console::Console;
-use kvmprof_vmm::disk::DiskOptions;
-use kvmprof_vmm::network::{MacAddress, NetworkConfig};
-use kvmprof_vmm::share::ShareOptions;
-use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vsock::VsockConfig;
 
 /// Parses the text as each of them.
 pub fn run(data: &[u8]) {

@@ -12,9 +12,9 @@ use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION, device};
 use kvmprof_abi::{pcs, pmc};
 use kvmprof_devices::endpoint::{Client, Endpoint, GuestAccess, HelloInfo};
+use kvmprof_profiling::profiler::Profiler;
+use kvmprof_profiling::profiler::testing::{VcpuEnd, profiler_without_threads};
 use kvmprof_recording::QueueBudget;
-use kvmprof_vmm::profiler::Profiler;
-use kvmprof_vmm::profiler::testing::{VcpuEnd, profiler_without_threads};
 
 use super::endpoint::{request, take_replies, ticks};
 use super::wire;

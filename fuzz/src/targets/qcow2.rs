@@ -4,7 +4,7 @@
 use std::fs;
 
 use kvmprof_devices::virtio::block::Extent;
-use kvmprof_vmm::disk::{Disk, DiskFormat, DiskOptions};
+use kvmprof_machine::disk::{Disk, DiskFormat, DiskOptions};
 
 use crate::input::{Input, block};
 

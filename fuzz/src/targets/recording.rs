@@ -20,7 +20,7 @@ use kvmprof_report::export::{Events, Format, Source};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::profile::{
-    Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, folded,
+    Layout, Profile, Relation, Relatives, Section, Selection, SortBy, TableStyle, document, folded,
     functions, label_keys, print,
 };
 use kvmprof_report::stalls::{self, StallWatcher, Stalls};
@@ -128,7 +128,7 @@ fn stall_tables(recording: &Recording, contents: &Contents) {
     let Ok(stalls) = Stalls::new(&profile, watcher, 50, &OutputBudget::new(64 << 20)) else {
         return;
     };
-    stalls::print(&profile, &stalls, Look::default(), &mut sink()).unwrap();
+    stalls::print(&profile, &stalls, TableStyle::default(), &mut sink()).unwrap();
     serde_json::to_vec(&stalls).unwrap();
 }
 
@@ -140,7 +140,7 @@ pub fn report(profile: &Profile) {
         sections: tables.chain(labels.map(Section::Label)).collect(),
         sort: SortBy::Total,
         top: 50,
-        look: Look {
+        style: TableStyle {
             bars: true,
             colours: true,
         },

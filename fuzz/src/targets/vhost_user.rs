@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 
 use kvmprof_devices::virtio::QueueLayout;
 use kvmprof_devices::virtio::fs::{QUEUES, RunningQueues};
-use kvmprof_vmm::machine::GuestMemory;
-use kvmprof_vmm::share::{Events, Session};
+use kvmprof_machine::GuestMemory;
+use kvmprof_machine::share::{Events, Session};
 use vm_memory::{FileOffset, GuestAddress};
 use vmm_sys_util::eventfd::EventFd;
 

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use kvmprof_vmm::clock::ClockSource;
+use kvmprof_profiling::clock::ClockSource;
 
 use super::guest::Guest;
 use super::median;

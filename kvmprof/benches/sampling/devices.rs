@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use kvmprof_vmm::clock::ClockSource;
+use kvmprof_profiling::clock::ClockSource;
 
 use crate::guest::{Devices, Guest, Window};
 use crate::median;

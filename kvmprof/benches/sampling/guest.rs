@@ -1,10 +1,10 @@
 //! The test guest as a thing to be measured.
 
-use kvmprof_vmm::clock::{ClockSource, thread_cpu_ns};
-use kvmprof_vmm::disk::DiskOptions;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
-use kvmprof_vmm::network::NetworkConfig;
-use kvmprof_vmm::profiling::ProfilingConfig;
+use kvmprof_machine::disk::DiskOptions;
+use kvmprof_machine::network::NetworkConfig;
+use kvmprof_machine::{KernelSource, MachineConfig, MemoryOptions};
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::{ClockSource, thread_cpu_ns};
 use kvmprof_vmm::vm::{Vm, VmConfig};
 use std::ops::Range;
 use std::path::PathBuf;

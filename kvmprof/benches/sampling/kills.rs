@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
-use kvmprof_vmm::clock::ClockSource;
+use kvmprof_profiling::clock::ClockSource;
 
 use super::attached::{Attached, connect};
 use super::guest::Guest;

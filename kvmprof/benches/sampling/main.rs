@@ -20,8 +20,8 @@ mod stores;
 use std::time::Duration;
 
 use anyhow::Context;
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::signals;
+use kvmprof_profiling::clock::ClockSource;
+use kvmprof_profiling::signals;
 
 use guest::{Guest, Window};
 use steal::HostTime;

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_sandbox::{Mode, filters};
-use kvmprof_vmm::clock::ClockSource;
 
 use crate::guest::Guest;
 use crate::{median, rounds};

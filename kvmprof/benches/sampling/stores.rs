@@ -10,9 +10,9 @@ use kvmprof_introspection::testing::kernel::HOT;
 use kvmprof_introspection::testing::linux_guest::{LinuxGuest, USER_TABLES};
 use kvmprof_introspection::testing::page_tables::Tables;
 use kvmprof_introspection::{Registers, VcpuIntrospector};
+use kvmprof_profiling::profil::{ProfiledProcesses, VcpuStores};
+use kvmprof_profiling::sampling::StoppedVcpu;
 use kvmprof_recording::{Mode, Sample};
-use kvmprof_vmm::profil::{ProfiledProcesses, VcpuStores};
-use kvmprof_vmm::sampling::StoppedVcpu;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::median;

@@ -9,12 +9,12 @@ use kvmprof_attach::{
     HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
 };
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
+use kvmprof_profiling::clock::{ClockSource, DEFAULT_HZ};
+use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_report::text::visible;
 use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, attach};
-use kvmprof_vmm::clock::{ClockSource, DEFAULT_HZ};
-use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_vmm::vm::{block_signals, catch_signals};
 
 use super::profiling::ProfilingOptions;

@@ -1,7 +1,7 @@
 //! The exit statuses for a guest's start and end.
 
 use kvmprof_cli::command_line::{ExitStatus, WithStatus};
-use kvmprof_vmm::machine::MachineError;
+use kvmprof_machine::MachineError;
 use kvmprof_vmm::vm::{VmEnd, VmError};
 
 /// `error` with the exit status of a guest that couldn't be started: the status of wrong options, or of a host without

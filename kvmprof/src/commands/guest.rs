@@ -16,17 +16,17 @@ use super::thread_panics;
 use super::units::{parse_guest_memory, parse_memory};
 use crate::jail::{Bind, Needs};
 use kvmprof_cli::command_line::{ExitStatus, usage, value};
+use kvmprof_machine::console::{self, Interrupt, RawTerminal};
+use kvmprof_machine::disk::DiskOptions;
+use kvmprof_machine::network::{NetworkConfig, PeerAddress};
+use kvmprof_machine::share::{ShareOptions, ShareSource};
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_machine::vsock::VsockConfig;
+use kvmprof_machine::{KernelSource, MachineConfig, MemoryBacking, MemoryOptions};
+use kvmprof_profiling::clock::{DEFAULT_HZ, MAXIMUM_HZ};
+use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_sandbox::user::User;
-use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
-use kvmprof_vmm::console::{self, Interrupt, RawTerminal};
-use kvmprof_vmm::disk::DiskOptions;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryBacking, MemoryOptions};
-use kvmprof_vmm::network::{NetworkConfig, PeerAddress};
-use kvmprof_vmm::profiling::{ProfilingConfig, RecordPlan};
-use kvmprof_vmm::share::{ShareOptions, ShareSource};
-use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals, catch_signals};
-use kvmprof_vmm::vsock::VsockConfig;
 
 /// Maximum length of a text to find on a console, in bytes.
 const CONSOLE_TEXT_MAX: usize = 1024;

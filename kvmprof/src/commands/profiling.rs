@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use kvmprof_cli::command_line::usage;
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::DEFAULT_STACK_FRAMES;
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::profiling::ProfilingConfig;
 
 use super::units::parse_max_stack;
 

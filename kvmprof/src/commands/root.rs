@@ -10,9 +10,9 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{ExitStatus, WithStatus, usage};
 use kvmprof_initramfs::{Kernel, RootSettings, root_initramfs};
-use kvmprof_vmm::console::Console;
-use kvmprof_vmm::machine::MachineDevices;
-use kvmprof_vmm::share::{ShareOptions, ShareSource};
+use kvmprof_machine::MachineDevices;
+use kvmprof_machine::console::Console;
+use kvmprof_machine::share::{ShareOptions, ShareSource};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// The tag of the folder in the guest.

@@ -14,10 +14,10 @@ use super::units::{parse_look_ticks, parse_stacks};
 use crate::jail::{Bind, Needs};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_client::named_socket;
+use kvmprof_machine::console::{ESCAPE_HELP, Interrupt};
+use kvmprof_profiling::{LookPlan, RecordPlan};
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
-use kvmprof_vmm::console::{ESCAPE_HELP, Interrupt};
-use kvmprof_vmm::profiling::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 
 /// Run a guest under the clock

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use kvmprof_machine::connector::{AllowedSockets, SocketConnector};
+use kvmprof_machine::console::restore_terminal;
+use kvmprof_machine::network::NetworkConfig;
+use kvmprof_machine::share::{ShareHelper, ShareOptions};
+use kvmprof_machine::vsock::VsockConfig;
+use kvmprof_profiling::EventOpener;
+use kvmprof_profiling::kernel_events::is_counted_tracepoint;
 use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
-use kvmprof_vmm::EventOpener;
-use kvmprof_vmm::connector::{AllowedSockets, SocketConnector};
-use kvmprof_vmm::console::restore_terminal;
-use kvmprof_vmm::kernel_events::is_counted_tracepoint;
-use kvmprof_vmm::network::NetworkConfig;
-use kvmprof_vmm::share::{ShareHelper, ShareOptions};
 use kvmprof_vmm::vm::{sockets_of_devices, sockets_of_ports};
-use kvmprof_vmm::vsock::VsockConfig;
 
 /// Options about it.
 #[derive(Clone, Debug, Args)]

@@ -1,8 +1,8 @@
 //! Numbers and sizes on a command line.
 
 use kvmprof_abi::recorder::MAX_LOOK_TICKS;
+use kvmprof_machine::{HugePages, MemoryBacking, MemoryOptions};
 use kvmprof_recording::{MAX_STACK_FRAMES, StackParts};
-use kvmprof_vmm::machine::{HugePages, MemoryBacking, MemoryOptions};
 
 /// Parses an amount of memory, such as `512M`. The suffixes are powers of 1024, and a number without a suffix is in
 /// bytes. The result is in bytes.

@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use kvmprof_cli::command_line::usage;
+use kvmprof_machine::share::ShareOptions;
 use kvmprof_sandbox::user::User;
-use kvmprof_vmm::share::ShareOptions;
 
 use super::error::{failed, failed_with};
 

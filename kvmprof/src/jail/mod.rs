@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, WithStatus, usage};
+use kvmprof_machine::share::ShareHelper;
 use kvmprof_sandbox::user::User;
-use kvmprof_vmm::share::ShareHelper;
 
 use crate::child::End;
 use crate::commands::parse_run;

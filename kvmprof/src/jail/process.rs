@@ -9,8 +9,8 @@ use std::path::Path;
 use std::ptr;
 
 use anyhow::{Context, anyhow};
+use kvmprof_machine::share::ShareHelper;
 use kvmprof_sandbox::user::User;
-use kvmprof_vmm::share::ShareHelper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 

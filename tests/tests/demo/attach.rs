@@ -10,12 +10,12 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{Mode, ROWS, rows};
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::{ClockLedger, Mode as SampleMode};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, on_kvm,
     recorded, run, sampling_rate, share, until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 
 /// It checks what it reads, and halts on an error.

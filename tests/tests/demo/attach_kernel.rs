@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 
 use kvmprof_demo_guest::{Mode, ROWS, rows};
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::status::ClockStatus;
 use kvmprof_recording::{Mode as SampleMode, Sample, StackEnd};
@@ -11,7 +12,6 @@ use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, check_demo_processes,
     demo_row, on_kvm, recorded_with_frames, run, sampling_rate, share, until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 use tempfile::TempDir;
 
 /// kvmprof, attached to the guest of this process, which records it.

@@ -6,11 +6,11 @@ use std::process;
 use kvmprof_abi::note;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_introspection::notes;
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::Mode;
 use kvmprof_tests::{
     Boot, Clock, Guest, Machine, Prf, check_demo_processes, on_kvm, recorded, sampling_rate, until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 
 const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
 

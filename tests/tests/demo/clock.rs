@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_tests::{
     Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_share, in_lab,
     is_kernel_clock_for_demo, on_kvm, share, threads, ticks_by_kind, until,
 };
-use kvmprof_vmm::clock::ClockSource;
 
 const ROOM: i64 = 65_536;
 

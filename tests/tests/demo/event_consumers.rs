@@ -6,11 +6,11 @@ use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::recorder::{EVENT_EXITS, REC_EVENT, REC_START, STACK_KERNEL};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, RemoteDevice};
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_test_guest::IMAGE;
 use kvmprof_tests::{
     Boot, Clock, Guest, Machine, Pcs, Prf, errno_of, on_kvm, run, share, standard_error, until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 
 /// What `endless-exits` does in a round: the function, its process and how many exits.
 const ROUND: [(&str, i32, u64); 4] = [

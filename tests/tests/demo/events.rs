@@ -10,6 +10,7 @@ use kvmprof_abi::recorder::{
 };
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::status::Status;
 use kvmprof_recording::{ConsumerLedger, Mode, Sample, SamplingEvent};
@@ -17,7 +18,6 @@ use kvmprof_test_guest::{EXIT_ROUNDS, Exits, IMAGE};
 use kvmprof_tests::{
     Boot, Clock, Guest, Machine, errno_of, on_kvm, recorded_with_frames, run, share, until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 
 fn event(text: &str) -> SamplingEvent {
     text.parse().unwrap()

@@ -2,9 +2,9 @@
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, PROF_GROUP, PROF_KERNEL};
 use kvmprof_abi::wire::device;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::file::Recording;
 use kvmprof_tests::{Accounts, Boot, Clock, Guest, Machine, on_kvm};
-use kvmprof_vmm::clock::ClockSource;
 
 const CLOCK: Clock = Clock {
     hz: 2000,

@@ -2,10 +2,10 @@
 //! one, and the host's socket, have to go on working.
 
 use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_test_guest::{AttackResult, AttackResults, Outcome, Victim};
 use kvmprof_tests::{Accounts, Boot, Clock, Machine, Pcs, on_kvm, until};
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::virtio::GuestAccess;
 
 const CLOCK: Clock = Clock {
     hz: 1000,

@@ -9,6 +9,8 @@ use kvmprof_abi::recorder::{REC_EVENT, REC_START, STACK_KERNEL};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode as GuestMode, row_of, rows};
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_profiling::kernel_events::missing;
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::{ConsumerLedger, EventKind, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, HALT_ROUNDS, IMAGE, TOUCH_ROUNDS, TURNS};
@@ -16,8 +18,6 @@ use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, errno_of, in_lab, on_kvm,
     on_kvm_that_counts, recorded, run, share, status_of, until,
 };
-use kvmprof_vmm::kernel_events::missing;
-use kvmprof_vmm::virtio::GuestAccess;
 
 /// The processes that halt and touch memory, in the order of [`TURNS`].
 const PIDS: [i32; 3] = [101, 102, 103];

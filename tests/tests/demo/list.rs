@@ -12,12 +12,12 @@ use kvmprof_attach::{
 };
 use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_tests::Capability::{Bpf, Perfmon, SysPtrace};
 use kvmprof_tests::{
     Boot, Capability, Clock, Guest, Machine, Ran, as_root_with, kvmprof, on_kvm, run, run_command,
     until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 use serde_json::Value;
 use vm_memory::GuestAddress;

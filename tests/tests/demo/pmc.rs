@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::counters::Counters;
 use kvmprof_test_guest::EXIT_ROUNDS;
 use kvmprof_tests::{Boot, Clock, Guest, Machine, on_kvm, run, until};
-use kvmprof_vmm::clock::ClockSource;
 
 const MAX_COUNTERS: usize = 1 << 20;
 

@@ -4,6 +4,8 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT};
 use kvmprof_demo_guest::{Mode, Row, rows};
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::ClockLedger;
 use kvmprof_recording::counters::Counters;
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits};
@@ -11,8 +13,6 @@ use kvmprof_tests::{
     Boot, Clock, CpuPressure, Machine, Pmc, Sampled, assert_share, count_of, errno_of, on_kvm,
     pmc_call, sampling_rate, share, until,
 };
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::virtio::GuestAccess;
 
 /// The workload `exits`, on two vCPUs, before it has begun.
 fn held_guest(hz: u32) -> Machine {

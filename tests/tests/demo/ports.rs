@@ -4,13 +4,13 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, PCS_SETHZ, PROF_ALL, Status, kind};
 use kvmprof_abi::wire::device;
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_test_guest::{Outcome, PortResults, Stage, Step};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Machine, Sampled, assert_share, errno_of, on_kvm, sampling_rate,
     share, until,
 };
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::virtio::GuestAccess;
 
 const BOOT: Boot = Boot::Test("workload=port");
 /// Samples in a buffer of 1024 bytes, and buffers that the guest reads before it stops.

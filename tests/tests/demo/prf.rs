@@ -5,12 +5,12 @@ use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES};
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Mode, Row, rows, symbol};
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_tests::{
     Accounts, Boot, Clock, Counts, CpuPressure, Guest, Machine, Prf, PrfAccount, Sampled,
     assert_share, errno_of, is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, table,
     until,
 };
-use kvmprof_vmm::clock::ClockSource;
 
 /// A table that is as good as any.
 const ANY: [u64; 3] = [0, 0x20_0000, 0x30_0000];

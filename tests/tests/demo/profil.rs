@@ -4,14 +4,14 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, Range, State};
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{function_at, process_of};
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_test_guest::Stage;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Profil, Sampled, assert_share, errno_of, kept,
     on_kvm, profil_call, sampling_rate, share, until,
 };
-use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::virtio::GuestAccess;
 
 /// Where each process has its private memory, and how much of it (`guest/demo/image/layout.h`).
 const PRIVATE: u64 = 0x80_0000_0000;

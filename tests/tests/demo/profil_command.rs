@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use kvmprof_demo_guest::{Mode, function_at, process_of, rows, symbol};
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::status::Status;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, TERMINAL_TYPE, Terminal, assert_share,
     gprof, kvmprof, on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, until,
 };
-use kvmprof_vmm::clock::ClockSource;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The demo guest's processes.

@@ -12,6 +12,7 @@ use kvmprof_abi::recorder::{MAX_RECORDINGS, REC_START, REC_STOP, STACK_KERNEL, S
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::Contents;
 use kvmprof_report::profile::{Profile, Symbols};
@@ -19,7 +20,6 @@ use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, kvmprof,
     on_kvm, recorded, run, run_command, sampling_rate, share, status_of, until,
 };
-use kvmprof_vmm::clock::ClockSource;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 

@@ -13,11 +13,11 @@ use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
 use kvmprof_abi::wire::{HEADER_LENGTH, MAX_DATA, ReplyFrame, Request, device};
 use kvmprof_client::{ClientError, Connection, Readiness};
 use kvmprof_devices::endpoint::Endpoint;
+use kvmprof_profiling::host_socket::{MAX_CONNECTIONS, MAX_WAITING};
 use kvmprof_tests::raw_client::encode;
 use kvmprof_tests::{
     Accounts, Boot, Guest, Prf, errno_of, kvmprof, on_kvm, raw_client, run_command,
 };
-use kvmprof_vmm::host_socket::{MAX_CONNECTIONS, MAX_WAITING};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 fn guest() -> Guest {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use kvmprof_demo_guest::{INTERRUPT, function_at, stacks};
+use kvmprof_profiling::clock::ClockSource;
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::{
     Boot, Clock, Guest, Machine, on_kvm, recorded_with_frames, sampling_rate, until,
 };
-use kvmprof_vmm::clock::ClockSource;
 
 /// The functions of a stack's two parts, innermost first.
 type Names = (Vec<&'static str>, Vec<&'static str>);

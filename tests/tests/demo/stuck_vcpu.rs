@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
+use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_tests::{
     Boot, Clock, Guest, Machine, StoppedThread, Thread, on_kvm, status_of, threads, until,
 };
-use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 
 /// How soon the status has to come. A busy host delays this test, too: the fastest answer counts.

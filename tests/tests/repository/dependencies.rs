@@ -81,6 +81,8 @@ fn crates_are_not_built_with_what_they_must_not_know() {
     let metadata = metadata();
     for (name, unknown) in [
         ("kvmprof-vmm", &["ratatui", "inferno", "prost"][..]),
+        ("kvmprof-machine", &["kvmprof-introspection"]),
+        ("kvmprof-profiling", &["kvmprof-vmm"]),
         (
             "kvmprof-report",
             &["virtio-queue", "virtio-bindings", "kvm-ioctls"],

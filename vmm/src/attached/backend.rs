@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use super::vcpu::LONGEST_SLEEP;
-use crate::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
+use kvmprof_profiling::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
 
 /// The times at which ticks are due. The clock's thread waits for them itself.
 #[derive(Clone, Copy, Debug)]

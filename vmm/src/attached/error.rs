@@ -7,9 +7,9 @@ use kvmprof_attach::tracer::{CodeError, TraceError};
 use kvmprof_attach::{AttachError, HostStacksError};
 use kvmprof_introspection::IntrospectionError;
 
-use crate::host_socket::HostSocketError;
-use crate::kernel_capture::KernelCaptureError;
 use crate::vm::VmError;
+use kvmprof_machine::unix_socket::SocketFileError;
+use kvmprof_profiling::kernel_capture::KernelCaptureError;
 
 /// Why kvmprof can't attach to a guest, or can't stay attached.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum AttachedError {
     },
     /// The socket couldn't be served.
     #[error(transparent)]
-    Socket(#[from] HostSocketError),
+    Socket(#[from] SocketFileError),
     /// An error that guests of kvmprof itself can have, too.
     #[error(transparent)]
     Vm(#[from] VmError),

@@ -10,8 +10,8 @@ use kvmprof_attach::tracer::{SLOW_PAUSE, StopOutcome, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
-use crate::sampling::select_registers;
-use crate::vcpu::Gate;
+use kvmprof_profiling::sampling::Gate;
+use kvmprof_profiling::sampling::select_registers;
 
 /// The pause between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -23,20 +23,21 @@ use kvmprof_attach::{AttachError, AttachedMemory, HostKernel, HostStacks, Machin
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
-use crate::binaries::BinarySources;
-use crate::clock::{ClockSource, HaltedTicks};
-use crate::counters::MachineCounters;
-use crate::host_socket::{HostListener, HostSocket};
-use crate::kernel_capture::{self, KernelCaptureError};
-use crate::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler};
-use crate::profiling::ProfilingConfig;
-use crate::sampling::{Doorbell, RegisterSource};
-use crate::signals::{self, take_signals_here};
-use crate::vcpu::Gate;
 use crate::vm::{
     EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
 };
 use kernel_finder::KernelFinder;
+use kvmprof_machine::unix_socket::SocketListener;
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::binaries::BinarySources;
+use kvmprof_profiling::clock::{ClockSource, HaltedTicks};
+use kvmprof_profiling::counters::MachineCounters;
+use kvmprof_profiling::host_socket::HostSocket;
+use kvmprof_profiling::kernel_capture::{self, KernelCaptureError};
+use kvmprof_profiling::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler};
+use kvmprof_profiling::sampling::Gate;
+use kvmprof_profiling::sampling::{Doorbell, RegisterSource};
+use kvmprof_profiling::signals::{self, take_signals_here};
 use threads::AttachedThreads;
 use vcpu::AttachedCommon;
 use vmm_watch::VmmWatch;
@@ -96,7 +97,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     name_left_out(&config.machine);
     let vcpu_count = memory.vcpu_count().unwrap_or(u32::MAX);
     let socket = config.profiling.socket.as_deref();
-    let listener = socket.map(HostListener::bind).transpose()?;
+    let listener = socket.map(SocketListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
     let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
     let sampled = sampled.collect();
@@ -289,7 +290,7 @@ fn name(machine: &Machine) -> String {
 
 /// The state that the event loop starts with.
 struct Server {
-    listener: Option<HostListener>,
+    listener: Option<SocketListener>,
     plan: ClockPlan,
     info: MachineInfo,
     sources: BinarySources,

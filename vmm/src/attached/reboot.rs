@@ -10,8 +10,8 @@ use kvmprof_attach::{AttachedMemory, NestedGuest};
 use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
 
 use super::vcpu::{AttachedCommon, REFRESH_NS};
-use crate::clock::{ThreadTimes, monotonic_ns};
-use crate::sampling::{has_started, select_registers};
+use kvmprof_profiling::clock::{ThreadTimes, monotonic_ns};
+use kvmprof_profiling::sampling::{has_started, select_registers};
 
 /// The pause between two rounds of looks.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -11,9 +11,9 @@ use super::AttachedEnd;
 use super::kernel_finder::KernelFinder;
 use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
-use crate::clock::monotonic_ns;
-use crate::sampling::{VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
+use kvmprof_profiling::clock::monotonic_ns;
+use kvmprof_profiling::sampling::{VcpuShared, tick_ring};
 
 /// All threads. Dropping this ends them.
 pub struct AttachedThreads {

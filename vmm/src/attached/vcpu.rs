@@ -12,12 +12,13 @@ use kvmprof_attach::{AttachError, AttachedMemory, NestedGuest, Slots};
 use kvmprof_introspection::{GuestKnowledge, Registers};
 
 use super::backend::AttachedBackend;
-use crate::clock::{VcpuClock, monotonic_ns};
-use crate::kernel_capture::VcpuThreadId;
-use crate::profiling::ProfilingConfig;
-use crate::sampling::{Doorbell, TickSender, VcpuShared, VcpuView, select_registers};
-use crate::signals;
-use crate::vcpu::{Gate, KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
+use crate::vcpu::{KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::{VcpuClock, monotonic_ns};
+use kvmprof_profiling::kernel_capture::VcpuThreadId;
+use kvmprof_profiling::sampling::Gate;
+use kvmprof_profiling::sampling::{Doorbell, TickSender, VcpuShared, VcpuView, select_registers};
+use kvmprof_profiling::signals;
 
 /// The period at which the memory slots are checked, and whether the guest still exists, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;

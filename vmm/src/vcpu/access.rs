@@ -7,8 +7,8 @@ use kvmprof_attach::tracer::TraceError;
 use kvmprof_introspection::{PhysicalMemory, Registers};
 use kvmprof_recording::Sample;
 
-use crate::clock::ClockBackend;
-use crate::sampling::VcpuView;
+use kvmprof_profiling::clock::ClockBackend;
+use kvmprof_profiling::sampling::VcpuView;
 
 /// The state of a vCPU that stands still.
 pub trait StoppedState {

@@ -17,12 +17,12 @@ use kvmprof_recording::StackParts;
 use super::access::Presence;
 use super::batches::{batch_ns, pause_ns};
 use super::kernel_sampling::KernelSampling;
-use crate::clock::{
+use kvmprof_profiling::clock::{
     ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns, thread_cpu_ns,
 };
-use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
-use crate::sampling::{TickSender, VcpuView};
-use crate::signals;
+use kvmprof_profiling::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
+use kvmprof_profiling::sampling::{TickSender, VcpuView};
+use kvmprof_profiling::signals;
 
 /// The pause between two looks at the registers of another program's guest whose processes haven't been located yet, in ns. If they still aren't
 /// located, or only by a guess, after [`MANY_LOOKS`], the pause doubles after each [`FEW_LOOKS`], up to 8 times its length.
@@ -64,21 +64,21 @@ struct OnVcpu {
 struct Running {
     hz: u32,
     setting: ClockSetting,
-    found: StoppedVcpu,
+    found: CaptureInput,
     slots: Arc<Slots>,
     ticks: KernelTicks,
 }
 
 /// The state that was found of a stopped vCPU.
 #[derive(Clone, Debug, Default)]
-pub struct StoppedVcpu {
+pub struct CaptureInput {
     /// The places of the values that identify the running process.
     pub places: Option<ProcessPlaces>,
     /// Its registers.
     pub registers: Registers,
 }
 
-impl StoppedVcpu {
+impl CaptureInput {
     /// Whether `other` tells more.
     fn is_improved_by(&self, other: &Self) -> bool {
         match (&self.places, &other.places) {
@@ -94,7 +94,7 @@ impl StoppedVcpu {
 #[derive(Debug)]
 pub struct Renewal {
     capture: Option<Capture>,
-    found: Option<StoppedVcpu>,
+    found: Option<CaptureInput>,
     slots: Arc<Slots>,
 }
 
@@ -168,13 +168,13 @@ impl KernelClock {
 
     /// Whether records suffice for `setting` with what was `found` of the vCPU. If not, the clock isn't ready for this setting any
     /// more.
-    pub fn can_serve(&mut self, found: &StoppedVcpu, setting: &ClockSetting) -> bool {
+    pub fn can_serve(&mut self, found: &CaptureInput, setting: &ClockSetting) -> bool {
         let can = self.serves(found, setting);
         self.unserved = (!can).then_some(*setting);
         can
     }
 
-    fn serves(&self, found: &StoppedVcpu, setting: &ClockSetting) -> bool {
+    fn serves(&self, found: &CaptureInput, setting: &ClockSetting) -> bool {
         let has_stacks = self.host.knows_privilege();
         self.is_alone() || can_serve(found.places.as_ref(), setting, has_stacks)
     }
@@ -185,7 +185,7 @@ impl KernelClock {
         &mut self,
         hz: u32,
         setting: ClockSetting,
-        found: StoppedVcpu,
+        found: CaptureInput,
         slots: Arc<Slots>,
     ) -> bool {
         let period = Grid::new(0, hz, None).period();
@@ -213,7 +213,7 @@ impl KernelClock {
     /// Makes the host's kernel take samples; `None` if it refuses.
     fn capture(
         &mut self,
-        found: &StoppedVcpu,
+        found: &CaptureInput,
         setting: &ClockSetting,
         period: u64,
         slots: &Slots,
@@ -282,7 +282,7 @@ impl KernelClock {
     pub fn renewed(
         &mut self,
         now: u64,
-        found: Option<StoppedVcpu>,
+        found: Option<CaptureInput>,
         slots: Arc<Slots>,
     ) -> Option<Renewal> {
         let running = self.running.as_ref()?;

@@ -6,9 +6,9 @@
 use std::sync::atomic::Ordering;
 
 use super::access::{Presence, Unseen, VcpuAccess};
-use super::kernel_clock::{KernelClock, StoppedVcpu};
+use super::kernel_clock::{CaptureInput, KernelClock};
 use super::sampler::Sampler;
-use crate::clock::{ClockSetting, TickSource, monotonic_ns};
+use kvmprof_profiling::clock::{ClockSetting, TickSource, monotonic_ns};
 
 impl<A: VcpuAccess> Sampler<A> {
     /// Hands over the host kernel's samples until now.
@@ -59,7 +59,7 @@ impl<A: VcpuAccess> Sampler<A> {
     }
 
     /// Finds where it can be read without the vCPU's registers which process it runs; `None` while it runs a nested guest.
-    fn find_processes(&mut self, vcpu: &mut A, now: u64) -> Result<Option<StoppedVcpu>, Unseen> {
+    fn find_processes(&mut self, vcpu: &mut A, now: u64) -> Result<Option<CaptureInput>, Unseen> {
         let view = &mut self.view;
         if let Some(kernel) = &mut self.kernel {
             kernel.note_look(now);
@@ -71,7 +71,7 @@ impl<A: VcpuAccess> Sampler<A> {
             let registers = vcpu.registers()?;
             (view.introspector).identify(&view.memory, &registers, false, false);
             let places = (view.introspector).places(&view.memory, &registers);
-            Ok(Some(StoppedVcpu { places, registers }))
+            Ok(Some(CaptureInput { places, registers }))
         })
     }
 
@@ -93,7 +93,7 @@ impl<A: VcpuAccess> Sampler<A> {
         }
         let found = self.find_processes(vcpu, monotonic_ns()).ok().flatten();
         let tells_processes = self.knowledge.tells_processes();
-        let is_complete = |found: &StoppedVcpu| found.places.is_some() || !tells_processes;
+        let is_complete = |found: &CaptureInput| found.places.is_some() || !tells_processes;
         let Some(kernel) = &mut self.kernel else {
             return;
         };

@@ -8,8 +8,8 @@ use kvmprof_attach::{HostKernel, HostStacks, Slot, Slots};
 use kvmprof_introspection::GuestKnowledge;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
-use crate::kernel_capture::{self, KernelCaptureError};
-use crate::machine::{GuestMemory, Machine};
+use kvmprof_machine::{GuestMemory, Machine};
+use kvmprof_profiling::kernel_capture::{self, KernelCaptureError};
 
 /// The host kernel's sampling of all vCPUs of a guest of this process.
 #[derive(Debug)]

@@ -2,7 +2,6 @@
 
 mod access;
 mod batches;
-mod gate;
 mod kernel_clock;
 mod kernel_sampler;
 mod kernel_sampling;
@@ -12,7 +11,6 @@ mod sampler;
 mod thread;
 
 pub(crate) use access::{Presence, StoppedState, Unseen, VcpuAccess};
-pub use gate::Gate;
 pub(crate) use kernel_clock::KernelClock;
 pub use kernel_sampling::KernelSampling;
 pub use restart::{OnReset, Restart};

@@ -13,12 +13,14 @@ use kvmprof_recording::Sample;
 
 use super::access::{StoppedState, Unseen, VcpuAccess};
 use super::sampler::Sampler;
-use crate::clock::{ClockSetting, ThreadBackend, monotonic_ns};
-use crate::counters::VcpuCounting;
-use crate::machine::GuestMemory;
-use crate::profil::VcpuStores;
-use crate::sampling::{GuestExit, RegisterSource, StoppedVcpu, VcpuView, read_by_ioctls};
-use crate::signals;
+use kvmprof_machine::GuestMemory;
+use kvmprof_profiling::clock::{ClockSetting, ThreadBackend, monotonic_ns};
+use kvmprof_profiling::counters::VcpuCounting;
+use kvmprof_profiling::profil::VcpuStores;
+use kvmprof_profiling::sampling::{
+    GuestExit, RegisterSource, StoppedVcpu, VcpuView, read_by_ioctls,
+};
+use kvmprof_profiling::signals;
 
 /// Maximum time that a thread waits to be kicked before it looks again.
 const LONG: Duration = Duration::from_secs(3600);

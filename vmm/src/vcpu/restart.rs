@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use kvmprof_introspection::GuestKnowledge;
 
-use crate::clock::monotonic_ns;
-use crate::console::HvcConsole;
-use crate::lock::lock;
-use crate::machine::{Machine, MachineError};
-use crate::sampling::{Doorbell, VcpuShared};
+use kvmprof_machine::console::HvcConsole;
+use kvmprof_machine::lock::lock;
+use kvmprof_machine::{Machine, MachineError};
+use kvmprof_profiling::clock::monotonic_ns;
+use kvmprof_profiling::sampling::{Doorbell, VcpuShared};
 
 /// Minimum time between two restarts: a guest that only resets itself makes 20 a second.
 const SHORTEST_DISTANCE: Duration = Duration::from_millis(50);

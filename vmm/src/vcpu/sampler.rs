@@ -8,14 +8,14 @@ use kvmprof_recording::{EventKind, Sample};
 
 use super::access::{Presence, Unseen, VcpuAccess};
 use super::kernel_clock::KernelClock;
-use crate::clock::{
+use kvmprof_profiling::clock::{
     ClockBackend, ClockSetting, ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns,
 };
-use crate::kernel_events::KernelEvent;
-use crate::sampling::{
+use kvmprof_profiling::kernel_events::KernelEvent;
+use kvmprof_profiling::sampling::{
     ExitCounter, GuestExit, TickSender, VcpuShared, VcpuView, has_started, not_started,
 };
-use crate::signals;
+use kvmprof_profiling::signals;
 
 /// The samples of one vCPU, to which there is access by an `A`: what makes its ticks, its view of the guest, and the ring for the ticks.
 pub struct Sampler<A: VcpuAccess> {

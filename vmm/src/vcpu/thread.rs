@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
-use super::Gate;
 use super::kernel_clock::KernelClock;
 use super::kernel_sampling::KernelSampling;
 use super::own_vcpu::OwnVcpu;
 use super::restart::{OnReset, Restart, Restarted};
 use super::sampler::Sampler;
-use crate::clock::{VcpuClock, monotonic_ns};
-use crate::counters::VcpuCounting;
-use crate::machine::failure::{FailureCause, GuestFailure};
-use crate::machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
-use crate::profil::{ProfiledProcesses, VcpuStores};
-use crate::profiling::ProfilingConfig;
-use crate::sampling::{GuestExit, RegisterSource, TickSender, VcpuShared, VcpuView};
-use crate::signals;
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
+use kvmprof_machine::failure::{FailureCause, GuestFailure};
+use kvmprof_machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::{VcpuClock, monotonic_ns};
+use kvmprof_profiling::counters::VcpuCounting;
+use kvmprof_profiling::profil::{ProfiledProcesses, VcpuStores};
+use kvmprof_profiling::sampling::Gate;
+use kvmprof_profiling::sampling::{GuestExit, RegisterSource, TickSender, VcpuShared, VcpuView};
+use kvmprof_profiling::signals;
 
 /// Maximum time that a guest's end waits until its image has been read, which takes 0.1 to 0.7 s of processor
 /// time and begins when the guest starts.

@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::connector::SocketConnector;
-use crate::console::Console;
-use crate::disk::DiskOptions;
-use crate::machine::MachineConfig;
-use crate::network::NetworkConfig;
-use crate::profiling::ProfilingConfig;
-use crate::share::{ShareHelper, ShareOptions};
 use crate::vcpu::OnReset;
-use crate::virtio::GuestAccess;
-use crate::vsock::VsockConfig;
+use kvmprof_machine::MachineConfig;
+use kvmprof_machine::connector::SocketConnector;
+use kvmprof_machine::console::Console;
+use kvmprof_machine::disk::DiskOptions;
+use kvmprof_machine::network::NetworkConfig;
+use kvmprof_machine::share::{ShareHelper, ShareOptions};
+use kvmprof_machine::virtio::GuestAccess;
+use kvmprof_machine::vsock::VsockConfig;
+use kvmprof_profiling::ProfilingConfig;
 
 /// The guest to run, and how to profile it.
 #[derive(Debug)]
 pub struct VmConfig {
     /// The machine.
     pub machine: MachineConfig,
-    /// Its disks, at most [`crate::disk::DISKS_MAX`].
+    /// Its disks, at most [`kvmprof_machine::disk::DISKS_MAX`].
     pub disks: Vec<DiskOptions>,
     /// The connection of its console.
     pub console: Console,
@@ -32,7 +32,7 @@ pub struct VmConfig {
     pub guest_access: GuestAccess,
     /// Its network devices.
     pub networks: Vec<NetworkConfig>,
-    /// Folders of the host that are shared with it, at most [`crate::share::SHARES_MAX`]. Its memory is shareable if there are any.
+    /// Folders of the host that are shared with it, at most [`kvmprof_machine::share::SHARES_MAX`]. Its memory is shareable if there are any.
     pub shares: Vec<ShareOptions>,
     /// The program that serves the folders; `None` to search for it.
     pub virtiofsd: Option<PathBuf>,

@@ -6,8 +6,8 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::launch::another;
 use super::{VmConfig, VmError};
-use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, TextWatch};
-use crate::machine::MachineDevices;
+use kvmprof_machine::MachineDevices;
+use kvmprof_machine::console::{Console, ConsoleInput, HvcConsole, InputTarget, TextWatch};
 
 /// The virtio console, if the configuration has one.
 pub(super) fn hvc_console(

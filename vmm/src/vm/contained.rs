@@ -8,8 +8,8 @@ use kvmprof_sandbox::{process, user};
 
 use super::file_sizes::longest_file;
 use super::{VmConfig, VmError};
-use crate::console::Console;
-use crate::machine::{KernelSource, MemoryBacking};
+use kvmprof_machine::console::Console;
+use kvmprof_machine::{KernelSource, MemoryBacking};
 
 /// Restricts this thread, and those that it starts, to these files. `/dev/kvm`, disks, networks and sockets are open already.
 pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {

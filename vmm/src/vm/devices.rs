@@ -2,14 +2,14 @@
 
 use super::contained::as_user;
 use super::{VmConfig, VmError};
-use crate::binaries::GuestDisks;
-use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
-use crate::machine::VirtioDevices;
-use crate::network::Network;
-use crate::profiler::DeviceMonitors;
-use crate::share;
-use crate::virtio::{BlockParts, EntropySource, VirtioParts};
-use crate::vsock::VsockParts;
+use kvmprof_machine::VirtioDevices;
+use kvmprof_machine::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
+use kvmprof_machine::network::Network;
+use kvmprof_machine::share;
+use kvmprof_machine::virtio::{BlockParts, EntropySource, VirtioParts};
+use kvmprof_machine::vsock::VsockParts;
+use kvmprof_profiling::binaries::GuestDisks;
+use kvmprof_profiling::profiler::DeviceMonitors;
 
 /// Makes the devices of `config`, except the console's, with their monitors, and the disks. All files of the host that they need are open
 /// afterwards, and none of their threads has been started.

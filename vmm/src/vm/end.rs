@@ -3,10 +3,10 @@
 use std::io;
 
 use super::VmError;
-use crate::machine::GuestMemory;
-use crate::machine::failure::GuestFailure;
 use crate::vcpu::Ending;
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_machine::GuestMemory;
+use kvmprof_machine::failure::GuestFailure;
 
 /// How a guest has ended.
 #[derive(Debug)]

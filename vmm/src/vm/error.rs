@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use kvmprof_attach::HostStacksError;
 
-use crate::console::ConsoleError;
-use crate::disk::DiskError;
-use crate::host_socket::HostSocketError;
-use crate::kernel_capture::KernelCaptureError;
-use crate::machine::MachineError;
-use crate::network::TapError;
-use crate::share::ShareError;
 use kvmprof_introspection::IntrospectionError;
+use kvmprof_machine::MachineError;
+use kvmprof_machine::console::ConsoleError;
+use kvmprof_machine::disk::DiskError;
+use kvmprof_machine::network::TapError;
+use kvmprof_machine::share::ShareError;
+use kvmprof_machine::unix_socket::SocketFileError;
+use kvmprof_profiling::kernel_capture::KernelCaptureError;
 
 /// The reason why a VM couldn't be started or couldn't continue.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum VmError {
     Paths(#[from] kvmprof_sandbox::paths::PathsError),
     /// The socket couldn't be served.
     #[error(transparent)]
-    Socket(#[from] HostSocketError),
+    Socket(#[from] SocketFileError),
     /// The console couldn't be opened.
     #[error(transparent)]
     Console(#[from] ConsoleError),

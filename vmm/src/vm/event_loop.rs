@@ -9,11 +9,11 @@ use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber
 
 use super::VmError;
 use super::termination::Termination;
-use crate::console::HvcConsole;
-use crate::host_socket::HostSocket;
-use crate::profiler::SharedProfiler;
-use crate::sampling::Doorbell;
-use crate::virtio::ConsoleService;
+use kvmprof_machine::console::HvcConsole;
+use kvmprof_machine::virtio::ConsoleService;
+use kvmprof_profiling::host_socket::HostSocket;
+use kvmprof_profiling::profiler::SharedProfiler;
+use kvmprof_profiling::sampling::Doorbell;
 
 /// The pause between two looks at the rings while ticks come in, in ms: much less than a ring takes to fill.
 const BUSY_POLL_MS: i32 = 10;

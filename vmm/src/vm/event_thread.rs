@@ -14,20 +14,21 @@ use super::guest_control::MachineControl;
 use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
 use super::time_limit::TimeLimit;
-use crate::binaries::BinarySources;
-use crate::clock::HaltedTicks;
-use crate::console::{ConsoleInput, HvcConsole, WindowWatch};
-use crate::host_socket::{HostListener, HostSocket};
-use crate::machine::MachineDevices;
-use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler};
-use crate::sampling::Doorbell;
-use crate::signals::take_signals_here;
 use crate::vcpu::Ending;
-use crate::virtio::ConsoleService;
+use kvmprof_machine::MachineDevices;
+use kvmprof_machine::console::{ConsoleInput, HvcConsole, WindowWatch};
+use kvmprof_machine::unix_socket::SocketListener;
+use kvmprof_machine::virtio::ConsoleService;
+use kvmprof_profiling::binaries::BinarySources;
+use kvmprof_profiling::clock::HaltedTicks;
+use kvmprof_profiling::host_socket::HostSocket;
+use kvmprof_profiling::profiler::{ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler};
+use kvmprof_profiling::sampling::Doorbell;
+use kvmprof_profiling::signals::take_signals_here;
 
 /// The initial state of the event thread.
 pub(super) struct EventThread {
-    pub listener: Option<HostListener>,
+    pub listener: Option<SocketListener>,
     pub termination: Termination,
     pub console: Option<ConsoleInput>,
     pub hvc: Option<Arc<HvcConsole>>,

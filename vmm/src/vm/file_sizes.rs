@@ -7,9 +7,9 @@ use std::path::Path;
 use rustix::fs::{FileType, fstat};
 
 use super::VmConfig;
-use crate::console::Console;
-use crate::disk::{DiskFormat, DiskOptions};
-use crate::machine::MemoryBacking;
+use kvmprof_machine::MemoryBacking;
+use kvmprof_machine::console::Console;
+use kvmprof_machine::disk::{DiskFormat, DiskOptions};
 
 /// File lengths are rounded up to this number of bytes: a write to the end of a disk's last sector can make a file that much longer.
 const ALIGNMENT: u64 = 4096;
@@ -63,8 +63,8 @@ mod tests {
     use kvmprof_recording::file::FileOptions;
 
     use super::*;
-    use crate::machine::{KernelSource, MachineConfig, MemoryOptions};
-    use crate::profiling::RecordPlan;
+    use kvmprof_machine::{KernelSource, MachineConfig, MemoryOptions};
+    use kvmprof_profiling::RecordPlan;
 
     fn disk(path: &Path, readonly: bool, format: Option<DiskFormat>) -> DiskOptions {
         let words = path.to_str().unwrap();

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::termination::{SIGNALS, SignalBytes};
-use crate::console::restore_terminal;
-use crate::lock::lock;
-use crate::signals::take_signals_here;
+use kvmprof_machine::console::restore_terminal;
+use kvmprof_machine::lock::lock;
+use kvmprof_profiling::signals::take_signals_here;
 
 /// Maximum time that a regular end may still take after the second request.
 const GRACE: Duration = Duration::from_millis(500);

@@ -6,8 +6,8 @@ use kvmprof_abi::errno::Errno;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::power_button::PowerButton;
-use crate::profiler::GuestControl;
 use crate::vcpu::Restart;
+use kvmprof_profiling::profiler::GuestControl;
 
 /// Carries out requests to the machine, on the event thread.
 pub struct MachineControl {

@@ -21,21 +21,22 @@ use super::sampling::{clock_plan, host_stacks, kernel_sampling};
 use super::termination::Termination;
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmConfig, VmEnd, VmError};
-use crate::binaries::{BinarySources, GuestDisks};
-use crate::console::{ConsoleOutput, HvcConsole};
-use crate::counters::MachineCounters;
-use crate::host_socket::HostListener;
-use crate::kernel_events;
-use crate::machine::{GuestMemory, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm};
-use crate::profiler::{
+use crate::vcpu::{Ending, KernelSampling, Restart, VcpuCommon};
+use kvmprof_introspection::{GuestKnowledge, TaskScope};
+use kvmprof_machine::console::{ConsoleOutput, HvcConsole};
+use kvmprof_machine::unix_socket::SocketListener;
+use kvmprof_machine::virtio::ConsolePorts;
+use kvmprof_machine::{GuestMemory, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm};
+use kvmprof_profiling::RecordPlan;
+use kvmprof_profiling::binaries::{BinarySources, GuestDisks};
+use kvmprof_profiling::counters::MachineCounters;
+use kvmprof_profiling::kernel_events;
+use kvmprof_profiling::profiler::{
     ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, recording_info,
 };
-use crate::profiling::RecordPlan;
-use crate::sampling::{Doorbell, VcpuShared};
-use crate::signals;
-use crate::vcpu::{Ending, Gate, KernelSampling, Restart, VcpuCommon};
-use crate::virtio::ConsolePorts;
-use kvmprof_introspection::{GuestKnowledge, TaskScope};
+use kvmprof_profiling::sampling::Gate;
+use kvmprof_profiling::sampling::{Doorbell, VcpuShared};
+use kvmprof_profiling::signals;
 use kvmprof_recording::Sysroot;
 
 /// A running guest. Its threads run until the guest ends or [`Vm::stop`] is called.
@@ -107,7 +108,7 @@ impl Vm {
 /// What a guest has of the host. It is open before this process is restricted to the files that the guest can need later.
 struct Opened {
     config: VmConfig,
-    listener: Option<HostListener>,
+    listener: Option<SocketListener>,
     kvm: Kvm,
     stop_request: EventFd,
     output: ConsoleOutput,
@@ -120,7 +121,7 @@ struct Opened {
 impl Opened {
     fn open(config: VmConfig) -> Result<Self, VmError> {
         let socket = config.profiling.socket.as_deref();
-        let listener = as_user(|| socket.map(HostListener::bind).transpose())?;
+        let listener = as_user(|| socket.map(SocketListener::bind).transpose())?;
         let kvm = open_kvm()?;
         let stop_request = EventFd::new(EFD_NONBLOCK).map_err(VmError::host("an eventfd"))?;
         let output = as_user(|| config.console.open_output())?.limited(config.console_limit);
@@ -202,7 +203,7 @@ impl Opened {
 /// A machine whose vCPUs have no threads yet, and how it is profiled.
 struct Built {
     config: VmConfig,
-    listener: Option<HostListener>,
+    listener: Option<SocketListener>,
     stop_request: EventFd,
     disks: GuestDisks,
     hvc: Option<Arc<HvcConsole>>,

@@ -20,13 +20,13 @@ mod termination;
 mod threads;
 mod time_limit;
 
-pub use crate::signals::block_signals;
 pub use crate::vcpu::OnReset;
 pub use config::VmConfig;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
 pub use forced_end::{end_at_once, enter_sandbox};
+pub use kvmprof_profiling::signals::block_signals;
 pub use launch::Vm;
 pub(crate) use launch::{open_sysroot, start_recorder};
 pub use sockets::{sockets_of_devices, sockets_of_ports};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::machine::Machine;
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_machine::Machine;
 
 /// The power button of a machine. Clients and signals press it.
 pub struct PowerButton {

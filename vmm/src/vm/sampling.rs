@@ -7,12 +7,12 @@ use kvmprof_attach::HostStacks;
 use kvmprof_introspection::GuestKnowledge;
 
 use super::VmError;
-use crate::clock::ClockSource;
-use crate::machine::Machine;
-use crate::profiler::ClockPlan;
-use crate::profiling::ProfilingConfig;
-use crate::sampling::RegisterSource;
 use crate::vcpu::KernelSampling;
+use kvmprof_machine::Machine;
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::ClockSource;
+use kvmprof_profiling::profiler::ClockPlan;
+use kvmprof_profiling::sampling::RegisterSource;
 
 /// The unwinder of the host's stacks, if the configuration asks for them. It reads this program's own file.
 pub(super) fn host_stacks(profiling: &ProfilingConfig) -> Result<Option<Arc<HostStacks>>, VmError> {

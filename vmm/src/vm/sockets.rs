@@ -1,9 +1,9 @@
 //! The sockets of the host that a guest's devices connect to.
 
-use crate::connector::AllowedSockets;
-use crate::network::{NetworkConfig, PeerAddress};
-use crate::share::{ShareOptions, ShareSource};
-use crate::vsock::VsockConfig;
+use kvmprof_machine::connector::AllowedSockets;
+use kvmprof_machine::network::{NetworkConfig, PeerAddress};
+use kvmprof_machine::share::{ShareOptions, ShareSource};
+use kvmprof_machine::vsock::VsockConfig;
 
 /// The sockets of these folders and networks.
 pub fn sockets_of_devices(shares: &[ShareOptions], networks: &[NetworkConfig]) -> AllowedSockets {

@@ -15,7 +15,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::event_loop::add;
 use super::forced_end;
 use super::power_button::PowerButton;
-use crate::lock::lock;
+use kvmprof_machine::lock::lock;
 
 /// The signals that ask for the end.
 pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];

@@ -9,12 +9,13 @@ use std::thread::JoinHandle;
 use kvm_ioctls::VcpuFd;
 
 use super::event_loop::GuestThreads;
-use crate::clock::monotonic_ns;
-use crate::counters::VcpuCounting;
-use crate::machine::{Machine, VcpuState};
-use crate::sampling::{Doorbell, TickReceiver, VcpuShared, tick_ring};
-use crate::vcpu::{Ending, Gate, Restart, VcpuCommon, VcpuThread};
+use crate::vcpu::{Ending, Restart, VcpuCommon, VcpuThread};
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_machine::{Machine, VcpuState};
+use kvmprof_profiling::clock::monotonic_ns;
+use kvmprof_profiling::counters::VcpuCounting;
+use kvmprof_profiling::sampling::Gate;
+use kvmprof_profiling::sampling::{Doorbell, TickReceiver, VcpuShared, tick_ring};
 
 /// One vCPU's ends at the profiler.
 pub type Profiled = (Arc<VcpuShared>, TickReceiver);

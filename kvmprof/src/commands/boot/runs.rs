@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use kvmprof_cli::command_line::{Console, ExitStatus, WithStatus};
 use kvmprof_introspection::TaskScope;
+use kvmprof_profiling::LookPlan;
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::Recording;
-use kvmprof_vmm::profiling::LookPlan;
 use tempfile::TempDir;
 
 use super::BootArguments;

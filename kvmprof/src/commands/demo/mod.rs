@@ -21,9 +21,9 @@ use super::profiling::{ClockOptions, SampleOptions};
 use super::recordings::{CommandError, refuse_recording};
 use super::sandbox::SandboxOptions;
 use super::thread_panics;
-use kvmprof_vmm::clock::DEFAULT_HZ;
-use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
-use kvmprof_vmm::profiling::ProfilingConfig;
+use kvmprof_machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
+use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::clock::DEFAULT_HZ;
 use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals, catch_signals};
 
 /// Memory of the embedded guest, in bytes.

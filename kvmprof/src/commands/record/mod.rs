@@ -12,9 +12,9 @@ use anyhow::{Context, bail};
 use clap::builder::Resettable;
 use clap::{Arg, Args};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_profiling::LookPlan;
+use kvmprof_profiling::clock::DEFAULT_HZ;
 use kvmprof_recording::file::Recording;
-use kvmprof_vmm::clock::DEFAULT_HZ;
-use kvmprof_vmm::profiling::LookPlan;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};

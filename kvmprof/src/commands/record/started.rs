@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kvmprof_cli::command_line::ExitStatus;
+use kvmprof_machine::console::Interrupt;
+use kvmprof_profiling::{LookPlan, RecordPlan};
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
-use kvmprof_vmm::console::Interrupt;
-use kvmprof_vmm::profiling::{LookPlan, RecordPlan};
 use kvmprof_vmm::vm::VmConfig;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 

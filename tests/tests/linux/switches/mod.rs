@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use kvmprof_recording::Mode;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program, once};
 
-use super::record::{Seen, read};
+use super::record::{NamedSample, read};
 
 /// Where all of the programs are: what is read by the wrong page tables is code of another one.
 const TEXT: u64 = 0x1000_0000;
@@ -46,7 +46,7 @@ fn no_sample_has_a_function_of_another_program(run: &Finished) {
     assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
     let (_, seen) = read(run, "guest.kvmprof");
     let mut right: BTreeMap<&str, u64> = BTreeMap::new();
-    let (mut wrong, mut in_kernel): (Vec<&Seen>, _) = (Vec::new(), 0);
+    let (mut wrong, mut in_kernel): (Vec<&NamedSample>, _) = (Vec::new(), 0);
     for seen in &seen {
         let name = seen.name();
         let Some((name, own)) = PROGRAMS.iter().find(|(other, _)| *other == name) else {

@@ -1,0 +1,20 @@
+//! The machine that kvmprof gives to a guest: memory, kernel, tables, devices, and what is behind these: disks, networks, shared folders, sockets.
+
+pub mod connector;
+pub mod console;
+pub mod disk;
+pub mod helper;
+pub mod lock;
+pub mod log_limit;
+mod machine;
+pub mod network;
+mod no_wait;
+#[cfg(test)]
+#[path = "../../tests/shared/not_run.rs"]
+mod not_run;
+pub mod share;
+pub mod unix_socket;
+pub mod virtio;
+pub mod vsock;
+
+pub use machine::*;

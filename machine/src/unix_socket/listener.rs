@@ -1,0 +1,339 @@
+//! The socket file: makes it, replaces a stale one, and removes it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::SocketFileError;
+use super::path_lock::{Identity, PathLock};
+
+/// Maximum length of a path in bytes: `sun_path` without its NUL (unix(7)).
+const MAX_PATH: usize = 107;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// A socket file that kvmprof listens on. Dropping this removes the file, unless another file has
+/// replaced it.
+#[derive(Debug)]
+pub struct SocketListener {
+    socket: OwnedFd,
+    path: PathBuf,
+    identity: Identity,
+    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it
+    /// away. Otherwise the listener would report that client for ever.
+    spare: Option<OwnedFd>,
+}
+
+impl SocketListener {
+    /// Makes the socket file `path`, with mode 0600 from the start, and listens on it. Replaces a socket
+    /// that no program listens on any more. A lock on `path` + `.lock` keeps two kvmprofs that do this at once
+    /// apart. The lock's file exists only during this call and during drop.
+    ///
+    /// # Errors
+    /// [`SocketFileError`] with the reason. The file at `path` isn't changed then.
+    pub fn bind(path: &Path) -> Result<Self, SocketFileError> {
+        let address = address(path)?;
+        check_folder(path)?;
+        let _lock = PathLock::take(path)?;
+        make_way(path, &address)?;
+        let failed = |action| SocketFileError::os(action, path);
+        let socket = new_socket().map_err(failed("create"))?;
+        // Bind gives the file the mode of the socket's own inode, less the umask.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("protect"))?;
+        rustix::net::bind(&socket, &address).map_err(|errno| match errno {
+            Errno::ADDRINUSE => SocketFileError::Live { path: path.into() },
+            errno => failed("create")(errno),
+        })?;
+        let listening = rustix::net::listen(&socket, BACKLOG)
+            .map_err(Into::into)
+            .and_then(|()| Identity::of(path));
+        match listening {
+            Ok(identity) => Ok(Self {
+                path: path.into(),
+                identity,
+                spare: spare(&socket),
+                socket,
+            }),
+            Err(error) => {
+                let _ = fs::remove_file(path);
+                Err(SocketFileError::io("listen on", path, error))
+            }
+        }
+    }
+
+    /// The path that clients connect to.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Accepts the next client, as a socket that doesn't block. If no descriptor is left ([`Errno::MFILE`],
+    /// [`Errno::NFILE`]), the client is turned away.
+    pub fn accept(&mut self) -> Result<OwnedFd, Errno> {
+        // The last time, another thread may have taken the free descriptor.
+        if self.spare.is_none() {
+            self.spare = spare(&self.socket);
+        }
+        let client = self.accept_next();
+        if matches!(client, Err(Errno::MFILE | Errno::NFILE)) {
+            self.spare = None;
+            drop(self.accept_next());
+            self.spare = spare(&self.socket);
+        }
+        client
+    }
+
+    fn accept_next(&self) -> Result<OwnedFd, Errno> {
+        rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+}
+
+/// Checks that a client belongs to the user of this program, or to root.
+///
+/// # Errors
+/// The reason why the client is to be turned away.
+pub fn check_user(client: &OwnedFd) -> Result<(), String> {
+    let stranger = kvmprof_client::stranger(client);
+    match stranger.map_err(|error| format!("its user is unknown: {error}"))? {
+        None => Ok(()),
+        Some(user) => Err(format!(
+            "user {user} is neither root nor the user of kvmprof"
+        )),
+    }
+}
+
+/// The spare descriptor: a copy of `socket`, because the thread can't open files once it has its filter.
+fn spare(socket: &OwnedFd) -> Option<OwnedFd> {
+    socket.try_clone().ok()
+}
+
+impl AsFd for SocketListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for SocketListener {
+    fn drop(&mut self) {
+        // Under the lock nobody can replace the file between the look and the removal. Without
+        // it the file stays: the next kvmprof finds it stale.
+        let Ok(_lock) = PathLock::take(&self.path) else {
+            return;
+        };
+        if Identity::of(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, SocketFileError> {
+    let length = path.as_os_str().len();
+    if length > MAX_PATH {
+        return Err(SocketFileError::PathTooLong {
+            path: path.into(),
+            length,
+            maximum: MAX_PATH,
+        });
+    }
+    if path.file_name().is_none() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        return Err(SocketFileError::NotAFileName { path: path.into() });
+    }
+    SocketAddrUnix::new(path).map_err(SocketFileError::os("use", path))
+}
+
+fn check_folder(path: &Path) -> Result<(), SocketFileError> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let missing = || SocketFileError::NoFolder {
+        path: path.into(),
+        folder: folder.into(),
+    };
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(missing()),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Err(missing()),
+            _ => Err(SocketFileError::io("look into", folder, error)),
+        },
+    }
+}
+
+/// Removes a stale socket at `path`. Any other file there is an error.
+fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFileError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(SocketFileError::io("look at", path, error)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(SocketFileError::NotASocket { path: path.into() });
+        }
+        Ok(_) => {}
+    }
+    let probe = new_socket().map_err(SocketFileError::os("probe", path))?;
+    match rustix::net::connect(&probe, address) {
+        // EAGAIN: its backlog is full. EPROTOTYPE: it is bound, as another type of socket.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
+            Err(SocketFileError::Live { path: path.into() })
+        }
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::CONNREFUSED) => fs::remove_file(path)
+            .map_err(|error| SocketFileError::io("replace the stale socket", path, error)),
+        Err(errno) => Err(SocketFileError::os("probe", path)(errno)),
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    fn entries(folder: &Path) -> usize {
+        fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn file_is_private_and_goes_with_the_listener() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let listener = SocketListener::bind(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert_eq!(entries(folder.path()), 1, "the lock file is gone");
+        drop(listener);
+        assert_eq!(entries(folder.path()), 0);
+    }
+
+    #[test]
+    fn stale_socket_is_replaced() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        // The standard library leaves the file behind, as a killed kvmprof does.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = SocketListener::bind(&path).unwrap();
+        UnixStream::connect(listener.path()).unwrap();
+    }
+
+    #[test]
+    fn live_socket_is_refused_and_left_alone() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let first = SocketListener::bind(&path).unwrap();
+        let error = SocketListener::bind(&path).unwrap_err();
+        assert!(matches!(error, SocketFileError::Live { .. }), "{error}");
+        UnixStream::connect(&path).unwrap();
+        drop(first);
+        let _datagram = UnixDatagram::bind(&path).unwrap();
+        let error = SocketListener::bind(&path).unwrap_err();
+        assert!(matches!(error, SocketFileError::Live { .. }), "{error}");
+    }
+
+    #[test]
+    fn other_kinds_of_files_are_refused_and_left_alone() {
+        let folder = folder();
+        let file = folder.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let directory = folder.path().join("directory");
+        fs::create_dir(&directory).unwrap();
+        for path in [&file, &link, &directory] {
+            let error = SocketListener::bind(path).unwrap_err();
+            assert!(
+                matches!(error, SocketFileError::NotASocket { .. }),
+                "{error}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&link).unwrap(), "precious");
+        assert_eq!(entries(folder.path()), 3);
+    }
+
+    #[test]
+    fn paths_that_cannot_be() {
+        let folder = folder();
+        let missing = folder.path().join("missing/socket");
+        let error = SocketListener::bind(&missing).unwrap_err();
+        assert!(matches!(error, SocketFileError::NoFolder { .. }), "{error}");
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = SocketListener::bind(&file.join("socket")).unwrap_err();
+        assert!(matches!(error, SocketFileError::NoFolder { .. }), "{error}");
+        let long = folder.path().join("x".repeat(108));
+        let error = SocketListener::bind(&long).unwrap_err();
+        assert!(
+            matches!(error, SocketFileError::PathTooLong { .. }),
+            "{error}"
+        );
+        for path in ["", "/", "..", "socket/"] {
+            let error = SocketListener::bind(Path::new(path)).unwrap_err();
+            assert!(
+                matches!(error, SocketFileError::NotAFileName { .. }),
+                "{path:?}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn longest_path_works() {
+        let folder = folder();
+        let room = MAX_PATH - folder.path().as_os_str().len() - 1;
+        let path = folder.path().join("x".repeat(room));
+        let listener = SocketListener::bind(&path).unwrap();
+        UnixStream::connect(listener.path()).unwrap();
+    }
+
+    #[test]
+    fn file_of_another_is_not_removed() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let first = SocketListener::bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _second = SocketListener::bind(&path).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn of_many_that_bind_at_once_one_wins() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| SocketListener::bind(&path)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+        for result in &results {
+            assert!(matches!(result, Ok(_) | Err(SocketFileError::Live { .. })));
+        }
+        UnixStream::connect(&path).unwrap();
+        drop(results);
+        assert_eq!(entries(folder.path()), 0);
+    }
+}

@@ -1,0 +1,25 @@
+//! Unix stream sockets that don't block: connecting, and socket files to listen on.
+
+mod error;
+mod listener;
+mod path_lock;
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+pub use error::SocketFileError;
+pub use listener::{SocketListener, check_user};
+
+/// Connects without waiting: a server that doesn't accept counts as absent.
+///
+/// # Errors
+/// Nobody listens at `path`, or too many wait there already.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}

@@ -1,0 +1,14 @@
+//! Samples that the host's kernel takes without stopping the vCPU's thread. The kernel writes them into a ring. kvmprof reads the ring from
+//! time to time, and then works out what became of the ticks without a sample.
+
+mod capture;
+mod error;
+mod ring;
+mod run_time_account;
+mod sample;
+mod ticks;
+
+pub use capture::{Capture, Contents, VcpuThreadId, check};
+pub use error::KernelCaptureError;
+pub use sample::Reader;
+pub use ticks::KernelTicks;

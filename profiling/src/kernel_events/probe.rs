@@ -1,0 +1,80 @@
+//! Finds out whether this host's KVM passes its tracepoints: modules other than kvm-intel and kvm-amd may leave out those
+//! of the processor's architecture, though the tracepoints are there. A guest of three instructions shows it.
+
+use std::sync::Mutex;
+
+use kvm_ioctls::{VcpuExit, VcpuFd};
+use kvmprof_sandbox::filters::is_contained;
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::perf_event::{self, Event};
+use kvmprof_machine::lock::lock;
+use kvmprof_machine::{GuestMemory, open_kvm, register_memory};
+
+/// In real mode: mov 0x2000, %al; out %al, $0x80; hlt. The first two make KVM bring in a page each, the third one leaves.
+const CODE: [u8; 6] = [0xa0, 0x00, 0x20, 0xe6, 0x80, 0xf4];
+const MEMORY_BYTES: usize = 0x3000;
+/// How often KVM_RUN may be interrupted before its exit.
+const MAX_RUNS: usize = 64;
+
+/// What has been found out, by name. KVM stays the same while this process has a guest.
+static KNOWN: Mutex<Vec<(&str, bool)>> = Mutex::new(Vec::new());
+
+/// Whether KVM passes tracepoint `name`, perf's number `id`, when a guest makes an exit and touches memory. Takes some ms
+/// the first time.
+///
+/// # Errors
+/// Why that can't be found out, in words.
+pub fn passes(name: &'static str, id: u64) -> Result<bool, String> {
+    let mut known = lock(&KNOWN);
+    if let Some((_, passes)) = known.iter().find(|(known, _)| *known == name) {
+        return Ok(*passes);
+    }
+    // It counts for this thread, without a signal.
+    let event = Event::Tracepoint(id).open(0, 0);
+    let event = event.map_err(|error| perf_event::why_not(&error))?;
+    if is_contained() {
+        return Err(format!(
+            "whether KVM passes kvm:{name} has to be found out before a guest runs"
+        ));
+    }
+    run_guest().map_err(|why| format!("KVM runs no guest to try kvm:{name}: {why}"))?;
+    let passes = perf_event::count(&event).is_some_and(|count| count > 0);
+    known.push((name, passes));
+    Ok(passes)
+}
+
+/// Runs the guest up to its exit to this thread; or says why not.
+fn run_guest() -> Result<(), String> {
+    let in_words = |error: kvm_ioctls::Error| error.to_string();
+    let kvm = open_kvm().map_err(|error| error.to_string())?;
+    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY_BYTES)]);
+    let memory = memory.map_err(|error| error.to_string())?;
+    let written = memory.write_slice(&CODE, GuestAddress(0));
+    written.map_err(|error| error.to_string())?;
+    let vm = kvm.create_vm().map_err(in_words)?;
+    register_memory(&vm, &memory).map_err(|error| error.to_string())?;
+    let mut vcpu = vm.create_vcpu(0).map_err(in_words)?;
+    begin_at_0(&vcpu).map_err(in_words)?;
+    for _ in 0..MAX_RUNS {
+        match vcpu.run() {
+            Ok(VcpuExit::Intr | VcpuExit::IrqWindowOpen) => {}
+            // Whatever it was, the guest has run.
+            Ok(_) => return Ok(()),
+            Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}
+            Err(error) => return Err(in_words(error)),
+        }
+    }
+    Err("it was interrupted again and again".to_owned())
+}
+
+/// The rest is as after a reset: real mode.
+fn begin_at_0(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
+    let mut special = vcpu.get_sregs()?;
+    special.cs.base = 0;
+    special.cs.selector = 0;
+    vcpu.set_sregs(&special)?;
+    let mut general = vcpu.get_regs()?;
+    general.rip = 0;
+    vcpu.set_regs(&general)
+}

@@ -1,0 +1,488 @@
+//! The consumers, which take ticks. To add a consumer, add a file here with its [`Consumer`] (and [`Device`], if clients can
+//! open it), and a line in [`Consumers::new`].
+
+mod client_recorders;
+pub(super) mod documents;
+mod file_recorder;
+mod kept_profile;
+mod needs;
+mod pcs;
+mod pmc;
+mod prf;
+mod profil;
+mod rate;
+mod recording;
+
+use std::sync::Arc;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_devices::endpoint::{Client, Handle, IoctlReply, Readiness};
+use kvmprof_introspection::ListedProcess;
+use kvmprof_recording::status::ConsumerStatus;
+use kvmprof_recording::tasks::TaskLook;
+use kvmprof_recording::{EventKind, QueueBudget, Ticks};
+
+use super::MachineInfo;
+use super::clocks::Clocks;
+use super::processes::Processes;
+use crate::clock::TickSource;
+use crate::config::ProfilingConfig;
+use crate::counters::ProcessCounts;
+use crate::kernel_events;
+use crate::profil::ProfiledProcesses;
+use client_recorders::ClientRecorders;
+use pcs::PcsConsumer;
+use pmc::PmcConsumer;
+use prf::PrfConsumer;
+use profil::ProfilConsumer;
+
+pub use file_recorder::FileRecorder;
+pub use needs::{AllNeeds, ClockNeeds, LookNeeds};
+pub use recording::{SymbolSources, recording_info};
+
+/// The side of a client that opens a device. Devices that the guest has opened never block the host's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// A client of the host socket.
+    Host,
+    /// The guest, through its ports.
+    Guest,
+}
+
+impl From<Client> for Side {
+    fn from(client: Client) -> Self {
+        match client {
+            Client::Host | Client::HostStatus => Self::Host,
+            Client::Guest(_) => Self::Guest,
+        }
+    }
+}
+
+/// A consumer, which takes ticks.
+pub trait Consumer {
+    /// What the consumer needs of the clocks now.
+    fn needs(&self) -> ClockNeeds;
+
+    /// Takes `ticks`, and the frames of their sample's stack, whether it needs any or not.
+    fn take(&mut self, ticks: &Ticks, frames: &[u64]);
+
+    /// Takes a look at the guest's tasks, whether it needs any or not.
+    fn take_look(&mut self, _look: &TaskLook) {}
+
+    /// Takes a block of a recording: mappings or a file that samples refer to, which come after it.
+    fn take_block(&mut self, _block: &Arc<[u8]>) {}
+
+    /// Takes a block of a recording with the time of the guest's restart. The kernel's symbols come again after it.
+    fn take_restart(&mut self, _block: &Arc<[u8]>) {}
+
+    /// Notes that `source` makes the ticks from now on.
+    fn follow(&mut self, _source: Option<TickSource>) {}
+
+    /// Does periodic work, and work that waits for the kernel's symbols. Called every few ms while ticks come.
+    fn advance(&mut self, _sources: &mut SymbolSources<'_>) {}
+
+    /// Notes that the guest has ended, and that all its ticks have been taken.
+    fn end(&mut self);
+
+    /// Entries of the status document, each with its ledger.
+    fn status(&self) -> Vec<ConsumerStatus>;
+
+    /// The amount of data that clients haven't read yet, in ticks or bytes.
+    fn unread(&self) -> u64 {
+        0
+    }
+
+    /// The number of the consumer's device (`kvmprof_abi::wire::device`); `None` if it has no device.
+    fn device_number(&self) -> Option<u16> {
+        None
+    }
+
+    /// The side whose clients can open the device; `None` for both sides.
+    fn side(&self) -> Option<Side> {
+        None
+    }
+
+    /// The consumer's device, if it has one.
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        None
+    }
+}
+
+/// A request to a device that a client opens, or has open.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Open this minor.
+    Open { minor: u16 },
+    /// Read at most this many bytes.
+    Read { limit: usize },
+    /// Execute a command.
+    Ioctl(Command<'a>),
+    /// Close the device.
+    Close,
+}
+
+/// A command of a device, with its argument, and the bytes to which the argument points if it is a pointer.
+#[derive(Clone, Copy, Debug)]
+pub struct Command<'a> {
+    pub number: u32,
+    pub argument: i64,
+    pub data: &'a [u8],
+}
+
+/// The result of a request.
+#[derive(Debug)]
+pub enum Reply {
+    /// The device is open, or closed.
+    Done,
+    /// The bytes that were read.
+    Read(Vec<u8>),
+    /// The command's reply.
+    Ioctl(IoctlReply),
+}
+
+/// Which ticks have to be collected before a request is carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TicksBefore {
+    /// None: the request acts on the ticks that have been collected.
+    #[default]
+    Any,
+    /// All ticks until now, so that the request acts at its own time.
+    All,
+    /// All ticks until now. Every vCPU also checks which processes that consumers know have ended.
+    AllAndEnds,
+    /// All ticks until now, because the consumer stops counting with this request. Unless other consumers count, the clocks stop first,
+    /// so that they count the same ticks as their last consumer. `others`: this consumer continues to count for other clients.
+    Last { others: bool },
+}
+
+/// The preparation of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preparation {
+    /// Which ticks have to be collected.
+    pub ticks: TicksBefore,
+    /// Whether the files that processes have mapped have to be read.
+    pub files: bool,
+}
+
+impl From<TicksBefore> for Preparation {
+    /// A preparation with these ticks, and without files.
+    fn from(ticks: TicksBefore) -> Self {
+        Self {
+            ticks,
+            files: false,
+        }
+    }
+}
+
+/// The context of a request.
+pub struct Context<'a> {
+    /// The side that made the request.
+    pub side: Side,
+    /// The source of the ticks that are counted now; `None` while no consumer counts. For the host's clients, a source of ticks for the
+    /// guest alone is ignored.
+    pub source: Option<TickSource>,
+    /// Whether another consumer counts ticks, so that this client has to use the same source.
+    pub is_shared: bool,
+    /// Whether the guest has ended.
+    pub has_ended: bool,
+    /// The vCPUs' clocks.
+    pub clocks: &'a Clocks,
+    /// The machine.
+    pub machine: &'a MachineInfo,
+    /// What is known of processes.
+    pub processes: &'a Processes,
+}
+
+impl Context<'_> {
+    /// The source of ticks for a further consumer without an event of its own: the source of the other consumers, or else the
+    /// clock at the rate that kvmprof was started with. `None` if there is no clock.
+    pub fn ticks(&self) -> Option<TickSource> {
+        self.source
+            .or_else(|| TickSource::clock(self.clocks.plan().profiling.hz))
+    }
+
+    /// The guest's processes now, each behind the one that has forked it: none in guests whose processes can't be told from others with
+    /// their pids, `None` if they are unknown.
+    pub fn list_processes(&self) -> Option<Vec<ListedProcess>> {
+        let memory = self.machine.memory.as_ref()?;
+        self.machine.knowledge.list_processes(memory)
+    }
+
+    /// Which ticks are to be collected before a request that asks for the guest's processes: if the kernel hasn't been located yet, each
+    /// vCPU tries to locate it.
+    pub fn ticks_before_list(&self) -> TicksBefore {
+        if self.machine.knowledge.is_unlocated() {
+            TicksBefore::AllAndEnds
+        } else {
+            TicksBefore::All
+        }
+    }
+
+    /// Whether the guest's tasks can be looked at: kvmprof has to run the guest, which has to be Linux.
+    pub fn can_look_at_tasks(&self) -> bool {
+        self.machine.devices.is_some() && self.machine.knowledge.may_list_tasks()
+    }
+
+    /// Checks that a further consumer may count the ticks of `source`.
+    ///
+    /// # Errors
+    /// ENODEV for an event that this host doesn't count, or if another program runs the guest; EBUSY while something else
+    /// makes the ticks, or the clock at another rate.
+    pub fn can_count(&self, source: TickSource) -> Result<(), Errno> {
+        if let TickSource::Event(event) = source {
+            if self.machine.devices.is_none() {
+                return Err(Errno::ENODEV);
+            }
+            check_event(event.kind())?;
+        }
+        match self.source {
+            Some(other) if other != source => Err(Errno::EBUSY),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks that this host counts events of `kind`.
+///
+/// # Errors
+/// ENODEV if it doesn't. The document of counters has the reason.
+pub fn check_event(kind: EventKind) -> Result<(), Errno> {
+    match kernel_events::missing(kind) {
+        None => Ok(()),
+        Some(_) => Err(Errno::ENODEV),
+    }
+}
+
+/// A device that clients open. No call blocks.
+///
+/// The server asks for the preparation of an open, a read, an ioctl and a close first. That changes nothing, and its error is the request's, which
+/// isn't carried out then. The errors are those of the device's page.
+pub trait Device {
+    /// The preparation of an open of minor `minor`.
+    ///
+    /// # Errors
+    /// ENXIO for another minor than 0, or if the guest has ended, in most devices.
+    fn before_open(&self, minor: u16, context: &Context<'_>) -> Result<Preparation, Errno> {
+        if minor != 0 || context.has_ended {
+            return Err(Errno::ENXIO);
+        }
+        Ok(Preparation::default())
+    }
+
+    /// The preparation of a read.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn before_read(&self, _handle: Handle) -> Result<Preparation, Errno> {
+        Ok(Preparation::default())
+    }
+
+    /// The preparation of a command.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn before_ioctl(
+        &self,
+        handle: Handle,
+        command: &Command<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno>;
+
+    /// The preparation of a close.
+    fn before_close(&self, _handle: Handle) -> Preparation {
+        Preparation::default()
+    }
+
+    /// Opens minor `minor` as `handle`.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn open(&mut self, handle: Handle, minor: u16, context: &Context<'_>) -> Result<(), Errno>;
+
+    /// Reads at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn read(
+        &mut self,
+        handle: Handle,
+        limit: usize,
+        context: &Context<'_>,
+    ) -> Result<Vec<u8>, Errno>;
+
+    /// Writes `bytes`. Returns how many of them were written.
+    ///
+    /// # Errors
+    /// As the device's page says; EBADF, as of write(2), for a device that can only be read.
+    fn write(&mut self, _handle: Handle, _bytes: &[u8]) -> Result<usize, Errno> {
+        Err(Errno::EBADF)
+    }
+
+    /// Executes `command`.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: &Command<'_>,
+        context: &Context<'_>,
+    ) -> Result<IoctlReply, Errno>;
+
+    /// Closes `handle`.
+    fn close(&mut self, handle: Handle);
+
+    /// The operations that wouldn't block now: in most devices no request ever waits.
+    fn readiness(&self, _handle: Handle) -> Readiness {
+        Readiness {
+            readable: true,
+            ..Readiness::default()
+        }
+    }
+}
+
+impl dyn Device + '_ {
+    /// The preparation that `request` needs. Changes nothing.
+    ///
+    /// # Errors
+    /// The error of the request, which isn't carried out then.
+    pub fn prepare(
+        &self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno> {
+        match request {
+            Request::Open { minor } => self.before_open(*minor, context),
+            Request::Read { .. } => self.before_read(handle),
+            Request::Ioctl(command) => self.before_ioctl(handle, command, context),
+            Request::Close => Ok(self.before_close(handle)),
+        }
+    }
+
+    /// Carries out `request`.
+    ///
+    /// # Errors
+    /// As the device's page says.
+    pub fn carry_out(
+        &mut self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Reply, Errno> {
+        match request {
+            Request::Open { minor } => self.open(handle, *minor, context).map(|()| Reply::Done),
+            Request::Read { limit } => self.read(handle, *limit, context).map(Reply::Read),
+            Request::Ioctl(command) => self.ioctl(handle, command, context).map(Reply::Ioctl),
+            Request::Close => {
+                self.close(handle);
+                Ok(Reply::Done)
+            }
+        }
+    }
+}
+
+/// The work of the vCPUs' threads for consumers, while the vCPUs stand still.
+#[derive(Debug)]
+pub struct OnVcpus {
+    /// The processes into whose memory the threads store ticks.
+    pub profiled: Arc<ProfiledProcesses>,
+    /// The counts that the threads make for processes.
+    pub counts: Arc<ProcessCounts>,
+}
+
+impl OnVcpus {
+    /// The work for a guest with `vcpus` vCPUs.
+    pub fn new(vcpus: usize) -> Self {
+        Self {
+            profiled: Arc::default(),
+            counts: Arc::new(ProcessCounts::new(vcpus)),
+        }
+    }
+}
+
+/// All consumers.
+pub struct Consumers {
+    list: Vec<Box<dyn Consumer>>,
+    /// The clock's maximum rate while only the guest counts, in Hz; 0 if the guest has no clock.
+    guest_max_hz: u32,
+}
+
+impl Consumers {
+    /// The consumers with devices, for a guest with `vcpus` vCPUs. `on_vcpus` is the work of the vCPUs' threads; without it, the guest has no
+    /// devices, and there is neither profil nor pmc. Unread data of clients' recordings is in `room`.
+    pub fn new(
+        vcpus: u16,
+        profiling: &ProfilingConfig,
+        on_vcpus: Option<OnVcpus>,
+        room: Arc<QueueBudget>,
+    ) -> Self {
+        let prf_addresses = profiling.prf_addresses;
+        let mut list: Vec<Box<dyn Consumer>> = vec![
+            Box::new(PcsConsumer::new(Side::Host, vcpus)),
+            Box::new(PrfConsumer::new(Side::Host, vcpus, prf_addresses)),
+            Box::new(ClientRecorders::new(room)),
+        ];
+        if let Some(on_vcpus) = on_vcpus {
+            list.push(Box::new(PcsConsumer::new(Side::Guest, vcpus)));
+            list.push(Box::new(PrfConsumer::new(
+                Side::Guest,
+                vcpus,
+                prf_addresses,
+            )));
+            list.push(Box::new(ProfilConsumer::new(on_vcpus.profiled)));
+            list.push(Box::new(PmcConsumer::new(on_vcpus.counts)));
+        }
+        Self {
+            list,
+            guest_max_hz: profiling.hz,
+        }
+    }
+
+    /// Adds a consumer.
+    pub fn add(&mut self, consumer: Box<dyn Consumer>) {
+        self.list.push(consumer);
+    }
+
+    /// All consumers.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Consumer> {
+        self.list.iter().map(|consumer| &**consumer)
+    }
+
+    /// All consumers, mutable.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut (dyn Consumer + 'static)> {
+        self.list.iter_mut().map(|consumer| &mut **consumer)
+    }
+
+    /// Which one has device number `number` for clients of `side`.
+    pub fn with_device(&self, number: u16, side: Side) -> Option<usize> {
+        let mut consumers = self.list.iter();
+        consumers.position(|consumer| {
+            consumer.device_number() == Some(number)
+                && consumer.side().is_none_or(|whose| whose == side)
+        })
+    }
+
+    /// The device of consumer `index`.
+    pub fn device(&mut self, index: usize) -> Option<&mut dyn Device> {
+        self.list.get_mut(index)?.device()
+    }
+
+    /// What all of them need at this moment.
+    pub fn needs(&self) -> AllNeeds {
+        AllNeeds {
+            each: self.iter().map(Consumer::needs).collect(),
+            guest_max_hz: self.guest_max_hz,
+        }
+    }
+
+    /// Notes that `source` makes the ticks from now on.
+    pub fn follow(&mut self, source: Option<TickSource>) {
+        for consumer in self.iter_mut() {
+            consumer.follow(source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The information in recordings on the machine and on the guest's kernel.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kvmprof_attach::HostStacks;
+use kvmprof_introspection::{GuestKnowledge, TaskScope};
+use kvmprof_recording::StackParts;
+use kvmprof_recording::file::{Encoder, KernelInfo, RecordingInfo, Sink};
+
+use super::LookNeeds;
+use crate::clock::{TickSource, monotonic_ns};
+use crate::config::LookPlan;
+use crate::profiler::kernel_text::KernelText;
+use crate::profiler::{ClockPlan, MachineInfo};
+
+/// Chooses the looks at the guest's tasks that one recording takes, because other recordings may need more looks.
+#[derive(Debug)]
+pub struct LookPace {
+    /// The time between two looks, in ns.
+    period: u64,
+    scope: TaskScope,
+    /// The time of the next look, in ns of CLOCK_MONOTONIC.
+    due: u64,
+}
+
+impl LookPace {
+    /// The looks of `plan`, with ticks of `source`. `None` if that isn't the clock.
+    pub fn new(plan: LookPlan, source: TickSource) -> Option<Self> {
+        let hz = u64::from(source.hz());
+        let period = u64::from(plan.ticks).saturating_mul(1_000_000_000);
+        Some(Self {
+            period: period.checked_div(hz)?.max(1),
+            scope: plan.scope,
+            due: 0,
+        })
+    }
+
+    /// The looks that the recording needs.
+    pub fn needs(&self) -> LookNeeds {
+        LookNeeds {
+            period: Duration::from_nanos(self.period),
+            scope: self.scope,
+        }
+    }
+
+    /// Whether the recording takes the look at `time`. It takes a look that is a little early, too.
+    pub fn takes(&mut self, time: u64) -> bool {
+        let is_due = time.saturating_add(self.period / 4) >= self.due;
+        if is_due {
+            self.due = time.saturating_add(self.period);
+        }
+        is_due
+    }
+}
+
+/// The properties of a recording that begins now, of the ticks of `source` on each of `vcpus` vCPUs, with these parts of stacks; of
+/// `pids`, or of all processes if there are none; with a look at the guest's tasks every `tasks` ticks.
+pub fn recording_info(
+    machine: &MachineInfo,
+    clock: &ClockPlan,
+    source: Option<TickSource>,
+    vcpus: usize,
+    stacks: StackParts,
+    pids: &[i32],
+    tasks: Option<u32>,
+) -> RecordingInfo {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    RecordingInfo {
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: machine.kernel.clone(),
+        vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
+        hz: source.map_or(0, TickSource::hz),
+        event: source.and_then(TickSource::event),
+        clock: clock.of_recordings.name().to_owned(),
+        jitter: clock.profiling.jitter,
+        memory_bytes: machine.memory_bytes,
+        began_ns: now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+        began_monotonic_ns: monotonic_ns(),
+        stacks,
+        pids: pids.to_vec(),
+        tasks,
+    }
+}
+
+/// The sources of the names of functions.
+pub struct SymbolSources<'a> {
+    /// The texts of the guest's kernel.
+    pub kernel_text: &'a mut KernelText,
+    /// The knowledge of the guest.
+    pub knowledge: &'a GuestKnowledge,
+    /// The functions of the host, if samples have its stacks.
+    pub host: Option<&'a HostStacks>,
+}
+
+/// Adds to `recording` what it lacks of the functions of the kernel, of its modules and of the host, and of the names of locks, as far as
+/// they are known.
+pub fn add_symbols<S: Sink>(recording: &mut Encoder<S>, sources: &mut SymbolSources<'_>) {
+    let SymbolSources {
+        kernel_text,
+        knowledge,
+        host,
+    } = sources;
+    while let Some(known) = recording.host_text()
+        && let Some(new) = host.and_then(|host| host.functions_after(known))
+    {
+        recording.add_host_functions(new.text.into(), new.known);
+    }
+    if recording.wants_kernel()
+        && let Some(text) = kernel_text.kernel_symbols(knowledge)
+    {
+        if let Some(block) = kernel_block(knowledge) {
+            recording.add_block(block);
+        }
+        recording.add_kernel(text);
+    }
+    let mut variables = String::new();
+    while let Some(lock) = recording.next_lock() {
+        variables += &knowledge.variable(lock).unwrap_or_default();
+    }
+    recording.add_variables(variables);
+    while let Some(known) = recording.module_text()
+        && let Some((text, known)) = kernel_text.modules_after(knowledge, known)
+    {
+        recording.add_modules(text, known);
+    }
+}
+
+/// The block about the guest's kernel, once the kernel is located.
+fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
+    let linux = knowledge.linux()?;
+    let info = KernelInfo {
+        release: linux.release().to_owned(),
+        build_id: linux.build_id().to_owned(),
+        slide: linux.slide()?,
+    };
+    Some(info.to_block()?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use kvmprof_introspection::testing::kernel::{HOT, TEXT, offsets};
+    use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+    use kvmprof_introspection::testing::modules::TestModule;
+    use kvmprof_recording::file::{FileOptions, FileSink, Recording};
+    use kvmprof_recording::{LockWait, Sample, Ticks};
+
+    /// Adds to `recording` what is known of `guest`.
+    fn add_known(
+        recording: &mut Encoder<FileSink>,
+        kernel_text: &mut KernelText,
+        guest: &LinuxGuest,
+    ) {
+        let mut sources = SymbolSources {
+            kernel_text,
+            knowledge: &guest.knowledge,
+            host: None,
+        };
+        add_symbols(recording, &mut sources);
+    }
+
+    fn begin(path: &Path) -> Encoder<FileSink> {
+        let sink = FileSink::create(path, &RecordingInfo::default(), FileOptions::default());
+        Encoder::new(sink.unwrap(), &[])
+    }
+
+    #[test]
+    fn locks_that_are_variables_have_their_names() {
+        let guest = LinuxGuest::new(HOT);
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let mut recording = begin(&path);
+        let mut kernel_text = KernelText::default();
+        let slide = guest.knowledge.slide().unwrap();
+        let variable = TEXT.wrapping_add(offsets::MODULES).wrapping_add(slide);
+        // One lock twice, one outside the image, and one that is code.
+        for address in [
+            variable + 4,
+            0xffff_8880_0000_1000,
+            variable + 4,
+            TEXT + slide,
+        ] {
+            let lock = Some(LockWait {
+                address,
+                owner: None,
+            });
+            let ticks = Ticks {
+                sample: Some(Sample {
+                    lock,
+                    ..Sample::default()
+                }),
+                ..Ticks::default()
+            };
+            recording.feed(&ticks, &[]);
+            add_known(&mut recording, &mut kernel_text, &guest);
+        }
+        recording.finish();
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        let variables = contents.symbols.lines().filter(|line| line.contains(" d "));
+        let expected = format!("{:016x} d modules+0x4", variable + 4);
+        assert_eq!(variables.collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn all_modules_are_in_a_recording_once_those_that_have_gone_too() {
+        let guest = LinuxGuest::new(HOT);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let mut recording = begin(&path);
+        let mut kernel_text = KernelText::default();
+        // The kernel hasn't been located yet.
+        add_known(&mut recording, &mut kernel_text, &guest);
+        assert!(recording.wants_kernel());
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        for name in ["first", "second"] {
+            guest.load(&[TestModule::new(name, 2)]);
+            guest.read_modules();
+            for _ in 0..2 {
+                add_known(&mut recording, &mut kernel_text, &guest);
+            }
+        }
+        recording.finish();
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        let kernel = contents.kernel.unwrap();
+        assert_eq!(Some(kernel.slide), guest.knowledge.slide());
+        let functions = contents.symbols.lines();
+        let of_modules = |line: &&str| line.contains("\t[");
+        let modules: Vec<&str> = functions.filter(of_modules).collect();
+        assert_eq!(
+            modules,
+            [
+                "ffffffffc0400000 t first_0\t[first]",
+                "ffffffffc0401000 t first_1\t[first]",
+                "ffffffffc0402000 ? [end]\t[first]",
+                "ffffffffc0400000 t second_0\t[second]",
+                "ffffffffc0401000 t second_1\t[second]",
+                "ffffffffc0402000 ? [end]\t[second]",
+            ]
+        );
+    }
+}
