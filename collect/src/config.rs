@@ -1,6 +1,6 @@
 //! The configuration: a TOML file, some of whose values can be replaced by options of the command line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ const MAX_FILE: u64 = 1 << 20;
 /// Maximum length of a label's name, and of its value, in bytes; maximum number of labels.
 const MAX_LABEL: usize = 128;
 const MAX_LABELS: usize = 32;
+/// The begin of the names of labels of samples in /metrics that are labels of processes.
+pub(crate) const OF_PROCESSES: &str = "label_";
 
 /// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +167,8 @@ pub struct SpoolConfig {
 pub struct MetricsConfig {
     /// The address at which it is served. `None`: it isn't served.
     pub listen: Option<SocketAddr>,
+    /// The keys of labels of processes that samples have there.
+    pub labels: Vec<String>,
 }
 
 impl Default for Config {
@@ -186,6 +190,23 @@ impl Default for Config {
             attach: AttachConfig::default(),
             sink: Vec::new(),
         }
+    }
+}
+
+impl MetricsConfig {
+    /// Checks the keys of labels of processes, beside which data have the `others`.
+    fn check(&self, others: &BTreeMap<String, String>) -> Result<(), String> {
+        if self.labels.len() > MAX_LABELS {
+            return Err(format!("metrics.labels: there may be {MAX_LABELS}"));
+        }
+        let mut seen = BTreeSet::new();
+        for key in &self.labels {
+            check_name("metrics.labels", key)?;
+            if !seen.insert(key) || others.contains_key(&format!("{OF_PROCESSES}{key}")) {
+                return Err(format!("metrics.labels: {key} is there twice"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -327,6 +348,7 @@ impl Config {
             return wrong("spool: mebibytes has to be 1 to 16777216".to_owned());
         }
         check_labels(&self.labels).or_else(wrong)?;
+        self.metrics.check(&self.labels).or_else(wrong)?;
         sinks::check(&self.sink).or_else(wrong)
     }
 }
@@ -368,17 +390,7 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
         return Err(format!("labels: there may be {MAX_LABELS}"));
     }
     for (name, value) in labels {
-        let begins = name
-            .bytes()
-            .next()
-            .is_some_and(|byte| byte.is_ascii_lowercase());
-        let is_plain =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-        if !begins || !name.bytes().all(is_plain) || name.len() > MAX_LABEL {
-            return Err(format!(
-                "labels: {name}: a name has letters a to z, digits and _"
-            ));
-        }
+        check_name("labels", name)?;
         if TAKEN.contains(&name.as_str()) {
             return Err(format!("labels: {name} has a meaning of its own"));
         }
@@ -395,6 +407,19 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
 pub fn system_name() -> String {
     let name = rustix::system::uname();
     kvmprof_report::text::visible(&name.nodename().to_string_lossy())
+}
+
+/// Checks the name of a label in `list`.
+fn check_name(list: &str, name: &str) -> Result<(), String> {
+    let mut bytes = name.bytes();
+    let begins = bytes.next().is_some_and(|byte| byte.is_ascii_lowercase());
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if !begins || !bytes.all(is_plain) || name.len() > MAX_LABEL {
+        return Err(format!(
+            "{list}: {name}: a name has letters a to z, digits and _"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

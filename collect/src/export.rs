@@ -8,7 +8,6 @@ use clap::Args;
 use foldhash::fast::RandomState;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_recording::file::{Account, Recording, RecordingInfo, Unobserved};
-use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Event, ExportError, Source};
 use kvmprof_report::profile::SelectionArguments;
 use kvmprof_report::symbolize::Resolver;
@@ -56,10 +55,9 @@ impl Command for ExportArguments {
         let recording = Recording::open(&self.file)?;
         let resolver = Resolver::from_contents(&recording.contents()?);
         let selection = self.selection.selection().map_err(usage)?;
-        let mut source = Source::read(recording, selection, resolver, &Unobserved)?;
-        if let Some(bytes) = self.output_limit {
-            source = source.with_budget(OutputBudget::new(bytes));
-        }
+        let limit = self.output_limit;
+        let source = Source::read(recording, selection, resolver, limit, &Unobserved)
+            .context("Cannot export the recording")?;
         let batches = self.batches(&source)?;
         if batches.is_empty() {
             bail!(
@@ -92,7 +90,7 @@ impl ExportArguments {
             .for_each(|event| {
                 let start = self.start(info, event.time);
                 if !open.contains_key(&start) {
-                    source.room().take(WINDOW)?;
+                    source.budget().take(WINDOW)?;
                 }
                 open.entry(start).or_default().add(source, event)
             })
@@ -173,7 +171,7 @@ impl WindowBuilder {
         let labels = self.tables.labels(source.labels(event));
         let key = (process, thread, event.mode as u8, stack, labels);
         if !self.rows.contains_key(&key) {
-            source.room().take(ROW)?;
+            source.budget().take(ROW)?;
         }
         let row = self.rows.entry(key).or_insert(Row {
             process,
@@ -211,7 +209,7 @@ impl WindowBuilder {
         let frames = profile.stacks.get(number as usize).into_iter();
         for frame in frames.flat_map(|stack| profile.frames(stack)) {
             let (function, module) = (frame.name, frame.module);
-            source.room().take(FRAME + function.len())?;
+            source.budget().take(FRAME + function.len())?;
             places.push(self.tables.frame(function, module, frame.is_kernel));
         }
         let place = self.tables.stack(places);

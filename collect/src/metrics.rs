@@ -1,6 +1,6 @@
 //! Metrics for Prometheus, in the format of OpenMetrics.
 //!
-//! The number of processes' names in labels is bounded. A guest's series are removed when it has had no window for an hour.
+//! The number of processes' names in labels, with the labels that the configuration names, is bounded. A guest's series are removed when it has had no window for an hour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use crate::batch::{Batch, OTHER, Window};
-use crate::config::Config;
+use crate::config::{Config, OF_PROCESSES};
 use crate::spool::{Progress, Spool};
 
 /// The time after which a guest without windows loses its series, in s.
@@ -39,6 +39,8 @@ const EVENTS: [&str; 11] = [
 
 type Labels<const N: usize> = [(&'static str, String); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
+/// Labels of samples: there are more if the configuration names labels of processes.
+type SampleLabels = Vec<(String, String)>;
 /// Takes a count out of a sink's progress.
 type Count = fn(&Progress) -> u64;
 
@@ -47,7 +49,8 @@ type Count = fn(&Progress) -> u64;
 struct Guest {
     /// The start of its last window, in s since 1970.
     last: u64,
-    processes: BTreeSet<String>,
+    /// Its processes: the name, then the values of the labels that the configuration names, empty where there is none.
+    processes: BTreeSet<Vec<String>>,
     kernel: String,
     /// The last value of each of its counters.
     counts: BTreeMap<&'static str, u64>,
@@ -58,7 +61,7 @@ struct Guest {
 pub struct Metrics {
     registry: Registry,
     ticks: Counters<2>,
-    samples: Counters<3>,
+    samples: Family<SampleLabels, Counter>,
     windows: Counters<1>,
     events: Counters<2>,
     rates: Family<Labels<1>, Gauge>,
@@ -68,6 +71,8 @@ pub struct Metrics {
     left_out: Gauge,
     known: Mutex<BTreeMap<String, Guest>>,
     processes: usize,
+    /// The keys of labels of processes.
+    keys: Vec<String>,
 }
 
 impl Metrics {
@@ -89,6 +94,7 @@ impl Metrics {
             left_out: Gauge::default(),
             known: Mutex::default(),
             processes: config.limits.processes,
+            keys: config.metrics.labels.clone(),
         };
         metrics.register(spool);
         metrics
@@ -174,15 +180,20 @@ impl Metrics {
             self.ticks.get_or_create(&labels).inc_by(ticks);
         }
         for row in &window.rows {
-            let mut process = batch.name(row.process);
-            if !guest.processes.contains(process) {
+            let value = |key: &String| {
+                let found = batch.labels(row).find(|(own, _)| own == key);
+                found.map_or_else(String::new, |(_, value)| value.to_owned())
+            };
+            let mut process = vec![batch.name(row.process).to_owned()];
+            process.extend(self.keys.iter().map(value));
+            if !guest.processes.contains(&process) {
                 if guest.processes.len() < self.processes {
-                    guest.processes.insert(process.to_owned());
+                    guest.processes.insert(process.clone());
                 } else {
-                    process = OTHER;
+                    process = vec![OTHER.to_owned()];
                 }
             }
-            let labels = sample_labels(&window.guest, process, row.mode());
+            let labels = self.sample_labels(&window.guest, &process, row.mode());
             self.samples.get_or_create(&labels).inc_by(row.ticks);
         }
         self.windows.get_or_create(&[name()]).inc();
@@ -219,6 +230,21 @@ impl Metrics {
         }
     }
 
+    /// The labels of samples of a `process` of [`Guest::processes`].
+    fn sample_labels(&self, guest: &str, process: &[String], mode: Mode) -> SampleLabels {
+        let name = process.first().cloned();
+        let own = [
+            ("guest", guest.to_owned()),
+            ("process", name.unwrap_or_default()),
+            ("mode", mode.name().to_owned()),
+        ];
+        let values = self.keys.iter().zip(process.iter().skip(1));
+        let values = values.filter(|(_, value)| !value.is_empty());
+        let values = values.map(|(key, value)| (format!("{OF_PROCESSES}{key}"), value.clone()));
+        let own = own.map(|(name, value)| (name.to_owned(), value));
+        own.into_iter().chain(values).collect()
+    }
+
     fn forget(&self, name: &str, guest: &Guest) {
         let label = || ("guest", name.to_owned());
         for event in guest.counts.keys() {
@@ -228,10 +254,11 @@ impl Metrics {
         for (fate, ()) in fates(|_| ()) {
             self.ticks.remove(&[label(), ("fate", fate.to_owned())]);
         }
-        let processes = guest.processes.iter().map(String::as_str).chain([OTHER]);
-        for process in processes {
+        let others = vec![OTHER.to_owned()];
+        for process in guest.processes.iter().chain([&others]) {
             for mode in Mode::ALL {
-                self.samples.remove(&sample_labels(name, process, mode));
+                self.samples
+                    .remove(&self.sample_labels(name, process, mode));
             }
         }
         self.windows.remove(&[label()]);
@@ -261,14 +288,6 @@ impl Metrics {
 
 fn fates<T>(part: impl Fn(&str) -> T) -> [(&'static str, T); 4] {
     ["sampled", "idle", "stolen", "lost"].map(|fate| (fate, part(fate)))
-}
-
-fn sample_labels(guest: &str, process: &str, mode: Mode) -> Labels<3> {
-    [
-        ("guest", guest.to_owned()),
-        ("process", process.to_owned()),
-        ("mode", mode.name().to_owned()),
-    ]
 }
 
 /// The metrics of the spool, which are read at each request.
@@ -448,6 +467,39 @@ mod tests {
         }
         metrics.add(&batch(100 + FORGET + 10, &["other"], 1));
         assert!(lines_of(&metrics).is_empty());
+    }
+
+    #[test]
+    fn samples_have_the_labels_of_processes_that_the_configuration_names() {
+        let mut config = Config::default();
+        config.metrics.labels = vec!["user".to_owned(), "none".to_owned()];
+        config.limits.processes = 3;
+        let (_folder, _spool, metrics) = metrics(&config);
+        for user in ["0", "1000", "1001"] {
+            let mut batch = batch(100, &["a"], 7);
+            let labels = [("user", user), ("secret", "x")];
+            let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            batch.label_sets = vec![labels.into()];
+            batch.windows[0].rows[0].labels = Some(0);
+            metrics.add(&batch);
+        }
+        let samples = |metrics: &Metrics| -> Vec<String> {
+            let text = metrics.text().unwrap();
+            let begin = "kvmprof_samples_total{host=\"host \\\"1\\\"\",guest=\"a\",";
+            let lines = text.lines().filter_map(|line| line.strip_prefix(begin));
+            let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let expected = [
+            r#"process="idle",mode="idle"} 9"#,
+            r#"process="other",mode="user"} 7"#,
+            r#"process="worker",mode="user",label_user="0"} 7"#,
+            r#"process="worker",mode="user",label_user="1000"} 7"#,
+        ];
+        assert_eq!(samples(&metrics), expected);
+        metrics.add(&batch(100 + FORGET + 10, &["other"], 1));
+        assert!(samples(&metrics).is_empty());
     }
 
     #[test]

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldhash::fast::RandomState;
-use indexmap::IndexSet;
-use kvmprof_report::model::{Namer, Stack, StackCounts};
+use kvmprof_report::model::{Namer, Stack, StackCounts, Table};
 use kvmprof_report::symbolize::Resolver;
 
-use crate::batch::{self, Tables};
+use crate::batch::Tables;
 
 /// Maximum number of stacks of one guest at a time, and of the frames in these stacks.
 pub const MAX_STACKS: usize = 4096;
@@ -24,8 +22,8 @@ type Function = (Arc<str>, Arc<str>, bool);
 /// The named stacks of all guests, each once.
 #[derive(Debug)]
 pub struct Names {
-    functions: IndexSet<Function, RandomState>,
-    stacks: IndexSet<Box<[u32]>, RandomState>,
+    functions: Table<Function>,
+    stacks: Table<Box<[u32]>>,
     frames: usize,
     /// Changes whenever the numbers become invalid. No other `Names` has the same one.
     generation: u64,
@@ -35,8 +33,8 @@ impl Default for Names {
     fn default() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {
-            functions: IndexSet::default(),
-            stacks: IndexSet::default(),
+            functions: Table::default(),
+            stacks: Table::default(),
             frames: 0,
             generation: LAST.fetch_add(1, Ordering::Relaxed) + 1,
         }
@@ -57,16 +55,14 @@ impl Names {
         let node = namer.node(stack);
         let functions = namer.code().frames(node).map(|frame| {
             let (function, module) = (Arc::clone(frame.name), Arc::clone(frame.module));
-            let function = (function, module, frame.is_kernel);
-            batch::number(self.functions.insert_full(function).0)
+            (self.functions).number((function, module, frame.is_kernel))
         });
         let functions: Box<[u32]> = functions.collect();
-        let frames = functions.len();
-        let (number, is_new) = self.stacks.insert_full(functions);
-        if is_new {
-            self.frames += frames;
-        }
-        batch::number(number)
+        let known = self.stacks.find(&functions);
+        known.unwrap_or_else(|| {
+            self.frames += functions.len();
+            self.stacks.push(functions)
+        })
     }
 }
 
@@ -99,15 +95,11 @@ impl<'a> BatchNames<'a> {
         if let Some(Some(place)) = self.stacks.get(index) {
             return *place;
         }
-        let functions: &[u32] = self
-            .names
-            .stacks
-            .get_index(index)
-            .map_or(&[], |stack| stack);
+        let functions: &[u32] = self.names.stacks.get(number).map_or(&[], |stack| stack);
         let mut frames = Vec::with_capacity(functions.len());
         for function in functions {
             let known = self.functions.get(*function as usize).copied().flatten();
-            let named = self.names.functions.get_index(*function as usize);
+            let named = self.names.functions.get(*function);
             let new = || {
                 let (function, module, is_kernel) = named?;
                 Some(self.tables.frame(function, module, *is_kernel))

@@ -26,7 +26,7 @@ pub fn profile(engine: &Engine, condition: Option<&str>, room: u64) -> anyhow::R
     engine.compute(sums(engine, condition)?, |batch| {
         for_each(batch, |_, row| Ok(rows.add(row)?))
     })?;
-    Ok(rows.into_profile(&info)?)
+    Ok(rows.into_profile(&info))
 }
 
 /// Options of a picture.
@@ -49,7 +49,7 @@ pub fn flame_graph(
     room: u64,
 ) -> anyhow::Result<Vec<u8>> {
     let profile = profile(engine, condition, room)?;
-    let lines = marked(&profile, &OutputBudget::new(room)).map_err(|_| too_much(room))?;
+    let lines = marked(&profile, None, &OutputBudget::new(room)).map_err(|_| too_much(room))?;
     let graph = Graph {
         title: style.title.clone().unwrap_or_else(|| title(&profile)),
         subtitle: account(&profile),

@@ -56,6 +56,11 @@ impl OutputBudget {
         )
     }
 
+    /// The budget of `limit` bytes, or the default one for a recording of `length` bytes.
+    pub fn limited(limit: Option<u64>, length: usize) -> Self {
+        limit.map_or_else(|| Self::of_recording(length), Self::new)
+    }
+
     /// Takes `bytes` out of the budget.
     ///
     /// # Errors

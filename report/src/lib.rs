@@ -29,6 +29,7 @@ pub mod stalls;
 mod statistics;
 pub mod symbol_server;
 pub mod symbolize;
+mod table;
 pub mod tasks;
 pub mod text;
 pub mod top;

@@ -173,13 +173,13 @@ fn deep_stack() -> Vec<u8> {
     [&[2, 128, 0, 1, 1, 0x88, 0x40][..], &[2; 127]].concat()
 }
 
-/// Thousands of samples of a few bytes, each of one deep stack of functions with long names: by turns of `threads` threads.
-fn deep_samples(threads: u8) -> (TempDir, PathBuf) {
+/// So many samples of a few bytes, each of one deep stack of functions with long names: by turns of `threads` threads.
+fn deep_samples(samples: u32, threads: u8) -> (TempDir, PathBuf) {
     let mut block = deep_stack();
     for thread in 0..threads {
         block.extend([1, thread << 1, thread << 1, 0, 0]);
     }
-    for sample in 0..300_000_u32 {
+    for sample in 0..samples {
         let thread = sample.to_le_bytes()[0] % threads;
         block.extend([3, 0, 2, 1, 0, 0, thread, 0, 0]);
     }
@@ -201,15 +201,38 @@ impl std::io::Write for Length {
     }
 }
 
-/// 60 KB became gigabytes of text.
+/// The source of an export whose events, tables and output take at most `limit` bytes.
+fn source_within(path: &Path, limit: u64) -> Result<Source, ExportError> {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let all = Selection::default();
+    Source::read(recording, all, resolver, Some(limit), &Unobserved)
+}
+
+/// What is kept of samples takes more than they do in the file.
+#[test]
+fn events_are_refused_while_they_are_read() {
+    const EVENT: u64 = 256;
+    let (_folder, path) = deep_samples(300_000, 1);
+    assert!(fs::metadata(&path).unwrap().len() < 64 << 10);
+    let enough = 300_000 * EVENT;
+    let source = source_within(&path, enough).unwrap();
+    assert_eq!(source.budget().take(1), Err(TooMuch(enough)));
+    let refused = source_within(&path, enough - 1);
+    assert!(
+        matches!(refused, Err(ExportError::TooMuch(TooMuch(limit))) if limit == enough - 1),
+        "{refused:?}"
+    );
+}
+
+/// Tens of KB became gigabytes of text.
 #[test]
 fn exports_end_where_their_budget_does() {
     const ROOM: u64 = 8 << 20;
-    let (folder, path) = deep_samples(60);
+    let (folder, path) = deep_samples(30_000, 60);
     assert!(fs::metadata(&path).unwrap().len() < 64 << 10);
     for format in Format::value_variants() {
-        let source = Source::open(&path, &[]).unwrap();
-        let source = source.with_budget(OutputBudget::new(ROOM));
+        let source = source_within(&path, ROOM).unwrap();
         let mut length = Length::default();
         let written = if *format == Format::PerfData {
             let output = folder.path().join("perf.data");
@@ -231,7 +254,7 @@ fn exports_end_where_their_budget_does() {
 /// The same stack has as many lines as there are threads.
 #[test]
 fn pictures_end_where_their_budget_does() {
-    let (_folder, path) = deep_samples(60);
+    let (_folder, path) = deep_samples(30_000, 60);
     let profile = Profile::from_file(&path, &[]).unwrap();
     let budget = 8 << 20;
     assert_eq!(

@@ -7,10 +7,12 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use crate::shared::boot as boots;
-use kvmprof_recording::file::{Observer, ResetInfo, Unobserved};
+use kvmprof_recording::file::{Observer, Recording, ResetInfo, Unobserved};
 use kvmprof_report::boot::{Boot, BootError, Levels};
-use kvmprof_report::budget::{OutputBudget, TooMuch};
+use kvmprof_report::budget::TooMuch;
 use kvmprof_report::export::{ExportError, Source};
+use kvmprof_report::profile::Selection;
+use kvmprof_report::symbolize::Resolver;
 use tempfile::TempDir;
 
 const MS: u64 = 1_000_000;
@@ -73,10 +75,13 @@ fn a_part_of_a_boot_is_none() {
 
 #[test]
 fn boots_end_where_their_budget_does() {
-    const ROOM: u64 = 4 << 10;
+    // Enough for the events, but not for what is made of them.
+    const ROOM: u64 = 28 << 10;
     let (_folder, path) = recording();
-    let source = Source::open(&path, &[]).unwrap();
-    let source = source.with_budget(OutputBudget::new(ROOM));
+    let recording = Recording::open(&path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let all = Selection::default();
+    let source = Source::read(recording, all, resolver, Some(ROOM), &Unobserved).unwrap();
     let read = Boot::read(&source, &Levels::default(), &Unobserved);
     assert!(
         matches!(

@@ -29,7 +29,7 @@ fn source(guest: &Guest, path: &Path, sysroot: bool) -> Source {
         sysroot: sysroot.then(|| guest.root()),
     };
     let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
-    Source::read(recording, Selection::default(), resolver, &Unobserved).unwrap()
+    Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()
 }
 
 /// The frames of the only thread's first stack, innermost first: function, file, line, depth, library.

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use flate2::read::GzDecoder;
 use kvmprof_recording::file::{HEADER, ProcessLabels, Recording, Unobserved};
+use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::export::{Format, Source, pprof_message};
+use kvmprof_report::graph::{Graph, marked};
 use kvmprof_report::profile::{Profile, Selection, SortBy, by_label, document, label_keys};
 use kvmprof_report::symbolize::Resolver;
 use prost::Message;
@@ -15,7 +17,7 @@ use crate::shared::walk;
 
 /// When a process of the recording changes its label, in ns of CLOCK_MONOTONIC.
 const CHANGE: u64 = 9_000_000_000;
-const KEY: &str = "a key";
+pub const KEY: &str = "a key";
 
 /// The label that process `pid` has at `time`.
 fn label(pid: i32, time: u64) -> Option<&'static str> {
@@ -28,7 +30,7 @@ fn label(pid: i32, time: u64) -> Option<&'static str> {
 }
 
 /// A recording with these labels.
-fn write(path: &Path) {
+pub fn write(path: &Path) {
     walk::write(path, 3, 5000);
     let mut bytes = std::fs::read(path).unwrap();
     let block = |pid, time, value: &str| {
@@ -92,6 +94,49 @@ fn a_table_has_the_samples_of_each_value() {
         document["labels"][KEY].as_array().unwrap().len(),
         rows.len()
     );
+}
+
+#[test]
+fn processes_of_a_flame_graph_stand_on_the_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels");
+    write(&path);
+    let profile = profile(&path, &[]);
+    let lines = marked(&profile, Some(KEY), &OutputBudget::new(u64::MAX)).unwrap();
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for line in &lines {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let mut frames = stack.split(';');
+        *counts.entry(frames.next().unwrap()).or_default() += count.parse::<u64>().unwrap();
+        let process = frames.next().unwrap().trim_end_matches(is_mark);
+        let pid = process.rsplit_once('-').map(|(_, pid)| pid);
+        let is_known = ["31", "32"].contains(&pid.unwrap_or_default());
+        assert_eq!(!stack.starts_with("a key=[none]"), is_known, "{line}");
+    }
+    let counts: BTreeMap<String, u64> = counts
+        .into_iter()
+        .map(|(group, count)| (group.replace(is_mark, ""), count))
+        .collect();
+    let expected = counted(&path).into_iter();
+    let expected: BTreeMap<String, u64> = expected
+        .map(|(value, count)| (format!("{KEY}={}", value.unwrap_or("[none]")), count))
+        .collect();
+    assert_eq!(counts, expected);
+    // What isn't a function has the colour of groups.
+    let svg = Graph::default().draw(&lines).unwrap();
+    let svg = String::from_utf8(svg).unwrap();
+    let line = lines.iter().find(|line| line.starts_with("a key=0"));
+    let frames = line.unwrap().split(';').take(2);
+    for name in frames.map(|name| name.replace(is_mark, "")) {
+        let (_, frame) = svg.split_once(&format!("<title>{name} (")).unwrap();
+        let (_, fill) = frame.split_once("fill=\"").unwrap();
+        assert!(fill.starts_with("rgb(223,227,232)"), "{name}");
+    }
+}
+
+/// Whether it is a mark for colours.
+fn is_mark(letter: char) -> bool {
+    ('\u{e000}'..'\u{f000}').contains(&letter)
 }
 
 #[test]

@@ -9,7 +9,7 @@ use kvmprof_recording::file::{
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, Ticks};
 use kvmprof_report::budget::OutputBudget;
-use kvmprof_report::html::Counts;
+use kvmprof_report::model::Counts;
 use kvmprof_report::profile::{
     Layout, Profile, Section, Selection, SortBy, document, folded, functions, print,
 };

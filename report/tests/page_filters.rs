@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::labels;
 use crate::shared::recordings::Written;
 use crate::shared::used::{Used, report_of};
 use crate::shared::walk;
@@ -282,6 +283,53 @@ fn filters_of_functions(used: &Used) {
         said["chips"],
         json!(["only copy_page ✕", "only walk_tree ✕"])
     );
+}
+
+/// What the filter and the groups of the graph have of each label is what the report has, also of a process that had two.
+#[test]
+fn labels_are_those_of_the_report() {
+    let used = Used::of_page("labelled", |folder| {
+        let path = folder.join("recording");
+        labels::write(&path);
+        page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+    });
+    let report = report(&used, Selection::default());
+    let rows = report["labels"][labels::KEY].as_array().unwrap().iter();
+    let mut groups: Vec<(String, u64)> = rows
+        .map(|row| {
+            let value = row["value"].as_str().unwrap_or("[none]");
+            (format!("{}={value}", labels::KEY), count(&row["samples"]))
+        })
+        .collect();
+    assert_eq!(groups.len(), 4);
+    groups.sort();
+    let samples = count(&report["samples"]);
+    let frames = groups.iter().map(|(label, ticks)| {
+        let percent = 100.0 * *ticks as f64 / samples as f64;
+        format!("{label}: {ticks} ticks, {percent:.1} %")
+    });
+    let mut shown: Vec<String> = serde_json::from_value(used.said["groups"].clone()).unwrap();
+    shown.sort();
+    assert_eq!(shown, frames.collect::<Vec<_>>());
+    let known = groups
+        .iter()
+        .filter(|(label, _)| !label.ends_with("[none]"));
+    let known = known.map(|(label, ticks)| {
+        json!([
+            label,
+            ticks,
+            format!("kvmprof report FILE --label '{label}'")
+        ])
+    });
+    assert_eq!(used.said["chosen"], Value::Array(known.collect()));
+    // A thread whose process had two labels is one row.
+    let threads = report["threads"].as_array().unwrap();
+    assert_eq!(
+        used.said["threads"].as_array().unwrap().len(),
+        threads.len()
+    );
+    assert_eq!(used.said["only"]["total"], groups[0].1);
+    assert_eq!(used.said["ofNone"], 0);
 }
 
 /// One recording at two times: the page's command names both, also for a part of them.

@@ -24,7 +24,7 @@ fn profile(path: &Path, sources: &Sources) -> Result<Profile, SymbolError> {
 fn source(path: &Path, sources: &Sources) -> Source {
     let recording = Recording::open(path).unwrap();
     let resolver = Resolver::new(&recording.contents().unwrap(), sources).unwrap();
-    Source::read(recording, Selection::default(), resolver, &Unobserved).unwrap()
+    Source::read(recording, Selection::default(), resolver, None, &Unobserved).unwrap()
 }
 
 fn own_lines(profile: &Profile) -> Vec<(String, u32, u64)> {

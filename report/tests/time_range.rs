@@ -33,7 +33,7 @@ fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
         time: time.parse().unwrap(),
         ..Selection::default()
     };
-    let mut watcher = <(StallWatcher, Events)>::default();
+    let mut watcher = (StallWatcher::default(), Events::new(None));
     let before = recording.unpacked();
     let profile =
         Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher).unwrap();
@@ -46,7 +46,7 @@ fn said(recording: Recording, time: &str) -> (Vec<String>, u64) {
     let mut facts = document(&profile, SortBy::default(), usize::MAX);
     facts.as_object_mut().unwrap().remove("bytes");
     said.extend([facts.to_string(), stalls]);
-    let source = Source::new(recording, profile, events);
+    let source = Source::new(recording, profile, events).unwrap();
     let mut export = Vec::new();
     Format::Speedscope.write(&source, &mut export).unwrap();
     said.push(String::from_utf8(export).unwrap());

@@ -56,6 +56,7 @@ fn the_example_has_all_and_is_sound() {
     assert_eq!(all.sink.len(), 6);
     assert!(all.host.is_some());
     assert!(!all.drop.is_empty() && !all.labels.is_empty());
+    assert_eq!(all.metrics.labels, ["user"]);
     assert!(!all.attach.guests.is_empty() && !all.hash.processes.is_empty());
     let plain = config(example).unwrap();
     assert_eq!(plain.sink, []);
@@ -88,6 +89,12 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         ("spool.mebibytes = 0", "mebibytes"),
         ("labels.Zone = 'a'", "Zone"),
         ("labels.host = 'a'", "host"),
+        ("metrics.labels = ['a=']", "metrics.labels: a=:"),
+        ("metrics.labels = ['user', 'user']", "user is there twice"),
+        (
+            "labels.label_user = 'a'\nmetrics.labels = ['user']",
+            "user is there twice",
+        ),
     ] {
         let error = config(text).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use indexmap::{IndexMap, IndexSet};
+use kvmprof_report::model::Table;
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
@@ -156,11 +156,14 @@ impl Sender for Http {
 /// The tables that all profiles of a request share. By the format, element 0 of each is empty.
 #[derive(Default)]
 struct Dictionary {
-    strings: IndexSet<String>,
-    attributes: IndexSet<(String, String)>,
-    mappings: IndexSet<String>,
-    locations: IndexSet<(String, String, bool)>,
-    stacks: IndexMap<Vec<i32>, ()>,
+    strings: Table<String>,
+    /// Key and value.
+    attributes: Table<(i32, String)>,
+    /// The module's name.
+    mappings: Table<i32>,
+    /// Function, mapping, and whether it is of the kernel.
+    locations: Table<(i32, i32, bool)>,
+    stacks: Table<Vec<i32>>,
     tables: otlp::ProfilesDictionary,
 }
 
@@ -230,10 +233,10 @@ impl Dictionary {
     fn new() -> Self {
         let mut new = Self::default();
         new.string("");
-        new.attributes.insert(Default::default());
-        new.mappings.insert(String::new());
-        new.locations.insert(Default::default());
-        new.stacks.insert(Vec::new(), ());
+        new.attributes.push(Default::default());
+        new.mappings.push(0);
+        new.locations.push(Default::default());
+        new.stacks.push(Vec::new());
         let tables = &mut new.tables;
         tables
             .attribute_table
@@ -246,9 +249,9 @@ impl Dictionary {
     }
 
     fn into_tables(self) -> otlp::ProfilesDictionary {
-        let stacks = self.stacks.into_keys();
+        let stacks = self.stacks.into_values().into_iter();
         otlp::ProfilesDictionary {
-            string_table: self.strings.into_iter().collect(),
+            string_table: self.strings.into_values(),
             stack_table: stacks
                 .map(|location_indices| otlp::Stack { location_indices })
                 .collect(),
@@ -257,59 +260,60 @@ impl Dictionary {
     }
 
     fn string(&mut self, text: &str) -> i32 {
-        place(self.strings.insert_full(text.to_owned()).0)
+        let known = self.strings.find(text);
+        place(known.unwrap_or_else(|| self.strings.push(text.to_owned())))
     }
 
     fn attribute(&mut self, key: &str, value: &str) -> i32 {
-        let own = (key.to_owned(), value.to_owned());
-        let (number, is_new) = self.attributes.insert_full(own);
-        if is_new {
-            let attribute = otlp::KeyValueAndUnit {
-                key_strindex: self.string(key),
+        let own = (self.string(key), value.to_owned());
+        let known = self.attributes.find(&own);
+        place(known.unwrap_or_else(|| {
+            self.tables.attribute_table.push(otlp::KeyValueAndUnit {
+                key_strindex: own.0,
                 value: Some(text(value)),
                 unit_strindex: 0,
-            };
-            self.tables.attribute_table.push(attribute);
-        }
-        place(number)
+            });
+            self.attributes.push(own)
+        }))
     }
 
     fn mapping(&mut self, module: &str) -> i32 {
-        let (number, is_new) = self.mappings.insert_full(module.to_owned());
-        if is_new {
-            let mapping = otlp::Mapping {
-                filename_strindex: self.string(module),
+        let filename_strindex = self.string(module);
+        let known = self.mappings.find(&filename_strindex);
+        place(known.unwrap_or_else(|| {
+            self.tables.mapping_table.push(otlp::Mapping {
+                filename_strindex,
                 ..otlp::Mapping::default()
-            };
-            self.tables.mapping_table.push(mapping);
-        }
-        place(number)
+            });
+            self.mappings.push(filename_strindex)
+        }))
     }
 
     /// The index of a function's location, which is that of the function, too.
     fn location(&mut self, function: &str, module: &str, is_kernel: bool) -> i32 {
-        let key = (function.to_owned(), module.to_owned(), is_kernel);
-        let (number, is_new) = self.locations.insert_full(key);
-        if is_new {
-            let name = self.string(function);
-            self.tables.function_table.push(otlp::Function {
-                name_strindex: name,
-                system_name_strindex: name,
-                ..otlp::Function::default()
-            });
-            let kind = if is_kernel { "kernel" } else { "native" };
-            let location = otlp::Location {
-                mapping_index: self.mapping(module),
-                lines: vec![otlp::Line {
-                    function_index: place(number),
-                    ..otlp::Line::default()
-                }],
-                attribute_indices: vec![self.attribute("profile.frame.type", kind)],
-                ..otlp::Location::default()
-            };
-            self.tables.location_table.push(location);
+        let (name, mapping_index) = (self.string(function), self.mapping(module));
+        let key = (name, mapping_index, is_kernel);
+        if let Some(known) = self.locations.find(&key) {
+            return place(known);
         }
-        place(number)
+        let number = place(self.locations.push(key));
+        self.tables.function_table.push(otlp::Function {
+            name_strindex: name,
+            system_name_strindex: name,
+            ..otlp::Function::default()
+        });
+        let kind = if is_kernel { "kernel" } else { "native" };
+        let location = otlp::Location {
+            mapping_index,
+            lines: vec![otlp::Line {
+                function_index: number,
+                ..otlp::Line::default()
+            }],
+            attribute_indices: vec![self.attribute("profile.frame.type", kind)],
+            ..otlp::Location::default()
+        };
+        self.tables.location_table.push(location);
+        number
     }
 
     fn profile(&mut self, batch: &Batch, window: &Window) -> otlp::Profile {
@@ -348,7 +352,7 @@ impl Dictionary {
         if locations.is_empty() {
             locations.push(self.location(NO_STACK[usize::from(row.ticks_are_idle())], "", true));
         }
-        let (stack, _) = self.stacks.insert_full(locations, ());
+        let stack = self.stacks.number(locations);
         let mut attribute_indices = vec![
             self.attribute("process.executable.name", batch.name(row.process)),
             self.attribute("thread.name", batch.name(row.thread)),
@@ -368,12 +372,14 @@ impl Dictionary {
 }
 
 /// An index in a table, in the format's type. The limits of guests keep it far below the maximum.
-fn place(number: usize) -> i32 {
+fn place(number: u32) -> i32 {
     i32::try_from(number).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::batch::testing::batch;
 
@@ -384,7 +390,7 @@ mod tests {
         let tables = request.dictionary.as_ref().unwrap();
         assert_eq!(tables.string_table[0], "");
         assert_eq!(tables.function_table.len(), tables.location_table.len());
-        let (mut ticks, mut identities) = (0, IndexSet::new());
+        let (mut ticks, mut identities) = (0, HashSet::new());
         for resource in &request.resource_profiles {
             let profile = &resource.scope_profiles[0].profiles[0];
             assert!(identities.insert(profile.profile_id.clone()));

@@ -88,7 +88,7 @@ pub fn run(data: &[u8]) {
         }
     }
     stall_tables(&recording, &contents);
-    let mut watcher = <(Counts, Events)>::default();
+    let mut watcher = (Counts::default(), Events::new(None));
     let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut watcher);
     let Ok(profile) = read else {
         return;
@@ -98,7 +98,9 @@ pub fn run(data: &[u8]) {
     let side = (&profile, Some(&counts));
     changes(side, side, SortBy::Total);
     page(&profile, vec![counts], "title", &SourceTexts::default());
-    let source = Source::new(recording, profile, events);
+    let Ok(source) = Source::new(recording, profile, events) else {
+        return;
+    };
     if let Ok(boot) = Boot::read(&source, &Levels::default(), &Unobserved) {
         let summary = Summary::new(&[boot], &Levels::default());
         compare(&summary, &summary);

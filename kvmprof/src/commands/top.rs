@@ -50,6 +50,9 @@ pub struct TopArguments {
     /// In a pipe: maximum number of rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
+    /// Also show the values of the label of processes with this key, such as user
+    #[arg(long, value_name = "KEY")]
+    by: Option<String>,
     /// No colours, as with NO_COLOR in the environment
     #[arg(long, alias = "no-color")]
     no_colour: bool,
@@ -75,6 +78,7 @@ impl Command for TopArguments {
             interval: self.interval,
             count: self.count,
             rows: self.top,
+            by: self.by.clone(),
             // https://no-color.org
             colours: !self.no_colour
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),

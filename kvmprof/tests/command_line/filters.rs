@@ -51,6 +51,11 @@ fn a_table_that_no_recording_has_is_refused() {
     let ran = folder.run(&["report", "before", "--by", "mode,usr"]);
     let known = "line, and no process has a label";
     ran.assert_refused(USAGE, &["neither a table nor a label \"usr\"", known]);
+    let ran = folder.run(&["flamegraph", "before", "--by", "usr", "-o", "-"]);
+    ran.assert_refused(
+        USAGE,
+        &["--by has no label \"usr\"", "no process has a label"],
+    );
     let ran = folder.run(&["report", "before", "--label", "user"]);
     ran.assert_refused(USAGE, &["a label is wanted, such as user=1000"]);
 }

@@ -5,8 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::html::{BlockTicks, Counts};
-use crate::model::{Code, Frame, FunctionId, HALTED, HALTED_MODULE};
+use crate::model::{BlockTicks, Code, Counts, Frame, FunctionId, HALTED, HALTED_MODULE};
 use crate::profile::{Profile, SortBy};
 
 /// The function that stands for all addresses without a name, which aren't comparable between runs.

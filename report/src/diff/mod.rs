@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::budget::OutputBudget;
 use crate::graph::with_torn_edges;
-use crate::html::Counts;
+use crate::model::Counts;
 use crate::profile::{Profile, SortBy, folded, loss_of_one, selection_document};
 use crate::statistics::correct_for_many;
 use crate::text::visible;

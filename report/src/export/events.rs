@@ -3,10 +3,13 @@
 use kvmprof_recording::file::RecordingInfo;
 use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode};
 
+use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{Table, task_name};
 use crate::profile::{Process, Profile, Selected, Selection, Watcher};
 use crate::symbolize::Resolver;
 
+/// Bytes of the budget that an event takes: itself in memory, and what formats make of it, in memory or written.
+const EVENT: usize = 256;
 /// The name of a thread without a known name.
 const UNKNOWN: &str = "[unknown]";
 
@@ -41,13 +44,18 @@ pub struct EventThread {
     pub comm: String,
 }
 
-/// The selected ticks of a recording, in the order of the file: those of a vCPU are in the order of time. They take 32 bytes each.
-#[derive(Clone, Debug, Default)]
+/// The selected ticks of a recording, in the order of the file: those of a vCPU are in the order of time. They take 32 bytes each, as long as they fit into the
+/// recording's budget.
+#[derive(Clone, Debug)]
 pub struct Events {
-    /// The ticks.
-    pub events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     /// Their threads, each once for each of its names.
-    pub threads: Vec<EventThread>,
+    pub(super) threads: Vec<EventThread>,
+    /// The limit of the budget, if it isn't the recording's default.
+    limit: Option<u64>,
+    budget: OutputBudget,
+    /// Why there are no events.
+    refused: Option<TooMuch>,
     /// Until all have been read: pid, tid, and name. The first one stands for halted vCPUs.
     read: Table<(i32, i32, [u8; COMM_LENGTH])>,
 }
@@ -56,14 +64,15 @@ pub struct Events {
 const HALTED: (i32, i32, [u8; COMM_LENGTH]) = (i32::MIN, i32::MIN, [0; COMM_LENGTH]);
 
 impl Watcher for Events {
-    fn begin(&mut self, _: &RecordingInfo, _: &Selection, _: &Resolver) {
+    fn begin(&mut self, length: usize, _: &RecordingInfo, _: &Selection, _: &Resolver) {
+        self.budget = OutputBudget::limited(self.limit, length);
         self.read.number(HALTED);
     }
 
     fn take(&mut self, selected: &Selected) {
         let ticks = selected.spread.selected();
         if ticks.idle > 0 {
-            self.events.push(Event {
+            self.push(Event {
                 time: selected.spread.begin(),
                 ticks: ticks.idle,
                 stack: None,
@@ -74,11 +83,12 @@ impl Watcher for Events {
             });
         }
         if let Some(sample) = &selected.sample {
-            self.events.push(Event {
+            let thread = self.read.number((sample.pid, sample.tid, sample.comm));
+            self.push(Event {
                 time: sample.time,
                 ticks: 1,
                 stack: selected.stack,
-                thread: self.read.number((sample.pid, sample.tid, sample.comm)),
+                thread,
                 vcpu: sample.vcpu,
                 mode: sample.mode,
                 has_interrupts_off: sample.has_interrupts_off(),
@@ -88,8 +98,39 @@ impl Watcher for Events {
 }
 
 impl Events {
-    /// Names the threads, when all events of `profile` have been read.
-    pub fn finish(&mut self, profile: &Profile) {
+    /// No events yet. They, and all that is made of the recording, take at most `limit` bytes, or what is the default for the recording.
+    pub fn new(limit: Option<u64>) -> Self {
+        Self {
+            events: Vec::new(),
+            threads: Vec::new(),
+            limit,
+            budget: OutputBudget::new(0),
+            refused: None,
+            read: Table::default(),
+        }
+    }
+
+    fn push(&mut self, event: Event) {
+        if self.refused.is_some() {
+            return;
+        }
+        match self.budget.take(EVENT) {
+            Ok(()) => self.events.push(event),
+            Err(error) => {
+                self.refused = Some(error);
+                self.events = Vec::new();
+            }
+        }
+    }
+
+    /// Names the threads, when all events of `profile` have been read. Returns the rest of the budget.
+    ///
+    /// # Errors
+    /// The events don't fit into the budget.
+    pub(super) fn finish(&mut self, profile: &Profile) -> Result<OutputBudget, TooMuch> {
+        if let Some(error) = self.refused {
+            return Err(error);
+        }
         let unnamed = Process::default();
         let idle = profile.processes.get(&IDLE_PID).unwrap_or(&unnamed);
         let mut threads = Table::default();
@@ -113,6 +154,7 @@ impl Events {
             event.thread = numbers[event.thread as usize];
         }
         self.threads = threads.into_values();
+        Ok(self.budget.clone())
     }
 }
 

@@ -4,15 +4,12 @@ use std::path::Path;
 
 use super::ExportError;
 use super::events::{Event, EventThread, Events};
-use crate::budget::OutputBudget;
+use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{Frame, StackSum, outermost_of_guest};
 use crate::profile::{Profile, Selection, Weight};
 use crate::symbolize::Resolver;
-use kvmprof_recording::file::{FileError, Observer, Recording, Unobserved};
+use kvmprof_recording::file::{Observer, Recording, Unobserved};
 use kvmprof_recording::tasks::TaskLook;
-
-/// Bytes that an event takes in an export's tables, beside those of its stack. Formats differ.
-const EVENT: usize = 64;
 
 /// A recording to export.
 #[derive(Debug)]
@@ -27,47 +24,49 @@ impl Source {
     /// Opens the recording at `path`, with all processes or only `pids`.
     ///
     /// # Errors
-    /// As [`Recording::open`] and [`Recording::read`].
-    pub fn open(path: &Path, pids: &[i32]) -> Result<Self, FileError> {
+    /// As [`Recording::open`] and [`Self::read`].
+    pub fn open(path: &Path, pids: &[i32]) -> Result<Self, ExportError> {
         let recording = Recording::open(path)?;
         let resolver = Resolver::from_contents(&recording.contents()?);
-        Self::read(recording, Selection::from_pids(pids), resolver, &Unobserved)
+        let selection = Selection::from_pids(pids);
+        Self::read(recording, selection, resolver, None, &Unobserved)
     }
 
-    /// The `selection` of `recording`. `resolver` names the frames; `observer` gets the progress.
+    /// The `selection` of `recording`, with `limit` as of [`Events::new`]. `resolver` names the frames; `observer` gets the progress.
     ///
     /// # Errors
-    /// As [`Recording::read`].
+    /// As [`Recording::read`] and [`Self::new`].
     pub fn read(
         recording: Recording,
         selection: Selection,
         resolver: Resolver,
+        limit: Option<u64>,
         observer: &dyn Observer,
-    ) -> Result<Self, FileError> {
-        let mut events = Events::default();
+    ) -> Result<Self, ExportError> {
+        let mut events = Events::new(limit);
         let profile = Profile::read_with(&recording, selection, resolver, observer, &mut events)?;
-        Ok(Self::new(recording, profile, events))
+        Ok(Self::new(recording, profile, events)?)
     }
 
     /// The selected part of `recording`, whose sum is `profile`, and whose ticks are `events`.
-    pub fn new(recording: Recording, profile: Profile, mut events: Events) -> Self {
-        events.finish(&profile);
-        let budget = OutputBudget::of_recording(recording.length());
-        Self {
+    ///
+    /// # Errors
+    /// The events don't fit into their budget.
+    pub fn new(
+        recording: Recording,
+        profile: Profile,
+        mut events: Events,
+    ) -> Result<Self, TooMuch> {
+        let budget = events.finish(&profile)?;
+        Ok(Self {
             recording,
             profile,
             events,
             budget,
-        }
+        })
     }
 
-    /// The same source with another `budget` for the output and for tables.
-    #[must_use]
-    pub fn with_budget(self, budget: OutputBudget) -> Self {
-        Self { budget, ..self }
-    }
-
-    /// The budget for the output and for tables.
+    /// The rest of the budget, for the output and for tables.
     pub fn budget(&self) -> &OutputBudget {
         &self.budget
     }
@@ -85,15 +84,12 @@ impl Source {
     /// Calls `each` for all events. Events of one vCPU are in the order of time.
     ///
     /// # Errors
-    /// The first error of `each`, and [`ExportError::TooMuch`].
+    /// The first error of `each`.
     pub fn for_each(
         &self,
-        mut each: impl FnMut(&Event) -> Result<(), ExportError>,
+        each: impl FnMut(&Event) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
-        self.events.events.iter().try_for_each(|event| {
-            self.budget.take(EVENT)?;
-            each(event)
-        })
+        self.events.events.iter().try_for_each(each)
     }
 
     /// Calls `each` for all events by time, whichever vCPU they are of; those of the same time in the order of the file. A recording has blocks of each vCPU's
@@ -104,15 +100,11 @@ impl Source {
     /// As [`Self::for_each`].
     pub(super) fn for_each_by_time(
         &self,
-        mut each: impl FnMut(&Event) -> Result<(), ExportError>,
+        each: impl FnMut(&Event) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
-        let mut order: Vec<&Event> = Vec::new();
-        for event in &self.events.events {
-            self.budget.take(EVENT)?;
-            order.push(event);
-        }
+        let mut order: Vec<&Event> = self.events.events.iter().collect();
         order.sort_by_key(|event| event.time);
-        order.into_iter().try_for_each(&mut each)
+        order.into_iter().try_for_each(each)
     }
 
     /// The thread of `event`.

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
-use kvmprof_recording::Mode;
+use kvmprof_recording::{IDLE_PID, Mode};
 
 use crate::budget::{OutputBudget, TooMuch};
 use crate::model::{CUT_SHORT, Frame, HALTED, outermost_of_guest};
-use crate::profile::{Profile, mark, plain, root, without_mark};
+use crate::profile::{Profile, label_name, mark, plain, root, without_mark};
+use crate::symbolize::LabelSet;
 
 /// Marks in names: characters for private use, which are removed from the picture.
 pub const INTERRUPT: char = '\u{e001}';
@@ -31,6 +32,8 @@ struct Node {
     cut_short: u64,
     /// Ticks of stacks that end here.
     own: u64,
+    /// Whether it is a process in a group.
+    is_group: bool,
 }
 
 /// The identity of a frame: its caller, its name and the suffix of its kind.
@@ -56,6 +59,7 @@ impl Tree {
             ticks: [0; 3],
             cut_short: 0,
             own: 0,
+            is_group: false,
         });
         self.numbers.insert(key, number);
         number
@@ -103,16 +107,24 @@ impl Node {
         if self.cut_short > 0 {
             name.push(CUT);
         }
+        if self.is_group {
+            name.push(GROUP);
+        }
         name + suffix
     }
 }
 
 /// The folded stacks of `profile` for [`super::Graph::draw`]. They differ from those of [`crate::profile::folded`] by marks: one for the
-/// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time.
+/// outermost frame of stacks that were cut short, and others for frames with most of their ticks in interrupts or in idle time. With the key of a label in
+/// `by`, processes stand on frames of its values.
 ///
 /// # Errors
 /// They, or the picture, don't fit into `budget`.
-pub fn marked(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, TooMuch> {
+pub fn marked(
+    profile: &Profile,
+    by: Option<&str>,
+    budget: &OutputBudget,
+) -> Result<Vec<String>, TooMuch> {
     let mut tree = Tree {
         nodes: Vec::new(),
         numbers: HashMap::default(),
@@ -120,9 +132,20 @@ pub fn marked(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, T
     tree.child(0, (String::new(), ""));
     for (number, recording) in profile.recordings().enumerate() {
         let number = (!profile.merged.is_empty()).then_some(number);
+        let process_of = |tree: &mut Tree, pid, labels| {
+            let mut group = 0;
+            if let Some(key) = by {
+                let value = recording.labels().value(labels, key);
+                let name = plain(&label_name(key, value));
+                budget.take_frame(&name)?;
+                group = tree.child(0, (name, ""));
+            }
+            let process = tree.child(group, (root(recording, number, pid), ""));
+            tree.nodes[process].is_group = by.is_some();
+            Ok(process)
+        };
         for stack in recording.stacks() {
-            let process = tree.child(0, (root(recording, number, stack.pid), ""));
-            let mut at = process;
+            let mut at = process_of(&mut tree, stack.pid, stack.labels)?;
             let frames: Vec<Frame<'_>> = recording.frames(stack).collect();
             let outermost = outermost_of_guest(&frames).filter(|_| stack.is_cut_short);
             for (index, frame) in frames.iter().enumerate().rev() {
@@ -137,7 +160,7 @@ pub fn marked(profile: &Profile, budget: &OutputBudget) -> Result<Vec<String>, T
             tree.count(at, stack.ticks, stack.mode);
         }
         if recording.idle > 0 {
-            let process = tree.child(0, (root(recording, number, 0), ""));
+            let process = process_of(&mut tree, IDLE_PID, LabelSet::default())?;
             let halted = tree.child(process, (HALTED.to_owned(), ""));
             tree.count(halted, recording.idle, Mode::Idle);
         }

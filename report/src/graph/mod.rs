@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn frames_of_interrupts_and_torn_stacks_are_told_by_marks() {
         let profile = profile(&[]);
-        let lines = marked(&profile, &OutputBudget::new(u64::MAX)).unwrap();
+        let lines = marked(&profile, None, &OutputBudget::new(u64::MAX)).unwrap();
         assert_eq!(lines.len(), 4);
         for icicle in [false, true] {
             let graph = Graph {

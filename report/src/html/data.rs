@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::code;
-use super::counts::{Cell, Counts};
 use super::merged::Merged;
 use super::pack::Packed;
-use crate::model::task_name;
+use crate::model::counts::{Cell, Counts};
+use crate::model::{Table, task_name};
 use crate::profile::{Profile, selection_document};
 use crate::symbolize::{BuildIds, SourceTexts};
 use crate::text::visible;
@@ -28,6 +28,7 @@ const MAX_CELLS: usize = 500_000;
 /// - `event`: the event that makes the ticks; null for the clock, whose rate is `hz`;
 /// - `processes`: their `recording` (its number), `pid` and `name`; `threads`: their `recording`, `pid`, `tid` and `name`. -1 is
 ///   unknown, null is all that aren't told apart;
+/// - `labels`, if there are any: sets of labels of processes, by their keys, and `labelled`, the number of each thread's set;
 /// - `modules`: their `name`, and `build`, the build ids of files with that name;
 /// - `functions`: `name`, `module` (its number), `kernel` (1 or 0), the lowest address in hexadecimal (`low`), how far above it the highest one is, too, if that is another (`span`),
 ///   source `lines`;
@@ -59,7 +60,7 @@ pub fn json(
     let is_same_time = times.iter().all(|time| *time == times[0]);
     let begin = profile.selection.time.begin.filter(|_| is_same_time);
     let modules = Modules::new(profile, &calls);
-    let document = json!({
+    let mut document = json!({
         "begin": begin.map_or(0, ns),
         "comparison": is_comparison,
         "width": bins.width(),
@@ -79,6 +80,7 @@ pub fn json(
         "rare": calls.rare(),
         "halted": { "threads": merged.idle, "node": calls.halted() },
     });
+    add_labels(&mut document, profile, &merged);
     // Only `<` can end a script element.
     let mut text = document.to_string().replace('<', "\\u003c");
     text.pop();
@@ -127,6 +129,22 @@ fn threads(merged: &Merged) -> Value {
     });
     let names: Vec<String> = names.collect();
     json!({ "recording": recordings, "pid": pids, "tid": tids, "name": names })
+}
+
+/// Adds the labels of threads to `document`, if a process has any. A thread that had several sets is several threads there.
+fn add_labels(document: &mut Value, profile: &Profile, merged: &Merged) {
+    let recordings: Vec<&Profile> = profile.recordings().collect();
+    let mut sets: Table<BTreeMap<&str, &str>> = Table::default();
+    let numbers = merged.threads.iter().map(|one| {
+        let labels = recordings[one.recording as usize].labels();
+        let set = one.thread.map(|thread| thread.labels);
+        sets.number(labels.get(set.unwrap_or_default()).collect())
+    });
+    let numbers: Vec<u32> = numbers.collect();
+    if sets.values().iter().any(|set| !set.is_empty()) {
+        document["labels"] = json!(sets.values());
+        document["labelled"] = numbers.into();
+    }
 }
 
 /// The modules of the functions, by name.

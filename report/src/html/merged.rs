@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use foldhash::fast::RandomState;
 use kvmprof_recording::IDLE_PID;
 
-use super::counts::{Cell, Counts, LEAST_BINS, MAX_THREADS, Missed, OTHERS, add_parts, rarest};
-use super::timeline::Bins;
+use crate::model::counts::{
+    Cell, Counts, LEAST_BINS, MAX_THREADS, Missed, OTHERS, add_parts, rarest,
+};
+use crate::model::timeline::Bins;
 use crate::profile::{Profile, Thread};
 
 /// A thread of the page.

@@ -6,14 +6,13 @@
 
 mod calls;
 mod code;
-mod counts;
 mod data;
 mod merged;
 mod pack;
 mod page;
 mod properties;
-mod timeline;
 
-pub(crate) use counts::BlockTicks;
-pub use counts::Counts;
+pub use crate::model::Counts;
+#[cfg(test)]
+pub(crate) use merged::Merged;
 pub use page::{comparison_page, counted, page, page_of};

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::counts::Counts;
 use super::{data, properties};
+use crate::model::Counts;
 use crate::profile::{Profile, Selection, emptiness, loss, loss_of_one, restarts};
 use crate::symbolize::{Resolver, SourceTexts};
 use crate::text::escape;

@@ -10,7 +10,7 @@ use crate::symbolize::{ProcessState, Resolver, StateTimes};
 /// What is known of a thread of the present block.
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownThread {
-    /// `None` until it has a sample that is counted.
+    /// `None` until it has a sample that is counted, with the present labels.
     runner: Option<Runner>,
     /// What its process has.
     state: StateTimes,
@@ -65,7 +65,10 @@ impl<'a> BlockSums<'a> {
         }
         let thread = at(&mut self.threads, numbers.thread);
         if !thread.state.contains(sample.time) {
-            thread.state = self.resolver.state_of(sample);
+            let before = std::mem::replace(&mut thread.state, self.resolver.state_of(sample));
+            if thread.state.state.labels != before.state.labels {
+                thread.runner = None;
+            }
         }
         let state = thread.state.state;
         let known = at(&mut self.stacks, numbers.stack);
@@ -90,11 +93,13 @@ impl<'a> BlockSums<'a> {
 
     /// Adds `ticks`, whose sample has the stack of this number. Returns the number of its thread.
     pub fn add(&mut self, ticks: &Ticks, stack: Option<u32>, numbers: BlockNumbers) -> Option<u32> {
-        self.sums.add_ticks(ticks, 1);
+        self.sums.add_ticks(ticks);
         let sample = ticks.sample.as_ref()?;
-        let runner = &mut at(&mut self.threads, numbers.thread).runner;
-        let runner = *runner.get_or_insert_with(|| self.sums.runner(sample.pid, sample.tid));
-        self.sums.count(sample, runner, stack, 1);
+        let thread = at(&mut self.threads, numbers.thread);
+        let labels = thread.state.state.labels;
+        let new = || self.sums.runner(sample.pid, sample.tid, labels);
+        let runner = *thread.runner.get_or_insert_with(new);
+        self.sums.count(sample, runner, stack);
         runner.thread
     }
 }

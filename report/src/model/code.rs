@@ -20,7 +20,7 @@ pub struct ModuleId(u32);
 
 /// The number of all frames at an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct PlaceId(pub u32);
+pub(crate) struct PlaceId(pub(super) u32);
 
 /// The number of a stack: its innermost frames, and the stack of their callers. The default is the empty stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -266,7 +266,7 @@ pub struct ModuleOf<'a> {
 
 impl Code {
     /// The number of `name`, which is added if it is new.
-    pub(super) fn name(&mut self, name: &str) -> NameId {
+    pub(crate) fn name(&mut self, name: &str) -> NameId {
         let known = self.names.find(name);
         NameId(known.unwrap_or_else(|| self.names.push(name.into())))
     }
@@ -277,7 +277,7 @@ impl Code {
         NameId(known.unwrap_or_else(|| self.names.push(Arc::clone(name))))
     }
 
-    pub(super) fn add_function(&mut self, function: Function) -> FunctionId {
+    pub(crate) fn add_function(&mut self, function: Function) -> FunctionId {
         FunctionId(self.functions.number(function))
     }
 
@@ -300,8 +300,22 @@ impl Code {
         place
     }
 
+    /// Adds the frame of a function whose address isn't known.
+    pub(crate) fn add_named(&mut self, function: FunctionId) -> PlaceId {
+        let kind = if self.function(function).is_kernel {
+            FrameKind::Kernel
+        } else {
+            FrameKind::User
+        };
+        self.add_place([PlacedFunction {
+            function,
+            kind,
+            ..PlacedFunction::default()
+        }])
+    }
+
     /// The stack of `place` called by `caller`, which is added if it is new.
-    pub(super) fn add_node(&mut self, caller: NodeId, place: PlaceId) -> NodeId {
+    pub(crate) fn add_node(&mut self, caller: NodeId, place: PlaceId) -> NodeId {
         NodeId(self.nodes.number(Node { caller, place }))
     }
 
@@ -374,6 +388,14 @@ impl Code {
     /// The function with this number.
     pub fn function(&self, id: FunctionId) -> Function {
         self.functions.values()[id.index()]
+    }
+
+    /// All functions, but that of notes.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (FunctionId, Function)> {
+        let functions = (0..)
+            .map(FunctionId)
+            .zip(self.functions.values().iter().copied());
+        functions.skip(1)
     }
 
     /// The frames of the stack `node`, innermost first.

@@ -81,14 +81,26 @@ impl Profile {
     }
 
     /// All threads with the numbers of their recordings, from 0, in the order of their ids.
-    pub fn all_threads(&self) -> Vec<(usize, &Thread)> {
+    pub fn all_threads(&self) -> Vec<(usize, Thread)> {
         let recordings = self.recordings().enumerate();
         let threads = recordings.flat_map(|(number, recording)| {
             let threads = recording.threads.iter();
-            threads.map(move |thread| (number, thread))
+            threads.map(move |thread| (number, *thread))
         });
-        let mut threads: Vec<(usize, &Thread)> = threads.collect();
-        threads.sort_by_key(|(number, thread)| (*number, thread.pid, thread.tid));
+        let mut threads: Vec<(usize, Thread)> = threads.collect();
+        let ids = |(number, thread): &(usize, Thread)| (*number, thread.pid, thread.tid);
+        threads.sort_by_key(ids);
+        // Whatever labels its process has, it is one thread.
+        threads.dedup_by(|later, first| {
+            let is_same = ids(later) == ids(first);
+            if is_same {
+                add_modes(&mut first.1.modes, later.1.modes);
+                if later.1.comm[0] != 0 {
+                    first.1.comm = later.1.comm;
+                }
+            }
+            is_same
+        });
         threads
     }
 

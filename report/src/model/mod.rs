@@ -3,6 +3,7 @@
 
 mod block_sums;
 mod code;
+pub(crate) mod counts;
 mod filter;
 mod merge;
 mod modes;
@@ -13,16 +14,20 @@ mod profile;
 mod selection;
 mod stacks;
 mod sums;
-mod table;
+pub(crate) mod timeline;
 mod weight;
 
+pub use crate::table::Table;
+pub(crate) use code::PlaceId;
 pub use code::{
     Code, Frame, FrameKind, Function, FunctionId, Line, ModuleId, ModuleKind, ModuleOf, NameId,
     NodeId, Range,
 };
+pub(crate) use counts::BlockTicks;
+pub use counts::Counts;
 pub use merge::DifferentTicks;
 pub use modes::ModeCounts;
-pub(crate) use modes::sum_modes;
+pub(crate) use modes::{add_modes, sum_modes};
 pub use namer::Namer;
 pub use names::ProcessNames;
 pub use pattern::{NotAPattern, Pattern};
@@ -34,7 +39,6 @@ pub use selection::{Label, NotALabel, NotATimeRange, Selection, Selector, Spread
 pub use stacks::{Stack, StackCounts};
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};
-pub use table::Table;
 pub use weight::{Quantity, Weight};
 
 /// The function of halted vCPUs.

@@ -53,13 +53,15 @@ impl Process {
     }
 }
 
-/// One thread.
+/// One thread, as long as its process has these labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     /// Its process; -1 if it is unknown.
     pub pid: i32,
     /// Its id; -1 if it is unknown.
     pub tid: i32,
+    /// The labels of its process.
+    pub labels: LabelSet,
     /// Its last known name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
     /// Samples by mode.
@@ -115,8 +117,14 @@ pub struct Selected {
 
 /// Gets the selected ticks while a recording is summed up.
 pub trait Watcher {
-    /// Called before the first ticks: `selection` is the selected part of the recording, `info` has its properties, `resolver` names its frames.
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver);
+    /// Called before the first ticks of a recording of `length` bytes with the properties `info`: `selection` is its selected part, `resolver` names its frames.
+    fn begin(
+        &mut self,
+        length: usize,
+        info: &RecordingInfo,
+        selection: &Selection,
+        resolver: &Resolver,
+    );
 
     /// The next run of ticks.
     fn take(&mut self, selected: &Selected);
@@ -124,16 +132,22 @@ pub trait Watcher {
 
 /// A watcher that does nothing.
 impl Watcher for () {
-    fn begin(&mut self, _: &RecordingInfo, _: &Selection, _: &Resolver) {}
+    fn begin(&mut self, _: usize, _: &RecordingInfo, _: &Selection, _: &Resolver) {}
 
     fn take(&mut self, _: &Selected) {}
 }
 
 /// Two watchers of the same ticks.
 impl<One: Watcher, Other: Watcher> Watcher for (One, Other) {
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver) {
-        self.0.begin(info, selection, resolver);
-        self.1.begin(info, selection, resolver);
+    fn begin(
+        &mut self,
+        length: usize,
+        info: &RecordingInfo,
+        selection: &Selection,
+        resolver: &Resolver,
+    ) {
+        self.0.begin(length, info, selection, resolver);
+        self.1.begin(length, info, selection, resolver);
     }
 
     fn take(&mut self, selected: &Selected) {
@@ -163,6 +177,8 @@ pub struct Profile {
     pub code: Rc<Code>,
     /// Idle ticks without samples.
     pub idle: u64,
+    /// Whether symbols of the kernel are known.
+    pub has_symbols: bool,
     /// The length of the recording's file, in bytes.
     pub file_length: usize,
     /// The name of the recording's file if there are several recordings; else empty.
@@ -235,7 +251,7 @@ impl Profile {
         watcher: &mut dyn Watcher,
     ) -> Result<Self, FileError> {
         let info = recording.info()?;
-        watcher.begin(&info, &selection, &resolver);
+        watcher.begin(recording.length(), &info, &selection, &resolver);
         let filter = Filter::new(&selection, recording, reading)?;
         let selector = RefCell::new(Selector::new(&info, &selection));
         let mut sums = BlockSums::new(recording.length(), &resolver);
@@ -323,8 +339,7 @@ impl Profile {
 
     /// Whether there are symbols of the kernel in all recordings.
     pub fn has_symbols(&self) -> bool {
-        self.recordings()
-            .all(|recording| !recording.resolver.tables().kernel.is_empty())
+        self.recordings().all(|recording| recording.has_symbols)
     }
 }
 

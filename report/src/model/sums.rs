@@ -11,7 +11,7 @@ use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::namer::Namer;
 use super::names::ProcessNames;
 use super::{Process, Profile, Selection, Stack, StackCounts, StackSum, Table, Thread};
-use crate::symbolize::{ProcessState, Resolver};
+use crate::symbolize::{LabelSet, ProcessState, Resolver};
 
 /// The ticks of one vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,8 +105,8 @@ pub struct Sums {
     /// The pids; -1 for unknown processes.
     pids: Table<i32>,
     processes: Vec<ProcessSum>,
-    /// The pids and tids.
-    tids: Table<(i32, i32)>,
+    /// The pids, tids and labels of threads.
+    tids: Table<(i32, i32, LabelSet)>,
     threads: Vec<Thread>,
     frames: usize,
     limits: Limits,
@@ -140,38 +140,33 @@ impl Sums {
 
     /// Adds `ticks` of a process with this `state`, and the frames of their sample's stack.
     pub fn add(&mut self, ticks: &Ticks, frames: &[u64], state: ProcessState) {
-        self.add_alike(ticks, frames, state, 1);
-    }
-
-    /// The same for `count` equal samples.
-    pub fn add_alike(&mut self, ticks: &Ticks, frames: &[u64], state: ProcessState, count: u64) {
-        self.add_ticks(ticks, count);
+        self.add_ticks(ticks);
         if let Some(sample) = &ticks.sample {
-            let runner = self.runner(sample.pid, sample.tid);
+            let runner = self.runner(sample.pid, sample.tid, state.labels);
             let view = Stack::new(sample, frames, state);
             let stack = runner.process.and_then(|_| self.stack(sample.pid, view));
-            self.count(sample, runner, stack, count);
+            self.count(sample, runner, stack);
         }
     }
 
-    /// Adds `ticks` to those of their vCPU, with `count` equal samples if they have one.
-    pub fn add_ticks(&mut self, ticks: &Ticks, count: u64) {
+    /// Adds `ticks` to those of their vCPU.
+    pub fn add_ticks(&mut self, ticks: &Ticks) {
         self.idle = self.idle.saturating_add(ticks.idle);
         let vcpu = self.vcpus.entry(ticks.vcpu).or_default();
         let idle = &mut vcpu.modes[Mode::Idle.index()];
         *idle = idle.saturating_add(ticks.idle);
         if let Some(sample) = &ticks.sample {
             let mode = &mut vcpu.modes[sample.mode.index()];
-            *mode = mode.saturating_add(count);
+            *mode = mode.saturating_add(1);
         }
         vcpu.stolen = vcpu.stolen.saturating_add(ticks.stolen);
         vcpu.lost = vcpu.lost.saturating_add(ticks.lost);
     }
 
-    /// The numbers of a process and its thread. A process beyond the limits has no threads.
-    pub fn runner(&mut self, pid: i32, tid: i32) -> Runner {
+    /// The numbers of a process and its thread with these `labels`. A process beyond the limits has no threads.
+    pub fn runner(&mut self, pid: i32, tid: i32, labels: LabelSet) -> Runner {
         let process = self.process(pid);
-        let thread = process.and_then(|_| self.thread(pid, tid));
+        let thread = process.and_then(|_| self.thread(pid, tid, labels));
         Runner { process, thread }
     }
 
@@ -186,16 +181,17 @@ impl Sums {
         })
     }
 
-    fn thread(&mut self, pid: i32, tid: i32) -> Option<u32> {
+    fn thread(&mut self, pid: i32, tid: i32, labels: LabelSet) -> Option<u32> {
         let budget = self.threads.len() < self.limits.threads;
-        self.tids.find(&(pid, tid)).or_else(|| {
+        self.tids.find(&(pid, tid, labels)).or_else(|| {
             budget.then(|| {
                 self.threads.push(Thread {
                     pid,
                     tid,
+                    labels,
                     ..Thread::default()
                 });
-                self.tids.push((pid, tid))
+                self.tids.push((pid, tid, labels))
             })
         })
     }
@@ -219,25 +215,25 @@ impl Sums {
         Some(number)
     }
 
-    /// Counts `number` samples that are equal to `sample`.
-    pub fn count(&mut self, sample: &Sample, runner: Runner, stack: Option<u32>, number: u64) {
+    /// Counts `sample`.
+    pub fn count(&mut self, sample: &Sample, runner: Runner, stack: Option<u32>) {
         let mode = sample.mode.index();
         if let Some(process) = runner
             .process
             .map(|place| &mut self.processes[place as usize])
         {
             process.names.note(sample);
-            process.modes[mode] = process.modes[mode].saturating_add(number);
+            process.modes[mode] = process.modes[mode].saturating_add(1);
         }
         if let Some(thread) = runner.thread.map(|place| &mut self.threads[place as usize]) {
-            thread.modes[mode] = thread.modes[mode].saturating_add(number);
+            thread.modes[mode] = thread.modes[mode].saturating_add(1);
             if sample.comm[0] != 0 {
                 thread.comm = sample.comm;
             }
         }
         match stack {
-            Some(stack) => self.stacks.count(stack, number),
-            None => self.elsewhere = self.elsewhere.saturating_add(number),
+            Some(stack) => self.stacks.count(stack, 1),
+            None => self.elsewhere = self.elsewhere.saturating_add(1),
         }
     }
 
@@ -300,7 +296,7 @@ impl Sums {
                 modes: ModeCounts::default(),
             });
             add_idle(&mut idle.modes, self.idle);
-            let known = self.tids.find(&(IDLE_PID, IDLE_PID));
+            let known = (self.tids).find(&(IDLE_PID, IDLE_PID, LabelSet::default()));
             if known.is_none() {
                 threads.push(Thread::default());
             }
@@ -323,6 +319,7 @@ impl Sums {
             stacks,
             code: Rc::new(code),
             idle: self.idle,
+            has_symbols: !resolver.tables().kernel.is_empty(),
             resolver,
             ..Profile::default()
         }

@@ -7,6 +7,9 @@ use kvmprof_recording::Mode;
 use super::{ModeCounts, Profile};
 use crate::model::sum_modes;
 
+/// Stands for the value of a label where there is none.
+const NO_VALUE: &str = "[none]";
+
 /// The samples of processes that have a label with the same value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelRow {
@@ -14,6 +17,13 @@ pub struct LabelRow {
     pub value: Option<String>,
     /// Samples by mode.
     pub modes: ModeCounts,
+}
+
+impl LabelRow {
+    /// The value, or a word in brackets.
+    pub fn shown_value(&self) -> &str {
+        self.value.as_deref().unwrap_or(NO_VALUE)
+    }
 }
 
 /// The keys of all labels of the sampled processes.
@@ -24,6 +34,20 @@ pub fn label_keys(profile: &Profile) -> BTreeSet<&str> {
         stacks.flat_map(|stack| labels.get(stack.labels))
     });
     stacks.map(|(key, _)| key).collect()
+}
+
+/// The keys of labels in `profile`, in words.
+pub fn labels_in_words(profile: &Profile) -> String {
+    let keys: Vec<&str> = label_keys(profile).into_iter().collect();
+    match keys.as_slice() {
+        [] => "no process has a label".to_owned(),
+        keys => format!("labels are {}", keys.join(", ")),
+    }
+}
+
+/// A label as one word, such as `user=1000`.
+pub fn label_name(key: &str, value: Option<&str>) -> String {
+    format!("{key}={}", value.unwrap_or(NO_VALUE))
 }
 
 /// The samples by the value of the label `key`, the most samples first.

@@ -21,9 +21,8 @@ const BAR: usize = 24;
 const NAME: usize = 40;
 /// Width of a column with names of modules.
 const MODULE: usize = 20;
-/// Width of a column with values of a label, and what stands for none.
+/// Width of a column with values of a label.
 const LABEL: usize = 24;
-const NO_VALUE: &str = "[none]";
 
 /// A table of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -327,8 +326,10 @@ impl Table<'_> {
             "  {key}  SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE"
         ))?;
         for row in rows.iter().take(self.layout.top) {
-            let value = row.value.as_deref().unwrap_or(NO_VALUE);
-            self.by_mode(&format!("  {}", column(value, LABEL)), row.modes)?;
+            self.by_mode(
+                &format!("  {}", column(row.shown_value(), LABEL)),
+                row.modes,
+            )?;
         }
         self.rest(rows.len(), "values")
     }

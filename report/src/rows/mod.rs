@@ -1,7 +1,7 @@
 //! Profiles and recordings made of rows that have names instead of addresses, as the data set of a fleet has them.
 //!
-//! Tables and pictures are made of a [`Profile`](crate::profile::Profile), whose frames are addresses. So each function gets an address
-//! here, and the symbols, files and mappings that resolve the address to its name, as in a recording.
+//! The [`Profile`](crate::profile::Profile) of tables and pictures has names. In a recording frames are addresses: there each function gets an address, and
+//! the symbols, files and mappings that resolve the address to its name.
 
 mod names;
 mod sums;
@@ -13,7 +13,6 @@ pub use sums::RowSums;
 pub use writer::{MAX_TICKS, RowsWriter};
 
 use kvmprof_recording::Mode;
-use kvmprof_recording::file::FileError;
 
 /// Ticks that have all of this in common.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +59,4 @@ pub enum RowsError {
     /// The recording can't be written.
     #[error("cannot write the recording")]
     Write(#[from] std::io::Error),
-    /// What was made of the names can't be read.
-    #[error("the names cannot be used")]
-    Names(#[from] FileError),
 }

@@ -1,9 +1,8 @@
-//! Assigns addresses to functions, and numbers to processes and threads.
+//! Numbers the names of functions, processes and threads, and assigns addresses to functions for a recording.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use foldhash::fast::RandomState;
 use kvmprof_recording::file::{
     BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessMappings, Segment,
 };
@@ -12,17 +11,19 @@ use kvmprof_recording::{
 };
 
 use super::{Row, RowsError};
+use crate::model::{Code, Function, FunctionId, NameId, NodeId, PlaceId};
+use crate::text::visible;
 
 /// Maximum number of bytes of all names, and the bytes that each name counts in addition: the result has to fit into a recording.
 const MAX_NAMES: usize = 48 << 20;
 const FOR_EACH_NAME: usize = 128;
-/// Bytes of a function. Only the first one is used.
+/// Bytes of a function in a recording. Only the first one is used.
 const STEP: u64 = 16;
-/// The addresses of the first modules in the kernel and in user space, the bits of an address within a module, and the maximum number of modules.
+/// The addresses of the first functions in the kernel and of the first module in user space, and the bits of an address within a module: modules and
+/// functions are fewer than `2 * MAX_NAMES / FOR_EACH_NAME`.
 const KERNEL_BEGIN: u64 = 0xffff_8000_0000_0000;
 const USER_BEGIN: u64 = 1 << 32;
-const MODULE_BITS: u32 = 32;
-const MAX_MODULES: usize = 1 << 14;
+const MODULE_BITS: u32 = 24;
 /// The distance of two processes' page tables, in bytes: a pair of pages each.
 const TABLES: u64 = 1 << 13;
 /// The function and module of samples without a stack.
@@ -30,45 +31,29 @@ const NO_STACK: (&str, &str) = ("[no stack]", "[unknown]");
 /// Names in brackets of code of user mode that is in no file. All other names in brackets are of the kernel and its modules.
 const USER_MODULES: [&str; 3] = ["[anon]", "[user]", "[vdso]"];
 
-/// The functions of the kernel, of a kernel module or of a file.
-#[derive(Debug)]
-struct Module {
-    name: String,
-    is_kernel: bool,
-    begin: u64,
-    /// The functions in the order of their addresses.
-    functions: Vec<String>,
-    addresses: HashMap<String, u64, RandomState>,
-}
-
-#[derive(Debug, Default)]
-struct Process {
-    pid: i32,
-    name: String,
-    threads: HashMap<String, i32, RandomState>,
-    /// The files that frames of the process are in.
-    modules: BTreeSet<usize>,
-}
-
 /// All names that were added so far.
 #[derive(Debug, Default)]
 pub struct Names {
-    modules: Vec<Module>,
-    /// The indices in `modules` by name, of modules of user mode and of the kernel.
-    places: [HashMap<String, usize, RandomState>; 2],
-    processes: Vec<Process>,
-    pids: HashMap<String, usize, RandomState>,
-    /// The last number that was assigned to a process or thread.
+    code: Code,
+    /// The frames of the functions in `code`, which are numbered from 1.
+    places: Vec<PlaceId>,
+    /// The files that frames of processes are in, in a recording.
+    modules: BTreeSet<(i32, NameId)>,
+    /// The numbers of processes, and of their threads.
+    ids: BTreeMap<(NameId, Option<NameId>), i32>,
+    /// The process whose number is [`IDLE_PID`].
+    idle: Option<NameId>,
+    /// The last other number that was assigned.
     last: i32,
     bytes: usize,
 }
 
 impl Names {
-    /// The sample that `row` stands for, without its time, and the frames of its stack.
+    /// The sample that `row` stands for, without its time and addresses, and the functions of its stack, innermost first.
     ///
     /// # Errors
     /// There are too many names.
-    pub fn place(&mut self, row: &Row<'_>) -> Result<(Sample, Vec<u64>), RowsError> {
+    pub fn place(&mut self, row: &Row<'_>) -> Result<(Sample, Vec<FunctionId>), RowsError> {
         let stack = row.functions.iter().copied();
         let stack = stack.zip(row.modules.iter().copied().chain(std::iter::repeat("")));
         let mut stack: Vec<(&str, &str)> = stack.take(MAX_STACK_FRAMES).collect();
@@ -83,29 +68,28 @@ impl Names {
                 1 + frames.take_while(|(_, module)| is_kernel(module)).count()
             }
         };
-        let process = self.process(row)?;
-        let mut frames = Vec::with_capacity(stack.len());
-        for (number, (function, module)) in stack.iter().enumerate() {
-            let module = self.module(module, number < kernel)?;
-            frames.push(self.function(module, function)?);
-            if number >= kernel && self.processes[process].modules.insert(module) {
-                self.take(self.modules[module].name.len())?;
-            }
-        }
-        let is_cut = row.functions.len() > frames.len();
-        let (pid, tid) = self.thread(process, row.thread)?;
+        let (process, thread) = (self.name(row.process), self.name(row.thread));
+        let is_idle = row.mode == Mode::Idle && *self.idle.get_or_insert(process) == process;
+        let pid = self.id((process, None), is_idle.then_some(IDLE_PID))?;
+        let functions = stack.into_iter().enumerate();
+        let functions = functions
+            .map(|(number, (function, module))| self.function(function, module, number < kernel));
+        let functions: Vec<FunctionId> = functions.collect::<Result<_, _>>()?;
+        // A thread with the name of its process is the main thread.
+        let is_main = process == thread && row.thread.len() < COMM_LENGTH;
+        let tid = self.id((process, Some(thread)), is_main.then_some(pid))?;
+        let is_cut = row.functions.len() > functions.len();
         let sample = Sample {
-            pc: frames.first().copied().unwrap_or_default(),
             pid,
             tid,
             cpl: if row.mode == Mode::User { 3 } else { 0 },
             mode: row.mode,
             comm: comm(row.thread),
             address_space: tables(pid),
-            stack: summary(kernel, frames.len() - kernel, is_cut),
+            stack: summary(kernel, functions.len() - kernel, is_cut),
             ..Sample::default()
         };
-        Ok((sample, frames))
+        Ok((sample, functions))
     }
 
     fn take(&mut self, bytes: usize) -> Result<(), RowsError> {
@@ -115,80 +99,86 @@ impl Names {
             .ok_or(RowsError::TooManyNames)
     }
 
-    /// Assigns the next number of a process or thread.
-    fn next(&mut self) -> i32 {
-        // The limit of bytes for names bounds the numbers.
-        self.last = self.last.saturating_add(1);
-        self.last
+    fn name(&mut self, name: &str) -> NameId {
+        let known = self.code.find_name(name);
+        known.unwrap_or_else(|| self.code.name(&visible(name)))
     }
 
-    fn process(&mut self, row: &Row<'_>) -> Result<usize, RowsError> {
-        if let Some(place) = self.pids.get(row.process) {
-            return Ok(*place);
+    /// The number of a process or thread. A new one gets `number`, or the next one.
+    fn id(
+        &mut self,
+        names: (NameId, Option<NameId>),
+        number: Option<i32>,
+    ) -> Result<i32, RowsError> {
+        if let Some(id) = self.ids.get(&names) {
+            return Ok(*id);
         }
-        self.take(row.process.len())?;
-        // The idle process has a fixed number.
-        let is_idle =
-            row.mode == Mode::Idle && self.processes.iter().all(|one| one.pid != IDLE_PID);
-        let pid = if is_idle { IDLE_PID } else { self.next() };
-        let place = self.processes.len();
-        self.processes.push(Process {
-            pid,
-            name: row.process.to_owned(),
-            ..Process::default()
+        let (process, thread) = names;
+        self.take(self.code.text(thread.unwrap_or(process)).len())?;
+        let id = number.unwrap_or_else(|| {
+            // The limit of bytes for names bounds the numbers.
+            self.last = self.last.saturating_add(1);
+            self.last
         });
-        self.pids.insert(row.process.to_owned(), place);
-        Ok(place)
+        self.ids.insert(names, id);
+        Ok(id)
     }
 
-    /// The numbers of a process and its thread. A thread with the name of its process is the main thread.
-    fn thread(&mut self, process: usize, thread: &str) -> Result<(i32, i32), RowsError> {
-        let Process {
-            pid, name, threads, ..
-        } = &self.processes[process];
-        let pid = *pid;
-        if let Some(tid) = threads.get(thread) {
-            return Ok((pid, *tid));
-        }
-        let is_main = name == thread && thread.len() < COMM_LENGTH;
-        self.take(thread.len())?;
-        let tid = if is_main { pid } else { self.next() };
-        let threads = &mut self.processes[process].threads;
-        threads.insert(thread.to_owned(), tid);
-        Ok((pid, tid))
-    }
-
-    fn module(&mut self, name: &str, is_kernel: bool) -> Result<usize, RowsError> {
-        if let Some(place) = self.places[usize::from(is_kernel)].get(name) {
-            return Ok(*place);
-        }
-        self.take(name.len())?;
-        let place = self.modules.len();
-        if place >= MAX_MODULES {
-            return Err(RowsError::TooManyNames);
-        }
-        let begin = if is_kernel { KERNEL_BEGIN } else { USER_BEGIN };
-        self.modules.push(Module {
-            name: name.to_owned(),
+    fn function(
+        &mut self,
+        name: &str,
+        module: &str,
+        is_kernel: bool,
+    ) -> Result<FunctionId, RowsError> {
+        let bytes = name.len().saturating_add(module.len());
+        let function = Function {
+            name: self.name(name),
+            module: self.name(module),
             is_kernel,
-            begin: begin + ((place as u64) << MODULE_BITS),
-            functions: Vec::new(),
-            addresses: HashMap::default(),
-        });
-        self.places[usize::from(is_kernel)].insert(name.to_owned(), place);
-        Ok(place)
+        };
+        let function = self.code.add_function(function);
+        if function.index() > self.places.len() {
+            self.take(bytes)?;
+            self.places.push(self.code.add_named(function));
+        }
+        Ok(function)
     }
 
-    fn function(&mut self, module: usize, name: &str) -> Result<u64, RowsError> {
-        if let Some(address) = self.modules[module].addresses.get(name) {
-            return Ok(*address);
+    /// The number of the stack of these `functions`, innermost first.
+    pub fn node(&mut self, functions: &[FunctionId]) -> NodeId {
+        let outermost_first = functions.iter().rev();
+        outermost_first.fold(NodeId::default(), |caller, function| {
+            let place = self.places[function.index() - 1];
+            self.code.add_node(caller, place)
+        })
+    }
+
+    /// The numbers and names of processes.
+    pub fn processes(&self) -> impl Iterator<Item = (i32, &str)> {
+        let processes = self.ids.iter();
+        let processes = processes.filter(|((_, thread), _)| thread.is_none());
+        processes.map(|((name, _), pid)| (*pid, &**self.code.text(*name)))
+    }
+
+    /// The functions and stacks.
+    pub fn into_code(self) -> Code {
+        self.code
+    }
+
+    /// The addresses of `functions` of process `pid` in a recording.
+    ///
+    /// # Errors
+    /// There are too many names.
+    pub fn addresses(&mut self, pid: i32, functions: &[FunctionId]) -> Result<Vec<u64>, RowsError> {
+        let mut addresses = Vec::with_capacity(functions.len());
+        for id in functions {
+            let function = self.code.function(*id);
+            addresses.push(address(*id, function));
+            if !function.is_kernel && self.modules.insert((pid, function.module)) {
+                self.take(self.code.text(function.module).len())?;
+            }
         }
-        self.take(name.len())?;
-        let module = &mut self.modules[module];
-        let address = module.begin + module.functions.len() as u64 * STEP;
-        module.functions.push(name.to_owned());
-        module.addresses.insert(name.to_owned(), address);
-        Ok(address)
+        Ok(addresses)
     }
 
     /// The blocks of a recording that resolve the addresses to names.
@@ -197,92 +187,85 @@ impl Names {
     /// There are too many names.
     pub fn blocks(&self) -> Result<Vec<u8>, RowsError> {
         let mut symbols = String::new();
-        let mut blocks = Vec::new();
-        for (id, module) in (0..).zip(&self.modules) {
-            if module.is_kernel {
-                module.add_symbols(&mut symbols);
+        let mut files: BTreeMap<NameId, Vec<BinaryFunction>> = BTreeMap::new();
+        for (id, function) in self.code.functions() {
+            let name = self.code.text(function.name);
+            let address = address(id, function);
+            if function.is_kernel {
+                // The format of `/proc/kallsyms`, whose names have no spaces. Writing to a String cannot fail.
+                let [name, module] = [name, self.code.text(function.module)]
+                    .map(|name| name.replace(|c: char| c.is_ascii_whitespace(), "\u{a0}"));
+                let _ = writeln!(symbols, "{address:x} t {name}\t{module}");
             } else {
-                blocks.push(module.binary(id));
+                let functions = files.entry(function.module).or_default();
+                functions.push(BinaryFunction {
+                    address: address - begin(function.module),
+                    length: STEP,
+                    name: name.to_string(),
+                });
             }
         }
-        for process in &self.processes {
-            blocks.push(self.mappings(process).to_block());
-        }
-        blocks.push(Block::encode(Kind::Symbols, symbols.as_bytes()));
-        let blocks: Option<Vec<Vec<u8>>> = blocks.into_iter().collect();
+        let files = files
+            .iter()
+            .map(|(module, functions)| self.file(*module).to_block(functions));
+        let processes = self.processes();
+        let processes = processes.map(|(pid, name)| self.mappings(pid, name).to_block());
+        let symbols = Block::encode(Kind::Symbols, symbols.as_bytes());
+        let blocks = files.chain(processes).chain([symbols]);
+        let blocks: Option<Vec<Vec<u8>>> = blocks.collect();
         Ok(blocks.ok_or(RowsError::TooManyNames)?.concat())
     }
 
-    fn mappings(&self, process: &Process) -> ProcessMappings {
-        let modules = process.modules.iter();
-        let mapping = |place: &usize| {
-            let module = &self.modules[*place];
-            Mapping {
-                begin: module.begin,
-                end: module.begin + module.length(),
+    fn file(&self, module: NameId) -> BinaryInfo {
+        BinaryInfo {
+            id: number_of(module),
+            file: self.code.text(module).to_string(),
+            segments: vec![Segment {
                 offset: 0,
-                file: module.name.clone(),
-                binary: u32::try_from(*place).ok(),
-            }
+                address: 0,
+                length: 1 << MODULE_BITS,
+            }],
+            ..BinaryInfo::default()
+        }
+    }
+
+    fn mappings(&self, pid: i32, name: &str) -> ProcessMappings {
+        let own = (pid, NameId::default())..(pid + 1, NameId::default());
+        let mapping = |(_, module): &(i32, NameId)| Mapping {
+            begin: begin(*module),
+            end: begin(*module) + (1 << MODULE_BITS),
+            offset: 0,
+            file: self.code.text(*module).to_string(),
+            binary: Some(number_of(*module)),
         };
         ProcessMappings {
-            address_space: tables(process.pid),
-            pid: process.pid,
-            name: process.name.clone(),
-            mappings: modules.map(mapping).collect(),
+            address_space: tables(pid),
+            pid,
+            name: name.to_owned(),
+            mappings: self.modules.range(own).map(mapping).collect(),
             ..ProcessMappings::default()
         }
     }
 }
 
-impl Module {
-    /// The size of all its functions, in bytes.
-    fn length(&self) -> u64 {
-        self.functions.len() as u64 * STEP
-    }
+/// The number of a module in a recording.
+fn number_of(module: NameId) -> u32 {
+    u32::try_from(module.index()).unwrap_or(u32::MAX)
+}
 
-    fn functions(&self) -> impl Iterator<Item = (u64, &str)> {
-        let functions = (0_u64..).zip(&self.functions);
-        functions.map(|(number, name)| (number * STEP, name.as_str()))
-    }
+/// The begin of a module in user space.
+fn begin(module: NameId) -> u64 {
+    USER_BEGIN + (u64::from(number_of(module)) << MODULE_BITS)
+}
 
-    /// Adds the functions in the format of `/proc/kallsyms`, whose names have no spaces.
-    fn add_symbols(&self, text: &mut String) {
-        let whole = |name: &str| name.replace(|c: char| c.is_ascii_whitespace(), "\u{a0}");
-        let module = whole(&self.name);
-        for (offset, name) in self.functions() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{:x} t {}\t{module}",
-                self.begin + offset,
-                whole(name)
-            );
-        }
-        text.push('\n');
-    }
-
-    fn binary(&self, id: u32) -> Option<Vec<u8>> {
-        let functions = self.functions();
-        let functions: Vec<BinaryFunction> = functions
-            .map(|(address, name)| BinaryFunction {
-                address,
-                length: STEP,
-                name: name.to_owned(),
-            })
-            .collect();
-        let info = BinaryInfo {
-            id,
-            file: self.name.clone(),
-            segments: vec![Segment {
-                offset: 0,
-                address: 0,
-                length: self.length(),
-            }],
-            ..BinaryInfo::default()
-        };
-        info.to_block(&functions)
-    }
+/// The address of a function in a recording.
+fn address(id: FunctionId, function: Function) -> u64 {
+    let begin = if function.is_kernel {
+        KERNEL_BEGIN
+    } else {
+        begin(function.module)
+    };
+    begin + id.index() as u64 * STEP
 }
 
 /// Whether a module is the kernel or one of its modules. A data set says that only by brackets.

@@ -1,33 +1,29 @@
 //! Makes a profile of rows.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kvmprof_recording::file::{Account, Block, Kind, Recording, RecordingInfo, Unobserved, header};
-use kvmprof_recording::{Sample, Ticks};
+use kvmprof_recording::file::{Account, Contents, RecordingInfo};
+use kvmprof_recording::{IDLE_PID, Mode};
 
 use super::names::Names;
 use super::{Row, RowsError};
-use crate::model::{Limits, Sums};
-use crate::profile::{Profile, Selection};
-use crate::symbolize::{ProcessState, Resolver};
+use crate::model::{ModeCounts, NodeId, Process, StackSum, Thread, add_modes, sum_modes};
+use crate::profile::Profile;
+use crate::symbolize::LabelSet;
+
+/// Bytes that a frame of a stack takes, if no other stack has the same callers.
+const NODE: usize = 4 * size_of::<NodeId>();
 
 /// Sums rows up.
 #[derive(Debug)]
 pub struct RowSums {
     names: Names,
-    rows: Vec<Sum>,
+    threads: BTreeMap<i32, Thread>,
+    stacks: Vec<StackSum>,
     idle: u64,
     budget: u64,
     left: u64,
-}
-
-/// A row: its sample, the frames of its stack, how many ticks.
-#[derive(Debug)]
-struct Sum {
-    sample: Sample,
-    frames: Vec<u64>,
-    ticks: u64,
 }
 
 impl RowSums {
@@ -35,7 +31,8 @@ impl RowSums {
     pub fn new(budget: u64) -> Self {
         Self {
             names: Names::default(),
-            rows: Vec::new(),
+            threads: BTreeMap::new(),
+            stacks: Vec::new(),
             idle: 0,
             budget,
             left: budget,
@@ -54,55 +51,66 @@ impl RowSums {
             self.idle = self.idle.saturating_add(row.ticks);
             return Ok(());
         }
-        let (sample, frames) = self.names.place(row)?;
-        // Stacks are kept twice: here, and in the profile.
-        let size = 2 * (size_of::<Sum>() + size_of_val(frames.as_slice())) as u64;
-        let left = self.left.checked_sub(size);
+        let (sample, functions) = self.names.place(row)?;
+        let size = size_of::<StackSum>() + NODE * functions.len();
+        let left = self.left.checked_sub(size as u64);
         self.left = left.ok_or(RowsError::TooManyStacks(self.budget))?;
-        self.rows.push(Sum {
-            sample,
-            frames,
+        let thread = self.threads.entry(sample.tid).or_default();
+        (thread.pid, thread.tid, thread.comm) = (sample.pid, sample.tid, sample.comm);
+        count(&mut thread.modes, row.mode, row.ticks);
+        self.stacks.push(StackSum {
+            pid: sample.pid,
+            node: self.names.node(&functions),
+            mode: row.mode,
+            labels: LabelSet::default(),
+            is_cut_short: row.functions.len() > functions.len(),
             ticks: row.ticks,
         });
         Ok(())
     }
 
     /// The profile, as of a recording with the properties `info`.
-    ///
-    /// # Errors
-    /// There are too many names.
-    pub fn into_profile(self, info: &RecordingInfo) -> Result<Profile, RowsError> {
-        let json = serde_json::to_vec(info).unwrap_or_default();
-        let info = Block::encode(Kind::Info, &json).ok_or(RowsError::TooManyNames)?;
-        let bytes = [header().as_slice(), &info, &self.names.blocks()?].concat();
-        let mut contents = Recording::from_bytes(Path::new("rows"), bytes)?.contents()?;
-        let resolver = Resolver::from_contents(&contents);
-        let mut sums = Sums::new(Limits::NONE);
-        let mut account = Account::default();
-        let halted = Ticks {
-            idle: self.idle,
-            ..Ticks::default()
-        };
-        sums.add(&halted, &[], ProcessState::default());
-        account.enter(&halted);
-        for Sum {
-            sample,
-            frames,
-            ticks,
-        } in self.rows
-        {
-            let sampled = Ticks {
-                sample: Some(sample),
-                ..Ticks::default()
-            };
-            let state = resolver.state_of(&sample).state;
-            sums.add_alike(&sampled, &frames, state, ticks);
-            account.samples = account.samples.saturating_add(ticks);
-            account.ticks = account.ticks.saturating_add(ticks);
+    pub fn into_profile(mut self, info: &RecordingInfo) -> Profile {
+        let mut processes: BTreeMap<i32, Process> = BTreeMap::new();
+        for (pid, name) in self.names.processes() {
+            processes.entry(pid).or_default().name = name.to_owned();
         }
-        contents.account = account;
-        contents.closed = Some(account);
-        let (resolver, all) = (Rc::new(resolver), Selection::default());
-        Ok(sums.into_profile(contents, resolver, all, &Unobserved))
+        if self.idle > 0 {
+            let idle = self.threads.entry(IDLE_PID).or_default();
+            count(&mut idle.modes, Mode::Idle, self.idle);
+        }
+        let mut all = ModeCounts::default();
+        for thread in self.threads.values() {
+            let process = processes.entry(thread.pid).or_default();
+            add_modes(&mut process.modes, thread.modes);
+            add_modes(&mut all, thread.modes);
+        }
+        let account = Account {
+            ticks: sum_modes(&all),
+            samples: sum_modes(&all).saturating_sub(self.idle),
+            idle: self.idle,
+            ..Account::default()
+        };
+        Profile {
+            contents: Contents {
+                info: info.clone(),
+                account,
+                closed: Some(account),
+                ..Contents::default()
+            },
+            processes,
+            threads: self.threads.into_values().collect(),
+            vcpus: BTreeMap::from([(0, all)]),
+            stacks: self.stacks,
+            code: Rc::new(self.names.into_code()),
+            idle: self.idle,
+            has_symbols: true,
+            ..Profile::default()
+        }
     }
+}
+
+fn count(modes: &mut ModeCounts, mode: Mode, ticks: u64) {
+    let sum = &mut modes[mode.index()];
+    *sum = sum.saturating_add(ticks);
 }

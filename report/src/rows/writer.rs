@@ -90,10 +90,12 @@ impl<W: Write> RowsWriter<W> {
             self.stretch.idle += row.ticks;
             return Ok(());
         }
-        let placed = self.names.place(row)?;
+        let (mut sample, functions) = self.names.place(row)?;
+        let frames = self.names.addresses(sample.pid, &functions)?;
+        sample.pc = frames.first().copied().unwrap_or_default();
         let number = u32::try_from(self.stretch.rows.len());
         let number = number.map_err(|_| RowsError::TooManyTicks)?;
-        self.stretch.rows.push(placed);
+        self.stretch.rows.push((sample, frames));
         for _ in 0..row.ticks {
             let when = self.next_random();
             self.stretch.ticks.push((when, number));

@@ -45,7 +45,13 @@ pub struct StallWatcher {
 }
 
 impl Watcher for StallWatcher {
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver) {
+    fn begin(
+        &mut self,
+        _: usize,
+        info: &RecordingInfo,
+        selection: &Selection,
+        resolver: &Resolver,
+    ) {
         let began = info.began_monotonic_ns;
         let times = Times {
             began,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use foldhash::fast::RandomState;
 use kvmprof_recording::file::ProcessLabels;
 
-use crate::model::Table;
+use crate::table::Table;
 use crate::text::visible;
 
 /// A set of labels. The default has none.

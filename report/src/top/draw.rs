@@ -132,6 +132,11 @@ impl Painter {
                 let rows = rows.map(|row| lines::function_line(row, whole, width));
                 (lines::function_heading(width), rows.collect())
             }
+            Table::Labels => {
+                let rows = view.labels(snapshot).into_iter().skip(first).take(room);
+                let rows = rows.map(|row| lines::label_line(row, whole, width));
+                (lines::label_heading(snapshot, width), rows.collect())
+            }
         };
         let mut all = vec![self.heading(heading, width)];
         for (index, row) in rows.into_iter().enumerate() {
@@ -181,10 +186,11 @@ impl Painter {
         }
         let order = match (view.table, view.order) {
             (_, Order::Own) => "self",
-            (Table::Processes, Order::Total) => "kernel",
+            (Table::Processes | Table::Labels, Order::Total) => "kernel",
             (Table::Functions, Order::Total) => "total",
             (Table::Processes, Order::Name) => "pid",
             (Table::Functions, Order::Name) => "name",
+            (Table::Labels, Order::Name) => "value",
         };
         let filter = if view.filter.is_empty() {
             String::new()

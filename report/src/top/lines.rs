@@ -2,7 +2,8 @@
 
 use kvmprof_recording::{Mode, misleads};
 
-use crate::profile::VcpuTicks;
+use crate::model::sum_modes;
+use crate::profile::{LabelRow, ModeCounts, VcpuTicks};
 use crate::text::visible;
 
 use super::snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, StackRow};
@@ -142,10 +143,17 @@ pub fn bars(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
 
 /// The heading above processes.
 pub fn process_heading(width: usize) -> String {
-    let mut text = format!(
-        "{:>7} {:<16} {:>7} {:>7}",
-        "PID", "PROCESS", "TICKS", "SHARE"
-    );
+    mode_heading(&format!("{:>7} {:<16}", "PID", "PROCESS"), width)
+}
+
+/// The heading above values of the label that is shown.
+pub fn label_heading(snapshot: &Snapshot, width: usize) -> String {
+    let key = snapshot.by.as_deref().unwrap_or_default();
+    mode_heading(&visible(&key.to_uppercase()), width)
+}
+
+fn mode_heading(name: &str, width: usize) -> String {
+    let mut text = format!("{name:<24} {:>7} {:>7}", "TICKS", "SHARE");
     if width >= WIDE {
         text.push_str(&format!(
             " {:>7} {:>7} {:>7} {:>7}",
@@ -157,15 +165,21 @@ pub fn process_heading(width: usize) -> String {
 
 /// A line for a process, with its share of `whole`.
 pub fn process_line(row: &ProcessRow, whole: u64, width: usize) -> String {
-    let ticks = row.ticks();
-    let mut text = format!(
-        "{:>7} {:<16} {ticks:>7} {:>5.1} %",
-        row.pid,
-        row.name,
-        percent(ticks, whole)
-    );
+    let name = format!("{:>7} {:<16}", row.pid, row.name);
+    mode_line(&name, row.modes, whole, width)
+}
+
+/// A line for a value of a label, with its share of `whole`.
+pub fn label_line(row: &LabelRow, whole: u64, width: usize) -> String {
+    mode_line(row.shown_value(), row.modes, whole, width)
+}
+
+fn mode_line(name: &str, modes: ModeCounts, whole: u64, width: usize) -> String {
+    let ticks = sum_modes(&modes);
+    let share = percent(ticks, whole);
+    let mut text = format!("{name:<24} {ticks:>7} {share:>5.1} %");
     if width >= WIDE {
-        for count in row.modes {
+        for count in modes {
             text.push_str(&format!(" {count:>7}"));
         }
     }

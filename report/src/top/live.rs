@@ -39,7 +39,7 @@ const PIECES: usize = 64;
 pub type Feed<E> = Receiver<Result<Vec<u8>, E>>;
 
 /// The options of the live view.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TopOptions {
     /// The length of the window.
     pub window: Duration,
@@ -49,6 +49,8 @@ pub struct TopOptions {
     pub count: Option<u64>,
     /// Maximum number of rows of a table, without a terminal.
     pub rows: usize,
+    /// The key of a label of processes whose values are shown, too.
+    pub by: Option<String>,
     /// Whether colours may be used on a terminal.
     pub colours: bool,
 }
@@ -100,7 +102,7 @@ fn in_pipe<E: std::error::Error + 'static>(
     out: &mut dyn Write,
 ) -> Result<(), TopError<E>> {
     let begin = Instant::now();
-    let mut model = Model::new(options.window, Duration::ZERO);
+    let mut model = Model::new(options.window, Duration::ZERO).with_label(options.by.clone());
     let mut printed = 0;
     let mut due = options.interval;
     let mut is_over = false;
@@ -141,7 +143,7 @@ fn on_terminal<E: std::error::Error + 'static>(
     // is gone too.
     let mut terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(stdout()))?);
     let begin = Instant::now();
-    let mut model = Model::new(options.window, Duration::ZERO);
+    let mut model = Model::new(options.window, Duration::ZERO).with_label(options.by.clone());
     let mut view = View::default();
     let mut snapshot = model.snapshot();
     let (mut refreshed, mut is_open) = (begin.elapsed(), true);
@@ -248,6 +250,7 @@ mod tests {
             interval: Duration::from_millis(1),
             count,
             rows: 20,
+            by: None,
             colours: false,
         }
     }

@@ -40,6 +40,7 @@ pub struct Slot {
 #[derive(Debug)]
 pub struct Model {
     window: Duration,
+    by: Option<String>,
     reader: Reader,
     budget: Budget,
     info: RecordingInfo,
@@ -55,6 +56,7 @@ impl Model {
     pub fn new(window: Duration, now: Duration) -> Self {
         Self {
             window,
+            by: None,
             reader: Reader::default(),
             budget: Budget::default(),
             info: RecordingInfo::default(),
@@ -63,6 +65,12 @@ impl Model {
             last: now,
             has_ended: false,
         }
+    }
+
+    /// The same window, whose snapshots also have the values of the label with the key `by`.
+    #[must_use]
+    pub fn with_label(self, by: Option<String>) -> Self {
+        Self { by, ..self }
     }
 
     /// Takes bytes of the stream that have arrived `now`.
@@ -147,6 +155,7 @@ impl Model {
             &self.info,
             &self.resolver,
             self.slots.iter(),
+            self.by.as_deref(),
             self.has_ended,
         )
     }

@@ -34,6 +34,14 @@ pub fn print(snapshot: &Snapshot, rows: usize, out: &mut dyn Write) -> io::Resul
         writeln!(out, "{}", lines::function_line(row, whole, WIDTH))?;
     }
     print_rest(functions.len(), rows, "functions", out)?;
+    if snapshot.by.is_some() {
+        writeln!(out, "\n{}", lines::label_heading(snapshot, WIDTH))?;
+        let labels = view.labels(snapshot);
+        for row in labels.iter().take(rows) {
+            writeln!(out, "{}", lines::label_line(row, whole, WIDTH))?;
+        }
+        print_rest(labels.len(), rows, "values", out)?;
+    }
     writeln!(out)?;
     out.flush()
 }

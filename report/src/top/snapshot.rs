@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::model::Slot;
 use crate::model::{Frame, HALTED, Limits, Sums, sum_modes};
-use crate::profile::{ModeCounts, Profile, Selection, StackSum, VcpuTicks, sum};
+use crate::profile::{
+    LabelRow, ModeCounts, Profile, Selection, StackSum, VcpuTicks, by_label, sum,
+};
 use crate::symbolize::Resolver;
 use kvmprof_recording::file::{Contents, RecordingInfo, Unobserved};
 
@@ -80,6 +82,8 @@ pub enum Target {
     Process(i32),
     /// The stacks that contain a function.
     Function(FunctionId),
+    /// The stacks of processes whose label has this value, or that don't have it.
+    Label(Option<String>),
 }
 
 /// The contents of the window at one moment.
@@ -95,6 +99,10 @@ pub struct Snapshot {
     pub processes: Vec<ProcessRow>,
     /// Functions, not sorted.
     pub functions: Vec<FunctionRow>,
+    /// The key of the label whose values are shown, if there is one.
+    pub by: Option<String>,
+    /// The values of that label.
+    pub labels: Vec<LabelRow>,
     /// The number of samples that were left out because of the window's limits.
     pub elsewhere: u64,
     /// True after the end of the stream.
@@ -108,6 +116,7 @@ impl Snapshot {
         info: &RecordingInfo,
         resolver: &Rc<Resolver>,
         slots: impl Iterator<Item = &'a Slot>,
+        by: Option<&str>,
         has_ended: bool,
     ) -> Self {
         let mut sums = Sums::new(Limits::NONE);
@@ -132,6 +141,8 @@ impl Snapshot {
             vcpus: vcpus.collect(),
             processes: Vec::new(),
             functions: Vec::new(),
+            by: by.map(str::to_owned),
+            labels: Vec::new(),
             elsewhere: sums.elsewhere,
             has_ended,
             profile: sums.into_profile(
@@ -143,6 +154,7 @@ impl Snapshot {
         };
         snapshot.processes = snapshot.process_rows();
         snapshot.functions = snapshot.function_rows();
+        snapshot.labels = by.map_or_else(Vec::new, |key| by_label(&snapshot.profile, key));
         snapshot
     }
 
@@ -224,6 +236,9 @@ impl Snapshot {
             if matches!(target, Target::Process(wanted) if *wanted != stack.pid) {
                 continue;
             }
+            if matches!(target, Target::Label(wanted) if self.label(stack) != wanted.as_deref()) {
+                continue;
+            }
             let frames = self.functions_of(stack);
             if matches!(target, Target::Function(wanted) if !frames.contains(wanted)) {
                 continue;
@@ -247,6 +262,12 @@ impl Snapshot {
                 .then_with(|| left.frames.cmp(&right.frames))
         });
         rows
+    }
+
+    /// The value of the label of a stack's process.
+    fn label(&self, stack: &StackSum) -> Option<&str> {
+        let key = self.by.as_deref()?;
+        self.profile.labels().value(stack.labels, key)
     }
 
     fn functions_of(&self, stack: &StackSum) -> Vec<FunctionId> {

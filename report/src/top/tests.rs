@@ -3,6 +3,7 @@
 #[path = "../../tests/shared/data.rs"]
 mod data;
 
+use kvmprof_recording::file::ProcessLabels;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
@@ -11,7 +12,7 @@ use ratatui::style::Color;
 use super::draw::draw;
 use super::plain::print;
 use super::testing::{HOSTILE, hostile_model, model, snapshot};
-use super::{Model, View};
+use super::{Model, Target, View};
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (40, 10), (200, 50)];
 
@@ -66,6 +67,48 @@ fn tables_for_pipes_look_as_they_should() {
     let mut out = Vec::new();
     print(&snapshot(), 20, &mut out).unwrap();
     assert_golden("plain.txt", &String::from_utf8(out).unwrap());
+}
+
+/// As the live view has it with `--by user`: pid 7 has a label.
+#[test]
+fn values_of_a_label_are_a_table_of_their_own() {
+    let labels = ProcessLabels {
+        pid: 7,
+        time: 0,
+        labels: [("user".to_owned(), "1000\x1b".to_owned())].into(),
+    };
+    let mut stream = super::testing::stream();
+    let [seven, eight] = [7, 8].map(|pid| super::testing::process(pid, &[0x2004, 0x1008]));
+    let samples = stream.samples(&[seven.clone(), seven, eight]);
+    let bytes = [stream.begin(), labels.to_block().unwrap(), samples].concat();
+    let second = std::time::Duration::from_secs(1);
+    let mut model = Model::new(second, std::time::Duration::ZERO).with_label(Some("user".into()));
+    model.feed(&bytes, second).unwrap();
+    let snapshot = model.snapshot();
+    let mut out = Vec::new();
+    print(&snapshot, 20, &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    let (_, table) = out.split_once("USER                       TICKS").unwrap();
+    let lines = table.lines().skip(1).take(2);
+    let lines: Vec<String> = lines.map(|line| line.chars().take(40).collect()).collect();
+    assert_eq!(
+        lines,
+        [
+            "1000\u{fffd}                          2  66.7 %",
+            "[none]                         1  33.3 %"
+        ]
+    );
+    let mut view = View::default();
+    for code in [KeyCode::Tab, KeyCode::Tab, KeyCode::Down, KeyCode::Enter] {
+        view.key(KeyEvent::from(code), &snapshot);
+    }
+    let target = view.target.clone().unwrap();
+    assert_eq!(target, Target::Label(None));
+    assert_eq!(super::view::title(&target, &snapshot), "user=[none]");
+    let pids: Vec<i32> = (snapshot.stacks(&target).iter())
+        .map(|row| row.pid)
+        .collect();
+    assert_eq!(pids, [8]);
 }
 
 #[test]

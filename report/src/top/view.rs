@@ -5,6 +5,9 @@ use std::cmp::Reverse;
 use kvmprof_recording::Mode;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use crate::model::sum_modes;
+use crate::profile::{LabelRow, ModeCounts, label_name};
+
 use super::snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, Target};
 
 /// Number of rows that a page key moves by.
@@ -20,6 +23,8 @@ pub enum Table {
     Processes,
     /// Functions.
     Functions,
+    /// Values of a label, if there is one.
+    Labels,
 }
 
 /// The order of rows.
@@ -28,9 +33,9 @@ pub enum Order {
     /// Most ticks first: of functions, those with the program counter in the function.
     #[default]
     Own,
-    /// Most ticks first: in the kernel (processes), or with the function on the stack (functions).
+    /// Most ticks first: in the kernel (processes, labels), or with the function on the stack (functions).
     Total,
-    /// Lowest pid first (processes), or by name (functions).
+    /// Lowest pid first (processes), or by name (functions, labels).
     Name,
 }
 
@@ -56,7 +61,7 @@ pub struct View {
     pub is_typing: bool,
     /// True while the help is shown.
     pub has_help: bool,
-    /// The process or function with its stacks on the screen instead of the table.
+    /// The process, function or label with its stacks on the screen instead of the table.
     pub target: Option<Target>,
     /// The first line of the stacks on the screen.
     pub scroll: usize,
@@ -85,16 +90,28 @@ impl View {
             .iter()
             .filter(|row| self.matches(&[&row.name, &row.pid.to_string()]))
             .collect();
-        rows.sort_by_key(|row| {
-            let count = match self.order {
-                Order::Own => row.ticks(),
-                Order::Total => row.modes[Mode::Kernel.index()]
-                    .saturating_add(row.modes[Mode::Interrupt.index()]),
-                Order::Name => 0,
-            };
-            (Reverse(count), row.pid)
-        });
+        rows.sort_by_key(|row| (Reverse(self.count(row.modes)), row.pid));
         rows
+    }
+
+    /// The values of the label to show, in order.
+    pub fn labels<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a LabelRow> {
+        let rows = snapshot.labels.iter();
+        let rows = rows.filter(|row| self.matches(&[row.shown_value()]));
+        let mut rows: Vec<&LabelRow> = rows.collect();
+        rows.sort_by_key(|row| (Reverse(self.count(row.modes)), &row.value));
+        rows
+    }
+
+    /// What rows with ticks by mode are ordered by.
+    fn count(&self, modes: ModeCounts) -> u64 {
+        match self.order {
+            Order::Own => sum_modes(&modes),
+            Order::Total => {
+                modes[Mode::Kernel.index()].saturating_add(modes[Mode::Interrupt.index()])
+            }
+            Order::Name => 0,
+        }
     }
 
     /// The functions to show, in order.
@@ -125,7 +142,7 @@ impl View {
             .any(|word| word.to_lowercase().contains(&filter))
     }
 
-    /// The process or function of each row of the table, in order.
+    /// The process, function or value of a label of each row of the table, in order.
     fn targets(&self, snapshot: &Snapshot) -> Vec<Target> {
         match self.table {
             Table::Processes => self
@@ -137,6 +154,11 @@ impl View {
                 .functions(snapshot)
                 .into_iter()
                 .map(|row| Target::Function(row.function.clone()))
+                .collect(),
+            Table::Labels => self
+                .labels(snapshot)
+                .into_iter()
+                .map(|row| Target::Label(row.value.clone()))
                 .collect(),
         }
     }
@@ -210,7 +232,8 @@ impl View {
             KeyCode::Char('f') => self.show(Table::Functions),
             KeyCode::Tab => self.show(match self.table {
                 Table::Processes => Table::Functions,
-                Table::Functions => Table::Processes,
+                Table::Functions if latest.by.is_some() => Table::Labels,
+                Table::Functions | Table::Labels => Table::Processes,
             }),
             KeyCode::Char('s') => {
                 self.order = match self.order {
@@ -275,7 +298,7 @@ fn moved(position: usize, code: KeyCode, last: usize) -> Option<usize> {
     Some(position.min(last))
 }
 
-/// The name of the process or function whose stacks are shown.
+/// The name of the process, function or label whose stacks are shown.
 pub fn title(target: &Target, snapshot: &Snapshot) -> String {
     match target {
         Target::Process(pid) => format!("{pid} {}", snapshot.process_name(*pid)),
@@ -283,6 +306,9 @@ pub fn title(target: &Target, snapshot: &Snapshot) -> String {
             Some(pid) => format!("{name} of {pid} {}", snapshot.process_name(*pid)),
             None => name.to_string(),
         },
+        Target::Label(value) => {
+            label_name(snapshot.by.as_deref().unwrap_or_default(), value.as_deref())
+        }
     }
 }
 

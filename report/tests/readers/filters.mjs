@@ -91,6 +91,32 @@ export async function combined () {
   return answer
 }
 
+// Each label of the filter, all values as groups of the graph, and what the details of a group select.
+export async function labelled () {
+  const answer = { chosen: [] }
+  const options = await page.$$eval('#label option', options => options.slice(1).map(option => option.value))
+  for (const label of options) {
+    await page.selectOption('#label', label)
+    await untilState('label', label)
+    answer.chosen.push([label, (await shown()).total, await text('#command')])
+  }
+  await page.click('#clear')
+  await untilState('label', '')
+  await page.selectOption('#group', 'label a key')
+  await untilState('group', 'label a key')
+  answer.groups = await page.$$eval('#graph .frame[aria-level="2"]', frames => frames.map(frame => frame.getAttribute('aria-label')))
+  answer.threads = await table('thread')
+  await page.click('#graph .frame[aria-label^="a key=0:"]')
+  await page.click('#details button:text-is("Only this label")')
+  await untilState('label', 'a key=0')
+  answer.only = await shown()
+  await page.click('#clear')
+  await untilState('label', '')
+  await page.click('#graph .frame[aria-label^="a key=[none]:"]')
+  answer.ofNone = await page.locator('#details button:text-is("Only this label")').count()
+  return answer
+}
+
 // The frames of each order and each view: labels, and where they are.
 export async function views () {
   const answer = {}

@@ -87,7 +87,7 @@ impl<'a> Flames<'a> {
         if profile.contents.unread > 0 {
             return Err(BootError::Interrupted.into());
         }
-        let lines = marked(&profile, &self.limit.budget(profile.length()))?;
+        let lines = marked(&profile, None, &self.limit.budget(profile.length()))?;
         if lines.is_empty() {
             return Ok(());
         }

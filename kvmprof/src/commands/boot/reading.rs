@@ -58,9 +58,7 @@ pub fn read_all<O: Observer>(
         let recording = Recording::open(path)?;
         let resolver = Resolver::from_contents(&recording.contents()?);
         let all = Selection::default();
-        let budget = limit.budget(recording.length());
-        let source =
-            Source::read(recording, all, resolver, &observe("Reading"))?.with_budget(budget);
+        let source = Source::read(recording, all, resolver, limit.bytes(), &observe("Reading"))?;
         let boot = Boot::read(&source, levels, &observe("Boot"));
         boot.with_context(|| path.display().to_string())
     };

@@ -98,7 +98,7 @@ impl Flames {
             ..Graph::default()
         };
         let mut svg = graph
-            .draw(&marked(&profile, &OutputBudget::new(u64::MAX))?)
+            .draw(&marked(&profile, None, &OutputBudget::new(u64::MAX))?)
             .context("Cannot draw the flame graph")?;
         svg.extend(MARK);
         Ok(svg)

@@ -95,14 +95,13 @@ impl Command for ExportArguments {
             ));
         }
         check_output(output, &[&self.file], Naming::output(self.force))?;
-        let mut events = Events::default();
+        let mut events = Events::new(self.limit.bytes());
         let Input {
             recording,
             profile,
             copy: _copy,
         } = self.input.open_with(&self.file, console, &mut events)?;
-        let budget = self.limit.budget(recording.length());
-        let source = Source::new(recording, profile, events).with_budget(budget);
+        let source = Source::new(recording, profile, events)?;
         if format == Format::PerfData && !is_standard(output) {
             write_perf_data(format, &source, output, console)?;
         } else {

@@ -6,9 +6,11 @@ use super::CommandError;
 use super::input::TaskInput;
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
-use kvmprof_cli::command_line::{Command, Console, ExitStatus};
+use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_report::graph::{Graph, account, marked};
+use kvmprof_report::profile::{label_keys, labels_in_words};
 use kvmprof_report::tasks;
+use kvmprof_report::text::visible;
 
 /// Draw the stacks of recordings as a flame graph, an SVG file
 #[derive(Debug, Args)]
@@ -22,6 +24,9 @@ pub struct FlamegraphArguments {
     picture: PictureArguments,
     #[command(flatten)]
     limit: OutputLimit,
+    /// The key of a label of processes, such as user: processes stand on frames of its values
+    #[arg(long, value_name = "KEY", conflicts_with = "tasks")]
+    by: Option<String>,
     /// Draw it upside down: the outermost frames at the top
     #[arg(long)]
     icicle: bool,
@@ -37,7 +42,20 @@ impl Command for FlamegraphArguments {
             return self.draw_tasks(console);
         }
         let (profile, _) = self.picture.open::<()>(console)?;
-        let lines = marked(&profile, &self.limit.budget(profile.length()))?;
+        if let Some(key) = &self.by
+            && !label_keys(&profile).contains(key.as_str())
+        {
+            return Err(usage(format_args!(
+                "--by has no label \"{}\": {}",
+                visible(key),
+                labels_in_words(&profile)
+            )));
+        }
+        let lines = marked(
+            &profile,
+            self.by.as_deref(),
+            &self.limit.budget(profile.length()),
+        )?;
         if lines.is_empty() {
             return Err(CommandError::NoSamples(self.picture.names()).into());
         }

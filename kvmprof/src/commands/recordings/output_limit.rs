@@ -25,8 +25,7 @@ impl OutputLimit {
 
     /// The budget for the output from a recording of `length` bytes.
     pub fn budget(self, length: usize) -> OutputBudget {
-        self.output_limit
-            .map_or_else(|| OutputBudget::of_recording(length), OutputBudget::new)
+        OutputBudget::limited(self.output_limit, length)
     }
 }
 

@@ -14,7 +14,7 @@ use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
 use kvmprof_report::profile::{
     Layout, Profile, Relation, Relatives, Section, SectionParser, SortBy, TableStyle, document,
-    functions, label_keys, lines, modules, print, relatives_document,
+    functions, label_keys, labels_in_words, lines, modules, print, relatives_document,
 };
 use kvmprof_report::tasks;
 use kvmprof_report::text::visible;
@@ -196,13 +196,9 @@ impl ReportArguments {
                 && !keys.contains(key.as_str())
             {
                 let tables = Section::ALL.map(|(_, name, _)| name).join(", ");
-                let keys: Vec<&str> = keys.into_iter().collect();
-                let labels = match keys.as_slice() {
-                    [] => "and no process has a label".to_owned(),
-                    keys => format!("and labels are {}", keys.join(", ")),
-                };
+                let labels = labels_in_words(profile);
                 return Err(usage(format_args!(
-                    "--by has neither a table nor a label \"{}\": tables are {tables}, {labels}",
+                    "--by has neither a table nor a label \"{}\": tables are {tables}, and {labels}",
                     visible(key)
                 )));
             }

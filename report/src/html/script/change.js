@@ -169,7 +169,7 @@ function comparisonCommand() {
   const [vcpu, mode] = [state.vcpu !== "" ? [state.vcpu] : given.vcpus, state.mode !== "" ? [state.mode] : given.modes];
   if (vcpu.length > 0) words.push(`--vcpu=${vcpu.join(",")}`);
   if (mode.length > 0) words.push(`--mode=${mode.join(",")}`);
-  given.labels?.forEach((label) => words.push(`--label ${quoted(label)}`));
+  selectedLabels().forEach((label) => words.push(`--label ${quoted(label)}`));
   if (given.grep !== null) words.push(`--grep ${quoted(given.grep)}`);
   const others = ["pid", "tid", "module", "function"].some((name) => state[name] !== "");
   if (others || state.only.length > 0 || state.hide.length > 0) words.push("   # without the other filters");

@@ -130,9 +130,15 @@ const processOf = (() => {
   const numbers = new Map(processes.pid.map((pid, process) => [`${processes.recording[process]}:${pid}`, sameProcess[process]]));
   return threads.pid.map((pid, thread) => numbers.get(`${threads.recording[thread]}:${pid}`) ?? OTHERS);
 })();
-const sameThread = isComparison
-  ? firstOfName(threads.name.map((name, thread) => JSON.stringify([processOf[thread], threads.tid[thread] === null, name || threads.tid[thread]])))
-  : threads.name.map((_, thread) => thread);
+// One thread may be in the list several times, with other labels of its process.
+const sameThread = firstOfName(threads.name.map((name, thread) => isComparison
+  ? JSON.stringify([processOf[thread], threads.tid[thread] === null, name || threads.tid[thread]])
+  : `${threads.recording[thread]}:${threads.pid[thread]}:${threads.tid[thread]}`));
+// The labels of processes, by their keys and as words.
+const labels = data.labels ?? [];
+const labelKeys = [...new Set(labels.flatMap(Object.keys))].sort();
+const labelName = (thread, key) => `${key}=${labels[data.labelled[thread]][key] ?? "[none]"}`;
+const labelNames = [...new Set(labels.flatMap((set) => Object.entries(set).map((label) => label.join("="))))].sort();
 // The number of a recording, where there are several: as a part of names, and of what the address of the page says. Where two are compared names have
 // none, but one id may be that of another process in each.
 const isMerged = data.files.length > 0 && !isComparison;

@@ -75,8 +75,10 @@ function actionsOf({ fn, frame, flames }) {
     if (moduleName(fn) !== "") add("Only its module", () => change({ module: moduleName(fn) }));
   } else if (frame && /^g-?\d+$/.test(frame.id)) {
     const key = Number(frame.id.slice(1));
-    const filter = state.group === "process" ? { pid: processId(key) } : { pid: processId(processOf[key]), tid: threadId(key) };
-    add(state.group === "process" ? "Only this process" : "Only this thread", () => change({ ...filter, zoom: "" }));
+    const filters = { process: { pid: processId(key) }, thread: { pid: processId(processOf[key]), tid: threadId(key) } };
+    const filter = filters[state.group] ?? { label: frame.name };
+    // There is no filter for what has no label.
+    if (!filter.label || labelNames.includes(filter.label)) add(`Only this ${state.group.split(" ")[0]}`, () => change({ ...filter, zoom: "" }));
   }
   if (frame) add("Copy stack", (event) => copy(stackOf(frame, state.view === "inverted" || flames === views.callers).join("\n"), event.target));
   return actions;

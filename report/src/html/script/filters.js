@@ -3,13 +3,15 @@
 function setUpFilters() {
   const listed = processes.pid.map((_, process) => process).filter((process) => sameProcess[process] === process);
   fill("pid", listed.map((process) => [processId(process), processName(process)]));
+  fill("label", labelNames.map((label) => [label, label]));
+  element("label").parentElement.hidden = labelNames.length === 0;
   fill("vcpu", vcpus.map((vcpu) => [String(vcpu), `vCPU ${vcpu}`]));
   fill("mode", MODES.map((mode) => [mode, mode]));
   const isWithout = nodesWith(functionsWhere((_, fn) => moduleName(fn) === ""));
   const isAnyWithout = cells.node.some((node) => isWithout[node] === 1);
   fill("module", modules.name.filter((name) => name !== "" || isAnyWithout).map((name) => name || NO_MODULE).map((name) => [name, name]));
   element("pid").addEventListener("change", (event) => change({ pid: event.target.value, tid: "", zoom: "" }));
-  for (const name of ["tid", "vcpu", "mode", "module"]) {
+  for (const name of ["tid", "label", "vcpu", "mode", "module"]) {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
   }
   // What is typed from one pause to the next is one step.
@@ -36,7 +38,7 @@ function drawFilters() {
   const own = threads.tid.map((tid, thread) => [thread, tid]).filter(([thread, tid]) =>
     tid !== null && sameThread[thread] === thread && (state.pid === "" || processId(processOf[thread]) === state.pid));
   fill("tid", own.slice(0, 2000).map(([thread]) => [threadId(thread), threadName(thread)]));
-  for (const name of ["pid", "tid", "vcpu", "mode", "module"]) element(name).value = state[name];
+  for (const name of ["pid", "tid", "label", "vcpu", "mode", "module"]) element(name).value = state[name];
   if (document.activeElement !== element("function")) element("function").value = state.function;
   element("regex").checked = state.regex !== "";
   const isWrong = state.function !== "" && matcher(state.function, state.regex !== "") === null;
@@ -83,7 +85,7 @@ function command() {
   given.comms.forEach((comm) => words.push(`--comm ${quoted(comm)}`));
   list("vcpu", state.vcpu, given.vcpus);
   list("mode", state.mode, given.modes);
-  given.labels?.forEach((label) => words.push(`--label ${quoted(label)}`));
+  selectedLabels().forEach((label) => words.push(`--label ${quoted(label)}`));
   // The page has no difference between capital and small letters.
   const pattern = state.regex !== "" ? state.function : state.function.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
   const isGiven = state.function !== "" && given.grep === null && !(state.regex !== "" && ONLY_OF_BROWSERS.test(pattern));

@@ -1,12 +1,12 @@
 // What is selected and how it is shown. It stands in the address of the page, so that it can be kept and Back works.
 
 const DEFAULTS = {
-  time: "", pid: "", tid: "", vcpu: "", mode: "", module: "", function: "", regex: "",
+  time: "", pid: "", tid: "", label: "", vcpu: "", mode: "", module: "", function: "", regex: "",
   view: "flame", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
   lanes: "vcpu", table: "function", intervals: "",
 };
 const CHOICES = {
-  view: ["flame", "icicle", "inverted", "sandwich"], group: ["process", "thread", "merged"],
+  view: ["flame", "icicle", "inverted", "sandwich"], group: ["process", "thread", "merged", ...labelKeys.map((key) => `label ${key}`)],
   order: ["share", "time", "name"], lanes: ["vcpu", "process", "thread"],
   table: ["function", "module", "process", "thread", "vcpu"],
 };
@@ -77,5 +77,8 @@ function timeRange(first, end) {
   return `${low <= 0 ? "" : edgeTime(low)}:${high >= data.bins ? "" : edgeTime(high)}`;
 }
 
-const FILTERS = ["time", "pid", "tid", "vcpu", "mode", "module", "function"];
+// The labels that the command has selected, and the page's own.
+const selectedLabels = () => [...data.selection.labels ?? [], ...state.label !== "" ? [state.label] : []];
+
+const FILTERS = ["time", "pid", "tid", "label", "vcpu", "mode", "module", "function"];
 const isFiltered = () => FILTERS.some((name) => state[name] !== "") || state.only.length > 0 || state.hide.length > 0;

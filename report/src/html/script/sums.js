@@ -43,7 +43,8 @@ function selectedNodes() {
 
 // 1 for the threads that are selected.
 const selectedThreads = () => Uint8Array.from(processOf, (process, thread) =>
-  (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(sameThread[thread]) === state.tid) ? 1 : 0);
+  (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(sameThread[thread]) === state.tid)
+  && (state.label === "" || labelKeys.some((key) => labelName(thread, key) === state.label)) ? 1 : 0);
 
 // The numbers of the cells that all filters but that of time select, in order.
 function selectedCells() {
@@ -109,8 +110,14 @@ class Sums {
   }
 }
 
-// Which group of the view a cell's thread is in.
+// Which group of the view a cell's thread is in, and the name of a group. A value of a label is known by the first thread that has it.
 const GROUPS = { process: (thread) => processOf[thread], thread: (thread) => sameThread[thread], merged: () => 0 };
+const GROUP_NAMES = { process: processName, thread: threadName };
+for (const key of labelKeys) {
+  const first = firstOfName(threads.name.map((_, thread) => labelName(thread, key)));
+  GROUPS[`label ${key}`] = (thread) => first[thread];
+  GROUP_NAMES[`label ${key}`] = (thread) => labelName(thread, key);
+}
 
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 function sumUp() {

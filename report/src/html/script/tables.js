@@ -39,7 +39,7 @@ const KINDS = {
     choose: (row) => change({ pid: row.key === OTHERS ? "" : processId(row.key), tid: "", zoom: "" }),
     isSelected: (row) => {
       const group = selectedGroup();
-      return group !== null && row.key === (state.group === "process" ? group : processOf[group]);
+      return group !== null && row.key === { process: group, thread: processOf[group] }[state.group];
     },
   },
   thread: {

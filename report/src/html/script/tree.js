@@ -76,8 +76,7 @@ class Tree {
 
   group(key) {
     if (state.group === "merged") return this.root;
-    const name = state.group === "process" ? processName(key) : threadName(key);
-    return this.child(this.root, `g${key}`, -1, name);
+    return this.child(this.root, `g${key}`, -1, GROUP_NAMES[state.group](key));
   }
 
   // Adds each frame's sums to its caller's. What was added to frames before is their own.
@@ -148,8 +147,7 @@ function sandwichTrees(sums, fn) {
     if (cutAt[call] === call) frame.cut += stack.ticks;
     for (let node = nodes.parent[call]; node > 0; node = nodes.parent[node]) frame = callers.step(frame, node, stack);
     if (state.group !== "merged") {
-      const name = state.group === "process" ? processName(stack.group) : threadName(stack.group);
-      frame = callers.child(frame, `g${stack.group}`, -1, name);
+      frame = callers.child(frame, `g${stack.group}`, -1, GROUP_NAMES[state.group](stack.group));
     }
     frame.add(stack);
     const way = [];

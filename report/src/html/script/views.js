@@ -11,6 +11,7 @@ function setUpViews() {
   const about = (frame) => { if (frame.fn >= 0) change({ about: keyOf(frame.fn) }); };
   views.callers = new Flames(element("callers"), "Callers", showFrame, about);
   views.callees = new Flames(element("callees"), "Callees", showFrame, about);
+  element("group").append(...labelKeys.map((key) => make("option", { value: `label ${key}`, textContent: `label ${key}` })));
   for (const name of ["view", "group", "order"]) {
     element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
   }

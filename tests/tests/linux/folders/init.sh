@@ -1,5 +1,4 @@
 mount -t sysfs none /sys
-echo 1 >/proc/sys/kernel/printk
 for module in /modules/*.ko; do insmod "$module"; done
 mkdir /rw /ro
 mount -t virtiofs work /rw && mount -t virtiofs other /ro && echo "both are mounted"

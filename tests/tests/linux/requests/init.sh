@@ -1,5 +1,4 @@
 mount -t sysfs none /sys
-echo 1 >/proc/sys/kernel/printk
 for module in /modules/*.ko; do insmod "$module"; done
 until [ -b /dev/vda ]; do usleep 10000; done
 echo 'ready'

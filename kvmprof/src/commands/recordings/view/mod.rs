@@ -71,14 +71,14 @@ impl Command for ViewArguments {
             return Err(usage("--firefox shows one recording at a time"));
         };
         let texts = self.sources.texts(&self.input)?;
-        let mut events = Events::default();
+        let mut events = Events::new(None);
         let Input {
             recording,
             profile,
             copy: _copy,
         } = self.input.open_with(file, console, &mut events)?;
         let mut json = Vec::new();
-        let source = Source::new(recording, profile, events);
+        let source = Source::new(recording, profile, events)?;
         write_on_demand(&source, &mut json).map_err(failure)?;
         let document = Document::profile(json, FIREFOX_PROFILER);
         let (sender, questions) = channel();

@@ -3,7 +3,7 @@
 use kvmprof_recording::file::RecordingInfo;
 use kvmprof_recording::least_common_multiple;
 
-use crate::profile::Selection;
+use super::Selection;
 
 /// Maximum number of bins.
 pub const BINS: usize = 480;

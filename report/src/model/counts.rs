@@ -7,13 +7,13 @@ use kvmprof_recording::Ticks;
 use kvmprof_recording::file::RecordingInfo;
 
 use super::timeline::{BINS, Bins};
-use crate::profile::{Selected, Selection, Watcher};
+use super::{Selected, Selection, Watcher};
 use crate::symbolize::Resolver;
 
 /// Number of cells at which cells are merged while a recording is read.
 const MAX_CELLS: usize = 2_000_000;
 /// Number of bins up to which bins aren't merged to save cells.
-pub(super) const LEAST_BINS: usize = 64;
+pub const LEAST_BINS: usize = 64;
 
 /// Stands for rare stacks.
 pub const RARE: u32 = u32::MAX;
@@ -28,14 +28,14 @@ pub struct Cell {
     pub vcpu: u16,
     /// The mode, by [`kvmprof_recording::Mode::index`].
     pub mode: u8,
-    /// The thread, by its number in [`crate::profile::Profile::threads`], or [`OTHERS`]. In a [`super::merged::Merged`], its number on the page.
+    /// The thread, by its number in [`super::Profile::threads`], or [`OTHERS`]. In a page of several recordings, its number on the page.
     pub thread: u32,
-    /// The stack, by its number in [`crate::profile::Profile::stacks`], or [`RARE`]. In a [`super::merged::Merged`], its node.
+    /// The stack, by its number in [`super::Profile::stacks`], or [`RARE`]. In a page of several recordings, its node.
     pub stack: u32,
 }
 
 /// The samples of a bin.
-pub(super) type Cells = HashMap<Cell, u32, RandomState>;
+pub(crate) type Cells = HashMap<Cell, u32, RandomState>;
 
 /// Ticks of a vCPU without a sample: idle, stolen, lost, ungathered.
 pub type Missed = [u64; 4];
@@ -43,18 +43,18 @@ pub type Missed = [u64; 4];
 /// All selected ticks of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    pub(super) bins: Bins,
+    pub(crate) bins: Bins,
     /// The cells by bin. A recording is roughly in the order of time, so that few bins are in use at a time.
-    pub(super) cells: Vec<Cells>,
+    pub(crate) cells: Vec<Cells>,
     /// The number of cells.
     length: usize,
-    pub(super) missed: BTreeMap<(u16, u16), Missed>,
+    pub(crate) missed: BTreeMap<(u16, u16), Missed>,
     /// Whether a stack is rare, by its number; those beyond the end aren't.
     rare: Vec<bool>,
 }
 
 impl Watcher for Counts {
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, _: &Resolver) {
+    fn begin(&mut self, _: usize, info: &RecordingInfo, selection: &Selection, _: &Resolver) {
         *self = Self {
             bins: Bins::new(info, selection),
             cells: vec![Cells::default(); BINS],
@@ -116,7 +116,7 @@ pub struct Divided {
 }
 
 impl Divided {
-    /// The samples of the stack with this number in [`crate::profile::Profile::stacks`].
+    /// The samples of the stack with this number in [`super::Profile::stacks`].
     pub fn of(&self, stack: usize) -> &[BlockTicks] {
         let end = self.begins.get(stack + 1).copied();
         let begin = self.begins.get(stack).copied();
@@ -127,7 +127,7 @@ impl Divided {
 
 impl Counts {
     /// The time of the last tick, in ns after the begin of the selected time.
-    pub(super) fn length_ns(&self) -> u64 {
+    pub(crate) fn length_ns(&self) -> u64 {
         self.bins.length()
     }
 
@@ -306,8 +306,8 @@ pub fn add_parts(sums: &mut Missed, parts: Missed) {
 mod tests {
     use kvmprof_recording::{COMM_LENGTH, Sample};
 
-    use super::super::merged::Merged;
     use super::*;
+    use crate::html::Merged;
     use crate::profile::{Profile, Selector, Thread};
 
     /// Counts of samples of these times (in ms), threads and stacks, a vCPU's in order.
@@ -318,7 +318,7 @@ mod tests {
         };
         let selection = Selection::default();
         let mut counts = Counts::default();
-        counts.begin(&info, &selection, &Resolver::default());
+        counts.begin(0, &info, &selection, &Resolver::default());
         let mut selector = Selector::new(&info, &selection);
         for (ms, tid, stack) in samples {
             let sample = Sample {
