@@ -4,7 +4,7 @@
 mod allowed;
 mod compile;
 mod tables;
-#[path = "../src/filters/thread.rs"]
+#[path = "../src/thread.rs"]
 mod thread;
 
 use std::error::Error;
@@ -16,7 +16,7 @@ use thread::Thread;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build");
-    println!("cargo::rerun-if-changed=src/filters/thread.rs");
+    println!("cargo::rerun-if-changed=src/thread.rs");
     let mut source = format!(
         "/// The filter of each kind of thread, in the order of [`Thread::ALL`].\n\
          static PROGRAMS: [&[libc::sock_filter]; {}] = [\n",

@@ -4,9 +4,8 @@ use std::io;
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use crate::Thread;
-use crate::filters::for_each_thread;
 use crate::state::{self, Mechanism};
+use crate::thread::{Thread, for_each_thread};
 use crate::user::User;
 
 macro_rules! rights {

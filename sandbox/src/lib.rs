@@ -39,7 +39,9 @@ pub mod paths;
 pub mod process;
 pub mod state;
 pub mod stderr;
+mod thread;
 pub mod user;
 
-pub use filters::{Thread, enter, enter_without_paths};
+pub use filters::{enter, enter_without_paths};
 pub use mode::Mode;
+pub use thread::Thread;

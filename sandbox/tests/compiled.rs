@@ -8,7 +8,7 @@ mod allowed;
 mod compile;
 #[path = "../build/tables.rs"]
 mod tables;
-#[path = "../src/filters/thread.rs"]
+#[path = "../src/thread.rs"]
 mod thread;
 
 use std::collections::{BTreeMap, BTreeSet};

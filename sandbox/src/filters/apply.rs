@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::thread::set_no_new_privs;
 
-use super::thread::{OWN_PROCESS, Thread};
+use crate::thread::{OWN_PROCESS, Thread};
 
 include!(concat!(env!("OUT_DIR"), "/filters.rs"));
 

@@ -8,7 +8,6 @@
 
 mod apply;
 mod report;
-mod thread;
 mod watch;
 
 use std::cell::Cell;
@@ -18,11 +17,9 @@ use std::sync::OnceLock;
 use syscalls::Sysno;
 
 pub use report::STATUS;
-pub use thread::Thread;
-pub(crate) use thread::for_each_thread;
 
 use crate::state::{self, Mechanism};
-use crate::{Mode, capabilities, paths, user};
+use crate::{Mode, Thread, capabilities, paths, user};
 
 /// What [`prepare`] has decided.
 static PREPARED: OnceLock<Prepared> = OnceLock::new();

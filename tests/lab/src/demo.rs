@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use kvmprof_lab::Lab;
 
-use crate::cli::LimitArguments;
+use crate::limits::LimitArguments;
 
 /// The demo's flame graph, unless its options name another file.
 const FLAME_GRAPH: &str = "kvmprof-demo.svg";

@@ -3,6 +3,7 @@
 mod cli;
 mod debian;
 mod demo;
+mod limits;
 mod linux;
 
 use std::process::ExitCode;

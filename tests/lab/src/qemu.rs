@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::kernels::backport;
+use crate::kernels::{self, Kernel, backport};
 use crate::machine::{self, COMMAND_LINE, Inside, Machine, Started, Streams};
 use crate::{LabError, tsc};
 
@@ -191,6 +191,17 @@ fn version_in(said: &str) -> Option<Version> {
     let mut numbers = version.split(|character: char| !character.is_ascii_digit());
     let mut number = || numbers.next()?.parse().ok();
     Some((number()?, number()?))
+}
+
+/// Fetches all packages that the lab uses, so that nothing later needs apt.
+///
+/// # Errors
+/// As for [`kernels::kernels`].
+pub fn fetch() -> Result<Vec<Kernel>, LabError> {
+    kernels::busybox()?;
+    kernels::passt()?;
+    Qemu::find()?;
+    kernels::kernels()
 }
 
 #[cfg(test)]

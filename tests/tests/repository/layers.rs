@@ -1,4 +1,4 @@
-//! The modules of a crate lie in layers: none of those at its root uses another one that uses it, at whatever distance.
+//! The folders of a crate lie in layers: none at its root uses a module that uses it, at whatever distance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,16 +77,18 @@ fn reached(uses: &Uses, from: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_module_uses_one_that_uses_it() {
+fn no_folder_uses_a_module_that_uses_it() {
     let crates = uses();
     assert!(crates.len() > 15, "{:?}", crates.keys());
     assert!(crates["vmm"]["vm"].contains("vcpu"));
     let circles: Vec<String> = crates
         .iter()
         .flat_map(|(folder, uses)| {
-            let circle = uses
+            let source = root().join(folder).join("src");
+            let folders = uses
                 .keys()
-                .filter(|module| reached(uses, module).contains(*module));
+                .filter(move |module| source.join(module).is_dir());
+            let circle = folders.filter(|module| reached(uses, module).contains(*module));
             circle.map(move |module| format!("{folder}: {module} uses {:?}", uses[module]))
         })
         .collect();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use kvmprof_lab::{DebianDisk, GUEST_NETWORK, JAIL, Lab, virtiofsd};
 
-use crate::cli::LimitArguments;
+use crate::limits::LimitArguments;
 
 const DRIVER: &str = include_str!("lab.sh");
 const CHECKS: &str = include_str!("checks.sh");

@@ -12,7 +12,6 @@ pub use packages::{busybox, cache_folder, passt};
 use kvmprof_initramfs::InitramfsError;
 
 use crate::LabError;
-use crate::qemu::Qemu;
 
 /// The environment variable that names a kernel for the lab machine instead of Debian's: a path to a vmlinuz.
 const KERNEL_VARIABLE: &str = "KVMPROF_LAB_KERNEL";
@@ -34,17 +33,6 @@ pub(crate) fn kernel_for_lab() -> Result<Kernel, LabError> {
 /// If apt doesn't know a package, or one cannot be fetched.
 pub fn kernels() -> Result<Vec<Kernel>, LabError> {
     Ok(vec![debian("6.1")?, debian("6.12")?])
-}
-
-/// Fetches all packages that the lab uses, so that nothing later needs apt.
-///
-/// # Errors
-/// As for [`kernels`].
-pub fn fetch() -> Result<Vec<Kernel>, LabError> {
-    busybox()?;
-    passt()?;
-    Qemu::find()?;
-    kernels()
 }
 
 fn debian(series: &str) -> Result<Kernel, LabError> {

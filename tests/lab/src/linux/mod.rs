@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
 
-use crate::cli::LimitArguments;
+use crate::limits::LimitArguments;
 
 /// The scripts for profiling from the host: in the guest, and in the lab around it.
 const HOST_SIDE: Scripts = Scripts {
