@@ -1,7 +1,7 @@
 //! Serves the metrics to Prometheus.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle, sleep};
@@ -57,7 +57,7 @@ impl Page {
                     Ok(stream) => {
                         let stream = UntilDeadline(&stream, Instant::now() + time);
                         // The client may have closed the connection.
-                        let _ = answer(stream, &metrics);
+                        let _ = answer(stream, address, &metrics);
                     }
                     // The next attempt would fail at once.
                     Err(_) => sleep(PAUSE),
@@ -121,13 +121,33 @@ impl Write for UntilDeadline<'_> {
     }
 }
 
-fn answer(mut stream: UntilDeadline<'_>, metrics: &Metrics) -> io::Result<()> {
+/// Whether a request with this `Host` may be for a server at `address`. A page of another site, whose name its owner has let lead to 127.0.0.1 (DNS rebinding),
+/// has the browser ask for that name.
+fn is_for(host: &str, address: SocketAddr) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let number = name.trim_start_matches('[').trim_end_matches(']');
+    !address.ip().is_loopback()
+        || name.eq_ignore_ascii_case("localhost")
+        || number.parse::<IpAddr>().is_ok()
+}
+
+fn answer(
+    mut stream: UntilDeadline<'_>,
+    address: SocketAddr,
+    metrics: &Metrics,
+) -> io::Result<()> {
     let request = Request::read(&mut stream);
     let (status, body) = match &request {
         Err(BadRequest::Method) => ("405 Method Not Allowed", String::new()),
         Err(_) => ("400 Bad Request", String::new()),
         Ok(request) if matches!(request.method, Method::Options | Method::Post) => {
             ("405 Method Not Allowed", String::new())
+        }
+        Ok(request) if !is_for(&request.host, address) => {
+            ("421 Misdirected Request", String::new())
         }
         Ok(request) if request.path != "/metrics" => ("404 Not Found", String::new()),
         Ok(_) => ("200 OK", metrics.text().map_err(io::Error::other)?),
@@ -153,13 +173,27 @@ mod tests {
     /// The bytes that a client reads, `piece` bytes at a time with a `pause` after each.
     fn read(address: SocketAddr, path: &str, piece: usize, pause: Duration) -> Vec<u8> {
         let mut stream = TcpStream::connect(address).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost:1\r\n\r\n").unwrap();
         let (mut all, mut bytes) = (Vec::new(), vec![0; piece]);
         while let Ok(length @ 1..) = stream.read(&mut bytes) {
             all.extend_from_slice(&bytes[..length]);
             sleep(pause);
         }
         all
+    }
+
+    #[test]
+    fn a_server_of_this_host_alone_answers_for_no_other_name() {
+        let local = "127.0.0.1:9464".parse().unwrap();
+        for host in ["localhost", "LOCALHOST:9464", "127.0.0.1:1", "[::1]:9464", "::1"] {
+            assert!(is_for(host, local), "{host}");
+        }
+        for host in ["", "attacker.example:9464", "localhost.attacker.example", "localhost:9464:1"] {
+            assert!(!is_for(host, local), "{host}");
+        }
+        assert!(!is_for("attacker.example", "[::1]:9464".parse().unwrap()));
+        // Other hosts know it by any name.
+        assert!(is_for("collector.example", "192.0.2.1:9464".parse().unwrap()));
     }
 
     #[test]

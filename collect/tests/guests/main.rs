@@ -217,7 +217,7 @@ fn own_sum(cycles: &[[u64; ROWS]; 2], guest: &str) -> u64 {
 fn get(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .ok()?;
     let mut page = String::new();
     stream.read_to_string(&mut page).ok()?;

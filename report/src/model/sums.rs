@@ -172,9 +172,9 @@ impl Sums {
 
     fn process(&mut self, pid: i32) -> Option<u32> {
         // The idle process always has a sum.
-        let budget = self.processes.len() < self.limits.processes - 1;
+        let has_room = self.processes.len() < self.limits.processes - 1;
         self.pids.find(&pid).or_else(|| {
-            budget.then(|| {
+            has_room.then(|| {
                 self.processes.push(ProcessSum::default());
                 self.pids.push(pid)
             })
@@ -182,9 +182,9 @@ impl Sums {
     }
 
     fn thread(&mut self, pid: i32, tid: i32, labels: LabelSet) -> Option<u32> {
-        let budget = self.threads.len() < self.limits.threads;
+        let has_room = self.threads.len() < self.limits.threads;
         self.tids.find(&(pid, tid, labels)).or_else(|| {
-            budget.then(|| {
+            has_room.then(|| {
                 self.threads.push(Thread {
                     pid,
                     tid,
@@ -209,8 +209,8 @@ impl Sums {
                 return Some(known);
             }
         }
-        let budget = self.stacks.len() < self.limits.stacks;
-        let number = budget.then(|| self.stacks.insert(pid, stack))??;
+        let has_room = self.stacks.len() < self.limits.stacks;
+        let number = has_room.then(|| self.stacks.insert(pid, stack))??;
         self.frames = self.frames.saturating_add(stack.depth());
         Some(number)
     }

@@ -46,7 +46,7 @@ pub enum RowsError {
         "there are too many names of processes, threads and functions for one picture: choose less"
     )]
     TooManyNames,
-    /// Stacks that are more than there is budget for.
+    /// Stacks that are more than fit into the limit of memory.
     #[error(
         "there are too many different call stacks for {0} bytes of memory: choose less, or allow more"
     )]
