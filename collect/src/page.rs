@@ -134,11 +134,7 @@ fn is_for(host: &str, address: SocketAddr) -> bool {
         || number.parse::<IpAddr>().is_ok()
 }
 
-fn answer(
-    mut stream: UntilDeadline<'_>,
-    address: SocketAddr,
-    metrics: &Metrics,
-) -> io::Result<()> {
+fn answer(mut stream: UntilDeadline<'_>, address: SocketAddr, metrics: &Metrics) -> io::Result<()> {
     let request = Request::read(&mut stream);
     let (status, body) = match &request {
         Err(BadRequest::Method) => ("405 Method Not Allowed", String::new()),
@@ -185,15 +181,29 @@ mod tests {
     #[test]
     fn a_server_of_this_host_alone_answers_for_no_other_name() {
         let local = "127.0.0.1:9464".parse().unwrap();
-        for host in ["localhost", "LOCALHOST:9464", "127.0.0.1:1", "[::1]:9464", "::1"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:9464",
+            "127.0.0.1:1",
+            "[::1]:9464",
+            "::1",
+        ] {
             assert!(is_for(host, local), "{host}");
         }
-        for host in ["", "attacker.example:9464", "localhost.attacker.example", "localhost:9464:1"] {
+        for host in [
+            "",
+            "attacker.example:9464",
+            "localhost.attacker.example",
+            "localhost:9464:1",
+        ] {
             assert!(!is_for(host, local), "{host}");
         }
         assert!(!is_for("attacker.example", "[::1]:9464".parse().unwrap()));
         // Other hosts know it by any name.
-        assert!(is_for("collector.example", "192.0.2.1:9464".parse().unwrap()));
+        assert!(is_for(
+            "collector.example",
+            "192.0.2.1:9464".parse().unwrap()
+        ));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::lock::lock;
 /// Maximum length of a message, in bytes: a path, or an error's text.
 const MESSAGE_MAX: usize = 8 << 10;
 /// Maximum number of files of an answer.
-const FILES_MAX: usize = 2;
+const FILES_MAX: usize = 6;
 
 /// The first byte of an answer to a successful request. After other first bytes, the error's text follows.
 const DONE: u8 = 0;

@@ -1,14 +1,14 @@
 //! The system calls that each kind of thread may make, and those that all may make.
 
 use libc::{
-    SYS_accept4, SYS_bpf, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close,
-    SYS_epoll_ctl, SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate,
-    SYS_fcntl, SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex,
-    SYS_getcwd, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl,
-    SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap,
-    SYS_munmap, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll,
-    SYS_ppoll, SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom,
-    SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_accept4, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_epoll_ctl,
+    SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate, SYS_fcntl,
+    SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_getcwd,
+    SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl, SYS_kill,
+    SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap,
+    SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll, SYS_ppoll,
+    SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg,
+    SYS_rename, SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn,
     SYS_rt_sigtimedwait, SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto,
     SYS_setsockopt, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create,
     SYS_timer_delete, SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write,
@@ -187,13 +187,6 @@ const VCPU: &[Allowed] = &[
 
 /// F_SETSIG and F_SETOWN_EX: the signal of a perf event, and the thread that gets it.
 const SIGNALS_OF_FILES: Allowed = only(SYS_fcntl, &[is(1, 10), is(1, 15)]);
-
-/// With `--clock kernel` the thread loads an eBPF program for its vCPU, and attaches it to the vCPU's clock.
-const BPF: &[Allowed] = &[
-    any(SYS_bpf),
-    // PERF_EVENT_IOC_SET_BPF
-    only(SYS_ioctl, &[request(PERF, 8)]),
-];
 
 const EVENTS: &[Allowed] = &[
     any(SYS_epoll_wait),

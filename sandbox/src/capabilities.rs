@@ -22,20 +22,18 @@ macro_rules! rights {
 }
 for_each_thread!(rights);
 
-/// Gives up all rights of this thread but those of `thread`, for good. A thread that is to become another user keeps only those for
-/// eBPF, if it has to load programs.
+/// Gives up all rights of this thread but those of `thread`, for good. A thread that is to become another user keeps none.
 ///
 /// # Errors
 /// The system refuses it. It never refuses to take rights away.
 pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
-    let mut rights = thread.rights();
-    if let Some(user) = user {
-        let keeps_rights = thread == Thread::VcpuWithBpf;
-        user.become_for_good(keeps_rights)?;
-        if !keeps_rights {
-            rights = CapabilitySet::empty();
+    let rights = match user {
+        Some(user) => {
+            user.become_for_good()?;
+            CapabilitySet::empty()
         }
-    }
+        None => thread.rights(),
+    };
     keep_only(rights)?;
     state::note(Mechanism::Capabilities, "on");
     Ok(())

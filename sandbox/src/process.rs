@@ -87,6 +87,16 @@ pub fn keep_event_rights() -> io::Result<()> {
     capabilities::keep_only(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
 }
 
+/// Gives up all rights of a superuser but those to load eBPF programs that read memory, to set them on perf events, and to look up files of the process that it
+/// serves; and privileges of programs that it executes. Kernels of Debian and Ubuntu ask for CAP_SYS_ADMIN for events.
+///
+/// # Errors
+/// The system refuses it.
+pub fn keep_capture_rights() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    capabilities::keep_only(CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
+}
+
 /// Becomes `user`, without any right of a superuser, and gives up privileges of programs that it executes: for a process that does a few
 /// things for that user.
 ///
@@ -94,7 +104,7 @@ pub fn keep_event_rights() -> io::Result<()> {
 /// The system refuses it.
 pub fn become_user(user: &User) -> io::Result<()> {
     set_no_new_privs(true)?;
-    user.become_for_good(false)
+    user.become_for_good()
 }
 
 /// Closes the files that the process has inherited, except standard input, output and error, and those that `arguments` name as

@@ -12,11 +12,9 @@ macro_rules! for_each_thread {
             /// The program's first thread.
             Main [MAIN] [DAC_OVERRIDE FOWNER],
             /// The thread of a vCPU.
-            Vcpu [VCPU] [PERFMON BPF IPC_LOCK],
-            /// The thread of a vCPU whose samples the host's kernel takes.
-            VcpuWithBpf [VCPU BPF] [PERFMON BPF IPC_LOCK],
+            Vcpu [VCPU] [PERFMON IPC_LOCK],
             /// The thread that serves clients.
-            Events [EVENTS NAMED_SOCKET] [PERFMON BPF IPC_LOCK DAC_OVERRIDE FOWNER],
+            Events [EVENTS NAMED_SOCKET] [PERFMON IPC_LOCK DAC_OVERRIDE FOWNER],
             /// The thread that reads the guest's kernel.
             Introspection [] [],
             /// The thread that reads the guest's programs. Its files are open.

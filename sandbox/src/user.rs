@@ -97,18 +97,11 @@ impl User {
         Ok(user)
     }
 
-    /// This thread, and no other one, becomes the user for good. It keeps its rights of a superuser only if `keeps_rights`.
+    /// This thread, and no other one, becomes the user for good, without any right of a superuser.
     ///
     /// # Errors
     /// The thread may not become another user.
-    pub fn become_for_good(&self, keeps_rights: bool) -> io::Result<()> {
-        if keeps_rights {
-            // SAFETY: it sets a flag of this thread.
-            let kept = unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) };
-            if kept != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
+    pub fn become_for_good(&self) -> io::Result<()> {
         // A thread that was started in `acting` has the user's effective id: it has to become root again first.
         set_ids(libc::SYS_setresuid, [KEEP, 0, KEEP])?;
         set_groups(&self.groups)?;

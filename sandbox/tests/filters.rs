@@ -43,6 +43,7 @@ enum Attempt {
     Handler,
     Filter,
     KernelCode,
+    KernelProgram,
     NewMachine,
     NewMemory,
     InjectInput,
@@ -55,7 +56,7 @@ enum Attempt {
 }
 
 impl Attempt {
-    const ALL: [Self; 30] = [
+    const ALL: [Self; 31] = [
         Self::Nothing,
         Self::OpenToWrite,
         Self::OpenToWriteByPath,
@@ -77,6 +78,7 @@ impl Attempt {
         Self::Handler,
         Self::Filter,
         Self::KernelCode,
+        Self::KernelProgram,
         Self::NewMachine,
         Self::NewMemory,
         Self::InjectInput,
@@ -109,6 +111,7 @@ impl Attempt {
             Self::Handler => libc::SYS_rt_sigaction,
             Self::Filter => libc::SYS_seccomp,
             Self::KernelCode => libc::SYS_kexec_load,
+            Self::KernelProgram => libc::SYS_bpf,
             Self::NewMachine | Self::NewMemory | Self::InjectInput => libc::SYS_ioctl,
             Self::CountProcessor | Self::CountOther => libc::SYS_perf_event_open,
             Self::Kill | Self::Interrupt | Self::SignalItself => libc::SYS_kill,

@@ -56,7 +56,9 @@ pub struct SamplingHost {
     layout: VcpuLayout,
     /// This process's CLOCK_MONOTONIC minus the host's, in ns modulo 2^64.
     time_offset: u64,
-    /// The host's functions; `None` if samples have no host stacks.
+    /// Whether samples have host stacks.
+    takes_host_stacks: bool,
+    /// The host's functions, for the reader of host stacks.
     host_stacks: Option<Arc<HostStacks>>,
 }
 
@@ -65,10 +67,10 @@ pub struct SamplingHost {
 pub struct SamplingProgram {
     program: OwnedFd,
     /// The array with the event that records go to. The kernel removes the entry when this descriptor is closed.
-    _outputs: OwnedFd,
+    outputs: OwnedFd,
     /// The map in whose value the program builds a record.
-    _record: OwnedFd,
-    _host_record: Option<OwnedFd>,
+    record: OwnedFd,
+    host_record: Option<OwnedFd>,
 }
 
 impl SamplingHost {
@@ -81,12 +83,11 @@ impl SamplingHost {
         Self::new(kernel, memory.machine().pid, memory.kvm())
     }
 
-    /// Makes programs for the guest of this process behind the descriptor `vm`.
+    /// Makes programs for the guest of kvmprof's process `pid` behind its descriptor `vm`.
     ///
     /// # Errors
     /// This version doesn't support the host's kernel.
-    pub fn own(kernel: Arc<HostKernel>, vm: i32) -> Result<Self, SamplingError> {
-        let pid = i32::try_from(std::process::id()).unwrap_or_default();
+    pub fn own(kernel: Arc<HostKernel>, pid: i32, vm: i32) -> Result<Self, SamplingError> {
         let process = kernel.process(pid);
         let kvm = process.and_then(|process| {
             let kvm = kernel.private_data(process, vm)?;
@@ -107,6 +108,7 @@ impl SamplingHost {
             pid,
             kvm,
             time_offset: time_namespace::monotonic_offset(),
+            takes_host_stacks: false,
             host_stacks: None,
         })
     }
@@ -116,7 +118,17 @@ impl SamplingHost {
     #[must_use]
     pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
         Self {
+            takes_host_stacks: stacks.is_some(),
             host_stacks: stacks,
+            ..self
+        }
+    }
+
+    /// The same for a maker of programs whose records another process reads.
+    #[must_use]
+    pub fn with_records_of_host_stacks(self, takes_host_stacks: bool) -> Self {
+        Self {
+            takes_host_stacks,
             ..self
         }
     }
@@ -131,8 +143,8 @@ impl SamplingHost {
         if stacks == StackParts::default() {
             return RECORD_BYTES;
         }
-        let host = self.host_stacks.as_ref();
-        MAX_SAMPLE_BYTES + host.map_or(0, |_| host::MAX_HOST_RECORD_BYTES)
+        let host = usize::from(self.takes_host_stacks) * host::MAX_HOST_RECORD_BYTES;
+        MAX_SAMPLE_BYTES + host
     }
 
     /// Whether every record has the vCPU's privilege level. Without it, only addresses show a guest's mode, and only those of Linux distinguish
@@ -162,7 +174,7 @@ impl SamplingHost {
         output: BorrowedFd<'_>,
     ) -> Result<SamplingProgram, SamplingError> {
         let vcpu = self.vcpu(descriptor)?;
-        let takes_host_stacks = self.host_stacks.is_some() && stacks != StackParts::default();
+        let takes_host_stacks = self.takes_host_stacks && stacks != StackParts::default();
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
         let linux = places.filter(|places| places.is_linux);
@@ -195,9 +207,9 @@ impl SamplingHost {
         let program = bpf::load_for_event(&program::instructions(&self.layout, &plan))?;
         Ok(SamplingProgram {
             program,
-            _outputs: outputs,
-            _record: record,
-            _host_record: host_record,
+            outputs,
+            record,
+            host_record,
         })
     }
 
@@ -244,6 +256,14 @@ impl SamplingHost {
 impl AsFd for SamplingProgram {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
+    }
+}
+
+impl SamplingProgram {
+    /// The files that have to stay open while the program is used.
+    pub fn into_files(self) -> Vec<OwnedFd> {
+        let files = [self.program, self.outputs, self.record];
+        files.into_iter().chain(self.host_record).collect()
     }
 }
 

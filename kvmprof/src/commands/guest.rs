@@ -243,7 +243,14 @@ impl GuestOptions {
         let kept: Vec<RawFd> = said.collect();
         let (shares, networks) = (&config.shares, &config.networks);
         let vsock = config.vsock.as_ref();
-        let helpers = (self.sandbox).start(shares, networks, vsock, user, &kept)?;
+        let helpers = (self.sandbox).start(
+            config.profiling.source,
+            shares,
+            networks,
+            vsock,
+            user,
+            &kept,
+        )?;
         config.share_helper = helpers.shares.clone();
         config.socket_connector = helpers.sockets.clone();
         config.port_connector = helpers.ports.clone();

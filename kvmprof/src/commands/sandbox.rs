@@ -14,6 +14,8 @@ use kvmprof_machine::network::NetworkConfig;
 use kvmprof_machine::share::{ShareHelper, ShareOptions};
 use kvmprof_machine::vsock::VsockConfig;
 use kvmprof_profiling::EventOpener;
+use kvmprof_profiling::clock::ClockSource;
+use kvmprof_profiling::kernel_capture::CaptureHelper;
 use kvmprof_profiling::kernel_events::is_counted_tracepoint;
 use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
@@ -65,17 +67,20 @@ pub struct Helpers {
     pub sockets: Option<Arc<SocketConnector>>,
     /// Opens perf events for threads that may not.
     _events: Option<Arc<EventOpener>>,
+    /// Has the host's kernel take samples of vCPUs' threads, which may not.
+    _captures: Option<Arc<CaptureHelper>>,
 }
 
 impl SandboxOptions {
     /// Puts this process into the sandbox. The process must have opened no files except those that are `kept`, by their
     /// numbers, and must have started no threads yet. Parts that the host's kernel lacks are left out with a warning.
-    /// Returns the processes that serve these folders, networks and socket device for it.
+    /// Returns the processes that serve these folders, networks, socket device and `source` of ticks for it.
     ///
     /// # Errors
     /// The system refuses a part that it supports.
     pub fn start(
         &self,
+        source: ClockSource,
         shares: &[ShareOptions],
         networks: &[NetworkConfig],
         vsock: Option<&VsockConfig>,
@@ -96,6 +101,7 @@ impl SandboxOptions {
             // Before this process gives up rights that they need.
             helpers = Helpers {
                 _events: event_opener(user.is_some())?.map(Arc::new),
+                _captures: capture_helper(source)?.map(Arc::new),
                 ..helpers
             };
             let devices = sockets_of_devices(shares, networks);
@@ -144,6 +150,13 @@ fn event_opener(is_another_user: bool) -> anyhow::Result<Option<EventOpener>> {
     // SAFETY: the command has started no thread yet.
     let opener = unsafe { EventOpener::fork(is_another_user, is_counted_tracepoint) };
     opener.context("Cannot start the process that opens perf events")
+}
+
+fn capture_helper(source: ClockSource) -> anyhow::Result<Option<CaptureHelper>> {
+    // SAFETY: the command has started no thread yet.
+    let fork = || unsafe { CaptureHelper::fork() };
+    let helper = (source == ClockSource::Kernel).then(fork).transpose();
+    helper.context("Cannot start the process that has the host's kernel take samples")
 }
 
 fn connector(

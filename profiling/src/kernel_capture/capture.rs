@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use kvmprof_attach::Slots;
-use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, RECORD_BYTES, SamplingHost, SamplingProgram};
+use kvmprof_attach::sampling::{MAX_SAMPLE_BYTES, RECORD_BYTES, SamplingHost};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 use kvmprof_recording::StackParts;
 
 use super::error::KernelCaptureError;
+use super::opener::CaptureOpener;
 use super::ring::{Entry, LARGE_RING_BYTES, LARGEST_RING_BYTES, PerfRing, RING_BYTES, has_room};
 use crate::perf_event::Event;
 
@@ -17,7 +18,7 @@ const IOC_ENABLE: libc::Ioctl = 0x2400;
 const IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 
 /// A vCPU's thread.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VcpuThreadId {
     /// The vCPU's descriptor in its VMM.
     pub descriptor: i32,
@@ -26,7 +27,7 @@ pub struct VcpuThreadId {
 }
 
 /// The contents of samples.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents<'a> {
     /// The places of the values that say which process runs; `None` if samples have no such values.
     pub places: Option<&'a ProcessPlaces>,
@@ -39,11 +40,44 @@ pub struct Contents<'a> {
 pub struct Capture {
     // The order of the fields matters: the clock has to be closed before the ring to which it writes.
     _clock: File,
-    _program: SamplingProgram,
+    _program: Vec<OwnedFd>,
     ring: PerfRing,
     _output: File,
     /// Minimum number of samples that fit in the ring.
     room: u64,
+}
+
+/// The open files of a capture, whose clock doesn't run yet.
+#[derive(Debug)]
+pub(super) struct CaptureFiles {
+    pub clock: File,
+    pub output: File,
+    /// The program and its maps.
+    pub program: Vec<OwnedFd>,
+}
+
+impl CaptureFiles {
+    /// Opens the files with the rights of this thread. The arguments are those of [`Capture::start`].
+    pub fn open(
+        host: &SamplingHost,
+        slots: &Slots,
+        thread: VcpuThreadId,
+        contents: Contents<'_>,
+        period: u64,
+    ) -> Result<Self, KernelCaptureError> {
+        let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
+        let Contents { places, stacks } = contents;
+        let program = host.program(slots, thread.descriptor, places, stacks, output.as_fd())?;
+        let clock = Event::CpuClock.open(period, thread.tid);
+        let clock = clock.map_err(KernelCaptureError::Event)?;
+        let number = program.as_fd().as_raw_fd();
+        request(&clock, IOC_SET_BPF, number).map_err(KernelCaptureError::Event)?;
+        Ok(Self {
+            clock,
+            output,
+            program: program.into_files(),
+        })
+    }
 }
 
 impl Capture {
@@ -53,24 +87,22 @@ impl Capture {
     /// # Errors
     /// The host's kernel refuses the program or an event.
     pub fn start(
-        host: &SamplingHost,
+        opener: &CaptureOpener,
         slots: &Slots,
         thread: VcpuThreadId,
         contents: Contents<'_>,
         period: u64,
     ) -> Result<Self, KernelCaptureError> {
-        let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
-        let ring = map_ring(&output, host.max_record_bytes(contents.stacks));
-        let ring = ring.map_err(KernelCaptureError::Ring)?;
-        let Contents { places, stacks } = contents;
-        let program = host.program(slots, thread.descriptor, places, stacks, output.as_fd())?;
-        let clock = start_clock(thread.tid, period, &program).map_err(KernelCaptureError::Event)?;
+        let files = opener.open(slots, thread, contents, period)?;
+        let bytes = opener.host().max_record_bytes(contents.stacks);
+        let ring = map_ring(&files.output, bytes).map_err(KernelCaptureError::Ring)?;
+        request(&files.clock, IOC_ENABLE, 0).map_err(KernelCaptureError::Event)?;
         Ok(Self {
-            _clock: clock,
-            _program: program,
-            room: (ring.bytes() / host.max_record_bytes(stacks)) as u64,
+            _clock: files.clock,
+            _program: files.program,
+            room: (ring.bytes() / bytes) as u64,
             ring,
-            _output: output,
+            _output: files.output,
         })
     }
 
@@ -91,13 +123,13 @@ impl Capture {
 /// # Errors
 /// The host's kernel refuses samples.
 pub fn check(
-    host: &SamplingHost,
+    opener: &CaptureOpener,
     slots: &Slots,
     vcpus: &[(i32, i32)],
     knowledge: &GuestKnowledge,
 ) -> Result<(), KernelCaptureError> {
     // An unknown guest may turn out to be Linux later, but never another system.
-    if !host.knows_privilege() && !knowledge.may_be_linux() {
+    if !opener.host().knows_privilege() && !knowledge.may_be_linux() {
         return Err(KernelCaptureError::NoPrivilege);
     }
     for (descriptor, tid) in vcpus.iter().copied() {
@@ -106,7 +138,7 @@ pub fn check(
             places: None,
             stacks: StackParts::default(),
         };
-        Capture::start(host, slots, thread, nothing, 1_000_000_000)?;
+        Capture::start(opener, slots, thread, nothing, 1_000_000_000)?;
     }
     Ok(())
 }
@@ -130,16 +162,13 @@ fn open_output(tid: i32) -> io::Result<File> {
     Event::BpfOutput.open(1, tid)
 }
 
-fn start_clock(tid: i32, period: u64, program: &SamplingProgram) -> io::Result<File> {
-    let clock = Event::CpuClock.open(period, tid)?;
-    let program = program.as_fd().as_raw_fd();
-    for (request, argument) in [(IOC_SET_BPF, program), (IOC_ENABLE, 0)] {
-        // SAFETY: both requests take a number, on a descriptor of ours.
-        if unsafe { libc::ioctl(clock.as_raw_fd(), request, argument) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+/// An ioctl on `event` whose argument is a number.
+fn request(event: &File, request: libc::Ioctl, argument: i32) -> io::Result<()> {
+    // SAFETY: the requests that are made by this take a number, on a descriptor of ours.
+    match unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(clock)
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 
 mod capture;
 mod error;
+mod opener;
+mod request;
 mod ring;
 mod run_time_account;
 mod sample;
@@ -10,5 +12,6 @@ mod ticks;
 
 pub use capture::{Capture, Contents, VcpuThreadId, check};
 pub use error::KernelCaptureError;
+pub use opener::{CaptureHelper, CaptureOpener};
 pub use sample::Reader;
 pub use ticks::KernelTicks;

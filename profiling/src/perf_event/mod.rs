@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
 
 pub use opener::EventOpener;
+pub(crate) use opener::has_thread;
 pub use refusal::why_not;
 
 /// Types of events: `PERF_TYPE_HARDWARE`, `PERF_TYPE_SOFTWARE` and `PERF_TYPE_TRACEPOINT` (`include/uapi/linux/perf_event.h`).

@@ -171,18 +171,19 @@ impl Server {
             Event::Tracepoint(number) => !self.run_time_only && (self.is_counted)(number),
             Event::Hardware(_) => !self.run_time_only,
         };
-        is_served && self.has_thread(tid)
+        is_served && has_thread(self.process, tid)
     }
+}
 
-    fn has_thread(&self, tid: libc::pid_t) -> bool {
-        if tid <= 0 {
-            return false;
-        }
-        // It sends no signal. A thread of another user is found, but may not be signalled.
-        // SAFETY: a plain system call.
-        let found = unsafe { libc::syscall(libc::SYS_tgkill, self.process.as_raw_pid(), tid, 0) };
-        found == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+/// Whether `process` has the thread `tid`.
+pub(crate) fn has_thread(process: Pid, tid: libc::pid_t) -> bool {
+    if tid <= 0 {
+        return false;
     }
+    // It sends no signal. A thread of another user is found, but may not be signalled.
+    // SAFETY: a plain system call.
+    let found = unsafe { libc::syscall(libc::SYS_tgkill, process.as_raw_pid(), tid, 0) };
+    found == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
 fn number_of(error: &io::Error) -> i32 {

@@ -22,6 +22,7 @@ use kvmprof_attach::tracer::{StopOutcome, ThreadCode, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory, HostKernel, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
+use kvmprof_profiling::kernel_capture::CaptureOpener;
 
 use crate::vm::{
     EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
@@ -247,13 +248,14 @@ fn sampling_host(
     knowledge: &GuestKnowledge,
     vcpus: &[(i32, i32)],
     host_stacks: Option<Arc<HostStacks>>,
-) -> Result<Option<Arc<SamplingHost>>, KernelCaptureError> {
+) -> Result<Option<Arc<CaptureOpener>>, KernelCaptureError> {
     if source != ClockSource::Kernel {
         return Ok(None);
     }
     let host = SamplingHost::attached(memory)?.with_host_stacks(host_stacks);
-    kernel_capture::check(&host, &memory.slots(), vcpus, knowledge)?;
-    Ok(Some(Arc::new(host)))
+    let opener = CaptureOpener::here(host);
+    kernel_capture::check(&opener, &memory.slots(), vcpus, knowledge)?;
+    Ok(Some(Arc::new(opener)))
 }
 
 /// What is known of the guest before its memory is looked through.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory, NestedGuest, Slots};
 use kvmprof_introspection::{GuestKnowledge, Registers};
+use kvmprof_profiling::kernel_capture::CaptureOpener;
 
 use super::backend::AttachedBackend;
 use crate::vcpu::{KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
@@ -51,7 +51,7 @@ pub struct AttachedCommon {
     /// Wakes up the thread that ends the profiling.
     pub doorbell: Arc<Doorbell>,
     /// The maker of programs that take samples in the host's kernel; `None` if this process takes samples.
-    pub sampling: Option<Arc<SamplingHost>>,
+    pub sampling: Option<Arc<CaptureOpener>>,
     /// Set to end all threads. Each vCPU's thread is kicked then.
     pub stopping: Arc<AtomicBool>,
 }

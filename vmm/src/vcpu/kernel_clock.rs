@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use kvm_ioctls::VcpuFd;
 use kvmprof_attach::Slots;
-use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_introspection::{PhysicalMemory, ProcessPlaces, Registers, ValueKind};
 use kvmprof_recording::StackParts;
 
@@ -20,7 +19,9 @@ use super::kernel_sampling::KernelSampling;
 use kvmprof_profiling::clock::{
     ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns, thread_cpu_ns,
 };
-use kvmprof_profiling::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
+use kvmprof_profiling::kernel_capture::{
+    Capture, CaptureOpener, Contents, KernelTicks, Reader, VcpuThreadId,
+};
 use kvmprof_profiling::sampling::{TickSender, VcpuView};
 use kvmprof_profiling::signals;
 
@@ -35,7 +36,7 @@ const RETRY: u64 = 1_000_000_000;
 /// The clock of one vCPU. Only the thread that samples the vCPU uses it.
 #[derive(Debug)]
 pub struct KernelClock {
-    host: Arc<SamplingHost>,
+    opener: Arc<CaptureOpener>,
     vcpu: u16,
     thread: VcpuThreadId,
     schedstat: File,
@@ -114,29 +115,29 @@ impl KernelClock {
             vcpus: sampling.vcpus,
         };
         let schedstat = File::open("/proc/thread-self/schedstat")?;
-        let host = Arc::clone(&sampling.host);
-        Ok(Self::new(vcpu, host, thread, schedstat, Some(on_vcpu)))
+        let opener = Arc::clone(&sampling.opener);
+        Ok(Self::new(vcpu, opener, thread, schedstat, Some(on_vcpu)))
     }
 
     /// The clock of vCPU number `vcpu`, which `thread` of another process runs, whose statistics are in `schedstat`. The clock is stopped at first.
     pub fn of_another_process(
         vcpu: u16,
-        host: Arc<SamplingHost>,
+        opener: Arc<CaptureOpener>,
         thread: VcpuThreadId,
         schedstat: File,
     ) -> Self {
-        Self::new(vcpu, host, thread, schedstat, None)
+        Self::new(vcpu, opener, thread, schedstat, None)
     }
 
     fn new(
         vcpu: u16,
-        host: Arc<SamplingHost>,
+        opener: Arc<CaptureOpener>,
         thread: VcpuThreadId,
         schedstat: File,
         on_vcpu: Option<OnVcpu>,
     ) -> Self {
         Self {
-            host,
+            opener,
             vcpu,
             thread,
             schedstat,
@@ -175,7 +176,7 @@ impl KernelClock {
     }
 
     fn serves(&self, found: &CaptureInput, setting: &ClockSetting) -> bool {
-        let has_stacks = self.host.knows_privilege();
+        let has_stacks = self.opener.host().knows_privilege();
         self.is_alone() || can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
@@ -222,7 +223,7 @@ impl KernelClock {
             places: found.places.as_ref(),
             stacks: setting.stacks,
         };
-        let error = match Capture::start(&self.host, slots, self.thread, contents, period) {
+        let error = match Capture::start(&self.opener, slots, self.thread, contents, period) {
             Ok(capture) => return Some(capture),
             Err(error) => error,
         };
@@ -334,10 +335,10 @@ impl KernelClock {
         let reader = Reader {
             places: running.found.places.as_ref(),
             registers: running.found.registers,
-            long_mask: self.host.long_mask(),
+            long_mask: self.opener.host().long_mask(),
             setting: running.setting,
             is_in_doubt,
-            host: self.host.host_stacks(),
+            host: self.opener.host().host_stacks(),
         };
         let taken = running.ticks.take(&reader, || self.times(), view, ticks);
         self.running = Some(running);

@@ -9,12 +9,12 @@ use kvmprof_introspection::GuestKnowledge;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use kvmprof_machine::{GuestMemory, Machine};
-use kvmprof_profiling::kernel_capture::{self, KernelCaptureError};
+use kvmprof_profiling::kernel_capture::{self, CaptureOpener, KernelCaptureError};
 
 /// The host kernel's sampling of all vCPUs of a guest of this process.
 #[derive(Debug)]
 pub struct KernelSampling {
-    pub(super) host: Arc<SamplingHost>,
+    pub(super) opener: Arc<CaptureOpener>,
     slots: Arc<Slots>,
     pub(super) vcpus: usize,
 }
@@ -30,16 +30,17 @@ impl KernelSampling {
         host_stacks: Option<Arc<HostStacks>>,
     ) -> Result<Self, KernelCaptureError> {
         let kernel = HostKernel::open().map_err(SamplingError::from)?;
-        let host = SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?;
+        let (pid, vm) = (std::process::id().cast_signed(), machine.vm.as_raw_fd());
+        let host = SamplingHost::own(Arc::new(kernel), pid, vm)?.with_host_stacks(host_stacks);
         let sampling = Self {
-            host: Arc::new(host.with_host_stacks(host_stacks)),
+            opener: Arc::new(CaptureOpener::own(host, vm)),
             slots: Arc::new(slots(&machine.memory)),
             vcpus: machine.vcpus.len(),
         };
         let tid = rustix::thread::gettid().as_raw_pid();
         let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
         let vcpus: Vec<(i32, i32)> = vcpus.collect();
-        kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;
+        kernel_capture::check(&sampling.opener, &sampling.slots, &vcpus, knowledge)?;
         Ok(sampling)
     }
 
@@ -51,7 +52,7 @@ impl KernelSampling {
     /// Whether samples have everything that recordings need of the guest that `knowledge` describes.
     pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
         // For other guests than Linux the host's kernel copies no stacks (docs/limits.md), and there are no mappings.
-        self.host.knows_privilege() || !knowledge.may_be_linux()
+        self.opener.host().knows_privilege() || !knowledge.may_be_linux()
     }
 }
 

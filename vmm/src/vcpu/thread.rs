@@ -120,10 +120,7 @@ impl VcpuThread {
             Ok(prepared) => prepared,
             Err(error) => return Ending::HostFailure(error),
         };
-        kvmprof_sandbox::enter(match common.sampling {
-            Some(_) => kvmprof_sandbox::Thread::VcpuWithBpf,
-            None => kvmprof_sandbox::Thread::Vcpu,
-        });
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Vcpu);
         common.gate.pass();
         common.known.pass();
         sampler.shared().kicker.attach();

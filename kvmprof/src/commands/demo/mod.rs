@@ -90,7 +90,7 @@ struct Findings {
 impl Command for DemoArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let profiling = self.samples.config(self.clock.source, self.hz)?;
-        let _helpers = self.sandbox.start(&[], &[], None, None, &[])?;
+        let _helpers = (self.sandbox).start(profiling.source, &[], &[], None, None, &[])?;
         open_kvm().map_err(machine_error)?;
         block_signals().context("Cannot block signals")?;
         catch_signals().context("Cannot catch signals")?;

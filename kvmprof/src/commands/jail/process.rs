@@ -160,7 +160,7 @@ fn enter(
     let _ = std::env::set_current_dir(&start.contents.working);
     rustix::process::setsid().ok();
     limits::set(start.limits).context("The jail can't be made: a limit is refused")?;
-    (start.user.become_for_good(false)).context("The jail can't be made: its user is refused")?;
+    (start.user.become_for_good()).context("The jail can't be made: its user is refused")?;
     rustix::thread::set_no_new_privs(true)?;
     end_with_parent(alive)?;
     signals.restore()?;

@@ -1,0 +1,304 @@
+//! Requests for a capture, in the words of 8 bytes in which they go to the process that opens its files.
+
+use kvmprof_attach::{Slot, Slots};
+use kvmprof_introspection::{
+    LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
+};
+use kvmprof_recording::StackParts;
+use vm_memory::GuestAddress;
+
+use super::capture::{Contents, VcpuThreadId};
+
+/// Maximum number of memory slots, and of ranges of a task's memory. A guest of kvmprof's own has two.
+const MAX_RANGES: u64 = 64;
+
+/// What one capture needs.
+#[derive(Clone, Debug)]
+pub(super) struct CaptureRequest {
+    /// The descriptor of the guest's VM.
+    pub vm: i32,
+    pub takes_host_stacks: bool,
+    pub thread: VcpuThreadId,
+    /// The clock's period in ns.
+    pub period: u64,
+    pub stacks: StackParts,
+    pub slots: Slots,
+    pub places: Option<ProcessPlaces>,
+}
+
+impl CaptureRequest {
+    /// The contents of samples.
+    pub fn contents(&self) -> Contents<'_> {
+        Contents {
+            places: self.places.as_ref(),
+            stacks: self.stacks,
+        }
+    }
+
+    /// The request in bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut words = vec![
+            number(self.vm),
+            self.takes_host_stacks.into(),
+            number(self.thread.descriptor),
+            number(self.thread.tid),
+            self.period,
+            u64::from(self.stacks.kernel) | u64::from(self.stacks.user) << 1,
+            self.slots.iter().count() as u64,
+        ];
+        for slot in self.slots.iter() {
+            let access = slot.is_read_only.into();
+            words.extend([slot.address.0, slot.bytes, slot.host_address, access]);
+        }
+        words.push(self.places.is_some().into());
+        if let Some(places) = &self.places {
+            encode_places(places, &mut words);
+        }
+        words.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// The request in `bytes`; `None` for what kvmprof doesn't ask for.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let words = &mut words;
+        let vm = small(words)?;
+        let takes_host_stacks = flag(words)?;
+        let thread = VcpuThreadId {
+            descriptor: small(words)?,
+            tid: small(words)?,
+        };
+        let period = words.next()?;
+        let parts = words.next().filter(|parts| *parts < 4)?;
+        let stacks = StackParts {
+            kernel: parts & 1 == 1,
+            user: parts & 2 == 2,
+        };
+        let slots: Option<Vec<Slot>> = (0..length(words)?)
+            .map(|_| {
+                Some(Slot {
+                    address: GuestAddress(words.next()?),
+                    bytes: words.next().filter(|bytes| *bytes > 0)?,
+                    host_address: words.next()?,
+                    is_read_only: flag(words)?,
+                })
+            })
+            .collect();
+        let slots = slots?;
+        let is_plain = |slot: &Slot| {
+            let ends =
+                [slot.address.0, slot.host_address].map(|begin| begin.checked_add(slot.bytes));
+            ends.iter().all(Option::is_some)
+        };
+        let slots = Slots::new(&slots).filter(|_| slots.iter().all(is_plain))?;
+        let places = flag(words)?.then(|| decode_places(words));
+        let places = match places {
+            Some(places) => Some(places?),
+            None => None,
+        };
+        let is_whole = rest.is_empty() && words.next().is_none();
+        is_whole.then_some(Self {
+            vm,
+            takes_host_stacks,
+            thread,
+            period,
+            stacks,
+            slots,
+            places,
+        })
+    }
+}
+
+fn encode_places(places: &ProcessPlaces, words: &mut Vec<u64>) {
+    words.push(places.is_linux.into());
+    words.push(places.interrupt_stack.is_some().into());
+    words.extend(places.interrupt_stack.map(|at| at.0));
+    words.push(places.task.is_some().into());
+    if let Some(task) = &places.task {
+        words.extend([task.at.0, task.maps.len() as u64]);
+        for map in &task.maps {
+            words.extend([map.address, map.physical.0, map.bytes]);
+        }
+    }
+    words.push(places.values.len() as u64);
+    for value in &places.values {
+        let (kind, masks) = match value.kind {
+            ValueKind::Pid => (0, 0),
+            ValueKind::Tid => (1, 0),
+            ValueKind::ProcessGroup => (2, 0),
+            ValueKind::Comm => (3, 0),
+            ValueKind::Interrupts(bits) => (4, bits),
+            ValueKind::PreemptCount(first, second) => {
+                (5, u64::from(first) | u64::from(second) << 32)
+            }
+        };
+        let (place, at) = match value.at {
+            ValueAt::Physical(at) => (0, at.0),
+            ValueAt::Task(offset) => (1, offset),
+        };
+        words.extend([kind, masks, place, at, value.width.into()]);
+    }
+}
+
+fn decode_places(words: &mut impl Iterator<Item = u64>) -> Option<ProcessPlaces> {
+    let is_linux = flag(words)?;
+    let interrupt_stack = match flag(words)? {
+        true => Some(GuestAddress(words.next()?)),
+        false => None,
+    };
+    let task = match flag(words)? {
+        true => Some(decode_task(words)?),
+        false => None,
+    };
+    let values = length(words).filter(|values| *values <= ProcessPlaces::MAX as u64)?;
+    let values: Option<Vec<ValuePlace>> = (0..values).map(|_| decode_value(words)).collect();
+    Some(ProcessPlaces {
+        task,
+        values: values?,
+        interrupt_stack,
+        is_linux,
+    })
+}
+
+fn decode_task(words: &mut impl Iterator<Item = u64>) -> Option<TaskPointer> {
+    let at = GuestAddress(words.next()?);
+    let maps: Option<Vec<LinearMap>> = (0..length(words)?)
+        .map(|_| {
+            Some(LinearMap {
+                address: words.next()?,
+                physical: GuestAddress(words.next()?),
+                bytes: words.next()?,
+            })
+        })
+        .collect();
+    Some(TaskPointer { at, maps: maps? })
+}
+
+fn decode_value(words: &mut impl Iterator<Item = u64>) -> Option<ValuePlace> {
+    let (kind, masks) = (words.next()?, words.next()?);
+    let kind = match kind {
+        0 => ValueKind::Pid,
+        1 => ValueKind::Tid,
+        2 => ValueKind::ProcessGroup,
+        3 => ValueKind::Comm,
+        4 => ValueKind::Interrupts(masks),
+        5 => {
+            let [first, second] = [masks, masks >> 32].map(|mask| mask & u64::from(u32::MAX));
+            ValueKind::PreemptCount(u32::try_from(first).ok()?, u32::try_from(second).ok()?)
+        }
+        _ => return None,
+    };
+    let (place, at) = (words.next()?, words.next()?);
+    let at = match place {
+        0 => ValueAt::Physical(GuestAddress(at)),
+        1 => ValueAt::Task(at),
+        _ => return None,
+    };
+    let width = u8::try_from(words.next()?).ok()?;
+    matches!(width, 1 | 2 | 4 | 8 | 16).then_some(ValuePlace { kind, at, width })
+}
+
+/// A descriptor or a thread as a word.
+fn number(number: i32) -> u64 {
+    number.unsigned_abs().into()
+}
+
+fn small(words: &mut impl Iterator<Item = u64>) -> Option<i32> {
+    i32::try_from(words.next()?).ok()
+}
+
+fn flag(words: &mut impl Iterator<Item = u64>) -> Option<bool> {
+    match words.next()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+fn length(words: &mut impl Iterator<Item = u64>) -> Option<u64> {
+    words.next().filter(|length| *length <= MAX_RANGES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> CaptureRequest {
+        let slot = |address, host_address, is_read_only| Slot {
+            address: GuestAddress(address),
+            bytes: 1 << 20,
+            host_address,
+            is_read_only,
+        };
+        let value = |kind, at| ValuePlace { kind, at, width: 4 };
+        let places = ProcessPlaces {
+            task: Some(TaskPointer {
+                at: GuestAddress(0x1000),
+                maps: vec![LinearMap {
+                    address: 0xffff_8880_0000_0000,
+                    physical: GuestAddress(0),
+                    bytes: 1 << 20,
+                }],
+            }),
+            values: vec![
+                value(ValueKind::Pid, ValueAt::Task(0x500)),
+                value(ValueKind::Interrupts(7), ValueAt::Physical(GuestAddress(8))),
+                value(ValueKind::PreemptCount(0xff00, 0xff), ValueAt::Task(9)),
+            ],
+            interrupt_stack: Some(GuestAddress(0x2000)),
+            is_linux: true,
+        };
+        CaptureRequest {
+            vm: 11,
+            takes_host_stacks: true,
+            thread: VcpuThreadId {
+                descriptor: 12,
+                tid: 1234,
+            },
+            period: 1_000_000,
+            stacks: StackParts {
+                kernel: true,
+                user: false,
+            },
+            slots: Slots::new(&[
+                slot(0, 0x7f00_0000_0000, false),
+                slot(1 << 32, 0x7e00_0000_0000, true),
+            ])
+            .unwrap(),
+            places: Some(places),
+        }
+    }
+
+    #[test]
+    fn requests_are_what_was_asked_for() {
+        for whole in [
+            request(),
+            CaptureRequest {
+                places: None,
+                ..request()
+            },
+        ] {
+            let decoded = CaptureRequest::decode(&whole.encode()).unwrap();
+            assert_eq!(format!("{decoded:?}"), format!("{whole:?}"));
+        }
+    }
+
+    #[test]
+    fn what_kvmprof_does_not_ask_for_is_refused() {
+        let bytes = request().encode();
+        for length in 0..bytes.len() {
+            assert!(
+                CaptureRequest::decode(&bytes[..length]).is_none(),
+                "{length}"
+            );
+        }
+        assert!(CaptureRequest::decode(&[&*bytes, &[0; 8]].concat()).is_none());
+        // Each word with all its bits set: a flag, a length, a kind, a width, a descriptor, an end that wraps.
+        let refused = (0..bytes.len() / 8).filter(|word| {
+            let mut bytes = bytes.clone();
+            bytes[word * 8..][..8].fill(0xff);
+            CaptureRequest::decode(&bytes).is_none()
+        });
+        assert!(refused.count() >= 20);
+    }
+}
