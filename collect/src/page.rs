@@ -128,10 +128,14 @@ fn is_for(host: &str, address: SocketAddr) -> bool {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     };
-    let number = name.trim_start_matches('[').trim_end_matches(']');
+    let number = |host: &str| {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        bare.parse::<IpAddr>().is_ok()
+    };
     !address.ip().is_loopback()
         || name.eq_ignore_ascii_case("localhost")
-        || number.parse::<IpAddr>().is_ok()
+        || number(name)
+        || number(host)
 }
 
 fn answer(mut stream: UntilDeadline<'_>, address: SocketAddr, metrics: &Metrics) -> io::Result<()> {
