@@ -64,17 +64,12 @@ pub struct CaptureOpener {
     host: SamplingHost,
     /// The process that does it, and the VM's descriptor in this process.
     helper: Option<(Arc<Helper>, i32)>,
-    takes_host_stacks: bool,
 }
 
 impl CaptureOpener {
     /// Captures by the rights of the threads that ask, of the guest of `host`.
     pub fn here(host: SamplingHost) -> Self {
-        Self {
-            takes_host_stacks: host.host_stacks().is_some(),
-            host,
-            helper: None,
-        }
+        Self { host, helper: None }
     }
 
     /// Captures of the guest of this process behind the descriptor `vm`, by the process of [`CaptureHelper`] if there is one.
@@ -108,7 +103,7 @@ impl CaptureOpener {
         };
         let request = CaptureRequest {
             vm: *vm,
-            takes_host_stacks: self.takes_host_stacks,
+            takes_host_stacks: self.host.host_stacks().is_some(),
             thread: VcpuThreadId { tid, ..thread },
             period,
             stacks: contents.stacks,
