@@ -1,5 +1,6 @@
 //! A thread with a seccomp filter, whose handlers of signals try to get around it.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +23,15 @@ const FORBIDDEN: [i64; 2] = [libc::SYS_socket, libc::SYS_openat];
 const BLOCKED: i32 = libc::SIGUSR2;
 /// Each of so many signals must come.
 const QUEUED: u64 = 2000;
+/// Signals that threads cause themselves, which aren't blocked during looks. Others can send them, too.
+const SYNCHRONOUS: [i32; 6] = [
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+];
 
 fn add(index: usize) {
     TOLD[index].fetch_add(1, Ordering::SeqCst);
@@ -44,7 +54,11 @@ extern "C" fn try_to_get_out(_: i32) {
 }
 
 extern "C" fn count(signal: i32) {
-    add(if signal == counted() { COUNTED } else { ENDED });
+    add(if signal == counted() + 1 {
+        ENDED
+    } else {
+        COUNTED
+    });
 }
 
 /// The signal that is counted. The one after it tells that there are no more: the kernel delivers it last, as its handler doesn't interrupt
@@ -108,6 +122,18 @@ fn the_process() {
             }
             queue(thread, counted() + 1);
             stdin().read_line(&mut String::new()).unwrap();
+        }
+        "synchronous" => {
+            for signal in SYNCHRONOUS {
+                handle(signal, count, &[counted() + 1]);
+            }
+            for (ended, signal) in (1..).zip(SYNCHRONOUS.into_iter().cycle()) {
+                send(thread, signal);
+                send(thread, counted() + 1);
+                while TOLD[ENDED].load(Ordering::SeqCst) < ended {
+                    spin_loop();
+                }
+            }
         }
         "quiet" => drop(stdin().read_line(&mut String::new())),
         _ => loop {
@@ -209,6 +235,36 @@ fn no_signal_is_lost_during_looks() {
         if told[ENDED] == 1 {
             assert_eq!(told[COUNTED], QUEUED);
             break;
+        }
+    }
+}
+
+/// A signal that isn't blocked ends a look, and comes then.
+#[test]
+fn no_synchronous_signal_is_lost_during_looks() {
+    let process = OtherProcess::begin("filtered::the_process", "synchronous");
+    let mut vcpu = process.vcpu();
+    let mut looks_ended = BTreeMap::new();
+    while SYNCHRONOUS
+        .iter()
+        .any(|signal| looks_ended.get(signal) != Some(&20))
+    {
+        let looked = vcpu.look(|vcpu| {
+            // The thread stands still.
+            let told = process.told::<5>();
+            // The kernel delivers each one before the signal behind it.
+            let expected = told[ENDED]..=told[ENDED] + 1;
+            assert!(expected.contains(&told[COUNTED]), "{told:?}");
+            vcpu.registers().map(drop)
+        });
+        match looked {
+            Err(TraceError::Signal(signal)) => {
+                let ended = looks_ended.entry(signal).or_insert(0);
+                *ended = 20.min(*ended + 1);
+            }
+            Err(TraceError::Filtered { .. }) if !rustix::process::geteuid().is_root() => return,
+            Err(TraceError::Kvm(_) | TraceError::Slow) => {}
+            other => panic!("{other:?}"),
         }
     }
 }
