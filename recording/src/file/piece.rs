@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::block::Kind;
-use super::samples::{BlockNumbers, decode_with};
+use super::samples::{BlockNumbers, DecodedBlock, decode_with};
 use super::task_looks;
 use super::times::{self, BlockTimes};
 use super::{
@@ -42,11 +42,13 @@ pub enum Piece {
     End(Account),
 }
 
-/// A block of samples that isn't decoded yet.
+/// A block of samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Samples {
     bytes: Vec<u8>,
     offset: u64,
+    /// What another thread has made of it.
+    pub(super) decoded: Option<DecodedBlock>,
 }
 
 /// A block of details of some of the samples in the next block of samples, which isn't decoded yet.
@@ -72,7 +74,11 @@ impl Samples {
         details: &Details,
         each: impl FnMut(&Ticks, &[u64], BlockNumbers),
     ) -> Result<(), ReadError> {
-        decode_with(&self.bytes, &details.0, each).ok_or(ReadError::Damaged {
+        let read = match &self.decoded {
+            Some(decoded) => decoded.read(&details.0, each),
+            None => decode_with(&self.bytes, &details.0, each),
+        };
+        read.ok_or(ReadError::Damaged {
             offset: self.offset,
             what: "its samples make no sense",
         })
@@ -137,6 +143,7 @@ impl Piece {
             Kind::Samples => Self::Samples(Samples {
                 bytes: contents,
                 offset,
+                decoded: None,
             }),
             Kind::Details => Self::Details(Details(contents)),
             Kind::Times => Self::Times(times::decode(&contents).ok_or("its times make no sense")?),

@@ -11,6 +11,7 @@ use super::bytes::Bytes;
 use super::observer::{Observer, Unobserved};
 use super::piece::{Body, Details, Piece};
 use super::reader::Reader;
+use super::samples::DecodedBlock;
 use super::{
     Account, Binary, BlockNumbers, BlockTimes, FileError, KernelInfo, ProcessLabels,
     ProcessMappings, ReadError, RecordingInfo, ResetInfo,
@@ -30,6 +31,8 @@ pub struct Recording {
 
 /// How many blocks are unpacked ahead. They may have 64 MiB each.
 const AHEAD: usize = 3;
+/// Maximum size of a block that is decoded ahead, too, in bytes. Recorders make none that is longer, and a decoded one takes more memory.
+const MAX_DECODED: usize = 1 << 20;
 
 /// The kinds of blocks that are skipped if only samples, only looks at tasks, or neither are needed.
 const BUT_SAMPLES: &[Kind] = &[Kind::Tasks];
@@ -150,7 +153,7 @@ impl Recording {
 
     /// As [`Self::read_observed`], but with the ticks of only those blocks that are `wanted`: it gets the times of each block in the order of the
     /// file. Other blocks of samples aren't unpacked, and aren't in the account. Older recordings have no times: all of their blocks are
-    /// read. `each` also gets the numbers of the sample's thread and stack in its block. If all are wanted, another thread reads and unpacks blocks ahead.
+    /// read. `each` also gets the numbers of the sample's thread and stack in its block. If all are wanted, another thread reads, unpacks and decodes blocks ahead.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -253,7 +256,7 @@ impl Recording {
         self.take_blocks(observer, next, each)
     }
 
-    /// The same while a thread reads and unpacks some blocks ahead. The kinds that `each` returns stay the same.
+    /// The same while a thread reads, unpacks and decodes some blocks ahead. The kinds that `each` returns stay the same.
     fn read_ahead(
         &self,
         passed_over: &'static [Kind],
@@ -264,9 +267,14 @@ impl Recording {
             let (sender, receiver) = sync_channel(AHEAD);
             let mut blocks = self.blocks(passed_over);
             let ahead = move || {
-                while let Some(next) = blocks.next().transpose()
-                    && sender.send(next).is_ok()
-                {}
+                while let Some(mut next) = blocks.next().transpose() {
+                    if let Ok(next) = &mut next {
+                        next.decode();
+                    }
+                    if sender.send(next).is_err() {
+                        break;
+                    }
+                }
             };
             let thread = thread::Builder::new().name("unpack".into());
             if thread.spawn_scoped(scope, ahead).is_err() {
@@ -303,11 +311,12 @@ impl Recording {
                 break;
             };
             done = usize::try_from(next.end).unwrap_or(usize::MAX);
+            let end = next.end;
             has_info |= next.block.kind == Some(Kind::Info);
             self.unpacked.set(before + next.unpacked);
-            let taken = contents.take(next.block, &mut budget, &mut each);
+            let taken = contents.take(next.block, next.decoded, &mut budget, &mut each);
             kinds = taken.map_err(|error| FileError::at(&self.path, error))?;
-            let progress = observer.advance(next.end, self.bytes.length() as u64);
+            let progress = observer.advance(end, self.bytes.length() as u64);
             if progress.is_break() && has_info {
                 self.end.set(done);
             }
@@ -329,8 +338,20 @@ impl Recording {
 /// A block, where it ends in the file, and the unpacked size of all until there, in bytes.
 struct UnpackedBlock {
     block: Block,
+    /// Its samples, if it has some and was decoded already.
+    decoded: Option<DecodedBlock>,
     end: u64,
     unpacked: u64,
+}
+
+impl UnpackedBlock {
+    /// Decodes its samples, if it isn't too long.
+    fn decode(&mut self) {
+        let contents = &self.block.contents;
+        if self.block.kind == Some(Kind::Samples) && contents.len() <= MAX_DECODED {
+            self.decoded = Some(DecodedBlock::new(contents));
+        }
+    }
 }
 
 /// The blocks of a recording, in their order.
@@ -351,6 +372,7 @@ impl Blocks<'_> {
                 Ok(Some(block)) => {
                     return Ok(Some(UnpackedBlock {
                         block,
+                        decoded: None,
                         end: self.reader.offset(),
                         unpacked: self.reader.unpacked(),
                     }));
@@ -382,10 +404,11 @@ impl Contents {
         ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
     }
 
-    /// Adds the contents of `block`, if `budget` allows it. Samples and looks at tasks go to `each`, whose result is returned.
+    /// Adds the contents of `block`, if `budget` allows it. Samples, which may be `decoded`, and looks at tasks go to `each`, whose result is returned.
     fn take(
         &mut self,
         block: Block,
+        decoded: Option<DecodedBlock>,
         budget: &mut Budget,
         each: &mut impl FnMut(Body<'_>) -> Result<&'static [Kind], ReadError>,
     ) -> Result<Option<&'static [Kind]>, ReadError> {
@@ -407,7 +430,10 @@ impl Contents {
             Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
             Some(Piece::Labels(labels)) => self.labels.push(labels),
             Some(Piece::Binary(binary)) => self.binaries.push(binary),
-            Some(Piece::Samples(samples)) => return each(Body::Samples(&samples)).map(Some),
+            Some(Piece::Samples(mut samples)) => {
+                samples.decoded = decoded;
+                return each(Body::Samples(&samples)).map(Some);
+            }
             Some(Piece::Details(details)) => return each(Body::Details(details)).map(Some),
             Some(Piece::Times(times)) => return each(Body::Times(times)).map(Some),
             Some(Piece::Looks(looks)) => return each(Body::Looks(&looks)).map(Some),

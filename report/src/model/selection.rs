@@ -253,14 +253,14 @@ impl Selector {
     /// The times of `ticks`, the next ones of their vCPU, and which part of them is selected. Ticks without a sample are spread
     /// evenly between samples, and each kind of them in the same proportion.
     pub fn spread(&mut self, ticks: &Ticks) -> Spread {
-        let last = *self.last.entry(ticks.vcpu).or_insert(self.began);
+        let last = self.last.entry(ticks.vcpu).or_insert(self.began);
         let first = last.saturating_add(self.period);
         let missed = missed(ticks);
         let until = match &ticks.sample {
             Some(sample) => sample.time,
             None => last.saturating_add(missed.saturating_mul(self.period)),
         };
-        self.last.insert(ticks.vcpu, until);
+        *last = until;
         let mut spread = Spread {
             ticks: *ticks,
             // The clock isn't exact. A tick before a sample must not get a later time than the sample.
@@ -310,6 +310,9 @@ pub struct Spread {
 impl Spread {
     /// The selected ticks.
     pub fn selected(&self) -> Ticks {
+        if (self.begin, self.end) == (0, self.missed) {
+            return self.ticks;
+        }
         self.part(self.begin, self.end, self.ticks.sample)
     }
 

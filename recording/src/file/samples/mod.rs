@@ -10,7 +10,7 @@ use super::details::DetailsEncoder;
 use super::times::TimesEncoder;
 use super::varint::{push, push_comm, push_frames, push_signed};
 
-pub use read::{BlockNumbers, decode, decode_with};
+pub use read::{BlockNumbers, DecodedBlock, decode, decode_with};
 
 /// The size at which a block is full, in bytes: some thousand samples.
 const FULL: usize = 64 << 10;
