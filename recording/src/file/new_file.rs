@@ -208,11 +208,19 @@ impl NewFile {
     pub fn create(path: &Path) -> io::Result<Self> {
         match Self::beside(path)? {
             Some(file) => Ok(file),
-            None => Ok(Self {
-                file: open_in_place(path)?,
-                pending: None,
-            }),
+            None => Self::in_place(path),
         }
+    }
+
+    /// What is at `path`, written to at once, as by [`open_in_place`].
+    ///
+    /// # Errors
+    /// As [`open_in_place`].
+    pub fn in_place(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: open_in_place(path)?,
+            pending: None,
+        })
     }
 
     /// As [`create`](Self::create), for a recording: when it gets its name, an older recording isn't gone, but has `.old` at the end of its name,
