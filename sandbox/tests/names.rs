@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kvmprof_sandbox::filters::{STATUS, call_name, prepare};
 use kvmprof_sandbox::paths::{Restricted, Use, restrict};
@@ -163,11 +163,11 @@ fn c_path(path: &Path) -> CString {
 }
 
 /// Makes the call on a contained thread of a new process, and returns its status.
-fn attempt(thread: Thread, call: i64, arguments: &[u64; 6], readable: &PathBuf) -> i32 {
+fn attempt(thread: Thread, call: i64, arguments: &[u64; 6], readable: &Path) -> i32 {
     // SAFETY: the child takes no lock of another thread: what it calls locks nothing but the allocator, which fork(2) of the C library leaves usable.
     match unsafe { libc::fork() } {
         0 => {
-            let restricted = restrict(&[(readable.clone(), Use::Read)]);
+            let restricted = restrict(&[(readable.to_owned(), Use::Read)]);
             if !matches!(restricted, Ok(Restricted::Fully | Restricted::Partly)) {
                 // SAFETY: it ends this process.
                 unsafe { libc::_exit(REFUSED) };
@@ -206,7 +206,8 @@ fn no_thread_changes_or_reads_a_file_by_its_path() {
         let place = tree.0.path().join(place);
         let (file, free) = (c_path(&place.join("file")), c_path(&place.join("free")));
         let mut address = [0_u8; 110];
-        address[0] = libc::AF_UNIX as u8;
+        let family = libc::AF_UNIX.to_le_bytes();
+        address[..2].copy_from_slice(&family[..2]);
         address[2..2 + file.as_bytes().len()].copy_from_slice(file.as_bytes());
         let words = Words {
             file: file.as_ptr() as u64,
