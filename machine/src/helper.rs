@@ -1,15 +1,13 @@
 //! A helper process, which does what kvmprof itself may not do any more once it is contained (`kvmprof_sandbox`).
 //!
-//! It is forked before that, knows the names on the command line, and takes short requests. So an attacker who has taken over kvmprof can
-//! request only these few things.
+//! It is forked before that, knows the names on the command line, and takes short requests, which never have a path. So an attacker who has taken over
+//! kvmprof can request only these few things.
 
-use std::ffi::{CStr, OsStr};
-use std::fmt::Display;
+use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{
@@ -21,7 +19,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::lock::lock;
 
-/// Maximum length of a message, in bytes: a path, or an error's text.
+/// Maximum length of a message, in bytes: a request, or an error's text.
 const MESSAGE_MAX: usize = 8 << 10;
 /// Maximum number of files of an answer.
 const FILES_MAX: usize = 6;
@@ -43,7 +41,8 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Forks the helper. `server` runs in it, and returns the function that answers requests.
+    /// Forks the helper. `server` runs in it: it gives up all rights that the helper doesn't need, and returns the function that answers requests. If it
+    /// fails, the helper refuses all requests.
     ///
     /// # Errors
     /// The host gives no socket or process.
@@ -52,7 +51,7 @@ impl Helper {
     /// This process has no other thread: one might hold a lock that nobody releases in the helper.
     pub unsafe fn fork<A: FnMut(&[u8]) -> Answer>(
         name: &CStr,
-        server: impl FnOnce() -> A,
+        server: impl FnOnce() -> io::Result<A>,
     ) -> io::Result<Self> {
         let (near, far) = pair()?;
         // SAFETY: by this function's own condition; the helper never returns from here.
@@ -63,7 +62,13 @@ impl Helper {
                 // A Ctrl-C of the terminal must only reach kvmprof. This process ends with it.
                 let _ = rustix::process::setpgid(None, None);
                 let _ = rustix::thread::set_name(name);
-                serve(&far, server());
+                match server() {
+                    Ok(answer) => serve(&far, answer),
+                    Err(error) => {
+                        let why = format!("it can't give up rights: {error}");
+                        serve(&far, |_| Err(why.clone()));
+                    }
+                }
                 // SAFETY: it doesn't return. Exit handlers of the parent must not run in the helper.
                 unsafe { libc::_exit(0) }
             }
@@ -74,41 +79,16 @@ impl Helper {
         }
     }
 
-    /// Forks a helper that opens only what the command line names, by [`Helper::open`]: `open` returns `None` for other names.
-    /// `keep_rights` runs in the helper first, and gives up all rights that the helper doesn't need. If that fails, the helper opens nothing.
-    ///
-    /// # Errors
-    /// The host gives no socket or process.
-    ///
-    /// # Safety
-    /// As [`fork`](Self::fork).
-    pub unsafe fn fork_opener<E: Display>(
-        name: &CStr,
-        keep_rights: impl FnOnce() -> io::Result<()>,
-        open: impl Fn(&OsStr) -> Option<Result<OwnedFd, E>>,
-    ) -> io::Result<Self> {
-        let server = || {
-            let contained = keep_rights();
-            move |asked: &[u8]| match &contained {
-                Ok(()) => opened(open(OsStr::from_bytes(asked))),
-                Err(error) => Err(format!("it can't give up rights: {error}")),
-            }
-        };
-        // SAFETY: by this function's own condition.
-        unsafe { Self::fork(name, server) }
-    }
-
-    /// Does what [`Helper::fork_opener`] does by a thread of this process, for programs that have threads already.
+    /// A helper that is a thread of this process, which isn't contained: for programs that have threads already.
     ///
     /// # Errors
     /// The host gives no socket or thread.
-    pub fn open_on_thread<E: Display>(
+    pub fn on_thread(
         name: &str,
-        open: impl Fn(&OsStr) -> Option<Result<OwnedFd, E>> + Send + 'static,
+        answer: impl FnMut(&[u8]) -> Answer + Send + 'static,
     ) -> io::Result<Self> {
         let (near, far) = pair()?;
         let thread = std::thread::Builder::new().name(name.to_owned());
-        let answer = move |asked: &[u8]| opened(open(OsStr::from_bytes(asked)));
         thread.spawn(move || serve(&far, answer))?;
         Ok(Self::inherited(near))
     }
@@ -137,12 +117,12 @@ impl Helper {
         drop(lock(&self.socket).take());
     }
 
-    /// Makes a helper of [`Helper::fork_opener`] open the file or socket with this name.
+    /// Sends a request whose answer is one file.
     ///
     /// # Errors
-    /// It isn't on the command line, it can't be opened, or the helper is gone.
-    pub fn open(&self, name: &(impl AsRef<OsStr> + ?Sized)) -> io::Result<OwnedFd> {
-        let file = self.ask(name.as_ref().as_bytes())?.into_iter().next();
+    /// As for [`ask`](Self::ask).
+    pub fn ask_for_one(&self, message: &[u8]) -> io::Result<OwnedFd> {
+        let file = self.ask(message)?.into_iter().next();
         file.ok_or_else(|| io::Error::other("the helper has sent no file"))
     }
 
@@ -202,12 +182,26 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair?)
 }
 
-/// The answer of a helper that opens only what the command line names; `file` is `None` for other names.
-fn opened<E: Display>(file: Option<Result<OwnedFd, E>>) -> Answer {
-    match file {
-        Some(Ok(file)) => Ok(vec![file]),
-        Some(Err(error)) => Err(error.to_string()),
-        None => Err("it isn't on the command line".to_owned()),
+/// A helper for all threads of this process, as long as its owner keeps it.
+#[derive(Debug, Default)]
+pub struct SharedHelper(OnceLock<Weak<Helper>>);
+
+impl SharedHelper {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// Shares `helper`, and returns its owner. A process has one helper of a kind: a second one isn't shared.
+    pub fn share(&self, helper: Helper) -> Arc<Helper> {
+        let helper = Arc::new(helper);
+        let _ = self.0.set(Arc::downgrade(&helper));
+        helper
+    }
+
+    /// The helper, if there is one.
+    pub fn get(&self) -> Option<Arc<Helper>> {
+        self.0.get()?.upgrade()
     }
 }
 
@@ -255,10 +249,30 @@ mod tests {
     fn helpers_end_in_any_order() {
         let fork = || {
             // SAFETY: the helper takes no lock and no memory: nobody asks it for anything.
-            unsafe { Helper::fork(c"test-helper", || |_: &[u8]| Ok(Vec::new())) }.unwrap()
+            unsafe { Helper::fork(c"test-helper", || Ok(|_: &[u8]| Ok(Vec::new()))) }.unwrap()
         };
         let (first, second) = (fork(), fork());
         drop(first);
         drop(second);
+    }
+
+    #[test]
+    fn a_helper_that_keeps_too_many_rights_does_nothing() {
+        let server = || -> io::Result<fn(&[u8]) -> Answer> { Err(io::ErrorKind::Other.into()) };
+        // SAFETY: as above.
+        let helper = unsafe { Helper::fork(c"test-helper", server) }.unwrap();
+        let error = helper.ask(b"anything").unwrap_err().to_string();
+        assert!(error.contains("can't give up rights"), "{error}");
+    }
+
+    #[test]
+    fn a_shared_helper_is_there_as_long_as_its_owner() {
+        let shared = SharedHelper::new();
+        assert!(shared.get().is_none());
+        let helper = Helper::on_thread("test-helper", |_: &[u8]| Ok(Vec::new())).unwrap();
+        let owner = shared.share(helper);
+        shared.get().unwrap().ask(b"anything").unwrap();
+        drop(owner);
+        assert!(shared.get().is_none());
     }
 }

@@ -15,6 +15,7 @@ mod no_wait;
 #[cfg(test)]
 #[path = "../../tests/shared/not_run.rs"]
 mod not_run;
+pub mod output_names;
 pub mod share;
 pub mod unix_socket;
 pub mod virtio;

@@ -39,15 +39,6 @@ pub(crate) const fn is(argument: u8, value: u64) -> Condition {
     }
 }
 
-/// The argument is `value`, except for the bits of `ignored`.
-pub(crate) const fn is_but_for(argument: u8, value: u64, ignored: u64) -> Condition {
-    Condition {
-        argument,
-        mask: 0xffff_ffff & !ignored,
-        value,
-    }
-}
-
 /// The argument has none of these bits.
 pub(crate) const fn without(argument: u8, bits: u64) -> Condition {
     Condition {

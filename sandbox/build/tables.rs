@@ -6,16 +6,15 @@ use libc::{
     SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_getcwd,
     SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl, SYS_kill,
     SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap,
-    SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll, SYS_ppoll,
-    SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg,
-    SYS_rename, SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn,
-    SYS_rt_sigtimedwait, SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto,
-    SYS_setsockopt, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create,
-    SYS_timer_delete, SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write,
-    SYS_writev,
+    SYS_newfstatat, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll, SYS_ppoll, SYS_pread64,
+    SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg,
+    SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait,
+    SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown,
+    SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_settime,
+    SYS_wait4, SYS_write, SYS_writev,
 };
 
-use crate::allowed::{Allowed, Condition, any, is, is_but_for, only, request, without};
+use crate::allowed::{Allowed, Condition, any, is, only, request, without};
 use crate::thread::{OWN_PROCESS, Thread, for_each_thread};
 
 macro_rules! tables {
@@ -38,17 +37,12 @@ const TO_READ: &[Condition] = &[without(
     2,
     (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64,
 )];
-/// The flags with which `kvmprof_profiling::host_socket` opens a lock: open(2) is allowed with no others. They follow no link and empty no file. O_LARGEFILE (the
-/// kernel's number) may be set, and has no effect on x86-64.
-const A_LOCK: &[Condition] = &[is_but_for(
-    1,
-    (libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK) as u64,
-    0o100_000,
-)];
-
 const KVM: u8 = 0xae;
 const PERF: u8 = b'$';
 const TERMINAL: u8 = b'T';
+
+/// To the other end of a connection: an address, which may be a path, has no length.
+const SEND: Allowed = only(SYS_sendto, &[is(5, 0)]);
 
 /// Signals go to this process only.
 const OF_THIS_PROCESS: &[Condition] = &[is(0, OWN_PROCESS as u64)];
@@ -116,7 +110,7 @@ const COMMON: &[Allowed] = &[
     ),
 ];
 
-/// At the end the first thread flushes images, removes the names of sockets, and waits for the processes that helped, such as `kvmprof-share`.
+/// At the end the first thread flushes images, and asks and waits for the processes that helped, such as `kvmprof-share`.
 const MAIN: &[Allowed] = &[
     any(SYS_pread64),
     any(SYS_pwrite64),
@@ -124,10 +118,8 @@ const MAIN: &[Allowed] = &[
     any(SYS_fsync),
     any(SYS_ftruncate),
     any(SYS_flock),
-    any(SYS_unlink),
-    any(SYS_unlinkat),
     any(SYS_shutdown),
-    any(SYS_sendto),
+    SEND,
     any(SYS_recvmsg),
     any(SYS_wait4),
     any(SYS_timer_delete),
@@ -178,7 +170,7 @@ const VCPU: &[Allowed] = &[
     // Returns memory to the host at a reset.
     any(SYS_fallocate),
     // At a reset the thread talks to virtiofsd, and to the helper that starts it or connects to it.
-    any(SYS_sendto),
+    SEND,
     any(SYS_sendmsg),
     any(SYS_recvfrom),
     any(SYS_recvmsg),
@@ -197,7 +189,7 @@ const EVENTS: &[Allowed] = &[
     any(SYS_setsockopt),
     any(SYS_recvfrom),
     any(SYS_recvmsg),
-    any(SYS_sendto),
+    SEND,
     any(SYS_sendmsg),
     any(SYS_shutdown),
     // Only events of the calling thread, to find out what the host counts.
@@ -224,13 +216,8 @@ const EVENTS: &[Allowed] = &[
     ),
 ];
 
-/// The thread removes the name of its socket at the end, under a lock.
-const NAMED_SOCKET: &[Allowed] = &[
-    only(SYS_open, A_LOCK),
-    any(SYS_flock),
-    any(SYS_geteuid),
-    any(SYS_unlink),
-];
+/// Whoever accepts clients compares their user with its own.
+const CLIENTS: &[Allowed] = &[any(SYS_geteuid)];
 
 const BINARIES: &[Allowed] = &[
     any(SYS_pread64),
@@ -244,7 +231,8 @@ const BINARIES: &[Allowed] = &[
 /// that a filter can't read: where there is no such folder, no thread has the call.
 const SYSROOT: &[Allowed] = &[any(SYS_openat2)];
 
-const RECORDER: &[Allowed] = &[any(SYS_rename), any(SYS_unlink), any(SYS_fsync)];
+/// Another process gives the recording its name.
+const RECORDER: &[Allowed] = &[SEND, any(SYS_recvmsg)];
 
 /// Images are read and written by `kvmprof_machine::disk` alone, whatever their format.
 const DISK: &[Allowed] = &[
@@ -255,7 +243,7 @@ const DISK: &[Allowed] = &[
 ];
 
 const CONNECTIONS: &[Allowed] = &[
-    any(SYS_sendto),
+    SEND,
     any(SYS_sendmsg),
     any(SYS_recvfrom),
     any(SYS_recvmsg),
@@ -279,7 +267,7 @@ const CONNECTIONS: &[Allowed] = &[
 ];
 
 const SHARE: &[Allowed] = &[
-    any(SYS_sendto),
+    SEND,
     any(SYS_sendmsg),
     any(SYS_recvfrom),
     any(SYS_recvmsg),
@@ -288,7 +276,7 @@ const SHARE: &[Allowed] = &[
 
 const END: &[Allowed] = &[
     // A signal handler may run on this thread, and passes the signal on by a socket.
-    any(SYS_sendto),
+    SEND,
     any(SYS_recvfrom),
     any(SYS_setsockopt),
     any(SYS_getsockopt),

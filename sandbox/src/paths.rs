@@ -20,25 +20,21 @@ const NEWEST: ABI = ABI::V6;
 pub enum Use {
     /// A file or folder, and all below it, can be read.
     Read,
-    /// A file or folder, and all below it, can be read and written to, but nothing made.
-    Write,
-    /// Files and sockets in the folder can be made, written, renamed and removed.
+    /// Files and sockets in the folder can be made, written, removed, and renamed in their folder.
     Replace,
 }
 
 impl Use {
     fn rights(self) -> BitFlags<AccessFs> {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        let write = read | AccessFs::WriteFile | AccessFs::Truncate;
         match self {
             Self::Read => read,
-            Self::Write => write,
             Self::Replace => {
-                write
+                read | AccessFs::WriteFile
+                    | AccessFs::Truncate
                     | AccessFs::MakeReg
                     | AccessFs::MakeSock
                     | AccessFs::RemoveFile
-                    | AccessFs::Refer
             }
         }
     }

@@ -68,13 +68,28 @@ pub fn hide_from_own_user() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Gives up all rights of a superuser but that to use files of other users, and privileges of programs that it executes.
+/// Rights of a superuser about files of other users (capabilities(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileRights {
+    /// None.
+    None,
+    /// To use them: CAP_DAC_OVERRIDE.
+    Access,
+    /// To use them, and to remove and replace them in folders like `/tmp`, too: CAP_FOWNER.
+    AccessAndRemoval,
+}
+
+/// Gives up all rights of a superuser but these, and privileges of programs that it executes.
 ///
 /// # Errors
 /// The system refuses it.
-pub fn keep_file_rights() -> io::Result<()> {
+pub fn keep_file_rights(rights: FileRights) -> io::Result<()> {
     set_no_new_privs(true)?;
-    capabilities::keep_only(CapabilitySet::DAC_OVERRIDE)
+    capabilities::keep_only(match rights {
+        FileRights::None => CapabilitySet::empty(),
+        FileRights::Access => CapabilitySet::DAC_OVERRIDE,
+        FileRights::AccessAndRemoval => CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER,
+    })
 }
 
 /// Gives up all rights of a superuser but those to open perf events, and privileges of programs that it executes. Kernels of Debian and Ubuntu ask for

@@ -4,17 +4,16 @@
 pub(crate) const OWN_PROCESS: u32 = 0x7fff_fffe;
 
 /// Passes all kinds of threads to a macro: `NAME [TABLES] [RIGHTS]` each. The tables, of `build/tables.rs`, have the system calls that it may
-/// make beyond those that all may make. The rights are those of a superuser (capabilities(7)) that it may need once a guest runs; files
-/// on the command line may belong to other users.
+/// make beyond those that all may make. The rights are those of a superuser (capabilities(7)) that it may need once a guest runs.
 macro_rules! for_each_thread {
     ($action:ident) => {
         $action! {
             /// The program's first thread.
-            Main [MAIN] [DAC_OVERRIDE FOWNER],
+            Main [MAIN] [],
             /// The thread of a vCPU.
             Vcpu [VCPU] [PERFMON IPC_LOCK],
             /// The thread that serves clients.
-            Events [EVENTS NAMED_SOCKET] [PERFMON IPC_LOCK DAC_OVERRIDE FOWNER],
+            Events [EVENTS CLIENTS] [PERFMON IPC_LOCK],
             /// The thread that reads the guest's kernel.
             Introspection [] [],
             /// The thread that reads the guest's programs. Its files are open.
@@ -22,15 +21,15 @@ macro_rules! for_each_thread {
             /// The thread that reads the guest's programs, if a folder of the host has the guest's files (`--sysroot`, `--root`).
             BinariesWithSysroot [BINARIES SYSROOT] [DAC_READ_SEARCH],
             /// The thread that writes a recording.
-            Recorder [RECORDER] [DAC_OVERRIDE FOWNER],
+            Recorder [RECORDER] [],
             /// The thread that writes the console's output.
             Console [] [],
             /// The thread of a disk's queue.
             Disk [DISK] [],
             /// The thread of a network device.
             Network [CONNECTIONS] [],
-            /// The thread of the socket device, which removes the name of its socket.
-            Vsock [CONNECTIONS NAMED_SOCKET] [DAC_OVERRIDE FOWNER],
+            /// The thread of the socket device, which has clients.
+            Vsock [CONNECTIONS CLIENTS] [],
             /// The thread of the entropy device.
             Entropy [] [],
             /// The thread of a shared folder.

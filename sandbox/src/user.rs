@@ -3,12 +3,14 @@
 //! In the kernel each thread has a user of its own (credentials(7)); C libraries hide that. Here each thread becomes the user when it gets its
 //! filter ([`crate::enter`]). [`acting`] makes files that belong to the user before that.
 
-use std::fs::{self, DirBuilder};
+use std::ffi::OsStr;
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use rustix::fs::{Mode, mkdirat};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// The user that `--user` names.
@@ -109,12 +111,12 @@ impl User {
         set_ids(libc::SYS_setresuid, [self.uid; 3])
     }
 
-    /// Makes a folder that belongs to the user from its first moment on, wherever root may make one. Were it given away afterwards, by its path, who owns
-    /// the folder above could lead that path elsewhere meanwhile.
+    /// Makes a folder called `name` in the open folder `above`. It belongs to the user from its first moment on, wherever root may make one. Were it given
+    /// away afterwards, by its path, who owns the folder above could lead that path elsewhere meanwhile.
     ///
     /// # Errors
     /// The folder is there already, or can't be made.
-    pub fn make_folder(&self, path: &Path, mode: u32) -> io::Result<()> {
+    pub fn make_folder(&self, above: impl AsFd, name: &OsStr, mode: Mode) -> io::Result<()> {
         let rights = capabilities(None)?;
         // SAFETY: both calls take a number, and change this thread alone: setfsuid(2). They tell the former number, and no error.
         unsafe {
@@ -123,8 +125,8 @@ impl User {
         }
         // The thread has lost root's rights to files with that.
         let made = set_capabilities(None, rights)
-            .map_err(io::Error::from)
-            .and_then(|()| DirBuilder::new().mode(mode).create(path));
+            .and_then(|()| mkdirat(above, name, mode))
+            .map_err(io::Error::from);
         // SAFETY: as above.
         unsafe {
             libc::syscall(libc::SYS_setfsuid, 0);
@@ -287,14 +289,16 @@ mod tests {
             return crate::not_run::not_run("only root makes folders for others");
         }
         // That user may write neither here nor there.
+        let above = fs::File::open(place.path()).unwrap();
+        let make = || user.make_folder(&above, OsStr::new("its"), Mode::RWXU);
         let inner = place.path().join("its");
-        user.make_folder(&inner, 0o700).unwrap();
+        make().unwrap();
         let made = fs::metadata(&inner).unwrap();
         assert_eq!(
             (made.uid(), made.gid(), made.mode() & 0o7777),
             (65533, 65532, 0o700)
         );
-        let again = user.make_folder(&inner, 0o700).unwrap_err();
+        let again = make().unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         // This thread is root as before.
         assert_eq!(capabilities(None).unwrap(), before);

@@ -26,7 +26,6 @@ enum Attempt {
     OpenToWrite,
     OpenToWriteByPath,
     OpenToWriteByStructure,
-    OpenLock,
     Execute,
     InternetSocket,
     UnixSocket,
@@ -56,12 +55,11 @@ enum Attempt {
 }
 
 impl Attempt {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 30] = [
         Self::Nothing,
         Self::OpenToWrite,
         Self::OpenToWriteByPath,
         Self::OpenToWriteByStructure,
-        Self::OpenLock,
         Self::Execute,
         Self::InternetSocket,
         Self::UnixSocket,
@@ -94,7 +92,7 @@ impl Attempt {
         match self {
             Self::Nothing => libc::SYS_getpid,
             Self::OpenToWrite => libc::SYS_openat,
-            Self::OpenToWriteByPath | Self::OpenLock => libc::SYS_open,
+            Self::OpenToWriteByPath => libc::SYS_open,
             Self::OpenToWriteByStructure => libc::SYS_openat2,
             Self::Execute => libc::SYS_execve,
             Self::InternetSocket | Self::UnixSocket => libc::SYS_socket,
@@ -135,11 +133,6 @@ impl Attempt {
             Self::OpenToWriteByStructure => {
                 let how = TO_WRITE.as_ptr() as u64;
                 [0, path, how, size_of_val(&TO_WRITE) as u64]
-            }
-            Self::OpenLock => {
-                let to_make = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
-                let flags = to_make | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-                [path, flags.cast_unsigned().into(), 0o600, 0]
             }
             Self::Execute => [c"/bin/true".as_ptr() as u64, 0, 0, 0],
             Self::InternetSocket => [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0],
@@ -188,8 +181,6 @@ impl Attempt {
     fn is_allowed(self, thread: Thread) -> bool {
         match self {
             Self::Nothing | Self::SignalItself => true,
-            // Who removes the name of a socket; Landlock restricts where.
-            Self::OpenLock => matches!(thread, Thread::Events | Thread::Vsock),
             // Filters don't see its flags either; Landlock restricts which files are written to.
             Self::OpenToWriteByStructure => thread == Thread::BinariesWithSysroot,
             _ => false,

@@ -22,12 +22,11 @@ fn act(folder: &Path) {
     let path = |name: &str| folder.join(name);
     let rules = [
         (path("read"), Use::Read),
-        (path("written"), Use::Write),
         (path("outputs"), Use::Replace),
         (path("missing"), Use::Read),
-        ("/proc/self/fd/1".into(), Use::Write),
+        ("/proc/self/fd/1".into(), Use::Read),
     ];
-    let open_before = File::open(path("other")).unwrap();
+    let open_before = File::options().write(true).open(path("other")).unwrap();
     kvmprof_sandbox::process::give_up().unwrap();
     if restrict(&rules).unwrap() == Restricted::No {
         println!("This host's kernel has no Landlock");
@@ -36,16 +35,24 @@ fn act(folder: &Path) {
     assert_eq!(fs::read(path("read/below")).unwrap(), b"below");
     assert!(refused(fs::write(path("read/below"), b"")));
     assert!(refused(fs::write(path("read/new"), b"")));
-    fs::write(path("written"), b"new").unwrap();
-    assert!(refused(fs::remove_file(path("written"))));
+    assert!(refused(fs::remove_file(path("read/below"))));
     fs::write(path("outputs/a"), b"a").unwrap();
     fs::rename(path("outputs/a"), path("outputs/b")).unwrap();
     fs::remove_file(path("outputs/b")).unwrap();
     assert!(refused(fs::create_dir(path("outputs/folder"))));
+    // Files don't leave their folder, and none comes into it.
+    fs::write(path("outputs/a"), b"a").unwrap();
+    for (from, to) in [
+        ("outputs/a", "a"),
+        ("other", "outputs/b"),
+        ("outputs/a", "outputs/inner/a"),
+    ] {
+        assert!(fs::rename(path(from), path(to)).is_err(), "{from}");
+    }
     assert!(refused(fs::read(path("other"))));
     assert!(refused(File::open("/etc/passwd")));
     assert!(refused(fs::read_dir("/")));
-    assert_eq!(open_before.metadata().unwrap().len(), 5);
+    open_before.set_len(4).unwrap();
     let version = fs::read_to_string("/proc/sys/kernel/osrelease");
     assert!(refused(version));
     if linux_has_network_rules() {
@@ -73,11 +80,10 @@ fn a_process_uses_what_it_is_given_and_nothing_else() {
         return act(Path::new(&folder));
     }
     let folder = tempfile::tempdir().unwrap();
-    for name in ["read", "outputs"] {
+    for name in ["read", "outputs", "outputs/inner"] {
         fs::create_dir(folder.path().join(name)).unwrap();
     }
     fs::write(folder.path().join("read/below"), b"below").unwrap();
-    fs::write(folder.path().join("written"), b"old").unwrap();
     fs::write(folder.path().join("other"), b"other").unwrap();
     let mut command = Command::new(env::current_exe().unwrap());
     command.args([

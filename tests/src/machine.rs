@@ -6,8 +6,9 @@ use std::sync::{Arc, Once};
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
-use kvmprof_machine::connector::SocketConnector;
+use kvmprof_machine::connector::{PortConnector, SocketConnector};
 use kvmprof_machine::disk::DiskOptions;
+use kvmprof_machine::output_names::OutputNames;
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_profiling::clock::ClockSource;
@@ -21,7 +22,7 @@ use kvmprof_test_guest::{
     attack_results_area, counters, counters_area, disk_results_area, network_results_area,
     port_results_area,
 };
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, sockets_of_devices, sockets_of_ports};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, sockets_of_devices, sockets_to_make};
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -54,14 +55,19 @@ fn contain_threads() {
     });
 }
 
-/// Makes threads outside the sandbox connect to the other ends of the guest's networks and sockets.
-fn with_connectors(config: VmConfig) -> VmConfig {
-    let connector = |allowed| Arc::new(SocketConnector::on_thread(allowed).unwrap());
-    let devices = sockets_of_devices(&config.shares, &config.networks);
+/// Makes threads outside the sandbox do what its threads may not: connect, and make and remove files.
+fn with_helpers(config: VmConfig) -> VmConfig {
+    let devices = sockets_of_devices(&config);
+    let connector = || Arc::new(SocketConnector::on_thread(devices).unwrap());
+    let ports = config.vsock.as_ref();
+    let ports = ports.map(|vsock| PortConnector::on_thread(&vsock.path).unwrap());
+    let recording = config.profiling.record.as_ref();
+    let recording = recording.map(|plan| plan.path.as_path());
+    let names = OutputNames::on_thread(sockets_to_make(&config), recording).unwrap();
     VmConfig {
-        socket_connector: (!config.networks.is_empty()).then(|| connector(devices)),
-        port_connector: (config.vsock.as_ref())
-            .map(|vsock| connector(sockets_of_ports(Some(vsock)))),
+        socket_connector: (!config.networks.is_empty()).then(connector),
+        port_connector: ports.map(Arc::new),
+        output_names: Some(Arc::new(names)),
         ..config
     }
 }
@@ -191,7 +197,7 @@ impl Machine {
             ..VmConfig::new(machine)
         };
         contain_threads();
-        let vm = Vm::start(with_connectors(adapt(config))).unwrap();
+        let vm = Vm::start(with_helpers(adapt(config))).unwrap();
         Self {
             vm,
             image: boot.image(),

@@ -143,6 +143,13 @@ impl StoppedThread {
         self.prepare(libc::SYS_openat2, arguments);
     }
 
+    /// Releases the thread to make a call with these two paths, and doesn't wait for an answer.
+    pub fn let_go_to_call(self, call: i64, first: &CStr, second: &CStr) {
+        let place = self.put(&[first, second].map(CStr::to_bytes_with_nul).concat());
+        let after = place + first.count_bytes() as u64 + 1;
+        self.prepare(call, [place, after, 0]);
+    }
+
     /// Makes the thread create an Internet socket, in the same way.
     ///
     /// # Errors

@@ -2,12 +2,14 @@
 
 use kvmprof_machine::disk::DiskOptions;
 use kvmprof_machine::network::NetworkConfig;
+use kvmprof_machine::output_names::OutputNames;
 use kvmprof_machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::{ClockSource, thread_cpu_ns};
 use kvmprof_vmm::vm::{Vm, VmConfig};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -97,7 +99,10 @@ impl Guest {
             memory: MemoryOptions::private(64 << 20),
             cpus: 1,
         };
+        // For windows in which the thread that removes the socket has its filter.
+        let names = OutputNames::on_thread(vec![socket.clone()], None)?;
         let vm = Vm::start(VmConfig {
+            output_names: Some(Arc::new(names)),
             disks: devices.disks,
             networks: devices.networks,
             profiling: ProfilingConfig {

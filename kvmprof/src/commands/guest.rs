@@ -1,6 +1,5 @@
 //! A guest that a command starts itself: its machine, its devices, its clock.
 
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -239,21 +238,7 @@ impl GuestOptions {
     /// The guest can't be started, or can't continue.
     pub fn run(&self, mut config: VmConfig, interrupt: Interrupt) -> anyhow::Result<ExitStatus> {
         let user = self.user.as_ref();
-        let said = config.said.iter().map(|said| said.as_raw_fd());
-        let kept: Vec<RawFd> = said.collect();
-        let (shares, networks) = (&config.shares, &config.networks);
-        let vsock = config.vsock.as_ref();
-        let helpers = (self.sandbox).start(
-            config.profiling.source,
-            shares,
-            networks,
-            vsock,
-            user,
-            &kept,
-        )?;
-        config.share_helper = helpers.shares.clone();
-        config.socket_connector = helpers.sockets.clone();
-        config.port_connector = helpers.ports.clone();
+        let helpers = self.sandbox.start(&mut config, user)?;
         let disk = match &config.machine.kernel {
             KernelSource::Path(kernel) => self.root.make_disk(kernel, &self.console)?,
             KernelSource::Embedded(_) => None,

@@ -1,17 +1,17 @@
 //! The sandbox of the program, for the commands that run a guest.
 
 use std::env;
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_machine::connector::{AllowedSockets, SocketConnector};
+use kvmprof_machine::connector::{PortConnector, SocketConnector};
 use kvmprof_machine::console::restore_terminal;
-use kvmprof_machine::network::NetworkConfig;
-use kvmprof_machine::share::{ShareHelper, ShareOptions};
+use kvmprof_machine::output_names::OutputNames;
+use kvmprof_machine::share::ShareHelper;
 use kvmprof_machine::vsock::VsockConfig;
 use kvmprof_profiling::EventOpener;
 use kvmprof_profiling::clock::ClockSource;
@@ -19,7 +19,7 @@ use kvmprof_profiling::kernel_capture::CaptureHelper;
 use kvmprof_profiling::kernel_events::is_counted_tracepoint;
 use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
-use kvmprof_vmm::vm::{sockets_of_devices, sockets_of_ports};
+use kvmprof_vmm::vm::{VmConfig, sockets_of_devices, sockets_to_make};
 
 /// Options about it.
 #[derive(Clone, Debug, Args)]
@@ -57,40 +57,82 @@ fn parse_inherited(word: &str) -> Result<i32, String> {
 
 /// Processes that do what a process in the sandbox may not do. They end when this is dropped. So it has to live until the guest
 /// has ended, on a thread that may wait for them.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Helpers {
     /// Starts virtiofsd.
-    pub shares: Option<Arc<ShareHelper>>,
+    shares: Option<Arc<ShareHelper>>,
     /// Connects to the sockets to which a guest's socket device leads.
-    pub ports: Option<Arc<SocketConnector>>,
+    ports: Option<Arc<PortConnector>>,
     /// Connects to programs that serve folders already, and to the other ends of networks.
-    pub sockets: Option<Arc<SocketConnector>>,
+    sockets: Option<Arc<SocketConnector>>,
+    /// Makes sockets and the recording's file, renames and removes them.
+    names: Option<Arc<OutputNames>>,
     /// Opens perf events for threads that may not.
-    _events: Option<Arc<EventOpener>>,
+    _events: Option<EventOpener>,
     /// Has the host's kernel take samples of vCPUs' threads, which may not.
-    _captures: Option<Arc<CaptureHelper>>,
+    _captures: Option<CaptureHelper>,
+}
+
+impl Helpers {
+    /// Forks the processes that the guest of `config` needs, before this process gives up rights that they need; but that which starts virtiofsd only if
+    /// `shares` is asked for.
+    fn fork(config: &VmConfig, user: Option<&User>, shares: bool) -> anyhow::Result<Self> {
+        let is_kernel = config.profiling.source == ClockSource::Kernel;
+        // SAFETY: the command has started no thread yet.
+        let events = unsafe { EventOpener::fork(user.is_some(), is_counted_tracepoint) };
+        // SAFETY: as above.
+        let captures = is_kernel.then(|| unsafe { CaptureHelper::fork() });
+        // SAFETY: as above.
+        let sockets = unsafe { SocketConnector::fork(sockets_of_devices(config)) };
+        // What the guest connects to, and what is made, is so with the rights of the user.
+        // SAFETY: as above.
+        let connect = |vsock: &VsockConfig| unsafe { PortConnector::fork(&vsock.path, user) };
+        let ports = config.vsock.as_ref().map(connect);
+        let recording = config.profiling.record.as_ref();
+        let recording = recording.map(|plan| plan.path.as_path());
+        // SAFETY: as above.
+        let names = unsafe { OutputNames::fork(sockets_to_make(config), recording, user) };
+        // SAFETY: as above.
+        let shares = shares.then(|| unsafe { ShareHelper::fork(&config.shares) });
+        Ok(Self {
+            _events: events.context("Cannot start the process that opens perf events")?,
+            _captures: (captures.transpose())
+                .context("Cannot start the process that has the host's kernel take samples")?,
+            sockets: (sockets.context("Cannot start the process that connects to sockets")?)
+                .map(Arc::new),
+            ports: (ports.transpose())
+                .context("Cannot start the process that connects the guest to sockets")?
+                .map(Arc::new),
+            names: (names.context("Cannot start the process that makes files and sockets")?)
+                .map(Arc::new),
+            shares: (shares.transpose())
+                .context("Cannot start the process that starts virtiofsd")?
+                .flatten()
+                .map(Arc::new),
+        })
+    }
+
+    /// Has the guest of `config` use them.
+    fn serve(&self, config: &mut VmConfig) {
+        config.share_helper.clone_from(&self.shares);
+        config.socket_connector.clone_from(&self.sockets);
+        config.port_connector.clone_from(&self.ports);
+        config.output_names.clone_from(&self.names);
+    }
 }
 
 impl SandboxOptions {
-    /// Puts this process into the sandbox. The process must have opened no files except those that are `kept`, by their
-    /// numbers, and must have started no threads yet. Parts that the host's kernel lacks are left out with a warning.
-    /// Returns the processes that serve these folders, networks, socket device and `source` of ticks for it.
+    /// Puts this process into the sandbox. It must have opened no files except those that `config` has, and must have started no threads yet. Parts that the
+    /// host's kernel lacks are left out with a warning. The guest of `config` uses the processes that are returned.
     ///
     /// # Errors
     /// The system refuses a part that it supports.
-    pub fn start(
-        &self,
-        source: ClockSource,
-        shares: &[ShareOptions],
-        networks: &[NetworkConfig],
-        vsock: Option<&VsockConfig>,
-        user: Option<&User>,
-        kept: &[RawFd],
-    ) -> anyhow::Result<Helpers> {
+    pub fn start(&self, config: &mut VmConfig, user: Option<&User>) -> anyhow::Result<Helpers> {
         let mut helpers = Helpers::default();
         let is_on = self.mode != Mode::Off;
         if is_on {
-            let kept = kept.iter().map(|number| format!("{INHERITED}{number}"));
+            let kept = config.said.iter().map(|said| said.as_raw_fd());
+            let kept = kept.map(|number| format!("{INHERITED}{number}"));
             let named = env::args_os().chain(kept.map(OsString::from));
             without(
                 "the closing of inherited files",
@@ -98,20 +140,7 @@ impl SandboxOptions {
             );
         }
         if is_on || user.is_some() {
-            // Before this process gives up rights that they need.
-            helpers = Helpers {
-                _events: event_opener(user.is_some())?.map(Arc::new),
-                _captures: capture_helper(source)?.map(Arc::new),
-                ..helpers
-            };
-            let devices = sockets_of_devices(shares, networks);
-            helpers.sockets = connector(c"kvmprof-socket", &devices, None)?.map(Arc::new);
-            // The connections of the guest are made with the rights of the user.
-            let ports = sockets_of_ports(vsock);
-            helpers.ports = connector(c"kvmprof-vsock", &ports, user)?.map(Arc::new);
-            if self.share_helper.is_none() {
-                helpers.shares = starter(shares)?.map(Arc::new);
-            }
+            helpers = Helpers::fork(config, user, self.share_helper.is_none())?;
         }
         if let Some(number) = self.share_helper {
             // SAFETY: the jail has opened the file only for this purpose, and the command has opened no files with such
@@ -130,6 +159,7 @@ impl SandboxOptions {
         if let Some(user) = user {
             user::choose(user.clone()).context("--user can't be had")?;
         }
+        helpers.serve(config);
         Ok(helpers)
     }
 
@@ -144,33 +174,4 @@ fn without(part: &str, result: io::Result<()>) {
     if let Err(error) = result {
         log::warn!("The sandbox lacks {part}: {error}");
     }
-}
-
-fn event_opener(is_another_user: bool) -> anyhow::Result<Option<EventOpener>> {
-    // SAFETY: the command has started no thread yet.
-    let opener = unsafe { EventOpener::fork(is_another_user, is_counted_tracepoint) };
-    opener.context("Cannot start the process that opens perf events")
-}
-
-fn capture_helper(source: ClockSource) -> anyhow::Result<Option<CaptureHelper>> {
-    // SAFETY: the command has started no thread yet.
-    let fork = || unsafe { CaptureHelper::fork() };
-    let helper = (source == ClockSource::Kernel).then(fork).transpose();
-    helper.context("Cannot start the process that has the host's kernel take samples")
-}
-
-fn connector(
-    name: &CStr,
-    allowed: &AllowedSockets,
-    user: Option<&User>,
-) -> anyhow::Result<Option<SocketConnector>> {
-    // SAFETY: the command has started no thread yet.
-    let connector = unsafe { SocketConnector::fork(name, allowed, user) };
-    connector.context("Cannot start the process that connects to sockets")
-}
-
-fn starter(shares: &[ShareOptions]) -> anyhow::Result<Option<ShareHelper>> {
-    // SAFETY: the command has started no thread yet.
-    let starter = unsafe { ShareHelper::fork(shares) };
-    starter.context("Cannot start the process that starts virtiofsd")
 }

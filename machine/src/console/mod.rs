@@ -13,12 +13,11 @@ mod terminal;
 mod text_watch;
 mod window;
 
-use std::fs;
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use kvmprof_recording::file::create_in_place;
 use thiserror::Error;
 
 pub use escape::ESCAPE_HELP;
@@ -102,25 +101,21 @@ impl Console {
         }
     }
 
-    /// Empties the console file of an older guest. Call this when the new guest is about to start.
+    /// The console's file, which may have the output of an older guest; `None` if the console isn't a regular file. `output` is
+    /// [open](Self::open_output) already. [Empty](File::set_len) it when the new guest is about to start.
     ///
     /// # Errors
-    /// If it can't be emptied.
-    pub fn empty(&self) -> Result<(), ConsoleError> {
-        let Self::File(path) = self else {
-            return Ok(());
-        };
-        let emptied = fs::symlink_metadata(path).and_then(|found| {
-            // Pipes and devices have no length.
-            if found.is_file() {
-                create_in_place(path)?;
-            }
-            Ok(())
-        });
-        emptied.map_err(|source| ConsoleError::OpenFile {
-            path: path.clone(),
-            source,
-        })
+    /// The process has no descriptor left.
+    pub fn older_output(&self, output: &ConsoleOutput) -> Result<Option<File>, ConsoleError> {
+        match self {
+            Self::File(path) => output
+                .regular_file()
+                .map_err(|source| ConsoleError::OpenFile {
+                    path: path.clone(),
+                    source,
+                }),
+            _ => Ok(None),
+        }
     }
 
     /// Whether the guest gets standard input.
@@ -166,10 +161,16 @@ mod tests {
         let console = Console::File(path.clone());
         let mut output = console.open_output().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"an older guest's words");
-        console.empty().unwrap();
+        let older = console.older_output(&output).unwrap().unwrap();
+        older.set_len(0).unwrap();
         output.write(b"new");
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        assert!(Console::File("/dev/null".into()).empty().is_ok());
+        let device = Console::File("/dev/null".into());
+        let output = device.open_output().unwrap();
+        assert!(device.older_output(&output).unwrap().is_none());
+        // Standard output isn't the guest's own.
+        let stdout = Console::Stdio.open_output().unwrap();
+        assert!(Console::Stdio.older_output(&stdout).unwrap().is_none());
     }
 
     #[test]

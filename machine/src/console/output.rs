@@ -64,6 +64,17 @@ impl ConsoleOutput {
         Ok(Self::new(Some(open_in_place(path)?)))
     }
 
+    /// Another descriptor of the output's file, if it is a regular one.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(super) fn regular_file(&self) -> io::Result<Option<File>> {
+        match &self.target {
+            Some(file) if file.metadata()?.is_file() => file.try_clone().map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// This output, limited to `limit` bytes. Later bytes are thrown away and counted.
     #[must_use]
     pub fn limited(mut self, limit: Option<u64>) -> Self {

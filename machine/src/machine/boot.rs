@@ -4,12 +4,36 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use super::image::{Image, ImageKind, LoadedKernel, open_file};
+use super::image::{Image, ImageKind, KernelFile, LoadedKernel, open_file};
 use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, registers};
 use crate::error::MachineError;
 use crate::layout;
 use crate::memory::GuestMemory;
 use crate::virtio::VirtioSlot;
+
+/// The files of a guest that are loaded, open.
+#[derive(Debug)]
+pub(super) struct BootFiles {
+    kernel: KernelFile,
+    initrd: Option<(PathBuf, File)>,
+}
+
+impl BootFiles {
+    /// Opens those of `config`.
+    ///
+    /// # Errors
+    /// One of them can't be opened, or isn't a regular file.
+    pub fn open(config: &MachineConfig) -> Result<Self, MachineError> {
+        let initrd = config.initrd.clone().map(|path| {
+            let (file, _) = open_file("initrd", &path)?;
+            Ok::<_, MachineError>((path, file))
+        });
+        Ok(Self {
+            kernel: KernelFile::open(&config.kernel)?,
+            initrd: initrd.transpose()?,
+        })
+    }
+}
 
 /// Everything that is loaded. Files were read, or opened, once: files that replace them under their names later aren't used.
 #[derive(Debug)]
@@ -23,24 +47,21 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// The contents for `config`, on a machine with this many vCPUs and virtio devices in these slots.
+    /// The contents for `config`, of these files, on a machine with this many vCPUs and virtio devices in these slots.
     ///
     /// # Errors
     /// A file can't be read, or isn't a kernel.
-    pub fn new(
+    pub(super) fn new(
         config: &MachineConfig,
+        files: BootFiles,
         cpus: u8,
         virtio: Vec<VirtioSlot>,
     ) -> Result<Self, MachineError> {
-        let image = Image::read(&config.kernel)?;
-        let initrd = config.initrd.clone().map(|path| {
-            let (file, _) = open_file("initrd", &path)?;
-            Ok::<_, MachineError>((path, file))
-        });
+        let image = Image::read(files.kernel)?;
         Ok(Self {
             command_line: command_line(&config.command_line, image.is_linux(), &virtio),
             image,
-            initrd: initrd.transpose()?,
+            initrd: files.initrd,
             memory_bytes: config.memory.bytes,
             cpus,
             virtio,

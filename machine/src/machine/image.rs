@@ -39,6 +39,30 @@ impl KernelSource {
     }
 }
 
+/// A kernel that is open, and hasn't been read yet.
+#[derive(Debug)]
+pub(super) enum KernelFile {
+    /// Its path, the file, and its size in bytes.
+    Open(PathBuf, File, u64),
+    Embedded(&'static [u8]),
+}
+
+impl KernelFile {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The path isn't that of a regular file, or the file can't be opened.
+    pub fn open(source: &KernelSource) -> Result<Self, MachineError> {
+        Ok(match source {
+            KernelSource::Path(path) => {
+                let (file, size) = open_file("kernel", path)?;
+                Self::Open(path.clone(), file, size)
+            }
+            KernelSource::Embedded(bytes) => Self::Embedded(bytes),
+        })
+    }
+}
+
 /// The way in which a kernel is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageKind {
@@ -102,12 +126,16 @@ impl Image {
     ///
     /// # Errors
     /// The kernel can't be read, isn't for x86-64, or is damaged.
-    pub fn read(source: &KernelSource) -> Result<Self, MachineError> {
-        let bytes: Arc<[u8]> = match source {
-            KernelSource::Path(path) => read_kernel(path)?,
-            KernelSource::Embedded(bytes) => Arc::from(*bytes),
-        };
-        Self::parse(source.name(), bytes)
+    pub(super) fn read(kernel: KernelFile) -> Result<Self, MachineError> {
+        match kernel {
+            KernelFile::Open(path, file, size) => {
+                let name = path.display().to_string();
+                Self::parse(name, read_kernel(&path, file, size)?)
+            }
+            KernelFile::Embedded(bytes) => {
+                Self::parse(KernelSource::Embedded(bytes).name(), Arc::from(bytes))
+            }
+        }
     }
 
     /// Checks a kernel in the `bytes` of a file with this name.
@@ -385,8 +413,7 @@ impl KernelNotes {
     }
 }
 
-fn read_kernel(path: &Path) -> Result<Arc<[u8]>, MachineError> {
-    let (mut file, size) = open_file("kernel", path)?;
+fn read_kernel(path: &Path, mut file: File, size: u64) -> Result<Arc<[u8]>, MachineError> {
     let failed = read_failed("kernel", path);
     if size > IMAGE_MAX {
         return Err(failed(io::ErrorKind::FileTooLarge.into()));

@@ -202,12 +202,12 @@ fn segments_at_the_end_of_the_address_space_do_not_overflow() {
 #[test]
 fn a_missing_kernel_is_named() {
     let source = KernelSource::Path("/nonexistent/vmlinuz".into());
-    let error = Image::read(&source).unwrap_err();
+    let error = KernelFile::open(&source).unwrap_err();
     assert_eq!(
         error.to_string(),
         "Cannot read the kernel /nonexistent/vmlinuz"
     );
-    let error = Image::read(&KernelSource::Path("/".into())).unwrap_err();
+    let error = KernelFile::open(&KernelSource::Path("/".into())).unwrap_err();
     assert_eq!(error.to_string(), "The kernel / is not a regular file");
 }
 

@@ -37,7 +37,7 @@ use crate::virtio::{
     Assembled, ConsoleDevice, ConsolePorts, DeviceThread, MmioRegisters, VirtioParts, VirtioSlot,
     slots,
 };
-use boot::Boot;
+use boot::{Boot, BootFiles};
 use cpuid::CpuidTemplate;
 use initial_state::ChipState;
 
@@ -88,22 +88,48 @@ pub struct VirtioDevices {
     pub others: Vec<Box<dyn VirtioParts>>,
 }
 
+/// What a machine has of the host besides KVM and devices: its memory, and the files that are loaded into it. They are open, and none has been read. No more
+/// files are opened to build the machine, or to restart it.
+pub struct HostParts {
+    cpus: u8,
+    files: BootFiles,
+    memory: GuestMemory,
+}
+
+impl HostParts {
+    /// Opens what the machine that `config` describes needs.
+    ///
+    /// # Errors
+    /// A file can't be opened, or a number or the memory isn't usable. The message says which.
+    pub fn open(kvm: &Kvm, config: &MachineConfig) -> Result<Self, MachineError> {
+        Ok(Self {
+            cpus: host::check_cpus(kvm, config.cpus)?,
+            files: BootFiles::open(config)?,
+            memory: memory::allocate(&config.memory)?,
+        })
+    }
+}
+
 impl Machine {
-    /// Builds the machine that `config` describes, with these `virtio` devices. Its serial port's output goes to `console`.
+    /// Builds the machine that `config` describes of these parts, with these `virtio` devices. Its serial port's output goes to `console`.
     ///
     /// # Errors
     /// The configuration can't be met: a file, a size or a number isn't usable, or the host lacks something. The message says which.
     pub fn build(
         kvm: &Kvm,
         config: &MachineConfig,
+        host: HostParts,
         console: ConsoleOutput,
         virtio: VirtioDevices,
     ) -> Result<Self, MachineError> {
-        let cpus = host::check_cpus(kvm, config.cpus)?;
-        let memory = memory::allocate(&config.memory)?;
+        let HostParts {
+            cpus,
+            files,
+            memory,
+        } = host;
         let virtio = virtio.assemble(&memory)?;
         let slots = slots(virtio.registers.len())?;
-        let boot = Boot::new(config, cpus, slots.clone())?;
+        let boot = Boot::new(config, files, cpus, slots.clone())?;
         let kernel = boot.load(&memory)?;
         memory::started(&memory);
 
@@ -285,7 +311,7 @@ fn create_vcpus(
 
 #[cfg(test)]
 mod tests {
-    use super::image::Image;
+    use super::image::{Image, KernelFile};
     use super::*;
 
     const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";
@@ -319,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_embedded_guest_is_not_linux() {
-        let image = Image::read(&KernelSource::Embedded(kvmprof_demo_guest::ELF)).unwrap();
+        let image = Image::read(KernelFile::Embedded(kvmprof_demo_guest::ELF)).unwrap();
         assert!(!image.is_linux());
     }
 }

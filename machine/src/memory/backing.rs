@@ -1,14 +1,14 @@
 //! The backing of guest memory on the host: the options of `--memory`, and the file behind shared memory.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, MemfdFlags, flock, ftruncate, memfd_create};
+use kvmprof_recording::file::OutputFolder;
+use rustix::fs::{FlockOperation, MemfdFlags, OFlags, flock, ftruncate, memfd_create};
 
 use crate::error::MachineError;
-use crate::no_wait::open_without_waiting;
 
 /// Magic number of hugetlbfs (statfs(2)).
 const HUGETLBFS: i64 = 0x9584_58f6;
@@ -180,10 +180,11 @@ fn open_file(path: &Path, bytes: u64) -> Result<File, MachineError> {
         path: path.to_owned(),
         why,
     };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let opened = open_without_waiting(options.mode(0o600), path);
-    let (file, metadata) = opened.map_err(failed)?;
+    let (folder, name) = OutputFolder::of(path).map_err(failed)?;
+    // An open of a pipe without its other end would wait. A link may lead to a file of another user's choice.
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
+    let file = File::from(folder.open(&name, flags).map_err(failed)?);
+    let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(refused("it is not a regular file".to_owned()));
     }
@@ -237,6 +238,11 @@ mod tests {
         let error = open_file(&path, 1 << 20).unwrap_err();
         assert!(error.to_string().contains("4 bytes"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"dear");
+        let (link, empty) = (folder.path().join("link"), folder.path().join("empty"));
+        fs::write(&empty, "").unwrap();
+        std::os::unix::fs::symlink(&empty, &link).unwrap();
+        assert!(open_file(&link, 1 << 20).is_err());
+        assert_eq!(fs::metadata(&empty).unwrap().len(), 0);
         for path in [folder.path(), Path::new("/dev/null")] {
             assert!(open_file(path, 1 << 20).is_err(), "{}", path.display());
         }

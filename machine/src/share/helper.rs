@@ -50,7 +50,7 @@ impl ShareHelper {
         }
         let server = || {
             let mut server = Server::new(shares);
-            move |message: &[u8]| server.answer(message)
+            Ok(move |message: &[u8]| server.answer(message))
         };
         // SAFETY: by this function's own condition.
         let helper = unsafe { Helper::fork(c"kvmprof-share", server) };
@@ -87,8 +87,8 @@ impl ShareHelper {
         }
         server.program = Some(Program::find(virtiofsd)?);
         let server = || {
-            let confined = confine().map_err(|error| error.to_string());
-            move |message: &[u8]| confined.clone().and_then(|()| server.answer(message))
+            confine()?;
+            Ok(move |message: &[u8]| server.answer(message))
         };
         // SAFETY: by this function's own condition.
         let helper = unsafe { Helper::fork(c"kvmprof-share", server) };

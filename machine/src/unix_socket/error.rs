@@ -56,6 +56,9 @@ pub enum SocketFileError {
         /// The lock's path.
         path: PathBuf,
     },
+    /// The process that makes sockets has refused, for one of these reasons.
+    #[error("{0}")]
+    Refused(String),
     /// The system refused.
     #[error("Cannot {action} {}", path.display())]
     System {

@@ -1,17 +1,18 @@
 //! The socket file: makes it, replaces a stale one, and removes it.
 
-use std::fs;
+use std::any::Any;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
+use kvmprof_recording::file::OutputFolder;
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::SocketFileError;
-use super::path_lock::{Identity, PathLock};
+use super::path_lock::PathLock;
 
 /// Maximum length of a path in bytes: `sun_path` without its NUL (unix(7)).
 const MAX_PATH: usize = 107;
@@ -19,30 +20,28 @@ const MAX_PATH: usize = 107;
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// A socket file that kvmprof listens on. Dropping this removes the file, unless another file has
-/// replaced it.
+/// The name of a socket that this process has made. Dropping this removes the name, unless another file has taken it.
 #[derive(Debug)]
-pub struct SocketListener {
-    socket: OwnedFd,
+pub struct SocketName {
+    folder: OutputFolder,
+    name: OsString,
     path: PathBuf,
-    identity: Identity,
-    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it
-    /// away. Otherwise the listener would report that client for ever.
-    spare: Option<OwnedFd>,
+    /// The file itself, which nobody can connect by. While it is open, no other file has its number.
+    file: OwnedFd,
 }
 
-impl SocketListener {
+impl SocketName {
     /// Makes the socket file `path`, with mode 0600 from the start, and listens on it. Replaces a socket
     /// that no program listens on any more. A lock on `path` + `.lock` keeps two kvmprofs that do this at once
     /// apart. The lock's file exists only during this call and during drop.
     ///
     /// # Errors
     /// [`SocketFileError`] with the reason. The file at `path` isn't changed then.
-    pub fn bind(path: &Path) -> Result<Self, SocketFileError> {
+    pub fn bind(path: &Path) -> Result<(OwnedFd, Self), SocketFileError> {
         let address = address(path)?;
-        check_folder(path)?;
-        let _lock = PathLock::take(path)?;
-        make_way(path, &address)?;
+        let (folder, name) = open_folder(path)?;
+        let lock = PathLock::take(&folder, &name, path)?;
+        make_way(&folder, &name, path, &address)?;
         let failed = |action| SocketFileError::os(action, path);
         let socket = new_socket().map_err(failed("create"))?;
         // Bind gives the file the mode of the socket's own inode, less the umask.
@@ -51,20 +50,69 @@ impl SocketListener {
             Errno::ADDRINUSE => SocketFileError::Live { path: path.into() },
             errno => failed("create")(errno),
         })?;
-        let listening = rustix::net::listen(&socket, BACKLOG)
-            .map_err(Into::into)
-            .and_then(|()| Identity::of(path));
-        match listening {
-            Ok(identity) => Ok(Self {
-                path: path.into(),
-                identity,
-                spare: spare(&socket),
-                socket,
-            }),
-            Err(error) => {
-                let _ = fs::remove_file(path);
-                Err(SocketFileError::io("listen on", path, error))
-            }
+        // The path has to have led to the folder meanwhile.
+        let file = open_socket(&folder, &name)
+            .map_err(|error| SocketFileError::io("find the new socket", path, error))?;
+        if let Err(errno) = rustix::net::listen(&socket, BACKLOG) {
+            let _ = folder.remove(&name, &file);
+            return Err(failed("listen on")(errno));
+        }
+        drop(lock);
+        let name = Self {
+            folder,
+            name,
+            path: path.into(),
+            file,
+        };
+        Ok((socket, name))
+    }
+}
+
+impl Drop for SocketName {
+    fn drop(&mut self) {
+        // Under the lock nobody can replace the file between the look and the removal. Without
+        // it the file stays: the next kvmprof finds it stale.
+        let Ok(_lock) = PathLock::take(&self.folder, &self.name, &self.path) else {
+            return;
+        };
+        let _ = self.folder.remove(&self.name, &self.file);
+    }
+}
+
+/// A socket that kvmprof listens on. Dropping this removes its file.
+#[derive(Debug)]
+pub struct SocketListener {
+    /// What removes the file when it is dropped.
+    _name: Box<dyn NameOwner>,
+    socket: OwnedFd,
+    path: PathBuf,
+    /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it
+    /// away. Otherwise the listener would report that client for ever.
+    spare: Option<OwnedFd>,
+}
+
+/// What owns the name of a socket.
+pub trait NameOwner: Any + Send + std::fmt::Debug {}
+
+impl<T: Any + Send + std::fmt::Debug> NameOwner for T {}
+
+impl SocketListener {
+    /// Listens at `path`, as [`SocketName::bind`].
+    ///
+    /// # Errors
+    /// As [`SocketName::bind`].
+    pub fn bind(path: &Path) -> Result<Self, SocketFileError> {
+        let (socket, name) = SocketName::bind(path)?;
+        Ok(Self::new(socket, path, name))
+    }
+
+    /// The listener by a `socket` that has the name `path`, which `name` removes when it is dropped.
+    pub fn new(socket: OwnedFd, path: &Path, name: impl NameOwner) -> Self {
+        Self {
+            _name: Box::new(name),
+            path: path.into(),
+            spare: spare(&socket),
+            socket,
         }
     }
 
@@ -119,19 +167,6 @@ impl AsFd for SocketListener {
     }
 }
 
-impl Drop for SocketListener {
-    fn drop(&mut self) {
-        // Under the lock nobody can replace the file between the look and the removal. Without
-        // it the file stays: the next kvmprof finds it stale.
-        let Ok(_lock) = PathLock::take(&self.path) else {
-            return;
-        };
-        if Identity::of(&self.path).is_ok_and(|identity| identity == self.identity) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 fn address(path: &Path) -> Result<SocketAddrUnix, SocketFileError> {
     let length = path.as_os_str().len();
     if length > MAX_PATH {
@@ -147,35 +182,49 @@ fn address(path: &Path) -> Result<SocketAddrUnix, SocketFileError> {
     SocketAddrUnix::new(path).map_err(SocketFileError::os("use", path))
 }
 
-fn check_folder(path: &Path) -> Result<(), SocketFileError> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let missing = || SocketFileError::NoFolder {
-        path: path.into(),
-        folder: folder.into(),
-    };
-    match fs::metadata(folder) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(missing()),
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Err(missing()),
-            _ => Err(SocketFileError::io("look into", folder, error)),
-        },
+fn open_folder(path: &Path) -> Result<(OutputFolder, OsString), SocketFileError> {
+    OutputFolder::of(path).map_err(|error| {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => SocketFileError::NoFolder {
+                path: path.into(),
+                folder: folder.into(),
+            },
+            _ => SocketFileError::io("look into", folder, error),
+        }
+    })
+}
+
+/// Opens the socket file `name`, for nothing but to know it.
+fn open_socket(folder: &OutputFolder, name: &OsStr) -> io::Result<OwnedFd> {
+    let file = folder.open(name, OFlags::PATH)?;
+    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+        FileType::Socket => Ok(file),
+        _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
 /// Removes a stale socket at `path`. Any other file there is an error.
-fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFileError> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(SocketFileError::io("look at", path, error)),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
+fn make_way(
+    folder: &OutputFolder,
+    name: &OsStr,
+    path: &Path,
+    address: &SocketAddrUnix,
+) -> Result<(), SocketFileError> {
+    let looked = |error| SocketFileError::io("look at", path, error);
+    if folder.find(name).map_err(looked)?.is_none() {
+        return Ok(());
+    }
+    let file = match open_socket(folder, name) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(SocketFileError::NotASocket { path: path.into() });
         }
-        Ok(_) => {}
-    }
+        Err(error) => return Err(looked(error)),
+    };
     let probe = new_socket().map_err(SocketFileError::os("probe", path))?;
     match rustix::net::connect(&probe, address) {
         // EAGAIN: its backlog is full. EPROTOTYPE: it is bound, as another type of socket.
@@ -183,7 +232,8 @@ fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFileError
             Err(SocketFileError::Live { path: path.into() })
         }
         Err(Errno::NOENT) => Ok(()),
-        Err(Errno::CONNREFUSED) => fs::remove_file(path)
+        Err(Errno::CONNREFUSED) => folder
+            .remove(name, &file)
             .map_err(|error| SocketFileError::io("replace the stale socket", path, error)),
         Err(errno) => Err(SocketFileError::os("probe", path)(errno)),
     }
@@ -201,6 +251,7 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 

@@ -3,15 +3,15 @@
 //! In a folder that any user can write to, the file may belong to another user, who holds its lock for good. So the lock is taken only if
 //! the file is this user's alone, and the wait for it has a limit.
 
-use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use kvmprof_recording::file::OutputFolder;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::SocketFileError;
@@ -23,43 +23,34 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The bits of a mode that let others than its owner open a file.
 const OTHERS: u32 = 0o077;
 
-/// The identity of a file: device and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity(u64, u64);
-
-impl Identity {
-    /// The identity of the file at `path`.
-    pub fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self::from(&fs::symlink_metadata(path)?))
-    }
-}
-
-impl From<&Metadata> for Identity {
-    fn from(metadata: &Metadata) -> Self {
-        Self(metadata.dev(), metadata.ino())
-    }
-}
-
-/// The lock of a path. The file exists as long as the lock is held.
-pub(super) struct PathLock {
+/// The lock of a socket. Its file exists as long as the lock is held.
+pub(super) struct PathLock<'a> {
+    folder: &'a OutputFolder,
+    name: OsString,
     /// Holds the lock as long as it is open.
-    _file: File,
-    path: PathBuf,
+    file: File,
 }
 
-impl PathLock {
-    /// Takes the lock of the socket at `socket`.
+impl<'a> PathLock<'a> {
+    /// Takes the lock of the socket with this name in `folder`; `socket` is its path, for messages.
     ///
     /// # Errors
     /// The file can't be made, is another user's, or stays locked for 5 s.
-    pub fn take(socket: &Path) -> Result<Self, SocketFileError> {
-        let mut name = OsString::from(socket);
-        name.push(".lock");
-        let path = PathBuf::from(name);
+    pub fn take(
+        folder: &'a OutputFolder,
+        name: &OsStr,
+        socket: &Path,
+    ) -> Result<Self, SocketFileError> {
+        let locks = |of: &OsStr| {
+            let mut name = OsString::from(of);
+            name.push(".lock");
+            name
+        };
+        let (name, path) = (locks(name), PathBuf::from(locks(socket.as_os_str())));
         let deadline = Instant::now() + LIMIT;
         loop {
-            if let Some(file) = try_lock(&path)? {
-                return Ok(Self { _file: file, path });
+            if let Some(file) = try_lock(folder, &name, &path)? {
+                return Ok(Self { folder, name, file });
             }
             if Instant::now() >= deadline {
                 return Err(SocketFileError::Locked { path });
@@ -69,20 +60,22 @@ impl PathLock {
     }
 }
 
-impl Drop for PathLock {
+impl Drop for PathLock<'_> {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = self.folder.remove(&self.name, &self.file);
     }
 }
 
 /// Tries to take the lock; `None` while another process has it.
-fn try_lock(path: &Path) -> Result<Option<File>, SocketFileError> {
-    let failed = |action| SocketFileError::os(action, path);
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+fn try_lock(
+    folder: &OutputFolder,
+    name: &OsStr,
+    path: &Path,
+) -> Result<Option<File>, SocketFileError> {
     // The open mustn't wait if the file is a pipe without a reader.
-    let flags = flags | OFlags::NONBLOCK;
-    let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
-    let file = File::from(opened.map_err(failed("create"))?);
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NONBLOCK;
+    let opened = folder.open(name, flags);
+    let file = File::from(opened.map_err(|error| SocketFileError::io("create", path, error))?);
     let metadata = file.metadata();
     let metadata = metadata.map_err(|error| SocketFileError::io("look at", path, error))?;
     let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
@@ -92,16 +85,18 @@ fn try_lock(path: &Path) -> Result<Option<File>, SocketFileError> {
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::INTR | Errno::WOULDBLOCK) => return Ok(None),
-        Err(errno) => return Err(failed("lock")(errno)),
+        Err(errno) => return Err(SocketFileError::os("lock", path)(errno)),
     }
     // The last holder removes the file before it releases the lock, so that this file may be a removed one.
-    let is_there = Identity::of(path).is_ok_and(|named| named == Identity::from(&metadata));
-    Ok(is_there.then_some(file))
+    Ok(folder.has(name, &file).then_some(file))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::Mode;
 
     use super::*;
 
@@ -110,7 +105,8 @@ mod tests {
         let socket = folder.path().join("socket");
         let lock = folder.path().join("socket.lock");
         prepare(&lock);
-        let error = PathLock::take(&socket).err().unwrap();
+        let (folder, name) = OutputFolder::of(&socket).unwrap();
+        let error = PathLock::take(&folder, &name, &socket).err().unwrap();
         assert!(fs::symlink_metadata(&lock).is_ok(), "{error}");
         error.to_string()
     }
@@ -149,11 +145,13 @@ mod tests {
     fn a_lock_that_stays_held_is_given_up() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
-        let held = PathLock::take(&socket).unwrap();
-        let error = PathLock::take(&socket).err().unwrap();
+        let (opened, name) = OutputFolder::of(&socket).unwrap();
+        let take = || PathLock::take(&opened, &name, &socket);
+        let held = take().unwrap();
+        let error = take().err().unwrap();
         assert!(matches!(error, SocketFileError::Locked { .. }), "{error}");
         drop(held);
-        PathLock::take(&socket).unwrap();
+        take().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

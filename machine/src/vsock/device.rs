@@ -14,11 +14,12 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::clients::Clients;
 use super::config::VsockConfig;
 use super::streams::{HostStream, Streams};
-use crate::connector::SocketConnector;
+use crate::connector::{PortConnector, PortSockets};
 use crate::error::MachineError;
 use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::memory::GuestMemory;
+use crate::output_names::{OutputNames, listen};
 use crate::unix_socket::{SocketFileError, SocketListener, check_user};
 use crate::virtio::{
     Assembled, DeviceMonitor, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts,
@@ -40,22 +41,29 @@ impl DeviceMonitor for Mutex<VsockStatus> {
 /// The socket device that a machine is to have.
 pub struct VsockParts {
     listener: SocketListener,
-    connector: Option<Arc<SocketConnector>>,
+    connector: Arc<PortConnector>,
     config: VsockConfig,
     /// The state and the counts when the device was served last.
     status: Arc<Mutex<VsockStatus>>,
 }
 
 impl VsockParts {
-    /// Listens at the device's path. `connector` makes the guest's connections; without it, this process makes them.
+    /// Listens at the device's path. `names` makes the socket, and `connector` makes the guest's connections; without them, this process does.
     ///
     /// # Errors
     /// [`SocketFileError`]. What was at the path is unchanged then.
     pub fn listen(
         config: &VsockConfig,
-        connector: Option<&Arc<SocketConnector>>,
+        names: Option<&Arc<OutputNames>>,
+        connector: Option<&Arc<PortConnector>>,
     ) -> Result<Self, SocketFileError> {
-        let listener = SocketListener::bind(&config.path)?;
+        let listener = listen(names, &config.path)?;
+        let connector = match connector {
+            Some(connector) => Arc::clone(connector),
+            None => Arc::new(PortConnector::Own(PortSockets::at(&config.path).map_err(
+                |error| SocketFileError::io("open the folder of", &config.path, error),
+            )?)),
+        };
         let status = VsockStatus {
             cid: config.cid,
             socket: config.path.display().to_string(),
@@ -63,7 +71,7 @@ impl VsockParts {
         };
         Ok(Self {
             listener,
-            connector: connector.cloned(),
+            connector,
             config: config.clone(),
             status: Arc::new(Mutex::new(status)),
         })
@@ -76,17 +84,16 @@ impl VirtioParts for VsockParts {
     }
 
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
-        let config = self.config;
         let work = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
         let mine = work.try_clone().map_err(MachineError::EventFd)?;
-        let device = Vsock::new(config.cid);
+        let device = Vsock::new(self.config.cid);
         let mmio = VirtioMmio::new(device, memory.clone(), Notifications::Together(work))?;
         let mmio = Arc::new(mmio);
         let epoll = Arc::new(Epoll::new().map_err(MachineError::EventFd)?);
         let server = Server {
             mmio: Arc::clone(&mmio),
             work: mine,
-            streams: Streams::new(Arc::clone(&epoll), LISTENER, &config.path, self.connector),
+            streams: Streams::new(Arc::clone(&epoll), LISTENER, self.connector),
             epoll,
             listener: self.listener,
             clients: Clients::default(),

@@ -3,14 +3,13 @@
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvmprof_devices::virtio::vsock::{Host, Stream, Transfer};
 use rustix::net::{SendFlags, Shutdown};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
-use crate::connector::{SocketConnector, connect};
+use crate::connector::PortConnector;
 
 /// A stream, and the name of its events.
 #[derive(Debug)]
@@ -62,24 +61,15 @@ fn transferred(result: io::Result<usize>) -> Transfer {
 pub struct Streams {
     epoll: Arc<Epoll>,
     last_name: u64,
-    path: PathBuf,
-    /// The connector, if this process may not connect.
-    connector: Option<Arc<SocketConnector>>,
+    connector: Arc<PortConnector>,
 }
 
 impl Streams {
-    /// Streams whose events come by `epoll`, with names above `last_name`. The guest connects to `path` with the port after it, by
-    /// `connector` if there is one.
-    pub fn new(
-        epoll: Arc<Epoll>,
-        last_name: u64,
-        path: &Path,
-        connector: Option<Arc<SocketConnector>>,
-    ) -> Self {
+    /// Streams whose events come by `epoll`, with names above `last_name`. The guest connects by `connector`.
+    pub fn new(epoll: Arc<Epoll>, last_name: u64, connector: Arc<PortConnector>) -> Self {
         Self {
             epoll,
             last_name,
-            path: path.to_owned(),
             connector,
         }
     }
@@ -104,9 +94,7 @@ impl Host for Streams {
     type Stream = HostStream;
 
     fn connect(&mut self, port: u32) -> Option<HostStream> {
-        let mut path = self.path.clone().into_os_string();
-        path.push(format!("_{port}"));
-        let stream = connect(self.connector.as_deref(), Path::new(&path)).ok()?;
+        let stream = self.connector.connect(port).ok()?;
         self.add(stream.into()).ok()
     }
 }

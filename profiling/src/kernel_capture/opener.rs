@@ -3,11 +3,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use kvmprof_attach::sampling::{SamplingError, SamplingHost};
 use kvmprof_attach::{HostKernel, HostKernelError, Slots};
-use kvmprof_machine::helper::{Answer, Helper};
+use kvmprof_machine::helper::{Answer, Helper, SharedHelper};
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
 
@@ -17,7 +17,7 @@ use super::request::CaptureRequest;
 use crate::perf_event::has_thread;
 
 /// The process's connection, for all threads of this process.
-static HELPER: OnceLock<Weak<Helper>> = OnceLock::new();
+static HELPER: SharedHelper = SharedHelper::new();
 
 /// The connection to the process that opens captures for this one's guest. The process ends when this is dropped.
 #[derive(Debug)]
@@ -39,22 +39,19 @@ impl CaptureHelper {
         let serve = || {
             // The kernel's types are read with the rights of before.
             let kernel = HostKernel::open().map(Arc::new);
-            let contained = process::keep_capture_rights();
+            process::keep_capture_rights()?;
             let mut server = Server {
                 process: of,
                 kernel,
                 host: None,
             };
-            move |request: &[u8]| match &contained {
-                Ok(()) => server.answer(request),
-                Err(error) => Err(format!("it can't give up rights: {error}")),
-            }
+            Ok(move |request: &[u8]| server.answer(request))
         };
         // SAFETY: by this function's own condition.
-        let helper = Arc::new(unsafe { Helper::fork(c"kvmprof-bpf", serve) }?);
-        // There is one for each process.
-        let _ = HELPER.set(Arc::downgrade(&helper));
-        Ok(Self { _helper: helper })
+        let helper = unsafe { Helper::fork(c"kvmprof-bpf", serve) }?;
+        Ok(Self {
+            _helper: HELPER.share(helper),
+        })
     }
 }
 
@@ -74,7 +71,7 @@ impl CaptureOpener {
 
     /// Captures of the guest of this process behind the descriptor `vm`, by the process of [`CaptureHelper`] if there is one.
     pub fn own(host: SamplingHost, vm: i32) -> Self {
-        let helper = HELPER.get().and_then(Weak::upgrade);
+        let helper = HELPER.get();
         Self {
             helper: helper.map(|helper| (helper, vm)),
             ..Self::here(host)

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
@@ -11,7 +11,7 @@ use rustix::thread::CapabilitySet;
 
 use super::refusal::{needed, own_rights, paranoid};
 use super::{Event, HardwareEvent};
-use kvmprof_machine::helper::{self, Helper};
+use kvmprof_machine::helper::{self, Helper, SharedHelper};
 
 /// Length of a request in bytes: what to count, its number, the period, the thread.
 const REQUEST_BYTES: usize = 24;
@@ -19,7 +19,7 @@ const REQUEST_BYTES: usize = 24;
 const KEPT: CapabilitySet = CapabilitySet::PERFMON;
 
 /// The process's connection, for all threads of this process.
-static OPENER: OnceLock<Weak<Helper>> = OnceLock::new();
+static OPENER: SharedHelper = SharedHelper::new();
 
 /// The connection to the process. The process ends when this is dropped.
 #[derive(Debug)]
@@ -55,17 +55,14 @@ impl EventOpener {
             is_counted,
         };
         let serve = || {
-            let contained = process::keep_event_rights();
-            move |request: &[u8]| match &contained {
-                Ok(()) => server.answer(request),
-                Err(error) => Err(number_of(error).to_string()),
-            }
+            process::keep_event_rights()?;
+            Ok(move |request: &[u8]| server.answer(request))
         };
         // SAFETY: by this function's own condition.
-        let helper = Arc::new(unsafe { Helper::fork(c"kvmprof-perf", serve) }?);
-        // There is one for each process.
-        let _ = OPENER.set(Arc::downgrade(&helper));
-        Ok(Some(Self { _helper: helper }))
+        let helper = unsafe { Helper::fork(c"kvmprof-perf", serve) }?;
+        Ok(Some(Self {
+            _helper: OPENER.share(helper),
+        }))
     }
 }
 
@@ -78,24 +75,19 @@ fn is_needed(paranoid: Option<i32>, rights: CapabilitySet, kept: CapabilitySet) 
 
 /// The rights of the process, if there is one.
 pub(super) fn rights() -> Option<CapabilitySet> {
-    OPENER.get()?.upgrade()?;
+    OPENER.get()?;
     Some(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
 }
 
 /// Has the process open `event` for thread `tid`; 0 is the calling thread. `None` if there is no such process.
 pub(super) fn open(event: Event, period: u64, tid: libc::pid_t) -> Option<io::Result<File>> {
-    let helper = OPENER.get()?.upgrade()?;
+    let helper = OPENER.get()?;
     let tid = match tid {
         0 => rustix::thread::gettid().as_raw_pid(),
         tid => tid,
     };
-    Some(match helper.ask(&encode(event, period, tid)) {
-        Ok(files) => match files.into_iter().next() {
-            Some(file) => Ok(File::from(file)),
-            None => Err(io::Error::other(
-                "the process that opens events has sent none",
-            )),
-        },
+    Some(match helper.ask_for_one(&encode(event, period, tid)) {
+        Ok(file) => Ok(File::from(file)),
         // The answer's text is the error's number.
         Err(error) => Err(match error.to_string().parse() {
             Ok(number) => io::Error::from_raw_os_error(number),

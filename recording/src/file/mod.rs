@@ -9,6 +9,7 @@ mod bytes;
 mod details;
 mod encoder;
 mod error;
+mod folder;
 mod guest;
 mod info;
 mod intake;
@@ -27,6 +28,7 @@ pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
 pub use budget::Budget;
 pub use encoder::{Encoder, MAX_WAITING};
 pub use error::{FileError, ReadError};
+pub use folder::OutputFolder;
 pub use guest::{
     Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessLabels, ProcessMappings,
     ResetInfo, Segment, kernels_half, page_tables,
@@ -42,8 +44,8 @@ pub use reader::Reader;
 pub use recording::{Contents, Recording};
 pub use samples::{BlockNumbers, SampleBlock, SamplesEncoder, decode as decode_samples};
 pub use sink::{
-    ClientSink, Delivered, END_ROOM, FileOptions, FileSink, QueuedBlock, RecordingFailure, Sink,
-    SymbolText,
+    ClientSink, Delivered, END_ROOM, FileOptions, FileSink, QueuedBlock, RecordingFailure,
+    RecordingFile, Sink, SymbolText,
 };
 pub use task_looks::{MAX_FRAMES, MAX_TASKS, TasksEncoder, decode as decode_looks};
 pub use times::{BlockTimes, SampleTimes, VcpuTimes};

@@ -7,12 +7,13 @@ use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat, statat};
 
 use super::MAGIC;
+use super::folder::OutputFolder;
 
 /// Maximum number of names that are tried for a temporary file.
 const ATTEMPTS: u32 = 100;
@@ -192,10 +193,11 @@ pub struct NewFile {
 /// A file that doesn't have its own name yet.
 #[derive(Debug)]
 struct Pending {
-    temporary: PathBuf,
-    path: PathBuf,
-    /// What a recording at `path` is called from then on; `None` where what is there isn't kept.
-    older: Option<PathBuf>,
+    folder: OutputFolder,
+    temporary: OsString,
+    name: OsString,
+    /// What a recording called `name` is called from then on; `None` where what is there isn't kept.
+    older: Option<OsString>,
 }
 
 impl NewFile {
@@ -204,31 +206,20 @@ impl NewFile {
     /// # Errors
     /// The folder doesn't exist or takes no files, or an older file may not be written to; [`RefusedOutput`] as the error's source.
     pub fn create(path: &Path) -> io::Result<Self> {
-        match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Ok(found) if found.is_file() => {
-                // A write-protected file isn't replaced either.
-                OpenOptions::new()
-                    .write(true)
-                    .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-                    .open(path)?;
-            }
-            _ => {
-                return Ok(Self {
-                    file: open_in_place(path)?,
-                    pending: None,
-                });
-            }
+        match Self::beside(path)? {
+            Some(file) => Ok(file),
+            None => Self::in_place(path),
         }
-        let path = path.to_owned();
-        let (file, temporary) = create_beside(&path)?;
+    }
+
+    /// What is at `path`, written to at once, as by [`open_in_place`].
+    ///
+    /// # Errors
+    /// As [`open_in_place`].
+    pub fn in_place(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            file,
-            pending: Some(Pending {
-                temporary,
-                path,
-                older: None,
-            }),
+            file: open_in_place(path)?,
+            pending: None,
         })
     }
 
@@ -238,23 +229,58 @@ impl NewFile {
     /// # Errors
     /// As for [`create`](Self::create), and [`RefusedOutput::NoPlaceForOlder`].
     pub fn create_recording(path: &Path) -> io::Result<Self> {
-        let mut file = Self::create(path)?;
-        let Some(pending) = &mut file.pending else {
-            return Ok(file);
+        Self::create(path)?.keeping_older()
+    }
+
+    /// As [`create_recording`](Self::create_recording), only where a file is made: `None` if there is something else than a regular file.
+    ///
+    /// # Errors
+    /// As for [`create_recording`](Self::create_recording).
+    pub fn create_recording_beside(path: &Path) -> io::Result<Option<Self>> {
+        Self::beside(path)?.map(Self::keeping_older).transpose()
+    }
+
+    /// Makes a file that will be at `path`; `None` if there is something else than a regular file.
+    fn beside(path: &Path) -> io::Result<Option<Self>> {
+        let (folder, name) = OutputFolder::of(path)?;
+        match folder.find(&name)? {
+            None => {}
+            Some(found) if is_file(&found) => {
+                // A write-protected file isn't replaced either. It may have become a pipe without a reader, for which an open waits otherwise.
+                folder.open(&name, OFlags::WRONLY | OFlags::NONBLOCK)?;
+            }
+            Some(_) => return Ok(None),
+        }
+        let (file, temporary) = create_beside(&folder, &name)?;
+        let pending = Pending {
+            folder,
+            temporary,
+            name,
+            older: None,
         };
-        let mut older = path.as_os_str().to_owned();
+        Ok(Some(Self {
+            file,
+            pending: Some(pending),
+        }))
+    }
+
+    fn keeping_older(mut self) -> io::Result<Self> {
+        let Some(pending) = &mut self.pending else {
+            return Ok(self);
+        };
+        let mut older = pending.name.clone();
         older.push(OLDER);
-        let older = PathBuf::from(older);
-        let is_taken = fs::symlink_metadata(&older).is_ok_and(|found| found.is_dir());
-        let is_kept = is_recording(path);
+        let found = pending.folder.find(&older)?;
+        let is_taken = found.is_some_and(|found| kind(&found) == FileType::Directory);
+        let is_kept = is_recording_at(&pending.folder, &pending.name);
         if is_kept && is_taken {
             return Err(RefusedOutput::NoPlaceForOlder.into());
         }
         // Where there is nothing, a recording may come until this one gets its name.
-        if !is_taken && (is_kept || !path.exists()) {
+        if !is_taken && (is_kept || pending.folder.find(&pending.name)?.is_none()) {
             pending.older = Some(older);
         }
-        Ok(file)
+        Ok(self)
     }
 
     /// Gives the file its name, which replaces an older file, unless that is a recording that is to be [kept](Self::create_recording). A second
@@ -265,21 +291,7 @@ impl NewFile {
     /// like `/tmp`. The older file still exists, under one name or the other.
     pub fn keep(&mut self) -> io::Result<()> {
         if let Some(pending) = &self.pending {
-            if let Some(older) = &pending.older
-                && fs::symlink_metadata(&pending.path).is_ok_and(|found| found.is_file())
-            {
-                match fs::rename(&pending.path, older) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => {
-                        let why = format!(
-                            "the recording that is there can't be renamed to {}: {error}",
-                            older.display()
-                        );
-                        return Err(io::Error::new(error.kind(), why));
-                    }
-                    _ => {}
-                }
-            }
-            fs::rename(&pending.temporary, &pending.path)?;
+            pending.keep(&self.file)?;
             self.pending = None;
         }
         Ok(())
@@ -318,8 +330,51 @@ impl NewFile {
     /// Whether there is an older file, which [`keep`](Self::keep) would replace.
     pub fn would_replace(&self) -> bool {
         let pending = self.pending.as_ref();
-        pending.is_some_and(|pending| pending.path.exists())
+        pending.is_some_and(|pending| !matches!(pending.folder.find(&pending.name), Ok(None)))
     }
+
+    /// Another descriptor of the file.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn another(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+}
+
+impl Pending {
+    fn keep(&self, file: &File) -> io::Result<()> {
+        let Self { folder, name, .. } = self;
+        if !folder.has(&self.temporary, file) {
+            return Err(io::Error::new(
+                ErrorKind::NotFound,
+                "its file isn't under its temporary name any more",
+            ));
+        }
+        if let Some(older) = &self.older
+            && folder.find(name)?.is_some_and(|found| is_file(&found))
+        {
+            match folder.rename(name, older) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    let why = format!(
+                        "the recording that is there can't be renamed to {}: {error}",
+                        older.display()
+                    );
+                    return Err(io::Error::new(error.kind(), why));
+                }
+                _ => {}
+            }
+        }
+        folder.rename(&self.temporary, name)
+    }
+}
+
+fn kind(found: &Stat) -> FileType {
+    FileType::from_raw_mode(found.st_mode)
+}
+
+fn is_file(found: &Stat) -> bool {
+    kind(found) == FileType::RegularFile
 }
 
 impl Write for NewFile {
@@ -336,7 +391,7 @@ impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(pending) = &self.pending {
             // A temporary file that can't be removed does no harm.
-            let _ = fs::remove_file(&pending.temporary);
+            let _ = pending.folder.remove(&pending.temporary, &self.file);
         }
     }
 }
@@ -344,17 +399,21 @@ impl Drop for NewFile {
 /// Whether there is a recording at `path`, compressed by gzip or not, also where `path` is a link to it. Only the start of the file is
 /// read; pipes and devices aren't.
 pub fn is_recording(path: &Path) -> bool {
-    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+    is_recording_at(CWD, path)
+}
+
+/// As [`is_recording`], for `name` in an open folder.
+fn is_recording_at(folder: impl AsFd, name: impl AsRef<Path>) -> bool {
+    let (folder, name) = (folder.as_fd(), name.as_ref());
+    if !statat(folder, name, AtFlags::empty()).is_ok_and(|found| is_file(&found)) {
         return false;
     }
     // It may have become a pipe.
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(OFlags::NONBLOCK.bits().cast_signed());
-    let Ok(mut file) = options.open(path) else {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = openat(folder, name, flags, Mode::empty()) else {
         return false;
     };
+    let mut file = File::from(file);
     if !file.metadata().is_ok_and(|found| found.is_file()) {
         return false;
     }
@@ -376,23 +435,15 @@ fn temporary_start(name: &OsStr) -> OsString {
     start
 }
 
-/// Makes a file with a unique name in the folder of `path`.
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
-    let Some(name) = path.file_name() else {
-        return Err(ErrorKind::IsADirectory.into());
-    };
+/// Makes a file with a unique name in the folder, in which it will be called `name`.
+fn create_beside(folder: &OutputFolder, name: &OsStr) -> io::Result<(File, OsString)> {
     let mut result = Err(ErrorKind::AlreadyExists.into());
     for attempt in 0..ATTEMPTS {
-        let mut hidden = temporary_start(name);
-        hidden.push(format!("{}-{attempt}", std::process::id()));
-        let temporary = path.with_file_name(hidden);
-        let made = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(MODE)
-            .open(&temporary);
-        match made {
-            Ok(file) => return Ok((file, temporary)),
+        let mut temporary = temporary_start(name);
+        temporary.push(format!("{}-{attempt}", std::process::id()));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        match folder.open(&temporary, flags) {
+            Ok(file) => return Ok((file.into(), temporary)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => result = Err(error),
             Err(error) => return Err(error),
         }

@@ -46,6 +46,7 @@ mod record_started;
 mod reset;
 mod sandbox;
 mod sandbox_folders;
+mod sandbox_outputs;
 mod sandbox_sockets;
 mod sandbox_taken_over;
 mod soak;

@@ -17,17 +17,14 @@ use tempfile::TempDir;
 const USAGE: i32 = 2;
 const FAILURE: i32 = 1;
 
-/// Capabilities by their numbers (`include/uapi/linux/capability.h`): CAP_DAC_OVERRIDE and CAP_FOWNER; CAP_IPC_LOCK, CAP_PERFMON and CAP_BPF;
-/// CAP_DAC_READ_SEARCH.
-const FILES: [u32; 2] = [1, 3];
-const EVENTS: [u32; 3] = [14, 38, 39];
+/// Capabilities by their numbers (`include/uapi/linux/capability.h`): CAP_IPC_LOCK and CAP_PERFMON; CAP_DAC_READ_SEARCH.
+const EVENTS: [u32; 2] = [14, 38];
 const TO_READ: [u32; 1] = [2];
 
 /// Those that the thread of root with this name may keep; `has_sysroot`: a folder of the host has the guest's files.
 fn may_keep(thread: &str, has_sysroot: bool) -> Vec<u32> {
     match thread {
-        "events" => [&FILES[..], &EVENTS].concat(),
-        "kvmprof" | "recorder" => FILES.into(),
+        "events" => EVENTS.into(),
         "binaries" if has_sysroot => TO_READ.into(),
         // KVM's own worker has those of the vCPU's thread that has started it.
         _ if thread.starts_with("vcpu ") || thread.starts_with("kvm-") => EVENTS.into(),

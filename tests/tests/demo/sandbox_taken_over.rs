@@ -51,23 +51,23 @@ fn start(sandbox: &str) -> (Guest, TempDir) {
 }
 
 /// Whether this host's kernel has Landlock.
-fn has_landlock() -> bool {
+pub(super) fn has_landlock() -> bool {
     const VERSION: u32 = 1;
     let none = ptr::null::<libc::c_void>();
     // SAFETY: the call gets no attributes, and answers with a number.
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) > 0 }
 }
 
-/// Stops one thread after the other and has each open the kernel's file and the secret one.
+/// Stops one thread after the other and has each open a file of the kernel's about the host, and the secret one.
 fn open_both(guest: Guest, secret: &CStr) -> Vec<(&'static str, [Result<(), Errno>; 2])> {
-    let kernel = c_path(&guest.folder().join(Boot::Demo.file_name()));
+    let of_kernel = c"/proc/sys/vm/overcommit_memory";
     let names = [FORCED_END].into_iter().chain(THREADS);
     let stopped: Vec<_> = names
         .map(|name| (name, StoppedThread::stop(guest.pid(), name)))
         .collect();
     let opened = stopped
         .iter()
-        .map(|(name, thread)| (*name, [thread.open(&kernel), thread.open(secret)]))
+        .map(|(name, thread)| (*name, [thread.open(of_kernel), thread.open(secret)]))
         .collect();
     // None of them is to go on from where it is.
     guest.signal(Signal::KILL);

@@ -25,7 +25,8 @@ use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 use kvmprof_profiling::kernel_capture::CaptureOpener;
 
 use crate::vm::{
-    EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
+    EventLoop, Profiled, Services, Termination, VmError, open_recording, open_sysroot,
+    start_recorder,
 };
 use kernel_finder::KernelFinder;
 use kvmprof_machine::unix_socket::SocketListener;
@@ -126,7 +127,10 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let sysroot = sysroot.map(open_sysroot).transpose()?;
     let sources = BinarySources::new(memory.clone(), Arc::clone(&knowledge), None, sysroot);
     let recorder = record
-        .map(|record| start_recorder(record, vcpus.len(), &info, &plan))
+        .map(|record| {
+            let file = open_recording(None, &record.path)?;
+            start_recorder(record, file, vcpus.len(), &info, &plan)
+        })
         .transpose()?;
     let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
     let common = AttachedCommon {

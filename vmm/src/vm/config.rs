@@ -8,10 +8,11 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::vcpu::OnReset;
 use kvmprof_machine::MachineConfig;
-use kvmprof_machine::connector::SocketConnector;
+use kvmprof_machine::connector::{PortConnector, SocketConnector};
 use kvmprof_machine::console::Console;
 use kvmprof_machine::disk::DiskOptions;
 use kvmprof_machine::network::NetworkConfig;
+use kvmprof_machine::output_names::OutputNames;
 use kvmprof_machine::share::{ShareHelper, ShareOptions};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::vsock::VsockConfig;
@@ -42,7 +43,9 @@ pub struct VmConfig {
     /// which may not be allowed to connect.
     pub socket_connector: Option<Arc<SocketConnector>>,
     /// The process that connects to the sockets of the guest's socket device.
-    pub port_connector: Option<Arc<SocketConnector>>,
+    pub port_connector: Option<Arc<PortConnector>>,
+    /// The process that makes the guest's sockets and the file of its recording, and renames and removes them.
+    pub output_names: Option<Arc<OutputNames>>,
     /// Its socket device, if it has one.
     pub vsock: Option<VsockConfig>,
     /// How it is profiled.
@@ -78,6 +81,7 @@ impl VmConfig {
             share_helper: None,
             socket_connector: None,
             port_connector: None,
+            output_names: None,
             vsock: None,
             profiling: ProfilingConfig::default(),
             hold: false,

@@ -1,17 +1,14 @@
 //! Restricts a guest's process to the files that it can need once its devices are open.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kvmprof_sandbox::paths::{self, Restricted, Use};
 use kvmprof_sandbox::{process, user};
 
 use super::file_sizes::longest_file;
 use super::{VmConfig, VmError};
-use kvmprof_machine::console::Console;
-use kvmprof_machine::{KernelSource, MemoryBacking};
 
-/// Restricts this thread, and those that it starts, to these files. `/dev/kvm`, disks, networks and sockets are open already.
+/// Restricts this thread, and those that it starts, to the files that may still be opened.
 pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
     if paths::restrict(&rules(config))? == Restricted::No {
         log::warn!(
@@ -39,57 +36,11 @@ where
     Ok(done?)
 }
 
+/// All that is written to is open, and so are the kernel and the initial RAM disk.
 fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
     // The kernel's files about this process and the host.
-    let mut rules: Vec<(PathBuf, Use)> =
-        vec![("/proc".into(), Use::Read), ("/sys".into(), Use::Read)];
-    if let KernelSource::Path(kernel) = &config.machine.kernel {
-        rules.push((kernel.clone(), Use::Read));
-    }
-    let read = config
-        .machine
-        .initrd
-        .iter()
-        .chain(&config.profiling.sysroot);
-    rules.extend(read.map(|path| (path.clone(), Use::Read)));
-    if let Console::File(path) = &config.console {
-        rules.push((path.clone(), Use::Write));
-    }
-    if let MemoryBacking::File(path) = &config.machine.memory.backing {
-        rules.push(made(path));
-    }
-    if let Some(record) = &config.profiling.record {
-        rules.push(replaced(&record.path));
-    }
-    let sockets = config
-        .profiling
-        .socket
-        .iter()
-        .chain(config.vsock.iter().map(|vsock| &vsock.path));
-    rules.extend(sockets.map(|path| (folder(path), Use::Replace)));
-    rules
-}
-
-/// The rule for a file that is made if it doesn't exist.
-fn made(path: &Path) -> (PathBuf, Use) {
-    match path.exists() {
-        true => (path.to_owned(), Use::Write),
-        false => (folder(path), Use::Replace),
-    }
-}
-
-/// The rule for a file that another file replaces, unless it is a device or a pipe.
-fn replaced(path: &Path) -> (PathBuf, Use) {
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    match fs::metadata(&path) {
-        Ok(found) if !found.is_file() => (path, Use::Write),
-        _ => (folder(&path), Use::Replace),
-    }
-}
-
-fn folder(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if folder != Path::new("") => folder.to_owned(),
-        _ => ".".into(),
-    }
+    let of_kernel = ["/proc", "/sys"].map(PathBuf::from);
+    let sysroot = config.profiling.sysroot.iter().cloned();
+    let read = of_kernel.into_iter().chain(sysroot);
+    read.map(|path| (path, Use::Read)).collect()
 }

@@ -1,6 +1,5 @@
 //! The virtio devices that a guest is started with.
 
-use super::contained::as_user;
 use super::{VmConfig, VmError};
 use kvmprof_machine::VirtioDevices;
 use kvmprof_machine::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
@@ -33,8 +32,9 @@ pub(super) fn virtio_devices(
         })
         .collect();
     let networks = networks?;
-    let listen = |vsock| VsockParts::listen(vsock, config.port_connector.as_ref());
-    let vsock = as_user(|| config.vsock.as_ref().map(listen).transpose())?;
+    let (names, connector) = (&config.output_names, &config.port_connector);
+    let listen = |vsock| VsockParts::listen(vsock, names.as_ref(), connector.as_ref());
+    let vsock = config.vsock.as_ref().map(listen).transpose()?;
     let contents = GuestDisks {
         images: disks.iter().map(BlockParts::content).collect(),
     };

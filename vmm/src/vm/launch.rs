@@ -1,5 +1,6 @@
 //! Starts a guest from its configuration, and waits for its end.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,9 +25,12 @@ use super::{VmConfig, VmEnd, VmError};
 use crate::vcpu::{Ending, KernelSampling, Restart, VcpuCommon};
 use kvmprof_introspection::{GuestKnowledge, TaskScope};
 use kvmprof_machine::console::{ConsoleOutput, HvcConsole};
+use kvmprof_machine::output_names::{OutputNames, listen, record};
 use kvmprof_machine::unix_socket::SocketListener;
 use kvmprof_machine::virtio::ConsolePorts;
-use kvmprof_machine::{GuestMemory, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm};
+use kvmprof_machine::{
+    GuestMemory, HostParts, Machine, MachineDevices, VcpuState, VirtioDevices, open_kvm,
+};
 use kvmprof_profiling::RecordPlan;
 use kvmprof_profiling::binaries::{BinarySources, GuestDisks};
 use kvmprof_profiling::counters::MachineCounters;
@@ -38,6 +42,7 @@ use kvmprof_profiling::sampling::Gate;
 use kvmprof_profiling::sampling::{Doorbell, VcpuShared};
 use kvmprof_profiling::signals;
 use kvmprof_recording::Sysroot;
+use kvmprof_recording::file::RecordingFile;
 
 /// A running guest. Its threads run until the guest ends or [`Vm::stop`] is called.
 pub struct Vm {
@@ -112,19 +117,28 @@ struct Opened {
     kvm: Kvm,
     stop_request: EventFd,
     output: ConsoleOutput,
+    /// The console's file, which is emptied when the guest starts.
+    older_output: Option<File>,
+    recording: Option<RecordingOutput>,
     virtio: VirtioDevices,
     monitors: DeviceMonitors,
     disks: GuestDisks,
     host_stacks: Option<Arc<HostStacks>>,
+    host: HostParts,
 }
+
+/// The file of a recording.
+type RecordingOutput = Box<dyn RecordingFile + Send>;
 
 impl Opened {
     fn open(config: VmConfig) -> Result<Self, VmError> {
+        let names = config.output_names.as_ref();
         let socket = config.profiling.socket.as_deref();
-        let listener = as_user(|| socket.map(SocketListener::bind).transpose())?;
+        let listener = socket.map(|path| listen(names, path)).transpose()?;
         let kvm = open_kvm()?;
         let stop_request = EventFd::new(EFD_NONBLOCK).map_err(VmError::host("an eventfd"))?;
         let output = as_user(|| config.console.open_output())?.limited(config.console_limit);
+        let older_output = config.console.older_output(&output)?;
         let output = output.watched(text_watch(&config, &stop_request)?);
         let (virtio, monitors, disks) = virtio_devices(&config)?;
         if kvmprof_sandbox::filters::is_prepared() {
@@ -132,6 +146,10 @@ impl Opened {
             kernel_events::find_out();
         }
         let host_stacks = host_stacks(&config.profiling)?;
+        let host = HostParts::open(&kvm, &config.machine)?;
+        let recording = (config.profiling.record.as_ref())
+            .map(|plan| as_user(|| open_recording(names, &plan.path)))
+            .transpose()?;
         if config.restrict_paths {
             restrict_paths(&config)?;
         }
@@ -141,10 +159,13 @@ impl Opened {
             kvm,
             stop_request,
             output,
+            older_output,
+            recording,
             virtio,
             monitors,
             disks,
             host_stacks,
+            host,
         })
     }
 
@@ -158,7 +179,13 @@ impl Opened {
         };
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
         self.virtio.console = ports.map_err(VmError::host("an eventfd"))?;
-        let mut machine = Machine::build(&self.kvm, &config.machine, self.output, self.virtio)?;
+        let mut machine = Machine::build(
+            &self.kvm,
+            &config.machine,
+            self.host,
+            self.output,
+            self.virtio,
+        )?;
         if config.restrict_paths {
             limit_files(config)?;
         }
@@ -191,7 +218,8 @@ impl Opened {
             disks: self.disks,
             hvc,
             hello,
-            record,
+            record: record.zip(self.recording),
+            older_output: self.older_output,
             sampling,
             plan,
             info,
@@ -210,7 +238,8 @@ struct Built {
     hello: HelloInfo,
     machine: Arc<Machine>,
     fds: Vec<(VcpuFd, VcpuState)>,
-    record: Option<RecordPlan>,
+    record: Option<(RecordPlan, RecordingOutput)>,
+    older_output: Option<File>,
     sampling: Option<Arc<KernelSampling>>,
     plan: ClockPlan,
     info: MachineInfo,
@@ -242,10 +271,13 @@ impl Built {
             .transpose()?;
         let cpus = self.fds.len();
         let recorder = (self.record.take())
-            .map(|record| as_user(|| start_recorder(record, cpus, &self.info, &self.plan)))
+            .map(|(record, file)| start_recorder(record, file, cpus, &self.info, &self.plan))
             .transpose()?;
         // This comes last: a guest that can't start doesn't empty an older guest's output.
-        as_user(|| self.config.console.empty())?;
+        if let Some(output) = &self.older_output {
+            let emptied = output.set_len(0);
+            emptied.map_err(VmError::host("to empty the console's file"))?;
+        }
         let on_vcpus = OnVcpus::new(cpus);
         let held = self.config.hold || recorder.is_some();
         let (vcpus, rings) = self.start_vcpus(held, &on_vcpus, &doorbell)?;
@@ -375,9 +407,21 @@ pub(crate) fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
     })
 }
 
-/// Makes the recording's file. The recording begins now.
+/// Opens the file of a recording that will be at `path`, by `names` if there are any.
+pub(crate) fn open_recording(
+    names: Option<&Arc<OutputNames>>,
+    path: &Path,
+) -> Result<RecordingOutput, VmError> {
+    record(names, path).map_err(|source| VmError::Record {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Starts to record into `file`. The recording begins now.
 pub(crate) fn start_recorder(
     record: RecordPlan,
+    file: RecordingOutput,
     vcpus: usize,
     machine: &MachineInfo,
     clock: &ClockPlan,
@@ -401,5 +445,5 @@ pub(crate) fn start_recorder(
         looks.map(|looks| looks.ticks),
     );
     let path = record.path.clone();
-    FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
+    FileRecorder::new(record, file, &info).map_err(|source| VmError::Record { path, source })
 }

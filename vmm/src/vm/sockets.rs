@@ -1,24 +1,30 @@
-//! The sockets of the host that a guest's devices connect to.
+//! The sockets of the host that a guest's process connects to and makes.
 
-use kvmprof_machine::connector::AllowedSockets;
-use kvmprof_machine::network::{NetworkConfig, PeerAddress};
-use kvmprof_machine::share::{ShareOptions, ShareSource};
-use kvmprof_machine::vsock::VsockConfig;
+use std::path::PathBuf;
 
-/// The sockets of these folders and networks.
-pub fn sockets_of_devices(shares: &[ShareOptions], networks: &[NetworkConfig]) -> AllowedSockets {
-    let shares = shares.iter().filter_map(|share| match &share.source {
-        ShareSource::Socket(path) => Some(path.clone()),
-        ShareSource::Folder { .. } => None,
-    });
-    let networks = networks.iter().filter_map(|network| match &network.peer {
+use super::VmConfig;
+use kvmprof_machine::network::PeerAddress;
+use kvmprof_machine::share::ShareSource;
+
+/// The sockets that the folders and networks of `config` connect to.
+pub fn sockets_of_devices(config: &VmConfig) -> Vec<PathBuf> {
+    let shares = config
+        .shares
+        .iter()
+        .filter_map(|share| match &share.source {
+            ShareSource::Socket(path) => Some(path.clone()),
+            ShareSource::Folder { .. } => None,
+        });
+    let networks = (config.networks.iter()).filter_map(|network| match &network.peer {
         PeerAddress::Socket(path) => Some(path.clone()),
         PeerAddress::Tap(_) => None,
     });
-    AllowedSockets::at(shares.chain(networks))
+    shares.chain(networks).collect()
 }
 
-/// The sockets to which the guest's socket device leads.
-pub fn sockets_of_ports(vsock: Option<&VsockConfig>) -> AllowedSockets {
-    AllowedSockets::of_ports(vsock.map(|vsock| vsock.path.clone()))
+/// The sockets at which `config` listens.
+pub fn sockets_to_make(config: &VmConfig) -> Vec<PathBuf> {
+    let vsock = config.vsock.iter().map(|vsock| &vsock.path);
+    let all = config.profiling.socket.iter().chain(vsock);
+    all.cloned().collect()
 }

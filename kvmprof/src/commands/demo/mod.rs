@@ -4,6 +4,8 @@ mod flames;
 mod record;
 mod table;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_client::{Connection, named_socket};
 use kvmprof_demo_guest::{ROWS, Truth};
 use kvmprof_recording::file::write_new_file;
+use tempfile::{Builder, TempDir};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::exit::{machine_error, start_error, status_of_guest};
@@ -90,22 +93,36 @@ struct Findings {
 impl Command for DemoArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let profiling = self.samples.config(self.clock.source, self.hz)?;
-        let _helpers = (self.sandbox).start(profiling.source, &[], &[], None, None, &[])?;
+        let named = self.name.as_deref().map(named_socket).transpose()?;
+        let served = self.socket.as_ref().or(named.as_ref());
+        let folder = served.is_none().then(own_folder).transpose()?;
+        let own = folder.as_ref().map(|folder| folder.path().join("socket"));
+        let socket = served.or(own.as_ref());
+        let held = served.is_none() || self.truth.is_some();
+        let mut config = self.config(profiling, socket.cloned(), held);
+        let _helpers = self.sandbox.start(&mut config, None)?;
         open_kvm().map_err(machine_error)?;
         block_signals().context("Cannot block signals")?;
         catch_signals().context("Cannot catch signals")?;
         thread_panics::end_program();
-        let named = self.name.as_deref().map(named_socket).transpose()?;
-        match self.socket.as_ref().or(named.as_ref()) {
-            Some(socket) => self.serve(profiling, socket, console),
-            None => self.sample(profiling, console),
+        match (served, own) {
+            (None, Some(own)) => self.sample(config, &own, console),
+            _ => self.serve(config, console),
         }
     }
 }
 
+/// A folder for the socket of a guest that only this process samples.
+fn own_folder() -> anyhow::Result<TempDir> {
+    let mut builder = Builder::new();
+    builder.prefix("kvmprof-demo-");
+    let folder = builder.permissions(Permissions::from_mode(0o700)).tempdir();
+    folder.context("Cannot make a folder for the demo's socket")
+}
+
 impl DemoArguments {
     /// The embedded guest, with its socket at `socket`. If `held`, it waits for the first client that samples it.
-    fn config(&self, profiling: ProfilingConfig, socket: &Path, held: bool) -> VmConfig {
+    fn config(&self, profiling: ProfilingConfig, socket: Option<PathBuf>, held: bool) -> VmConfig {
         let machine = MachineConfig {
             kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
             initrd: None,
@@ -115,7 +132,7 @@ impl DemoArguments {
         };
         VmConfig {
             profiling: ProfilingConfig {
-                socket: Some(socket.to_owned()),
+                socket,
                 ..profiling
             },
             hold: held,
@@ -124,14 +141,9 @@ impl DemoArguments {
     }
 
     /// Runs the guest for clients until a signal ends it.
-    fn serve(
-        &self,
-        profiling: ProfilingConfig,
-        socket: &Path,
-        console: &mut Console<'_>,
-    ) -> anyhow::Result<ExitStatus> {
-        let held = self.truth.is_some();
-        let vm = Vm::start(self.config(profiling, socket, held)).map_err(start_error)?;
+    fn serve(&self, config: VmConfig, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let socket = config.profiling.socket.clone().unwrap_or_default();
+        let vm = Vm::start(config).map_err(start_error)?;
         let memory = vm.memory().clone();
         console.say(format_args!(
             "the embedded guest runs; clients take --socket {}, Ctrl-C ends it",
@@ -147,22 +159,18 @@ impl DemoArguments {
         status_of_guest(end)
     }
 
-    /// Runs the guest, samples it and prints what used the time.
+    /// Runs the guest, samples it by its `socket` and prints what used the time.
     fn sample(
         &self,
-        profiling: ProfilingConfig,
+        config: VmConfig,
+        socket: &Path,
         console: &mut Console<'_>,
     ) -> anyhow::Result<ExitStatus> {
         if let Some(path) = &self.flamegraph {
             refuse_recording(path, "name another file with --flamegraph")?;
         }
-        let folder = tempfile::Builder::new()
-            .prefix("kvmprof-demo-")
-            .tempdir()
-            .context("Cannot make a folder for the demo's socket")?;
-        let socket = folder.path().join("socket");
-        let vm = Vm::start(self.config(profiling, &socket, true)).map_err(start_error)?;
-        let findings = observe(self, &socket, vm.memory());
+        let vm = Vm::start(config).map_err(start_error)?;
+        let findings = observe(self, socket, vm.memory());
         vm.stop();
         let end = vm.join()?;
         if !matches!(end, VmEnd::Stopped) {

@@ -1,6 +1,6 @@
 //! The contents of a jail: which files the guest's kvmprof needs, and whether the jail can have them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -9,6 +9,7 @@ use std::str::FromStr;
 use kvmprof_cli::command_line::usage;
 use kvmprof_machine::share::ShareOptions;
 use kvmprof_sandbox::user::User;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use super::error::{failed, failed_with};
 
@@ -162,14 +163,23 @@ fn outermost(sorted: Vec<Bind>) -> Vec<Bind> {
 /// The folder at `path`, created if necessary.
 fn own_folder(path: &Path, user: &User) -> anyhow::Result<PathBuf> {
     let path = real(path)?;
-    match user.make_folder(&path, 0o700) {
+    // The folder above is looked up once, and without links: its owner can't lead this elsewhere.
+    let (folder, name) = (path.parent().unwrap_or(&path), path.file_name());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = openat2(CWD, folder, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+        .map_err(failed("cannot open", folder))?;
+    let name = name.unwrap_or_default();
+    match user.make_folder(&folder, name, Mode::RWXU) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => Err(failed("cannot make", &path)(error))?,
     }
-    let found = fs::symlink_metadata(&path).map_err(failed("cannot look at", &path))?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(&folder, name, flags, Mode::empty()).map_err(io::Error::from);
+    let found = found.and_then(|found| File::from(found).metadata());
+    let found = found.map_err(failed("cannot look at", &path))?;
     let shown = path.display();
-    if !found.is_dir() || path == Path::new("/") {
+    if !found.is_dir() {
         return Err(usage(format_args!(
             "--root {shown} has to be a folder of its own, and no link"
         )));

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use kvmprof_recording::Ticks;
-use kvmprof_recording::file::{Encoder, FileOptions, FileSink, RecordingInfo};
+use kvmprof_recording::file::{Encoder, FileOptions, FileSink, RecordingFile, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::tasks::TaskLook;
 use kvmprof_sandbox::{Thread, enter};
@@ -25,17 +25,21 @@ pub struct FileRecorder {
 }
 
 impl FileRecorder {
-    /// Makes the file of `plan`, which begins with `info`. An older file is replaced when the first samples are written; an older
+    /// Records as `plan` says into `file`, which begins with `info`. An older file is replaced when the first samples are written; an older
     /// recording is kept under [another name](kvmprof_recording::file::NewFile::create_recording).
     ///
     /// # Errors
-    /// The file can't be made or written to, or there is no thread that writes it.
-    pub fn create(plan: RecordPlan, info: &RecordingInfo) -> io::Result<Self> {
+    /// The file can't be written to, or there is no thread that writes it.
+    pub fn new(
+        plan: RecordPlan,
+        file: Box<dyn RecordingFile + Send>,
+        info: &RecordingInfo,
+    ) -> io::Result<Self> {
         let options = FileOptions {
             begin: Some(|| enter(Thread::Recorder)),
             ..plan.file.clone()
         };
-        let sink = FileSink::create(&plan.path, info, options)?;
+        let sink = FileSink::to(file, &plan.path, info, options)?;
         let source = plan.source(info.hz);
         let looks = plan.looks.zip(source);
         Ok(Self {

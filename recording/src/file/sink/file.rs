@@ -56,8 +56,11 @@ impl FileSink {
         Self::to(NewFile::create_recording(path)?, path, info, options)
     }
 
-    /// Writes to `file`; `path` is for messages.
-    pub(super) fn to<W: RecordingFile + Send + 'static>(
+    /// Writes to `file`, which begins with `info`; `path` is for messages.
+    ///
+    /// # Errors
+    /// The file can't be written to, or there is no thread.
+    pub fn to<W: RecordingFile + Send + 'static>(
         mut file: W,
         path: &Path,
         info: &RecordingInfo,
@@ -168,9 +171,12 @@ impl Progress {
 }
 
 /// The file of a recording. It may still have a temporary name.
-pub(super) trait RecordingFile: Write {
+pub trait RecordingFile: Write {
     /// Gives the file its name. It replaces an older file only if the recording `is_worth_it`. Returns whether it
     /// has its name.
+    ///
+    /// # Errors
+    /// The file can't be renamed.
     fn keep(&mut self, is_worth_it: bool) -> io::Result<bool>;
 }
 
@@ -180,6 +186,12 @@ impl RecordingFile for NewFile {
             return Ok(false);
         }
         NewFile::keep(self).map(|()| true)
+    }
+}
+
+impl<F: RecordingFile + ?Sized> RecordingFile for Box<F> {
+    fn keep(&mut self, is_worth_it: bool) -> io::Result<bool> {
+        (**self).keep(is_worth_it)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::{Account, Block, Kind, RecordingInfo, SampleBlock, header};
 
 pub use client::ClientSink;
-pub use file::{END_ROOM, FileOptions, FileSink, RecordingFailure};
+pub use file::{END_ROOM, FileOptions, FileSink, RecordingFailure, RecordingFile};
 pub use symbol_text::SymbolText;
 
 /// A block that is to be added to a recording.
