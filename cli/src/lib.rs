@@ -6,3 +6,4 @@ pub mod http;
 pub mod interrupt;
 pub mod table;
 pub mod text;
+mod text_writer;

@@ -1,17 +1,23 @@
 //! Makes text safe for terminals. The text comes from guests, peers and files, and can contain anything.
 
-use std::fmt::Write;
+use std::fmt::{self, Write as _};
+use std::io::{self, Write};
 
 use kvmprof_abi::text::{is_visible, visible};
 
-/// `text` with U+FFFD in place of invisible characters ([`is_visible`]); line ends and tabs stay.
-pub fn visible_lines(text: &str) -> String {
-    let shown = |character| match character {
-        '\n' | '\t' => character,
-        _ if is_visible(character) => character,
-        _ => char::REPLACEMENT_CHARACTER,
-    };
-    text.chars().map(shown).collect()
+/// `text` as a message: with U+FFFD in place of invisible characters ([`is_visible`]), but for line ends and tabs. Further lines are indented, so that none of them
+/// looks like another message.
+pub fn message(text: &str) -> String {
+    let mut message = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => message.push_str("\n  "),
+            '\t' => message.push(character),
+            _ if is_visible(character) => message.push(character),
+            _ => message.push(char::REPLACEMENT_CHARACTER),
+        }
+    }
+    message
 }
 
 /// `rows`, each on a line, with U+FFFD in place of invisible characters ([`visible`]), so that a name in a row can't look like a further
@@ -19,6 +25,14 @@ pub fn visible_lines(text: &str) -> String {
 pub fn visible_rows(rows: &[String]) -> String {
     let line = |row: &String| visible(row) + "\n";
     rows.iter().map(line).collect()
+}
+
+/// Writes a JSON document and a line end, with escapes in place of invisible characters.
+///
+/// # Errors
+/// Writing to `out` failed.
+pub fn write_json(out: &mut dyn Write, document: impl fmt::Display) -> io::Result<()> {
+    writeln!(out, "{}", visible_json(&document.to_string()))
 }
 
 /// The JSON text `json` with escapes in place of invisible characters, which occur only in its strings.
@@ -45,14 +59,8 @@ mod tests {
 
     #[test]
     fn nothing_that_acts_is_left() {
-        assert_eq!(
-            visible_lines(HOSTILE),
-            "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}"
-        );
-        assert_eq!(
-            visible_lines("one\ttwo\nthree\r"),
-            "one\ttwo\nthree\u{fffd}"
-        );
+        assert_eq!(message(HOSTILE), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
+        assert_eq!(message("one\ttwo\nthree\r"), "one\ttwo\n  three\u{fffd}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand};
 use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
 use kvmprof_cli::interrupt::Interrupt;
-use kvmprof_cli::text::visible_lines;
+use kvmprof_cli::text::{self, write_json};
 use kvmprof_recording::counters::Counters;
 use kvmprof_tools::program::Setup;
 
@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
     let level = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(level)
         .format(|buffer, record| {
-            let message = visible_lines(&record.args().to_string());
+            let message = text::message(&record.args().to_string());
             writeln!(buffer, "kvmprof-collect: {message}")
         })
         .init();
@@ -155,7 +155,7 @@ impl CollectArguments {
         Collector::new(config, config.host_name(), new_boot()?).run(&mut once);
         if self.json {
             for batch in &once.batches {
-                writeln!(console.output, "{}", serde_json::to_string(batch)?)?;
+                write_json(console.text(), serde_json::to_string(batch)?)?;
             }
             return Ok(());
         }
@@ -170,7 +170,7 @@ impl CollectArguments {
                 "No guest has ticked at a socket that matches {patterns}{others}"
             ));
         }
-        look::print(&once.batches, console.output)?;
+        look::print(&once.batches, console.text())?;
         Ok(())
     }
 }

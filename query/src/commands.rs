@@ -1,6 +1,6 @@
 //! The program's command line.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use kvmprof_cli::command_line::{self, Command, Console, ExitStatus, Program, usage};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
-use kvmprof_cli::text::visible_lines;
+use kvmprof_cli::text::{self, write_json};
 use kvmprof_recording::file::{NewFile, is_recording};
 use kvmprof_report::diff::{self, changes};
 use kvmprof_report::profile::{Layout, Section, SortBy, TableStyle, document, print};
@@ -236,7 +236,7 @@ pub fn main() -> ExitCode {
     let level = env_logger::Env::default().default_filter_or("error");
     env_logger::Builder::from_env(level)
         .format(|buffer, record| {
-            let message = visible_lines(&record.args().to_string());
+            let message = text::message(&record.args().to_string());
             writeln!(buffer, "kvmprof-query: {message}")
         })
         .init();
@@ -252,7 +252,7 @@ impl Command for QueryArguments {
             return Ok(ExitStatus::SUCCESS);
         }
         let answer = engine.ask(self.sql.as_deref().unwrap_or_default())?;
-        let mut printer = Printer::new(self.format, console.output);
+        let mut printer = Printer::new(self.format, console.data());
         let schema = engine.compute(answer, |batch| printer.add(batch))?;
         printer.finish(&schema)?;
         Ok(ExitStatus::SUCCESS)
@@ -281,16 +281,16 @@ impl Command for TopArguments {
         let RowsArguments { sort, json, .. } = self.rows;
         let top = most_rows(self.rows.top, USUAL_ROWS, json);
         if json {
-            writeln!(console.output, "{}", document(&profile, sort, top))?;
+            write_json(console.text(), document(&profile, sort, top))?;
             return Ok(ExitStatus::SUCCESS);
         }
         let layout = Layout {
             sections: self.by.clone(),
             sort,
             top,
-            style: TableStyle::for_terminal(std::io::stdout().is_terminal()),
+            style: TableStyle::for_terminal(console.is_terminal()),
         };
-        print(&profile, &layout, &[], console.output)?;
+        print(&profile, &layout, &[], console.text())?;
         Ok(ExitStatus::SUCCESS)
     }
 }
@@ -328,10 +328,10 @@ impl Command for DiffArguments {
         let changes = changes((&before, None), (&after, None), sort);
         if json {
             let document = diff::document(&changes, sides, sort, top);
-            writeln!(console.output, "{document}")?;
+            write_json(console.text(), document)?;
         } else {
-            let colours = TableStyle::for_terminal(std::io::stdout().is_terminal()).colours;
-            diff::print(&changes, sides, top, colours, console.output)?;
+            let colours = TableStyle::for_terminal(console.is_terminal()).colours;
+            diff::print(&changes, sides, top, colours, console.text())?;
         }
         Ok(ExitStatus::SUCCESS)
     }
@@ -345,7 +345,7 @@ fn is_page(path: &Path) -> bool {
 /// Writes a picture to standard output, or to a file that is complete or not there, and that takes the place of no recording.
 fn write_to(path: &Path, picture: &[u8], console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     if path == Path::new("-") {
-        console.output.write_all(picture)?;
+        console.data().write_all(picture)?;
         return Ok(ExitStatus::SUCCESS);
     }
     if is_recording(path) {

@@ -20,6 +20,7 @@ pub mod diff;
 pub mod export;
 pub mod graph;
 pub mod html;
+pub mod markup;
 pub mod model;
 pub mod profile;
 pub mod rows;

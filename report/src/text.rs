@@ -1,24 +1,8 @@
-//! Escapes names for display. Guests choose them and can put anything into them.
+//! Text for display. Guests choose names and can put anything into them.
 
-use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 pub use kvmprof_abi::text::visible;
-
-/// `text` as HTML, for contents and quoted attributes.
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in visible(text).chars() {
-        match character {
-            '&' | '<' | '>' | '"' | '\'' => {
-                // Writing to a string can't fail.
-                let _ = write!(escaped, "&#{};", u32::from(character));
-            }
-            _ => escaped.push(character),
-        }
-    }
-    escaped
-}
 
 /// A time in ns since 1970 as text, to the second before it: `2026-11-25 22:15:31 UTC`; `None` for 0, which stands for an unknown one.
 pub fn utc(ns: u64) -> Option<String> {
@@ -38,13 +22,5 @@ mod tests {
         assert_eq!(utc(0), None);
         assert_eq!(utc(1_999_999_999).unwrap(), "1970-01-01 00:00:01 UTC");
         assert_eq!(utc(u64::MAX).unwrap(), "2554-07-21 23:34:33 UTC");
-    }
-
-    #[test]
-    fn nothing_that_acts_is_left_in_html() {
-        assert_eq!(
-            escape("<a b='c' d=\"&\">\0"),
-            "&#60;a b=&#39;c&#39; d=&#34;&#38;&#34;&#62;�"
-        );
     }
 }

@@ -11,7 +11,7 @@ use clap::Parser;
 use super::error::status_of;
 use super::usage::{help_hint, parse, program_name, refuse};
 use super::{Command, Console, ExitStatus, PipeWriter, UsageError, is_reader_gone};
-use crate::text::visible_lines;
+use crate::text;
 
 /// A program: a command line that selects one command.
 pub trait Program: Parser {
@@ -51,7 +51,7 @@ pub fn main<P: Program>() -> ExitCode {
         Err(error) => {
             let hint = help_hint(&program, &arguments);
             // Standard error may be closed.
-            let message = visible_lines(&format!("{error:#}"));
+            let message = text::message(&format!("{error:#}"));
             let _ = writeln!(io::stderr(), "{name}: {message}{hint}");
             return status_of(&error).into();
         }
@@ -63,10 +63,11 @@ pub fn main<P: Program>() -> ExitCode {
     let on_terminal = io::stdout().is_terminal();
     let mut output = BufWriter::new(PipeWriter(io::stdout()));
     let mut messages = io::stderr();
-    let mut console = Console::new(name, &program, &mut output, &mut messages);
+    let console = Console::new(name, &program, &mut output, &mut messages);
+    let mut console = console.on_terminal(on_terminal);
     let result = line.chosen().execute(&mut console);
     let result = result.and_then(|status| {
-        let flushed = console.output.flush();
+        let flushed = console.text().flush();
         flushed
             .context("Cannot write to standard output")
             .or_else(|error| {

@@ -112,9 +112,9 @@ impl Command for DemoArguments {
         for (name, guest) in GUESTS.into_iter().zip(guests) {
             end(&format!("Guest {name}"), guest)?;
         }
-        print(&folder, ledgers, console.output)?;
+        print(&folder, ledgers, console.text())?;
         if prometheus.is_ok() {
-            tables::processes(&by_process, console.output)?;
+            tables::processes(&by_process, console.text())?;
         }
         Ok(ExitStatus::SUCCESS)
     }

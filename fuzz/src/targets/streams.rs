@@ -7,7 +7,7 @@ use std::path::Path;
 use kvmprof_abi::pcs::{Format, Header, Ledger, Record};
 use kvmprof_abi::stream::{Isample, Pstat, StreamRecord};
 use kvmprof_abi::{pcs, pmc, profil};
-use kvmprof_cli::text::{visible_json, visible_lines};
+use kvmprof_cli::text::{message, visible_json};
 use kvmprof_recording::status::{ConsumerStatus, PcsStatus, Status};
 use kvmprof_tools::pcstat::{read_profile, to_json, write_report};
 use kvmprof_tools::prf::{self, Log, Names, write_interval};
@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
                 slide_to(&symbols, &symbols);
             }
             let text = String::from_utf8_lossy(bytes);
-            visible_lines(&text);
+            message(&text);
             visible_json(&text);
         }
         3 => {

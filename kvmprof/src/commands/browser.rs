@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use kvmprof_report::markup::Markup;
 use tempfile::{Builder, NamedTempFile};
 
 /// The freedesktop.org program that opens a file or an address in the program that the user has chosen.
@@ -69,10 +70,13 @@ pub fn page_to(address: &str) -> io::Result<NamedTempFile> {
         Some(file) => file,
         None => builder.tempfile()?,
     };
-    writeln!(
-        file,
-        "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>kvmprof view</title>\n<meta name=\"referrer\" content=\"no-referrer\">\n\
-         <meta http-equiv=\"refresh\" content=\"0;url={address}\">\n<a href=\"{address}\">kvmprof view</a>"
-    )?;
+    let mut page = Markup::default();
+    page.add("<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>kvmprof view</title>\n")
+        .add("<meta name=\"referrer\" content=\"no-referrer\">\n<meta http-equiv=\"refresh\" content=\"0;url=")
+        .text(address)
+        .add("\">\n<a href=\"")
+        .text(address)
+        .add("\">kvmprof view</a>\n");
+    file.write_all(page.as_str().as_bytes())?;
     Ok(file)
 }

@@ -1,12 +1,14 @@
 //! `kvmprof control`.
 
+use std::io::{self, Write};
+
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
-use kvmprof_cli::text::{visible_json, visible_rows};
+use kvmprof_cli::text::{visible_rows, write_json};
 use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
 
@@ -57,8 +59,7 @@ impl Command for ControlArguments {
         }
         let connection = self.socket.connect()?;
         let Some(command) = self.action.command() else {
-            let text = self.info(&connection)?;
-            let written = console.output.write_all(text.as_bytes());
+            let written = self.info(&connection, console.text())?;
             written.context("Cannot write what the guest does")?;
             return Ok(ExitStatus::SUCCESS);
         };
@@ -76,13 +77,14 @@ impl Command for ControlArguments {
 }
 
 impl ControlArguments {
-    fn info(&self, connection: &Connection) -> anyhow::Result<String> {
+    /// Prints what the guest does.
+    fn info(&self, connection: &Connection, out: &mut dyn Write) -> anyhow::Result<io::Result<()>> {
         let (document, status) = read_status(connection)?;
         if !self.json {
-            return Ok(text(&status.machine));
+            return Ok(out.write_all(text(&status.machine).as_bytes()));
         }
         let machine = document.get("machine").cloned().unwrap_or_default();
-        Ok(visible_json(&format!("{machine}\n")))
+        Ok(write_json(out, machine))
     }
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use kvmprof_attach::{HostKernel, Machine, MachineList, Obstacle, find_machines, why_hidden};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::table::{Align, write_table};
+use kvmprof_cli::text::write_json;
 use kvmprof_report::text::visible;
 use serde_json::{Value, json};
 
@@ -33,9 +34,9 @@ impl Command for ListArguments {
         let kernel = HostKernel::open();
         let found = find_machines(kernel.as_ref());
         let written = if self.json {
-            writeln!(console.output, "{}", document(&found))
+            write_json(console.text(), document(&found))
         } else {
-            write(&found, console.output)
+            write(&found, console.text())
         };
         written.context("Cannot write the list of guests")?;
         Ok(ExitStatus::SUCCESS)

@@ -39,7 +39,7 @@ use crate::commands::jail::JailArguments;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kvmprof_cli::command_line::{self, Program, is_called_as_tool, parse, usage, usage_error};
-use kvmprof_cli::text::visible_lines;
+use kvmprof_cli::text;
 use kvmprof_tools::program::{Setup, Tool};
 use profil::{PcsampleArguments, ProfilArguments};
 use recordings::{
@@ -235,7 +235,7 @@ fn start_log() {
     let level = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(level)
         .format(|buffer, record| {
-            let message = visible_lines(&record.args().to_string());
+            let message = text::message(&record.args().to_string());
             writeln!(buffer, "kvmprof: {message}")
         })
         .init();

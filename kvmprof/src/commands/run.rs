@@ -149,7 +149,7 @@ impl RunArguments {
 fn print_config(console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let arguments = config::expand(console.program(), env::args_os().collect())?;
     let text = config::print(console.program(), &arguments)?;
-    let written = console.output.write_all(text.as_bytes());
+    let written = console.text().write_all(text.as_bytes());
     written.context("Cannot write the options")?;
     Ok(ExitStatus::SUCCESS)
 }

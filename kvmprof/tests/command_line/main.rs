@@ -7,8 +7,12 @@ mod boot;
 mod boots;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
+#[path = "../../../report/tests/shared/devtools.rs"]
+mod devtools;
 mod files;
 mod filters;
+mod hostile_names;
+mod hostile_recording;
 #[path = "../../../tests/shared/not_run.rs"]
 mod not_run;
 #[path = "../../../tests/shared/own_run.rs"]

@@ -11,6 +11,7 @@ pub use titles::{account, account_of_changes, title, title_of};
 use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
 
 use self::palette::{CHANGES, MODES, Shade, by_change, by_name, cut};
+use crate::markup::Markup;
 use crate::text::visible;
 
 /// The appearance of a flame graph.
@@ -70,7 +71,8 @@ impl Graph {
     /// the legend of these colours, on the left below the title.
     fn finish(&self, svg: &str, shades: &[Shade]) -> String {
         let mut text = label_root(&svg.replace(MARKS, ""));
-        let mut end = String::from("<defs>");
+        let mut end = Markup::default();
+        end.add("<defs>");
         let begin = Self::first_edge(&text);
         for (name, _, color) in shades {
             let [r, g, b] = cut(*color);
@@ -81,25 +83,30 @@ impl Graph {
             let [r, g, b] = color;
             // Frames are one pixel lower than their distance.
             let edge = if self.icicle { 0 } else { FRAME - 1 - TORN };
-            end += &format!(
-                "<pattern id=\"cut-{name}\" patternUnits=\"userSpaceOnUse\" y=\"{begin}\" width=\"6\" height=\"{FRAME}\">\
-                 <rect width=\"6\" height=\"{FRAME}\" fill=\"rgb({r},{g},{b})\"/>\
-                 <rect y=\"{edge}\" width=\"3\" height=\"{TORN}\" fill=\"rgb({TORN_COLOR})\"/></pattern>"
-            );
+            end.add("<pattern id=\"cut-").text(name);
+            end.add("\" patternUnits=\"userSpaceOnUse\" y=\"")
+                .text(begin);
+            end.add("\" width=\"6\" height=\"").text(FRAME);
+            end.add("\"><rect width=\"6\" height=\"").text(FRAME);
+            end.add("\" fill=\"").text(format_args!("rgb({r},{g},{b})"));
+            end.add("\"/><rect y=\"").text(edge);
+            end.add("\" width=\"3\" height=\"").text(TORN);
+            end.add("\" fill=\"").text(TORN_COLOR);
+            end.add("\"/></pattern>");
         }
-        end += "</defs><g id=\"legend\">";
+        end.add("</defs><g id=\"legend\">");
         let mut left = 10;
         for (_, label, [r, g, b]) in shades {
             left = add_legend(&mut end, left, label, &format!("rgb({r},{g},{b})"));
         }
         let example = if self.differential { "same" } else { "user" };
         left = add_legend(&mut end, left, "cut short", &format!("url(#cut-{example})"));
-        end += "</g>";
-        end += &narrow(left, self.subtitle.chars().count());
+        end.add("</g>");
+        add_narrow(&mut end, left, self.subtitle.chars().count());
         // The legend is on the left of the subtitle.
         text = text.replacen(SUBTITLE, SUBTITLE_ON_THE_RIGHT, 1);
         if let Some(place) = text.rfind("</svg>") {
-            text.insert_str(place, &end);
+            text.insert_str(place, end.as_str());
         }
         text
     }
@@ -131,7 +138,7 @@ fn label_root(svg: &str) -> String {
 }
 
 /// The colour of a torn edge, that of lost ticks on the page.
-const TORN_COLOR: &str = "209,36,47";
+const TORN_COLOR: &str = "rgb(209,36,47)";
 
 /// The begin of the subtitle in inferno's documents, and its new position.
 const SUBTITLE: &str = "<text id=\"subtitle\" x=\"50.0000%\"";
@@ -148,28 +155,35 @@ const CHARACTER: usize = 8;
 const TELEPHONE: usize = 600;
 const NARROWEST: usize = 340;
 
-/// The style of a picture that is too narrow for a legend up to `legend` pixels beside a subtitle of so many characters: the subtitle goes between the title
+/// Adds the style of a picture that is too narrow for a legend up to `legend` pixels beside a subtitle of so many characters: the subtitle goes between the title
 /// and the legend, and a telephone has small letters.
-fn narrow(legend: usize, subtitle: usize) -> String {
+fn add_narrow(svg: &mut Markup, legend: usize, subtitle: usize) {
     let both = legend.saturating_add(CHARACTER.saturating_mul(subtitle));
     let scale = 100 * NARROWEST / legend.max(NARROWEST);
-    format!(
-        "<style type=\"text/css\">@media (max-width:{both}px) {{ \
-         #title, #search, #unzoom {{ transform:translateY(-9px) }} #subtitle {{ transform:translateY(-15px) }} }} \
-         @media (max-width:{TELEPHONE}px) {{ #title {{ font-size:9px }} #subtitle {{ font-size:8px }} \
-         #legend {{ transform-origin:10px 51px; transform:scale({}.{:02}) }} }}</style>",
-        scale / 100,
-        scale % 100
-    )
+    svg.add("<style type=\"text/css\">@media (max-width:")
+        .text(both)
+        .add(
+            "px) { #title, #search, #unzoom { transform:translateY(-9px) } \
+             #subtitle { transform:translateY(-15px) } } @media (max-width:",
+        )
+        .text(TELEPHONE)
+        .add(
+            "px) { #title { font-size:9px } #subtitle { font-size:8px } \
+             #legend { transform-origin:10px 51px; transform:scale(",
+        )
+        .text(format_args!("{}.{:02}", scale / 100, scale % 100))
+        .add(") } }</style>");
 }
 
 /// Adds one colour of the legend at `left` pixels, and returns the place of the next one.
-fn add_legend(svg: &mut String, left: usize, label: &str, fill: &str) -> usize {
-    *svg += &format!(
-        "<rect x=\"{left}\" y=\"36\" width=\"{BOX}\" height=\"{BOX}\" fill=\"{fill}\" stroke=\"gray\"/>\
-         <text x=\"{}\" y=\"48\">{label}</text>",
-        left + TEXT_AT
-    );
+fn add_legend(svg: &mut Markup, left: usize, label: &str, fill: &str) -> usize {
+    svg.add("<rect x=\"").text(left);
+    svg.add("\" y=\"36\" width=\"").text(BOX);
+    svg.add("\" height=\"").text(BOX);
+    svg.add("\" fill=\"").text(fill);
+    svg.add("\" stroke=\"gray\"/><text x=\"")
+        .text(left + TEXT_AT);
+    svg.add("\" y=\"48\">").text(label).add("</text>");
     left + TEXT_AT + CHARACTER * (label.len() + 1)
 }
 
@@ -311,7 +325,7 @@ mod tests {
             assert_eq!(svg.matches(SUBTITLE_ON_THE_RIGHT).count(), 1);
         }
         let css = include_str!("../html/script/palette.css");
-        assert!(css.contains("--lost: #d1242f;") && TORN_COLOR == "209,36,47");
+        assert!(css.contains("--lost: #d1242f;") && TORN_COLOR == "rgb(209,36,47)");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::text::visible;
 /// Maximum number of counts; the rarest stacks are counted together if there are more.
 const MAX_CELLS: usize = 500_000;
 
-/// The data as JSON that is safe in a script element. Times are in ns from the recording's begin.
+/// The data as JSON. Times are in ns from the recording's begin.
 ///
 /// - `begin`, `width`, `bins`: the first bin's begin, the width of all of them and their number; `length`: from the first bin's
 ///   begin to the last tick;
@@ -81,8 +81,7 @@ pub fn json(
         "halted": { "threads": merged.idle, "node": calls.halted() },
     });
     add_labels(&mut document, profile, &merged);
-    // Only `<` can end a script element.
-    let mut text = document.to_string().replace('<', "\\u003c");
+    let mut text = document.to_string();
     text.pop();
     for (name, packed) in [
         ("nodes", nodes(&calls)),

@@ -29,18 +29,23 @@ impl Packed {
 
     /// Appends the numbers as text.
     pub fn write(&self, text: &mut String) {
-        text.reserve(self.bytes.len().div_ceil(3) * 4);
-        for group in self.bytes.chunks(3) {
-            let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-            let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-            for place in 0..4 {
-                let digit = bits >> (18 - 6 * place) & 63;
-                text.push(if place <= group.len() {
-                    ALPHABET[digit as usize].into()
-                } else {
-                    '='
-                });
-            }
+        write_base64(&self.bytes, text);
+    }
+}
+
+/// Appends `bytes` in base64.
+pub fn write_base64(bytes: &[u8], text: &mut String) {
+    text.reserve(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for place in 0..4 {
+            let digit = bits >> (18 - 6 * place) & 63;
+            text.push(if place <= group.len() {
+                ALPHABET[digit as usize].into()
+            } else {
+                '='
+            });
         }
     }
 }

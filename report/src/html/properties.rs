@@ -1,22 +1,21 @@
 //! The part of the page that needs no script: the recording's properties and the account of its ticks.
 
-use std::fmt::Write;
-
+use crate::markup::Markup;
 use crate::profile::{Profile, Share};
-use crate::text::{escape, utc};
+use crate::text::utc;
 use kvmprof_recording::file::Account;
 
 /// The tables of the recordings' properties.
-pub fn info(profile: &Profile) -> String {
-    let recordings = (1..).zip(profile.recordings());
-    let tables = recordings.map(|(number, recording)| {
+pub fn info(profile: &Profile) -> Markup {
+    let mut tables = Markup::default();
+    for (number, recording) in (1..).zip(profile.recordings()) {
         let file = (!profile.merged.is_empty()).then(|| format!("({number}) {}", recording.file));
-        info_of(recording, file)
-    });
-    tables.collect()
+        tables.join(&info_of(recording, file));
+    }
+    tables
 }
 
-fn info_of(profile: &Profile, file: Option<String>) -> String {
+fn info_of(profile: &Profile, file: Option<String>) -> Markup {
     let info = &profile.contents.info;
     let began = utc(info.began_ns).unwrap_or_default();
     let stacks = match (info.stacks.kernel, info.stacks.user) {
@@ -41,7 +40,8 @@ fn info_of(profile: &Profile, file: Option<String>) -> String {
     });
     let first = file.into_iter().chain([("kernel", info.kernel.clone())]);
     let first = first.chain(kernel.into_iter().flatten());
-    let mut out = String::from("<table class=facts><tbody>\n");
+    let mut out = Markup::default();
+    out.add("<table class=facts><tbody>\n");
     for (name, value) in first.chain([
         ("began", began),
         ("vCPUs", info.vcpus.to_string()),
@@ -50,15 +50,18 @@ fn info_of(profile: &Profile, file: Option<String>) -> String {
         ("stacks", stacks.to_owned()),
         ("recorded by", format!("kvmprof {}", info.program)),
     ]) {
-        let _ = writeln!(out, "<tr><th scope=row>{name}</th>{}</tr>", text(&value));
+        out.add("<tr><th scope=row>").text(name);
+        out.add("</th><td class=name>").text(value);
+        out.add("</td></tr>\n");
     }
-    out.push_str("</tbody></table>\n");
+    out.add("</tbody></table>\n");
     out
 }
 
 /// The table of an account.
-pub fn account(account: &Account) -> String {
-    let mut out = String::from("<table class=facts><tbody>\n");
+pub fn account(account: &Account) -> Markup {
+    let mut out = Markup::default();
+    out.add("<table class=facts><tbody>\n");
     let ungathered = (account.ungathered > 0).then_some(("not asked for", account.ungathered));
     let rows = [
         ("samples", account.samples),
@@ -68,25 +71,13 @@ pub fn account(account: &Account) -> String {
     ];
     let all = ("all ticks", account.ticks);
     for (name, count) in rows.into_iter().chain(ungathered).chain([all]) {
-        let share = percent(Share::new(count.min(account.ticks), account.ticks).value);
-        let _ = writeln!(
-            out,
-            "<tr><th scope=row>{name}</th>{}{share}</tr>",
-            number(count.into())
-        );
+        let share = Share::new(count.min(account.ticks), account.ticks).value;
+        out.add("<tr><th scope=row>").text(name);
+        out.add("</th><td class=n>").text(count);
+        out.add("</td><td class=n>")
+            .text(format_args!("{:.1} %", share * 100.0));
+        out.add("</td></tr>\n");
     }
-    out.push_str("</tbody></table>\n");
+    out.add("</tbody></table>\n");
     out
-}
-
-fn text(text: &str) -> String {
-    format!("<td class=name>{}</td>", escape(text))
-}
-
-fn number(number: i128) -> String {
-    format!("<td class=n>{number}</td>")
-}
-
-fn percent(value: f64) -> String {
-    format!("<td class=n>{:.1} %</td>", value * 100.0)
 }

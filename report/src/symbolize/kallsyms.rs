@@ -8,6 +8,7 @@ use kvmprof_abi::kallsyms::{KernelSymbol, is_variable};
 
 use super::former::{Change, Epoch, FormerCode, Then};
 use super::shared::Shared;
+use crate::text::visible;
 
 /// Assumed length of the last function of the kernel or a module, in bytes: kallsyms has no lengths.
 pub(super) const LAST: u64 = 64 << 10;
@@ -368,7 +369,7 @@ fn placed(text: &str, variables: &mut HashMap<u64, Box<str>>) -> Vec<AddressedFu
                 if let Some(known) = modules.get(&*module) {
                     return Arc::clone(known);
                 }
-                let name: Arc<str> = (&*module).into();
+                let name: Arc<str> = visible(&module).into();
                 modules.insert(module.into_owned(), Arc::clone(&name));
                 name
             },

@@ -1,9 +1,9 @@
 //! getpc as a command.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use kvmprof_abi::pcs::NODE;
 use kvmprof_recording::file::create_in_place;
 
@@ -12,6 +12,10 @@ use super::{Arguments, Summary, run};
 use crate::device::{Access, DeviceKind, Node, Remote, connect};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, PipeWriter, usage};
 use kvmprof_cli::interrupt::Interrupt;
+
+/// What getpc writes, and what to do with it, for people who have no file for it.
+const WHAT: &str = "the stream";
+const INSTEAD: &str = "write to a file with -o FILE, or pipe it into pcstat";
 
 impl Command for Arguments {
     /// Runs getpc on the socket of the arguments, or on the guest's node. SIGINT and SIGTERM end it cleanly. Warns of
@@ -23,11 +27,8 @@ impl Command for Arguments {
             .as_deref()
             .filter(|path| *path != Path::new("-"));
         // Check this before the exclusive device is opened.
-        if path.is_none() && io::stdout().is_terminal() {
-            bail!(
-                "Standard output is a terminal, and the stream isn't text: write to a file with -o FILE, or pipe it \
-                 into pcstat"
-            );
+        if path.is_none() {
+            console.binary(WHAT, INSTEAD)?;
         }
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let summary = match connect(&self.socket)? {
@@ -54,7 +55,7 @@ fn open_output<'a>(
     console: &'a mut Console<'_>,
 ) -> anyhow::Result<Box<dyn Write + 'a>> {
     let Some(path) = path else {
-        return Ok(Box::new(&mut *console.output));
+        return Ok(Box::new(console.binary(WHAT, INSTEAD)?));
     };
     let file =
         create_in_place(path).with_context(|| format!("Cannot write to {}", path.display()))?;

@@ -11,6 +11,7 @@ use crate::getpc::FormatName;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::interrupt::ignore_first_interrupt;
 use kvmprof_cli::table::most_rows;
+use kvmprof_cli::text::write_json;
 
 /// The most program counters of the report without `--top`.
 const FEW_ROWS: usize = 10;
@@ -79,9 +80,9 @@ impl Arguments {
     fn print(&self, profile: &Profile, console: &mut Console<'_>) -> io::Result<()> {
         let top = most_rows(self.top, FEW_ROWS, self.json);
         if self.json {
-            writeln!(console.output, "{}", to_json(profile, top))
+            write_json(console.text(), to_json(profile, top))
         } else {
-            write_report(profile, top, console.output)
+            write_report(profile, top, console.text())
         }
     }
 }

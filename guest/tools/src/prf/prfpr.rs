@@ -113,7 +113,7 @@ fn print<R: io::Read>(
     while let Some(after) = log.next_record()? {
         if let Some(before) = before {
             if pairs > 0 {
-                writeln!(console.output).map_err(PrfError::Write)?;
+                writeln!(console.text()).map_err(PrfError::Write)?;
             }
             if was_reset(&before, &after) {
                 console.warn(
@@ -121,7 +121,7 @@ fn print<R: io::Read>(
                 );
             }
             write_interval(
-                console.output,
+                console.text(),
                 log.addresses(),
                 names,
                 &before,

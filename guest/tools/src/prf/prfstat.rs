@@ -42,7 +42,7 @@ impl Command for PrfstatArguments {
             }
         };
         let device = self.device.open()?;
-        set_and_show(&Profiler::new(&*device), wanted, console.output)?;
+        set_and_show(&Profiler::new(&*device), wanted, console.text())?;
         Ok(ExitStatus::SUCCESS)
     }
 }

@@ -87,7 +87,7 @@ impl command_line::Command for Setup {
             Self::Man { folder } => write_pages(console.program(), folder)?,
             Self::Completions { shell, name } => {
                 let script = completions(console.program(), *shell, name.as_deref())?;
-                let written = console.output.write_all(&script);
+                let written = console.data().write_all(&script);
                 written.map_err(SetupError::Output)?;
             }
             Self::InstallLinks { folder } => {

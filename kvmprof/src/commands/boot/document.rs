@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 const SCHEMA: u32 = 1;
 
 /// All phases and initcalls. Times are in ms.
-pub fn of_summary(summary: &Summary) -> String {
+pub fn of_summary(summary: &Summary) -> Value {
     let mut document = of_boots(summary);
     document["schema"] = SCHEMA.into();
     let phases = summary.phases.iter();
     document["phases"] = phases.map(|row| of_phase(row, summary.tick_ns)).collect();
     document["initcalls"] = summary.calls.iter().map(of_row).collect();
-    format!("{document}\n")
+    document
 }
 
 /// All changes.
@@ -22,15 +22,14 @@ pub fn of_comparison(
     after: &Summary,
     phases: &[ComparedRow],
     calls: &[ComparedRow],
-) -> String {
-    let document = json!({
+) -> Value {
+    json!({
         "schema": SCHEMA,
         "before": of_boots(before),
         "after": of_boots(after),
         "phases": phases.iter().map(of_change).collect::<Value>(),
         "initcalls": calls.iter().map(of_change).collect::<Value>(),
-    });
-    format!("{document}\n")
+    })
 }
 
 #[expect(

@@ -101,7 +101,7 @@ impl<'a> Flames<'a> {
         let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
         let output = self.folder.join(name_of(path, phase));
         refuse_recording(&output, "name another folder with --flamegraphs")?;
-        write_to(&output, false, console.output, |out| {
+        write_to(&output, false, console.data(), |out| {
             out.write_all(&svg).map_err(CommandError::Output)
         })?;
         Ok(())

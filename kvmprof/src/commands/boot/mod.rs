@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
+use kvmprof_cli::text::write_json;
 use kvmprof_recording::file::Unobserved;
 use kvmprof_report::boot::{Boot, Levels, Summary, compare};
 use tempfile::TempDir;
@@ -99,20 +100,23 @@ impl Command for BootArguments {
             },
         };
         let after = Summary::new(&boots.after, &boots.levels);
-        let text = if against.is_empty() {
+        let out = console.text();
+        let written = if against.is_empty() {
             match self.json {
-                true => document::of_summary(&after),
-                false => tables::of_summary(&after, self.top),
+                true => write_json(out, document::of_summary(&after)),
+                false => out.write_all(tables::of_summary(&after, self.top).as_bytes()),
             }
         } else {
             let before = Summary::new(&boots.before, &boots.levels);
             let (phases, calls) = compare(&before, &after);
-            match self.json {
-                true => document::of_comparison(&before, &after, &phases, &calls),
-                false => tables::of_comparison(&before, &after, &phases, &calls, self.top),
+            if self.json {
+                let document = document::of_comparison(&before, &after, &phases, &calls);
+                write_json(out, document)
+            } else {
+                let text = tables::of_comparison(&before, &after, &phases, &calls, self.top);
+                out.write_all(text.as_bytes())
             }
         };
-        let written = console.output.write_all(text.as_bytes());
         written.map_err(CommandError::Output)?;
         if let Some(flames) = flames {
             flames.draw(&boots.after, &boots.paths, console)?;

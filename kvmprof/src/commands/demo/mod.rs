@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::pcs::Status;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, value};
+use kvmprof_cli::text::write_json;
 use kvmprof_client::{Connection, named_socket};
 use kvmprof_demo_guest::{ROWS, Truth};
 use kvmprof_recording::file::write_new_file;
@@ -177,12 +178,12 @@ impl DemoArguments {
             return status_of_guest(end);
         }
         let findings = findings?;
-        let text = if self.json {
-            format!("{}\n", table::json(&findings))
+        let written = if self.json {
+            write_json(console.text(), table::json(&findings))
         } else {
-            table::text(&findings, self.seconds)
+            let text = table::text(&findings, self.seconds);
+            console.text().write_all(text.as_bytes())
         };
-        let written = console.output.write_all(text.as_bytes());
         written.map_err(CommandError::Output)?;
         if let Some(graph) = findings.graph {
             self.save_graph(graph, console)?;
@@ -204,7 +205,7 @@ impl DemoArguments {
         let path = self.flamegraph.as_deref();
         match graph.and_then(|svg| flames::save(&svg, path)) {
             Ok(path) if !self.json => {
-                let line = writeln!(console.output, "flame graph: {}", path.display());
+                let line = writeln!(console.text(), "flame graph: {}", path.display());
                 line.map_err(CommandError::Output)?;
             }
             Err(error) if path.is_none() => console.warn(format_args!("no flame graph: {error:#}")),

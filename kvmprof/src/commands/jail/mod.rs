@@ -90,7 +90,7 @@ impl Command for JailArguments {
         match side.context("Cannot go into the background")? {
             Side::Background(background) => self.run(Some(background)),
             Side::Foreground(Ok(process)) => {
-                let said = writeln!(console.output, "{}", process.as_raw_nonzero());
+                let said = writeln!(console.text(), "{}", process.as_raw_nonzero());
                 said.context("Cannot write the process id")?;
                 Ok(ExitStatus::SUCCESS)
             }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
 use kvmprof_cli::table::{Align, write_table};
-use kvmprof_cli::text::visible_json;
+use kvmprof_cli::text::write_json;
 use kvmprof_recording::counters::{Counters, Event};
 use kvmprof_report::text::visible;
 
@@ -32,9 +32,9 @@ impl Command for ListArguments {
         let counters = read_counters(&self.socket.connect()?)?;
         let written = if self.json {
             let document = serde_json::to_string(&counters)?;
-            writeln!(console.output, "{}", visible_json(&document))
+            write_json(console.text(), document)
         } else {
-            write(&counters, console.output)
+            write(&counters, console.text())
         };
         written.context("Cannot write the counters")?;
         Ok(ExitStatus::SUCCESS)

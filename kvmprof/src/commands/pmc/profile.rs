@@ -1,6 +1,5 @@
 //! `kvmprof pmc profile`.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -68,9 +67,9 @@ impl Command for ProfileArguments {
             sections: vec![Section::Process, Section::Function],
             sort: SortBy::Own,
             top: self.top,
-            style: TableStyle::for_terminal(std::io::stdout().is_terminal()),
+            style: TableStyle::for_terminal(console.is_terminal()),
         };
-        print(&profile, &layout, &[], console.output).map_err(CommandError::Output)?;
+        print(&profile, &layout, &[], console.text()).map_err(CommandError::Output)?;
         Ok(ExitStatus::SUCCESS)
     }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 use kvmprof_cli::interrupt::Interrupt;
 use kvmprof_cli::table::{Align, write_table};
-use kvmprof_cli::text::visible_json;
+use kvmprof_cli::text::write_json;
 use kvmprof_recording::counters::Counters;
 
 use super::processes::{Account, Layout, choose, write};
@@ -77,8 +77,8 @@ impl Command for StatArguments {
                 rows: self.top,
             };
             let processes = counted.processes.as_deref().unwrap_or_default();
-            let written = write(processes, &after, layout, console.output)
-                .and_then(|()| writeln!(console.output, "\nin {:.3} s", seconds(counted.time)));
+            let written = write(processes, &after, layout, console.text())
+                .and_then(|()| writeln!(console.text(), "\nin {:.3} s", seconds(counted.time)));
             written.context("Cannot write the counters")?;
             return Ok(ExitStatus::SUCCESS);
         }
@@ -89,9 +89,9 @@ impl Command for StatArguments {
         }
         let written = if self.json {
             let document = serde_json::to_string(&counted)?;
-            writeln!(console.output, "{}", visible_json(&document))
+            write_json(console.text(), document)
         } else {
-            self.write(&counted, console.output)
+            self.write(&counted, console.text())
         };
         written.context("Cannot write the counters")?;
         Ok(ExitStatus::SUCCESS)

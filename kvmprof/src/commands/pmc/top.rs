@@ -1,6 +1,6 @@
 //! `kvmprof pmc top`.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,9 +11,6 @@ use kvmprof_recording::counters::Counters;
 
 use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
-
-/// Moves a terminal's cursor to the top left, and clears the screen after it (ECMA-48, CUP and ED).
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Options of `kvmprof pmc top`.
 #[derive(Debug, Args)]
@@ -47,7 +44,6 @@ impl Command for TopArguments {
         let connection = self.socket.connect()?;
         let chosen = choose(&read_counters(&connection)?, &self.event)?;
         let account = Account::begin(&connection, &chosen)?;
-        let is_terminal = std::io::stdout().is_terminal();
         let layout = Layout {
             counters: &chosen,
             rows: self.top,
@@ -61,7 +57,8 @@ impl Command for TopArguments {
             }
             // A guest that has ended has no more counts.
             let Ok(now) = account.read() else { break };
-            let written = show(&before, &now, layout, is_terminal, console.output);
+            let cleared = console.clear();
+            let written = cleared.and_then(|()| show(&before, &now, layout, console.text()));
             written.context("Cannot write the counters")?;
             before = now;
             shown += 1;
@@ -74,12 +71,8 @@ fn show(
     before: &Counters,
     now: &Counters,
     layout: Layout<'_>,
-    is_terminal: bool,
     output: &mut dyn Write,
 ) -> std::io::Result<()> {
-    if is_terminal {
-        write!(output, "{CLEAR}")?;
-    }
     let counted = now.since(before);
     writeln!(output, "in the last {:.1} s", seconds(counted.time))?;
     let processes = counted.processes.as_deref().unwrap_or_default();

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kvmprof_abi::profil::{Function, MAX_KEPT};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
-use kvmprof_cli::text::visible_json;
+use kvmprof_cli::text::write_json;
 use kvmprof_recording::file::NewFile;
 
 use super::arguments::{ProcessArguments, address, buffer_size, scale};
@@ -100,13 +100,9 @@ impl Command for ProfilArguments {
                 },
             };
             let printed = if self.process.json {
-                writeln!(
-                    console.output,
-                    "{}",
-                    visible_json(&collected.document().to_string())
-                )
+                write_json(console.text(), collected.document())
             } else {
-                print(&collected, &layout, console.output)
+                print(&collected, &layout, console.text())
             };
             printed.context("Cannot write to standard output")?;
             session.say_ending(ending, console);
@@ -228,7 +224,7 @@ impl ProfilArguments {
             return Ok(());
         }
         let line = writeln!(
-            console.output,
+            console.text(),
             "\n{}: read it by gprof -b -p PROGRAM {0}",
             path.display()
         );

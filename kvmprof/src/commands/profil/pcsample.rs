@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::profil::Function;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
-use kvmprof_cli::text::visible_json;
+use kvmprof_cli::text::write_json;
 
 use super::arguments::{ProcessArguments, samples};
 use super::device::{ProcessProfile, Profile};
@@ -73,7 +73,7 @@ impl Command for PcsampleArguments {
                         rows: &rows,
                         top,
                     };
-                    return writeln!(out, "{}", visible_json(&collected.document().to_string()));
+                    return write_json(out, collected.document());
                 }
                 writeln!(
                     out,
@@ -83,7 +83,7 @@ impl Command for PcsampleArguments {
                 write_rows(out, &rows, top)?;
                 writeln!(out, "\n{}", account(pid, &status))
             };
-            print(console.output).context("Cannot write to standard output")?;
+            print(console.text()).context("Cannot write to standard output")?;
             session.say_ending(ending, console);
             Ok(ExitStatus::SUCCESS)
         })

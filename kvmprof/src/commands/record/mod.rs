@@ -5,10 +5,9 @@ mod progress;
 mod running;
 mod started;
 
-use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::builder::Resettable;
 use clap::{Arg, Args};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
@@ -22,6 +21,7 @@ use super::recordings::{Naming, check_output, is_standard, write_page};
 
 use progress::summary;
 
+use running::NAME_A_FILE;
 pub use running::RecordingOptions;
 pub use started::{Ended, Outcome, Started};
 
@@ -82,7 +82,7 @@ pub struct RecordArguments {
 impl Command for RecordArguments {
     /// Records a guest, and shows the recording as a page if requested.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        self.check()?;
+        self.check(console)?;
         let (summary, status) = match &self.kernel {
             Some(kernel) => match self.started(kernel)?.record()? {
                 Outcome::GuestProcess(status) | Outcome::NoRecording(status) => return Ok(status),
@@ -97,7 +97,7 @@ impl Command for RecordArguments {
         if is_standard(&self.output) {
             console.say(summary);
         } else {
-            let line = writeln!(console.output, "{}: {summary}", self.output.display());
+            let line = writeln!(console.text(), "{}: {summary}", self.output.display());
             line.context("Cannot write to standard output")?;
         }
         self.show(console)?;
@@ -142,12 +142,10 @@ impl RecordArguments {
     }
 
     /// Checks the options before a guest is started or contacted.
-    fn check(&self) -> anyhow::Result<()> {
+    fn check(&self, console: &mut Console<'_>) -> anyhow::Result<()> {
         let to_output = is_standard(&self.output);
-        if to_output && io::stdout().is_terminal() {
-            bail!(
-                "Standard output is a terminal, and a recording isn't text: name a file with --output"
-            );
+        if to_output {
+            console.binary("a recording", NAME_A_FILE)?;
         }
         if self.output.extension().is_some_and(|end| end == "gz") {
             return Err(usage(format_args!(
@@ -194,7 +192,7 @@ impl RecordArguments {
         let sysroot = self.guest.sysroot().map(Path::to_owned);
         write_page(&self.output, sysroot, &page, console)?;
         if !is_standard(&page) {
-            let line = writeln!(console.output, "page: {}", page.display());
+            let line = writeln!(console.text(), "page: {}", page.display());
             line.context("Cannot write to standard output")?;
         }
         if self.open {

@@ -21,6 +21,9 @@ use crate::commands::recorder;
 use crate::commands::recordings::is_standard;
 use crate::commands::units::{parse_look_ticks, parse_stacks};
 
+/// What to do with a recording, for people who have no file for it.
+pub const NAME_A_FILE: &str = "name a file with --output";
+
 /// A recording of a guest that runs already; much of it is the same for one that is started.
 #[derive(Clone, Debug, Args)]
 pub struct RecordingOptions {
@@ -91,7 +94,7 @@ impl RecordingOptions {
                 progress: &mut progress,
             };
             let result = match file {
-                None => copier.copy_to(console.output, |_| Ok(())),
+                None => copier.copy_to(console.binary("a recording", NAME_A_FILE)?, |_| Ok(())),
                 Some(file) => copier.copy_to_file(file),
             };
             interrupt.done();

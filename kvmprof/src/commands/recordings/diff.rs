@@ -1,6 +1,5 @@
 //! `kvmprof diff`.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
@@ -10,6 +9,7 @@ use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
+use kvmprof_cli::text::write_json;
 use kvmprof_report::diff::{changes, document, folded_changes, print};
 use kvmprof_report::graph::{Graph, account_of_changes};
 use kvmprof_report::html::{Counts, comparison_page};
@@ -145,7 +145,7 @@ fn write_picture(
     picture: &[u8],
     console: &mut Console<'_>,
 ) -> Result<(), CommandError> {
-    write_to(path, is_packed_name(path), console.output, |out| {
+    write_to(path, is_packed_name(path), console.data(), |out| {
         out.write_all(picture).map_err(CommandError::Output)
     })
 }
@@ -197,13 +197,12 @@ impl DiffArguments {
         let [before, after] = [0, 1].map(|side: usize| (profiles[side], counts.get(side)));
         let changes = changes(before, after, self.sort);
         let top = most_rows(self.top, USUAL_ROWS, self.json);
-        let out = &mut *console.output;
         let printed = if self.json {
             let document = document(&changes, profiles, self.sort, top);
-            writeln!(out, "{document}")
+            write_json(console.text(), document)
         } else {
-            let colours = TableStyle::for_terminal(std::io::stdout().is_terminal()).colours;
-            print(&changes, profiles, top, colours, out)
+            let colours = TableStyle::for_terminal(console.is_terminal()).colours;
+            print(&changes, profiles, top, colours, console.text())
         };
         printed.map_err(CommandError::Output)
     }

@@ -107,7 +107,14 @@ impl Command for ExportArguments {
         } else {
             // The format of pprof is always compressed.
             let packed = is_packed_name(output) && format != Format::Pprof;
-            write_to(output, packed, console.output, |out| {
+            let instead = "name a file with --output";
+            let shown = match format {
+                Format::Pprof if is_standard(output) => {
+                    console.binary("pprof's format", instead)?
+                }
+                _ => console.data(),
+            };
+            write_to(output, packed, shown, |out| {
                 format.write(&source, out).map_err(failure)
             })?;
         }
@@ -162,7 +169,7 @@ fn write_perf_data(
         other => failure(other),
     })?;
     if let Some(command) = format.reading_command(path) {
-        writeln!(console.output, "{command}").map_err(CommandError::Output)?;
+        writeln!(console.text(), "{command}").map_err(CommandError::Output)?;
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ pub fn write_page(
         &[path.to_owned()],
         console,
     )?;
-    write_to(output, is_packed_name(output), console.output, |out| {
+    write_to(output, is_packed_name(output), console.data(), |out| {
         out.write_all(page.as_bytes()).map_err(CommandError::Output)
     })?;
     Ok(())

@@ -35,7 +35,7 @@ pub(super) fn within(
     console: &mut Console<'_>,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<ExitStatus> {
-    let out = &mut *console.output;
+    let out = console.text();
     write(&mut BudgetWriter { out, budget }).map_err(|error| match too_much(&error) {
         Some(too_much) => anyhow::Error::from(too_much),
         None => CommandError::Output(error).into(),

@@ -84,7 +84,7 @@ impl PictureArguments {
     /// The file can't be written.
     pub fn write(&self, picture: &[u8], console: &mut Console<'_>) -> Result<(), CommandError> {
         let packed = is_packed_name(&self.output);
-        write_to(&self.output, packed, console.output, |out| {
+        write_to(&self.output, packed, console.data(), |out| {
             out.write_all(picture).map_err(CommandError::Output)
         })
     }

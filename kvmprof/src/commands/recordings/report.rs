@@ -1,6 +1,5 @@
 //! `kvmprof report`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -12,6 +11,7 @@ use super::output_limit::within;
 use super::{CommandError, InputArguments, OutputLimit};
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
+use kvmprof_cli::text::write_json;
 use kvmprof_report::profile::{
     Layout, Profile, Relation, Relatives, Section, SectionParser, SortBy, TableStyle, document,
     functions, label_keys, labels_in_words, lines, modules, print, relatives_document,
@@ -103,15 +103,16 @@ impl Command for ReportArguments {
         self.check_labels(&profile)?;
         let relatives = self.relatives(&profile)?;
         let budget = self.limit.budget(profile.length());
+        let style = TableStyle::for_terminal(console.is_terminal());
         within(&budget, console, |out| {
             if self.json {
-                return writeln!(out, "{}", self.document(&profile, &relatives));
+                return write_json(out, self.document(&profile, &relatives));
             }
             let layout = Layout {
                 sections: self.by.clone(),
                 sort: self.sort,
                 top: self.most_rows(),
-                style: TableStyle::for_terminal(std::io::stdout().is_terminal()),
+                style,
             };
             print(&profile, &layout, &relatives, out)
         })
@@ -139,7 +140,7 @@ impl ReportArguments {
         }
         let mut document = tasks::document(&sums, &resolver, self.most_rows(), &budget)?;
         document["schema"] = SCHEMA.into();
-        within(&budget, console, |out| writeln!(out, "{document}"))
+        within(&budget, console, |out| write_json(out, document))
     }
 
     /// The report as one JSON object, with the requested tables.

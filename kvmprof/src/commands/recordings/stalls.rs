@@ -1,11 +1,11 @@
 //! `kvmprof stalls`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus};
 use kvmprof_cli::table::{USUAL_ROWS, most_rows};
+use kvmprof_cli::text::write_json;
 use kvmprof_report::profile::{TableStyle, TimeRange};
 use kvmprof_report::stalls::{StallWatcher, Stalls, print};
 use serde_json::json;
@@ -60,13 +60,13 @@ impl Command for StallsArguments {
             most_rows(self.top, USUAL_ROWS, self.json),
             &budget,
         )?;
+        let style = TableStyle::for_terminal(console.is_terminal());
         within(&budget, console, |out| {
             if self.json {
                 let account = &profile.contents.account;
                 let document = json!({ "schema": SCHEMA, "account": account, "stalls": stalls });
-                return writeln!(out, "{document}");
+                return write_json(out, document);
             }
-            let style = TableStyle::for_terminal(std::io::stdout().is_terminal());
             print(&profile, &stalls, style, out)
         })
     }

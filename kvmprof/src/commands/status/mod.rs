@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::wire::device;
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, SocketArgs};
-use kvmprof_cli::text::{visible_json, visible_rows};
+use kvmprof_cli::text::{visible_rows, write_json};
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
@@ -41,12 +41,11 @@ impl Command for StatusArguments {
     /// Prints the status of a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let (document, status) = read_status(&self.socket.connect()?)?;
-        let text = if self.json {
-            visible_json(&format!("{document}\n"))
+        let written = if self.json {
+            write_json(console.text(), document)
         } else {
-            text(&status)
+            console.text().write_all(text(&status).as_bytes())
         };
-        let written = console.output.write_all(text.as_bytes());
         written.context("Cannot write the status")?;
         Ok(ExitStatus::SUCCESS)
     }

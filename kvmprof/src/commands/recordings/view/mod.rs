@@ -119,8 +119,8 @@ impl ViewArguments {
         console: &mut Console<'_>,
     ) -> anyhow::Result<Option<NamedTempFile>> {
         server.start(interrupt).context("Cannot start a thread")?;
-        writeln!(console.output, "{name}: {address}").map_err(CommandError::Output)?;
-        console.output.flush().map_err(CommandError::Output)?;
+        writeln!(console.text(), "{name}: {address}").map_err(CommandError::Output)?;
+        console.text().flush().map_err(CommandError::Output)?;
         let mut page = None;
         if !self.no_open {
             match open(address) {
