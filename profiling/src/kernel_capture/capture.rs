@@ -78,6 +78,12 @@ impl CaptureFiles {
             program: program.into_files(),
         })
     }
+
+    /// The files as a process hands them over to another one.
+    pub fn into_answer(self) -> Vec<OwnedFd> {
+        let events = [self.clock, self.output].map(OwnedFd::from);
+        events.into_iter().chain(self.program).collect()
+    }
 }
 
 impl Capture {
@@ -94,7 +100,7 @@ impl Capture {
         period: u64,
     ) -> Result<Self, KernelCaptureError> {
         let files = opener.open(slots, thread, contents, period)?;
-        let bytes = opener.host().max_record_bytes(contents.stacks);
+        let bytes = opener.form().max_record_bytes(contents.stacks);
         let ring = map_ring(&files.output, bytes).map_err(KernelCaptureError::Ring)?;
         request(&files.clock, IOC_ENABLE, 0).map_err(KernelCaptureError::Event)?;
         Ok(Self {
@@ -118,22 +124,21 @@ impl Capture {
 }
 
 /// Checks that the host's kernel takes samples of these vCPUs in a guest of which `knowledge` is known, so that an error comes now and not
-/// at the first tick. Each vCPU is given by its descriptor and its thread.
+/// at the first tick.
 ///
 /// # Errors
 /// The host's kernel refuses samples.
 pub fn check(
     opener: &CaptureOpener,
     slots: &Slots,
-    vcpus: &[(i32, i32)],
+    vcpus: &[VcpuThreadId],
     knowledge: &GuestKnowledge,
 ) -> Result<(), KernelCaptureError> {
     // An unknown guest may turn out to be Linux later, but never another system.
-    if !opener.host().knows_privilege() && !knowledge.may_be_linux() {
+    if !opener.form().knows_privilege() && !knowledge.may_be_linux() {
         return Err(KernelCaptureError::NoPrivilege);
     }
-    for (descriptor, tid) in vcpus.iter().copied() {
-        let thread = VcpuThreadId { descriptor, tid };
+    for thread in vcpus.iter().copied() {
         let nothing = Contents {
             places: None,
             stacks: StackParts::default(),

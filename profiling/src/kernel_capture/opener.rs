@@ -2,11 +2,10 @@
 //! to load no program into the host's kernel.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
-use kvmprof_attach::sampling::{SamplingError, SamplingHost};
-use kvmprof_attach::{HostKernel, HostKernelError, Slots};
+use kvmprof_attach::sampling::{RecordForm, SamplingError, SamplingHost};
+use kvmprof_attach::{AttachedMemory, HostKernel, HostKernelError, Slots};
 use kvmprof_machine::helper::{Answer, Helper};
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
@@ -61,29 +60,50 @@ impl CaptureHelper {
 /// Opens the files of captures of one guest's vCPUs.
 #[derive(Debug)]
 pub struct CaptureOpener {
-    host: SamplingHost,
-    /// The process that does it, and the VM's descriptor in this process.
-    helper: Option<(Arc<Helper>, i32)>,
+    form: RecordForm,
+    by: By,
+}
+
+/// By whose rights.
+#[derive(Debug)]
+enum By {
+    /// Those of the thread that asks.
+    Own(SamplingHost),
+    /// Those of another process, which knows the guest by the VM's descriptor in this process, and gets the memory slots with each request.
+    Helper(Arc<Helper>, i32),
+    /// Those of the process that traces the guest's VMM, which has found the guest and its memory slots itself.
+    Tracer(Arc<Helper>),
 }
 
 impl CaptureOpener {
     /// Captures by the rights of the threads that ask, of the guest of `host`.
     pub fn here(host: SamplingHost) -> Self {
-        Self { host, helper: None }
+        Self {
+            form: host.form(),
+            by: By::Own(host),
+        }
     }
 
     /// Captures of the guest of this process behind the descriptor `vm`, by the process of [`CaptureHelper`] if there is one.
     pub fn own(host: SamplingHost, vm: i32) -> Self {
-        let helper = HELPER.get().and_then(Weak::upgrade);
-        Self {
-            helper: helper.map(|helper| (helper, vm)),
-            ..Self::here(host)
+        match HELPER.get().and_then(Weak::upgrade) {
+            Some(helper) => Self {
+                form: host.form(),
+                by: By::Helper(helper, vm),
+            },
+            None => Self::here(host),
         }
     }
 
-    /// What is known of the host's samples.
-    pub fn host(&self) -> &SamplingHost {
-        &self.host
+    /// Captures with records of this `form` by the process `tracer`, which answers by [`TracedCaptures`].
+    pub fn by_tracer(form: RecordForm, tracer: Arc<Helper>) -> Self {
+        let by = By::Tracer(tracer);
+        Self { form, by }
+    }
+
+    /// The form of the records.
+    pub fn form(&self) -> &RecordForm {
+        &self.form
     }
 
     /// Opens the files of a capture. Its clock doesn't run yet.
@@ -94,33 +114,80 @@ impl CaptureOpener {
         contents: Contents<'_>,
         period: u64,
     ) -> Result<CaptureFiles, KernelCaptureError> {
-        let Some((helper, vm)) = &self.helper else {
-            return CaptureFiles::open(&self.host, slots, thread, contents, period);
+        let (helper, vm, slots) = match &self.by {
+            By::Own(host) => return CaptureFiles::open(host, slots, thread, contents, period),
+            By::Helper(helper, vm) => (helper, *vm, slots.clone()),
+            By::Tracer(helper) => (helper, 0, Slots::default()),
         };
         let tid = match thread.tid {
             0 => rustix::thread::gettid().as_raw_pid(),
             tid => tid,
         };
         let request = CaptureRequest {
-            vm: *vm,
-            takes_host_stacks: self.host.host_stacks().is_some(),
+            vm,
+            takes_host_stacks: self.form.takes_host_stacks(),
             thread: VcpuThreadId { tid, ..thread },
             period,
             stacks: contents.stacks,
-            slots: slots.clone(),
+            slots,
             places: contents.places.cloned(),
         };
-        let files = helper.ask(&request.encode());
-        let mut files = files.map_err(KernelCaptureError::Helper)?.into_iter();
+        let refused = match &self.by {
+            By::Tracer(_) => KernelCaptureError::Tracer,
+            _ => KernelCaptureError::Helper,
+        };
+        let mut files = helper.ask(&request.encode()).map_err(refused)?.into_iter();
         let (Some(clock), Some(output)) = (files.next(), files.next()) else {
-            let error = io::Error::other("it has sent no files");
-            return Err(KernelCaptureError::Helper(error));
+            return Err(refused(io::Error::other("no files were sent")));
         };
         Ok(CaptureFiles {
             clock: clock.into(),
             output: output.into(),
             program: files.collect(),
         })
+    }
+}
+
+/// Opens the files of captures in the process that traces a guest's VMM, for another process without rights.
+#[derive(Debug)]
+pub struct TracedCaptures {
+    host: SamplingHost,
+    memory: Arc<AttachedMemory>,
+    vcpus: Vec<VcpuThreadId>,
+}
+
+impl TracedCaptures {
+    /// Captures of these vCPUs of the guest whose memory is `memory`, by `host`, and of no other threads.
+    pub fn new(host: SamplingHost, memory: Arc<AttachedMemory>, vcpus: Vec<VcpuThreadId>) -> Self {
+        Self {
+            host,
+            memory,
+            vcpus,
+        }
+    }
+
+    /// The form of the records.
+    pub fn form(&self) -> RecordForm {
+        self.host.form()
+    }
+
+    /// Answers a request of [`CaptureOpener::by_tracer`]. Only what is sampled of a vCPU, and how often, is up to the request.
+    ///
+    /// # Errors
+    /// What kvmprof doesn't ask for, or the host's kernel refuses, in words.
+    pub fn answer(&self, request: &[u8]) -> Answer {
+        let request = CaptureRequest::decode(request).ok_or("it isn't asked so")?;
+        if !self.vcpus.contains(&request.thread) {
+            return Err("the thread isn't one of the guest's vCPUs".to_owned());
+        }
+        let files = CaptureFiles::open(
+            &self.host,
+            &self.memory.slots(),
+            request.thread,
+            request.contents(),
+            request.period,
+        );
+        Ok(files.map_err(|error| error.to_string())?.into_answer())
     }
 }
 
@@ -140,8 +207,7 @@ impl Server {
             return Err("the thread isn't one of kvmprof's".to_owned());
         }
         let files = self.open(&request).map_err(|error| error.to_string())?;
-        let events = [files.clock, files.output].map(OwnedFd::from);
-        Ok(events.into_iter().chain(files.program).collect())
+        Ok(files.into_answer())
     }
 
     fn open(&mut self, request: &CaptureRequest) -> Result<CaptureFiles, KernelCaptureError> {

@@ -10,15 +10,29 @@ use super::file_sizes::longest_file;
 use super::{VmConfig, VmError};
 use kvmprof_machine::console::Console;
 use kvmprof_machine::{KernelSource, MemoryBacking};
+use kvmprof_profiling::ProfilingConfig;
 
 /// Restricts this thread, and those that it starts, to these files. `/dev/kvm`, disks, networks and sockets are open already.
 pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
-    if paths::restrict(&rules(config))? == Restricted::No {
+    restrict(&rules(config))
+}
+
+fn restrict(rules: &[(PathBuf, Use)]) -> Result<(), VmError> {
+    if paths::restrict(rules)? == Restricted::No {
         log::warn!(
             "The sandbox lacks restrictions of files (Landlock): this host's kernel has none"
         );
     }
     Ok(())
+}
+
+/// Restricts this thread, and those that it starts, to the files that are needed to profile a guest of another program as `profiling` says. What is read
+/// of that program is open already.
+pub(crate) fn restrict_to_outputs(profiling: &ProfilingConfig) -> Result<(), VmError> {
+    let mut rules: Vec<(PathBuf, Use)> =
+        vec![("/proc".into(), Use::Read), ("/sys".into(), Use::Read)];
+    rules.extend(profiling_rules(profiling));
+    restrict(&rules)
 }
 
 /// Limits the length of files that the process writes, if its options limit the length of each of them. Call this when the guest's memory
@@ -46,28 +60,28 @@ fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
     if let KernelSource::Path(kernel) = &config.machine.kernel {
         rules.push((kernel.clone(), Use::Read));
     }
-    let read = config
-        .machine
-        .initrd
-        .iter()
-        .chain(&config.profiling.sysroot);
-    rules.extend(read.map(|path| (path.clone(), Use::Read)));
+    let initrd = config.machine.initrd.iter();
+    rules.extend(initrd.map(|path| (path.clone(), Use::Read)));
     if let Console::File(path) = &config.console {
         rules.push((path.clone(), Use::Write));
     }
     if let MemoryBacking::File(path) = &config.machine.memory.backing {
         rules.push(made(path));
     }
-    if let Some(record) = &config.profiling.record {
-        rules.push(replaced(&record.path));
-    }
-    let sockets = config
-        .profiling
-        .socket
-        .iter()
-        .chain(config.vsock.iter().map(|vsock| &vsock.path));
-    rules.extend(sockets.map(|path| (folder(path), Use::Replace)));
+    let ports = config.vsock.iter().map(|vsock| &vsock.path);
+    rules.extend(ports.map(|path| (folder(path), Use::Replace)));
+    rules.extend(profiling_rules(&config.profiling));
     rules
+}
+
+/// The rules for the guest's files, the recording and the socket.
+fn profiling_rules(profiling: &ProfilingConfig) -> impl Iterator<Item = (PathBuf, Use)> {
+    let sysroot = profiling.sysroot.iter();
+    let read = sysroot.map(|path| (path.clone(), Use::Read));
+    let record = profiling.record.iter();
+    let socket = profiling.socket.iter();
+    read.chain(record.map(|record| replaced(&record.path)))
+        .chain(socket.map(|path| (folder(path), Use::Replace)))
 }
 
 /// The rule for a file that is made if it doesn't exist.

@@ -22,6 +22,7 @@ mod time_limit;
 
 pub use crate::vcpu::OnReset;
 pub use config::VmConfig;
+pub(crate) use contained::restrict_to_outputs;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
