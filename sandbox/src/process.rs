@@ -98,15 +98,15 @@ pub fn keep_capture_rights() -> io::Result<()> {
     capabilities::keep_only(CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
 }
 
-/// Gives up all rights of a superuser but those to trace another process, with its filters, to have the host's kernel read its memory and take samples of it, and to
-/// look up its files; and privileges of programs that it executes.
+/// Gives up all rights of a superuser but those to trace another process, with its filters, to have the host's kernel read its memory and take samples of it into locked
+/// memory, and to look up its files; and privileges of programs that it executes.
 ///
 /// # Errors
 /// The system refuses it.
 pub fn keep_tracer_rights() -> io::Result<()> {
     set_no_new_privs(true)?;
     let files = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::DAC_OVERRIDE;
-    let kernel = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    let kernel = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::IPC_LOCK;
     let other = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
     capabilities::keep_only(files | kernel | other)
 }

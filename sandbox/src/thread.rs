@@ -17,8 +17,8 @@ macro_rules! for_each_thread {
             Events [EVENTS NAMED_SOCKET] [PERFMON IPC_LOCK DAC_OVERRIDE FOWNER],
             /// The thread that reads the guest's kernel.
             Introspection [] [],
-            /// The thread that samples a vCPU of another program, as another process shows it. The ring of its samples is locked into memory.
-            AttachedVcpu [THREAD_FILES CAPTURE] [IPC_LOCK],
+            /// The thread that samples a vCPU of another program, as another process shows it.
+            AttachedVcpu [THREAD_FILES CAPTURE] [],
             /// The thread that looks for the kernel of another program's guest, and watches it.
             AttachedKernel [THREAD_FILES] [],
             /// The thread that reads the guest's programs. Its files are open.

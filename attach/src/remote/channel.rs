@@ -332,12 +332,7 @@ pub struct RemoteState<'a> {
 }
 
 impl RemoteVcpu {
-    pub(super) fn new(
-        channel: Arc<Channel>,
-        number: usize,
-        thread: i32,
-        descriptor: i32,
-    ) -> Self {
+    pub(super) fn new(channel: Arc<Channel>, number: usize, thread: i32, descriptor: i32) -> Self {
         Self {
             channel,
             number,

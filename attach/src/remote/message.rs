@@ -90,7 +90,7 @@ impl Request {
 }
 
 /// What a vCPU that stands still shows.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stopped {
     /// Whether its thread was in KVM_RUN.
     pub is_in_guest: bool,

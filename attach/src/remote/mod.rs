@@ -12,6 +12,8 @@ mod channel;
 mod message;
 mod service;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The side that has the rights.
 #[derive(Debug)]
 pub struct Tracer {
-    services: Vec<(String, Service)>,
+    services: Vec<(String, Service<AttachedMemory>)>,
     stopping: Arc<AtomicBool>,
     shared: Vec<Arc<Shared>>,
 }

@@ -38,11 +38,37 @@ impl ServedVcpu {
     }
 }
 
+/// The memory that is served: a guest's, or another one in tests.
+pub trait ServedMemory: PhysicalMemory {
+    /// Reads the memory slots again, if they have changed.
+    fn refresh(&self) -> Result<bool, AttachError>;
+
+    /// The memory slots as they were read last.
+    fn slots(&self) -> Arc<Slots>;
+
+    /// The number of vCPUs that the guest has made until now; `None` if it isn't known.
+    fn vcpu_count(&self) -> Option<u32>;
+}
+
+impl ServedMemory for AttachedMemory {
+    fn refresh(&self) -> Result<bool, AttachError> {
+        Self::refresh(self)
+    }
+
+    fn slots(&self) -> Arc<Slots> {
+        Self::slots(self)
+    }
+
+    fn vcpu_count(&self) -> Option<u32> {
+        Self::vcpu_count(self)
+    }
+}
+
 /// What serves one channel.
 #[derive(Debug)]
-pub struct Service {
+pub struct Service<M> {
     shared: Arc<Shared>,
-    memory: Arc<AttachedMemory>,
+    memory: Arc<M>,
     vcpus: Vec<ServedVcpu>,
     /// The number of the last request.
     last: u32,
@@ -55,11 +81,11 @@ pub struct Service {
     stopping: Arc<AtomicBool>,
 }
 
-impl Service {
+impl<M: ServedMemory> Service<M> {
     /// Serves the channel of `shared`, which can ask about these vCPUs. `told` are the memory slots that the other side has.
     pub fn new(
         shared: Arc<Shared>,
-        memory: Arc<AttachedMemory>,
+        memory: Arc<M>,
         vcpus: Vec<ServedVcpu>,
         told: Arc<Slots>,
         stopping: Arc<AtomicBool>,

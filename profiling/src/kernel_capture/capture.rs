@@ -101,7 +101,8 @@ impl Capture {
     ) -> Result<Self, KernelCaptureError> {
         let files = opener.open(slots, thread, contents, period)?;
         let bytes = opener.form().max_record_bytes(contents.stacks);
-        let ring = map_ring(&files.output, bytes).map_err(KernelCaptureError::Ring)?;
+        let ring = opener.map(&files.output, contents.stacks);
+        let ring = ring.map_err(KernelCaptureError::Ring)?;
         request(&files.clock, IOC_ENABLE, 0).map_err(KernelCaptureError::Event)?;
         Ok(Self {
             _clock: files.clock,
@@ -150,7 +151,7 @@ pub fn check(
 
 /// Maps a ring for records of at most `record_bytes` bytes. A large ring can take more memory than a user may lock, or than is left for
 /// each vCPU of a guest with very many. A small ring is mapped then.
-fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
+pub(super) fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
     let larger: &[usize] = if record_bytes <= RECORD_BYTES {
         &[]
     } else if record_bytes <= MAX_SAMPLE_BYTES {
@@ -160,6 +161,13 @@ fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
     };
     let mut larger = larger.iter().filter(|bytes| has_room(**bytes));
     let mapped = larger.find_map(|bytes| PerfRing::map(output, *bytes).ok());
+    mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
+}
+
+/// Maps the ring that another process has mapped, of whatever size it is: others are refused.
+pub(super) fn map_again(output: &File) -> io::Result<PerfRing> {
+    let mut larger = [LARGEST_RING_BYTES, LARGE_RING_BYTES].into_iter();
+    let mapped = larger.find_map(|bytes| PerfRing::map(output, bytes).ok());
     mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
 }
 
@@ -180,6 +188,18 @@ fn request(event: &File, request: libc::Ioctl, argument: i32) -> io::Result<()> 
 mod tests {
     use super::super::ring::MAX_RINGS_BYTES;
     use super::*;
+
+    /// The second user needs no right to lock memory, and doesn't know the size.
+    #[test]
+    fn a_ring_that_is_mapped_already_is_mapped_again_as_large() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        for bytes in [RING_BYTES, LARGE_RING_BYTES] {
+            let output = open_output(tid).unwrap();
+            let first = PerfRing::map(&output, bytes).unwrap();
+            assert_eq!(map_again(&output).unwrap().bytes(), bytes);
+            drop(first);
+        }
+    }
 
     #[test]
     fn large_rings_have_a_limit_together() {

@@ -1,18 +1,21 @@
 //! Opens the files of captures: with the rights of the thread that asks, or by a process that keeps the rights for it. A thread that runs a guest should be able
 //! to load no program into the host's kernel.
 
+use std::fs::File;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
 use kvmprof_attach::sampling::{RecordForm, SamplingError, SamplingHost};
 use kvmprof_attach::{AttachedMemory, HostKernel, HostKernelError, Slots};
 use kvmprof_machine::helper::{Answer, Helper};
+use kvmprof_recording::StackParts;
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
 
-use super::capture::{CaptureFiles, Contents, VcpuThreadId};
+use super::capture::{CaptureFiles, Contents, VcpuThreadId, map_again, map_ring};
 use super::error::KernelCaptureError;
 use super::request::CaptureRequest;
+use super::ring::PerfRing;
 use crate::perf_event::has_thread;
 
 /// The process's connection, for all threads of this process.
@@ -106,6 +109,14 @@ impl CaptureOpener {
         &self.form
     }
 
+    /// Maps the ring of `output` for records with these parts of stacks.
+    pub(super) fn map(&self, output: &File, stacks: StackParts) -> io::Result<PerfRing> {
+        match self.by {
+            By::Tracer(_) => map_again(output),
+            _ => map_ring(output, self.form.max_record_bytes(stacks)),
+        }
+    }
+
     /// Opens the files of a capture. Its clock doesn't run yet.
     pub(super) fn open(
         &self,
@@ -153,7 +164,8 @@ impl CaptureOpener {
 pub struct TracedCaptures {
     host: SamplingHost,
     memory: Arc<AttachedMemory>,
-    vcpus: Vec<VcpuThreadId>,
+    /// The vCPUs, each with the ring of its last capture: see [`Self::answer`].
+    vcpus: Vec<(VcpuThreadId, Option<PerfRing>)>,
 }
 
 impl TracedCaptures {
@@ -162,7 +174,7 @@ impl TracedCaptures {
         Self {
             host,
             memory,
-            vcpus,
+            vcpus: vcpus.into_iter().map(|vcpu| (vcpu, None)).collect(),
         }
     }
 
@@ -173,21 +185,28 @@ impl TracedCaptures {
 
     /// Answers a request of [`CaptureOpener::by_tracer`]. Only what is sampled of a vCPU, and how often, is up to the request.
     ///
+    /// The ring is mapped here, by the right to lock memory. As long as it is, whoever has the file may map the same ring without that right
+    /// (`perf_mmap` in `kernel/events/core.c`).
+    ///
     /// # Errors
     /// What kvmprof doesn't ask for, or the host's kernel refuses, in words.
-    pub fn answer(&self, request: &[u8]) -> Answer {
+    pub fn answer(&mut self, request: &[u8]) -> Answer {
         let request = CaptureRequest::decode(request).ok_or("it isn't asked so")?;
-        if !self.vcpus.contains(&request.thread) {
-            return Err("the thread isn't one of the guest's vCPUs".to_owned());
-        }
-        let files = CaptureFiles::open(
+        let mut vcpus = self.vcpus.iter_mut();
+        let vcpu = vcpus.find(|(thread, _)| *thread == request.thread);
+        let (_, ring) = vcpu.ok_or("the thread isn't one of the guest's vCPUs")?;
+        let opened = CaptureFiles::open(
             &self.host,
             &self.memory.slots(),
             request.thread,
             request.contents(),
             request.period,
         );
-        Ok(files.map_err(|error| error.to_string())?.into_answer())
+        let files = opened.map_err(|error| error.to_string())?;
+        let bytes = self.host.form().max_record_bytes(request.stacks);
+        let mapped = map_ring(&files.output, bytes).map_err(KernelCaptureError::Ring);
+        *ring = Some(mapped.map_err(|error| error.to_string())?);
+        Ok(files.into_answer())
     }
 }
 

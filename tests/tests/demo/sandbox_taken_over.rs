@@ -51,7 +51,7 @@ fn start(sandbox: &str) -> (Guest, TempDir) {
 }
 
 /// Whether this host's kernel has Landlock.
-fn has_landlock() -> bool {
+pub(super) fn has_landlock() -> bool {
     const VERSION: u32 = 1;
     let none = ptr::null::<libc::c_void>();
     // SAFETY: the call gets no attributes, and answers with a number.

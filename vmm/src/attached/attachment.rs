@@ -145,9 +145,10 @@ impl TracerSide {
                 // SAFETY: it doesn't return. Exit handlers of the parent must not run in this process.
                 unsafe { libc::_exit(1) }
             }
+            let mut captures = self.captures;
             move |request: &[u8]| {
                 let _is_running = &running;
-                match &self.captures {
+                match &mut captures {
                     Some(captures) => captures.answer(request),
                     None => Err("the host's kernel takes no samples".to_owned()),
                 }

@@ -54,13 +54,8 @@ pub use error::AttachedError;
 
 /// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
 const MAX_TRIES: u32 = 25;
-/// The kinds of threads that may need a right of the superuser. What they need is the files that the command line names, and room for locked memory.
-const WITH_RIGHTS: [Thread; 4] = [
-    Thread::Main,
-    Thread::AttachedVcpu,
-    Thread::BinariesWithSysroot,
-    Thread::Recorder,
-];
+/// The kinds of threads that may need a right of the superuser: that to use the files that the command line names.
+const WITH_RIGHTS: [Thread; 3] = [Thread::Main, Thread::BinariesWithSysroot, Thread::Recorder];
 
 /// The guest to attach to, and how to profile it.
 #[derive(Debug)]
