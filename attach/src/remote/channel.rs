@@ -10,8 +10,7 @@ use kvmprof_introspection::bytes::u64_at;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, Stopped};
-use super::service::SLOT_BYTES;
+use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, SLOT_BYTES, Stopped};
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{StopOutcome, TraceError};
 use crate::{AttachError, Slot, Slots};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
-use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, Stopped};
+use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, SLOT_BYTES, Stopped};
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
@@ -18,8 +18,6 @@ const MAX_LOOK: Duration = Duration::from_secs(2);
 /// another one often follows.
 const SPIN_IN_LOOK: Duration = Duration::from_micros(100);
 const SPIN_AFTER_READ: Duration = Duration::from_micros(20);
-/// Bytes of a slot in the data: its address, its length, and whether it is read-only.
-pub const SLOT_BYTES: usize = 24;
 
 /// A vCPU that a channel can ask about.
 #[derive(Debug)]

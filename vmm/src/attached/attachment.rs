@@ -138,7 +138,9 @@ impl TracerSide {
     unsafe fn fork(self) -> io::Result<Helper> {
         let serve = move || {
             // A service manager sends its signals to this process, too. It ends with the other one.
-            let prepared = block_signals().and_then(|()| process::keep_tracer_rights());
+            let prepared = block_signals()
+                .and_then(|()| process::give_up())
+                .and_then(|()| process::keep_tracer_rights());
             let running = prepared.and_then(|()| self.tracer.start());
             if let Err(error) = &running {
                 log::error!("The process that traces the VMM can't start: {error}");

@@ -28,7 +28,6 @@ use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 use kvmprof_machine::helper::Helper;
 use kvmprof_machine::unix_socket::SocketListener;
-use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::binaries::BinarySources;
 use kvmprof_profiling::clock::HaltedTicks;
 use kvmprof_profiling::counters::MachineCounters;
@@ -38,6 +37,8 @@ use kvmprof_profiling::profiler::{ClockPlan, DeviceMonitors, FileRecorder, Machi
 use kvmprof_profiling::sampling::Gate;
 use kvmprof_profiling::sampling::{Doorbell, RegisterSource};
 use kvmprof_profiling::signals::{self, take_signals_here};
+use kvmprof_profiling::{ProfilingConfig, RecordPlan};
+use kvmprof_recording::Sysroot;
 use kvmprof_sandbox::Thread;
 
 use crate::vm::{
@@ -90,94 +91,10 @@ pub enum AttachedEnd {
 /// The guest can't be attached to.
 pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     signals::block().map_err(VmError::host("to block signals"))?;
-    let AttachConfig {
-        attachment,
-        kernel,
-        mut profiling,
-        restrict_paths,
-    } = config;
-    let Attachment {
-        machine,
-        mut guest,
-        files,
-        vmm,
-        tracer,
-        helper,
-        records,
-        host_stacks,
-    } = attachment;
-    check(&mut guest.watched, machine.pid)?;
-    name_left_out(&machine);
-    let socket = profiling.socket.as_deref();
-    let listener = socket.map(SocketListener::bind).transpose()?;
-    let kernel = kernel.map(KernelFile::read).transpose()?;
-    let sysroot = profiling.sysroot.as_deref();
-    let sysroot = sysroot.map(open_sysroot).transpose()?;
-    if restrict_paths {
-        restrict_to_outputs(&profiling)?;
-    }
-    if kvmprof_sandbox::filters::is_prepared() {
-        kvmprof_sandbox::process::keep_rights_of(&WITH_RIGHTS)
-            .map_err(VmError::host("to give up rights"))?;
-    }
-    let host_stacks = host_stacks.map(|open| Arc::new(open.read()));
-    let knowledge = Arc::new(known(profiling.knowledge.take(), kernel.as_ref())?);
-    let sampling = records.map(|form| form.with_host_stacks(host_stacks.clone()));
-    let sampling = sampling_opener(sampling, &helper, &guest, &knowledge)?;
-    let schedstat = files.iter().map(|files| another(files.schedstat.as_ref()));
-    let schedstat = schedstat.collect();
-    let sampled_at_once = !knowledge.is_pending();
-    let mut finder = KernelFinder::new(Arc::clone(&guest.watching), guest.watched);
-    if sampled_at_once {
-        look_once(&mut finder, kernel, &knowledge)?;
-    }
-    let source = profiling.source;
-    let record = profiling.record.take();
-    let plan = ClockPlan {
-        fallback: source,
-        of_recordings: source,
-        profiling: Arc::new(profiling),
-        registers: RegisterSource::Ioctls,
-    };
-    let info = machine_info(&machine, &guest.control, &knowledge, host_stacks);
-    let [memory, modules] = guest.others;
-    let sources = BinarySources::new(memory, Arc::clone(&knowledge), None, sysroot);
-    let sampled = numbers(&machine).zip(guest.vcpus).zip(files);
-    let sampled = sampled.map(|((cpu, remote), files)| SampledVcpu { cpu, remote, files });
-    let sampled: Vec<SampledVcpu> = sampled.collect();
-    let recorder = record
-        .map(|record| start_recorder(record, sampled.len(), &info, &plan))
-        .transpose()?;
-    let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
-    let common = AttachedCommon {
-        vcpus: AtomicU32::new(guest.vcpu_count.unwrap_or(u32::MAX)),
-        control: guest.control,
-        knowledge,
-        sampled: Gate::opened_if(sampled_at_once),
-        profiling: Arc::clone(&plan.profiling),
-        refreshed: AtomicU64::new(0),
-        in_doubt: AtomicBool::new(false),
-        has_rebooted: AtomicBool::new(false),
-        guest_has_ended: vmm.has_ended(),
-        tracer_has_ended: tracer.has_ended(),
-        doorbell: Arc::clone(&doorbell),
-        stopping: Arc::new(AtomicBool::new(false)),
-        sampling,
-    };
-    let (mut threads, rings) =
-        AttachedThreads::start(sampled, common).map_err(VmError::host("a thread"))?;
-    threads
-        .introspect(finder, schedstat, modules)
-        .map_err(VmError::host("a thread"))?;
-    let server = Server {
-        listener,
-        plan,
-        info,
-        sources,
-        recorder,
-        watches: [vmm, tracer],
-        doorbell,
-    };
+    let opened = Opened::open(config)?;
+    // It ends only with this: until then threads ask it.
+    let helper = Arc::clone(&opened.attachment.helper);
+    let (server, threads, rings) = opened.contain()?.start()?;
     let events = thread::Builder::new().name("events".into());
     let events = events
         .spawn(move || server.serve(threads, rings))
@@ -187,9 +104,135 @@ pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         what: "to go on",
         source: io::Error::other("the event thread panicked"),
     })?;
-    // It ends only now: until then this process asks it.
     drop(helper);
     end
+}
+
+/// What has to be open before this process is contained.
+struct Opened {
+    attachment: Attachment,
+    profiling: ProfilingConfig,
+    restrict_paths: bool,
+    listener: Option<SocketListener>,
+    kernel: Option<KernelFile>,
+    sysroot: Option<Sysroot>,
+}
+
+impl Opened {
+    fn open(config: AttachConfig) -> Result<Self, AttachedError> {
+        let AttachConfig {
+            mut attachment,
+            kernel,
+            profiling,
+            restrict_paths,
+        } = config;
+        let machine = &attachment.machine;
+        check(&mut attachment.guest.watched, machine.pid)?;
+        name_left_out(machine);
+        let socket = profiling.socket.as_deref();
+        let listener = socket.map(SocketListener::bind).transpose()?;
+        let kernel = kernel.map(KernelFile::read).transpose()?;
+        let sysroot = profiling.sysroot.as_deref();
+        let sysroot = sysroot.map(open_sysroot).transpose()?;
+        Ok(Self {
+            attachment,
+            profiling,
+            restrict_paths,
+            listener,
+            kernel,
+            sysroot,
+        })
+    }
+
+    /// Gives up what isn't needed to parse what the guest has made.
+    fn contain(self) -> Result<Self, AttachedError> {
+        if self.restrict_paths {
+            restrict_to_outputs(&self.profiling)?;
+        }
+        if kvmprof_sandbox::filters::is_prepared() {
+            kvmprof_sandbox::process::keep_rights_of(&WITH_RIGHTS)
+                .map_err(VmError::host("to give up rights"))?;
+        }
+        Ok(self)
+    }
+
+    /// Starts the threads that sample the guest.
+    fn start(mut self) -> Result<(Server, AttachedThreads, Vec<Profiled>), AttachedError> {
+        let Attachment {
+            machine,
+            guest,
+            files,
+            vmm,
+            tracer,
+            helper,
+            records,
+            host_stacks,
+        } = self.attachment;
+        let host_stacks = host_stacks.map(|open| Arc::new(open.read()));
+        let knowledge = known(self.profiling.knowledge.take(), self.kernel.as_ref())?;
+        let knowledge = Arc::new(knowledge);
+        let records = records.map(|form| form.with_host_stacks(host_stacks.clone()));
+        let sampling = sampling_opener(records, &helper, &guest, &knowledge)?;
+        let schedstat = files.iter().map(|files| another(files.schedstat.as_ref()));
+        let schedstat = schedstat.collect();
+        let sampled_at_once = !knowledge.is_pending();
+        let mut finder = KernelFinder::new(guest.watching, guest.watched);
+        if sampled_at_once {
+            look_once(&mut finder, self.kernel, &knowledge)?;
+        }
+        let (plan, record) = plan(self.profiling);
+        let info = machine_info(&machine, &guest.control, &knowledge, host_stacks);
+        let [memory, modules] = guest.others;
+        let sources = BinarySources::new(memory, Arc::clone(&knowledge), None, self.sysroot);
+        let sampled = numbers(&machine).zip(guest.vcpus).zip(files);
+        let sampled = sampled.map(|((cpu, remote), files)| SampledVcpu { cpu, remote, files });
+        let sampled: Vec<SampledVcpu> = sampled.collect();
+        let recorder = record
+            .map(|record| start_recorder(record, sampled.len(), &info, &plan))
+            .transpose()?;
+        let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
+        let common = AttachedCommon {
+            vcpus: AtomicU32::new(guest.vcpu_count.unwrap_or(u32::MAX)),
+            control: guest.control,
+            knowledge,
+            sampled: Gate::opened_if(sampled_at_once),
+            profiling: Arc::clone(&plan.profiling),
+            refreshed: AtomicU64::new(0),
+            in_doubt: AtomicBool::new(false),
+            has_rebooted: AtomicBool::new(false),
+            guest_has_ended: vmm.has_ended(),
+            tracer_has_ended: tracer.has_ended(),
+            doorbell: Arc::clone(&doorbell),
+            stopping: Arc::new(AtomicBool::new(false)),
+            sampling,
+        };
+        let started = AttachedThreads::start(sampled, common);
+        let (mut threads, rings) = started.map_err(VmError::host("a thread"))?;
+        let introspected = threads.introspect(finder, schedstat, modules);
+        introspected.map_err(VmError::host("a thread"))?;
+        let server = Server {
+            listener: self.listener,
+            plan,
+            info,
+            sources,
+            recorder,
+            watches: [vmm, tracer],
+            doorbell,
+        };
+        Ok((server, threads, rings))
+    }
+}
+
+/// How the clocks make ticks, and the recording that is made from the start.
+fn plan(mut profiling: ProfilingConfig) -> (ClockPlan, Option<RecordPlan>) {
+    let (source, record) = (profiling.source, profiling.record.take());
+    let plan = ClockPlan {
+        fallback: source,
+        of_recordings: source,
+        profiling: Arc::new(profiling),
+        registers: RegisterSource::Ioctls,
+    };
+    (plan, record)
 }
 
 /// The file of `--kernel`.
