@@ -3,7 +3,7 @@
 //! [`find_machines`] lists every KVM guest of the host. Only the host's kernel knows which thread runs a vCPU and where guest
 //! memory is. [`HostKernel`] reads this from `struct kvm` and the structures around it, through a small eBPF program and with the
 //! offsets of the host's own BTF. [`AttachedMemory`] reads a guest's physical memory out of its VMM, and never writes. A
-//! [`tracer`] stops vCPUs for a moment and reads their registers.
+//! [`tracer`] stops vCPUs for a moment and reads their registers. With [`remote`] another process, which has no rights, gets all of this.
 //!
 //! The VMM is untrusted, and may change its memory at any moment: lengths, loops and walks are bounded, and inconsistent data
 //! is reported and not followed.
@@ -36,13 +36,14 @@ mod kernel_memory;
 mod machines;
 mod memory;
 mod nested;
+pub mod remote;
 pub mod sampling;
 mod slots;
 pub mod tracer;
 
 pub use capabilities::lacks;
 pub use host_kernel::{HostKernel, HostKernelError};
-pub use host_stacks::{HostStacks, HostStacksError, NewHostFunctions};
+pub use host_stacks::{HostStacks, HostStacksError, NewHostFunctions, OpenHostStacks};
 pub use kernel_memory::{KernelMemory, KernelMemoryError};
 pub use machines::{
     Machine, MachineList, Obstacle, Vcpu, find_machines, missing_to_look_into, why_hidden,

@@ -32,6 +32,8 @@ type Process = (i32, u64);
 #[derive(Debug)]
 struct Guest {
     name: String,
+    /// When its VMM was started, as `kvmprof list` shows it: another process may have its pid later.
+    start_time: u64,
     path: PathBuf,
     /// `None` until the next attempt.
     child: Option<Child>,
@@ -206,6 +208,7 @@ impl Attached {
                 let guest = Guest {
                     path: self.folder.path().join(format!("{}.sock", machine.pid)),
                     name,
+                    start_time: machine.start_time,
                     child: None,
                     until: Instant::now(),
                     wait: FIRST_WAIT,
@@ -272,8 +275,8 @@ impl Guest {
         let _ = std::fs::remove_file(&self.path);
         let path = self.path.display().to_string();
         let pid = self.path.file_stem().unwrap_or_default();
-        let pid = pid.to_string_lossy().into_owned();
-        let mut words = vec!["attach".to_owned(), pid, "--socket".to_owned(), path];
+        let process = format!("{}:{}", pid.to_string_lossy(), self.start_time);
+        let mut words = vec!["attach".to_owned(), process, "--socket".to_owned(), path];
         words.extend(["--hz".to_owned(), hz.to_string()]);
         words.extend(["--capture".to_owned(), config.capture.word().to_owned()]);
         if config.capture.has_jitter() {

@@ -63,6 +63,7 @@ macro_rules! for_each_target {
             vhost_user 6_000,
             symbol_server 50_000,
             merge 150,
+            tracer 400_000,
         }
     };
 }

@@ -112,6 +112,11 @@ impl Helper {
         Ok(socket.as_raw_fd())
     }
 
+    /// The process; `None` if it is another process's child.
+    pub fn process(&self) -> Option<Pid> {
+        self.process
+    }
+
     /// Leaves the helper to the other owners of the connection. It ends with them.
     pub fn leave(&self) {
         drop(lock(&self.socket).take());

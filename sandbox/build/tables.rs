@@ -219,6 +219,19 @@ const EVENTS: &[Allowed] = &[
 /// Whoever accepts clients compares their user with its own.
 const CLIENTS: &[Allowed] = &[any(SYS_geteuid)];
 
+/// The files in `/proc` about a vCPU's thread are open.
+const THREAD_FILES: &[Allowed] = &[any(SYS_pread64)];
+
+/// The thread waits for a tick or a kick. The process that traces the VMM has the host's kernel take samples, and hands over their clock, which is
+/// started here.
+const CAPTURE: &[Allowed] = &[
+    any(SYS_rt_sigtimedwait),
+    // PERF_EVENT_IOC_ENABLE
+    only(SYS_ioctl, &[request(PERF, 0)]),
+    any(SYS_sendto),
+    any(SYS_recvmsg),
+];
+
 const BINARIES: &[Allowed] = &[
     any(SYS_pread64),
     // A read of a qcow2 image that the guest writes to may need room in the image's cache: a changed table is written then, by whoever reads. And whoever

@@ -39,6 +39,15 @@ pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives up all rights of this thread but those of any of `threads`, for good.
+///
+/// # Errors
+/// As for [`keep`].
+pub(crate) fn keep_any(threads: &[Thread]) -> io::Result<()> {
+    let rights = threads.iter().map(|thread| thread.rights());
+    keep_only(rights.fold(CapabilitySet::empty(), |all, rights| all | rights))
+}
+
 /// Gives up all rights of this thread but `rights`, for good.
 ///
 /// # Errors

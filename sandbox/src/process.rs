@@ -9,6 +9,7 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 
+use crate::Thread;
 use crate::capabilities;
 use crate::state::{self, Mechanism};
 use crate::user::User;
@@ -110,6 +111,27 @@ pub fn keep_event_rights() -> io::Result<()> {
 pub fn keep_capture_rights() -> io::Result<()> {
     set_no_new_privs(true)?;
     capabilities::keep_only(CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
+}
+
+/// Gives up all rights of a superuser but those to trace another process, with its filters, to have the host's kernel read its memory and take samples of it into locked
+/// memory, and to look up its files; and privileges of programs that it executes.
+///
+/// # Errors
+/// The system refuses it.
+pub fn keep_tracer_rights() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let files = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::DAC_OVERRIDE;
+    let kernel = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::IPC_LOCK;
+    let other = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
+    capabilities::keep_only(files | kernel | other)
+}
+
+/// Gives up all rights of a superuser but those that one of these kinds of threads keeps. This thread starts them later.
+///
+/// # Errors
+/// The system refuses it.
+pub fn keep_rights_of(threads: &[Thread]) -> io::Result<()> {
+    capabilities::keep_any(threads)
 }
 
 /// Becomes `user`, without any right of a superuser, and gives up privileges of programs that it executes: for a process that does a few

@@ -16,6 +16,10 @@ macro_rules! for_each_thread {
             Events [EVENTS CLIENTS] [PERFMON IPC_LOCK],
             /// The thread that reads the guest's kernel.
             Introspection [] [],
+            /// The thread that samples a vCPU of another program, as another process shows it.
+            AttachedVcpu [THREAD_FILES CAPTURE] [],
+            /// The thread that looks for the kernel of another program's guest, and watches it.
+            AttachedKernel [THREAD_FILES] [],
             /// The thread that reads the guest's programs. Its files are open.
             Binaries [BINARIES] [],
             /// The thread that reads the guest's programs, if a folder of the host has the guest's files (`--sysroot`, `--root`).

@@ -16,7 +16,7 @@ use kvmprof_introspection::{StackCopy, UnwindCache};
 use kvmprof_recording::{HOST_FRAMES, StackEnd};
 
 use kernel_functions::KernelFunctions;
-use program::Program;
+use program::{OpenProgram, Program};
 
 /// Maximum number of functions that get numbers. Functions that are seen later count as unknown.
 const MAX_FUNCTIONS: usize = 1 << 14;
@@ -76,21 +76,19 @@ pub struct NewHostFunctions {
     pub known: u64,
 }
 
-impl HostStacks {
-    /// Reads the functions of the host's kernel, and the files that process `pid` has mapped. Files that it maps later are unknown.
-    ///
-    /// # Errors
-    /// The kernel hides its functions, or this process may not look into the other one.
-    pub fn read(pid: i32) -> Result<Self, HostStacksError> {
-        let kernel = KernelFunctions::read().map_err(HostStacksError::Kallsyms)?;
-        if kernel.is_empty() {
-            return Err(HostStacksError::Hidden);
-        }
-        let program =
-            Program::read(pid).map_err(|source| HostStacksError::Mappings { pid, source })?;
-        let stacks = Self {
-            kernel,
-            program,
+/// What [`HostStacks`] are made of: the functions of the host's kernel, and the VMM's files, which are open and not read yet.
+#[derive(Debug)]
+pub struct OpenHostStacks {
+    kernel: KernelFunctions,
+    program: OpenProgram,
+}
+
+impl OpenHostStacks {
+    /// Reads the files, which takes no rights any more. They are untrusted.
+    pub fn read(self) -> HostStacks {
+        let stacks = HostStacks {
+            kernel: self.kernel,
+            program: self.program.read(),
             seen: Mutex::default(),
         };
         let mut seen = stacks.seen();
@@ -98,7 +96,31 @@ impl HostStacks {
             seen.number_of(name.to_owned());
         }
         drop(seen);
-        Ok(stacks)
+        stacks
+    }
+}
+
+impl HostStacks {
+    /// Reads the functions of the host's kernel, and opens the files that process `pid` has mapped. Files that it maps later are unknown.
+    ///
+    /// # Errors
+    /// The kernel hides its functions, or this process may not look into the other one.
+    pub fn open(pid: i32) -> Result<OpenHostStacks, HostStacksError> {
+        let kernel = KernelFunctions::read().map_err(HostStacksError::Kallsyms)?;
+        if kernel.is_empty() {
+            return Err(HostStacksError::Hidden);
+        }
+        let program =
+            OpenProgram::open(pid).map_err(|source| HostStacksError::Mappings { pid, source })?;
+        Ok(OpenHostStacks { kernel, program })
+    }
+
+    /// Does both for process `pid`.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn read(pid: i32) -> Result<Self, HostStacksError> {
+        Self::open(pid).map(OpenHostStacks::read)
     }
 
     fn seen(&self) -> MutexGuard<'_, FunctionTable> {

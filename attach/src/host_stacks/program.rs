@@ -61,12 +61,28 @@ struct Line<'a> {
     path: &'a str,
 }
 
-impl Program {
-    /// Reads the files that process `pid` has mapped now. A file that was replaced after it was mapped is left out.
+/// The executable files that a process has mapped, open and not read yet.
+#[derive(Debug)]
+pub struct OpenProgram {
+    /// The mappings, each with the number of its file.
+    mappings: Vec<(u64, u64, u64, usize)>,
+    files: Vec<OpenFile>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    /// The last part of its path.
+    name: String,
+    file: File,
+    length: u64,
+}
+
+impl OpenProgram {
+    /// Opens the files that process `pid` has mapped now. A file that was replaced after it was mapped is left out.
     ///
     /// # Errors
     /// Its mappings can't be read.
-    pub fn read(pid: i32) -> io::Result<Self> {
+    pub fn open(pid: i32) -> io::Result<Self> {
         let mut maps = Vec::new();
         File::open(format!("/proc/{pid}/maps"))?
             .take(MAX_MAPS)
@@ -78,36 +94,64 @@ impl Program {
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        let mut files: Vec<(u64, &str, Option<Arc<Code>>)> = Vec::new();
-        let mut mappings = Vec::new();
-        let mut room = MAX_FILES;
+        let mut known: Vec<(u64, &str, Option<usize>)> = Vec::new();
+        let mut opened = Self {
+            mappings: Vec::new(),
+            files: Vec::new(),
+        };
         for line in maps.lines().filter_map(Line::parse).take(MAX_MAPPINGS) {
-            let known = files
+            let earlier = known
                 .iter()
                 .find(|(inode, path, _)| (*inode, *path) == (line.inode, line.path));
-            let code = match known {
-                Some((.., code)) => code.clone(),
+            let number = match earlier {
+                Some((.., number)) => *number,
                 None => {
-                    let code = Code::read(&folder, &line, &mut room).map(Arc::new);
-                    files.push((line.inode, line.path, code.clone()));
-                    code
+                    let number = line.open(&folder).map(|(file, length)| {
+                        opened.files.push(OpenFile {
+                            name: line.path.rsplit('/').next().unwrap_or_default().to_owned(),
+                            file,
+                            length,
+                        });
+                        opened.files.len() - 1
+                    });
+                    known.push((line.inode, line.path, number));
+                    number
                 }
             };
-            mappings.extend(code.map(|file| Mapping {
-                begin: line.begin,
-                end: line.end,
-                offset: line.offset,
-                file,
-            }));
+            let mapping = number.map(|number| (line.begin, line.end, line.offset, number));
+            opened.mappings.extend(mapping);
         }
+        Ok(opened)
+    }
+
+    /// Reads the files.
+    pub fn read(self) -> Program {
+        let mut room = MAX_FILES;
+        let files = self.files.into_iter();
+        let files: Vec<Option<Arc<Code>>> = files
+            .map(|file| Code::read(file, &mut room).map(Arc::new))
+            .collect();
+        let mappings = self.mappings.into_iter();
+        let mappings = mappings.filter_map(|(begin, end, offset, number)| {
+            let file = files.get(number)?.clone()?;
+            Some(Mapping {
+                begin,
+                end,
+                offset,
+                file,
+            })
+        });
+        let mappings: Vec<Mapping> = mappings.collect();
         let tables = mappings.iter().filter_map(|mapping| {
             let table = mapping.file.table.clone()?;
             Some((mapping.begin, mapping.end, mapping.offset, table))
         });
         let unwinder = UserUnwinder::new(tables);
-        Ok(Self { mappings, unwinder })
+        Program { mappings, unwinder }
     }
+}
 
+impl Program {
     /// The unwinder of its stacks.
     pub fn unwinder(&self) -> &UserUnwinder {
         &self.unwinder
@@ -139,17 +183,16 @@ impl Program {
 }
 
 impl Code {
-    /// Reads the file of `line` below `folder`, the process's root. `None` if another file is at its path by now, if it isn't a program, or if there
-    /// is no `room` for its bytes.
-    fn read(folder: &OwnedFd, line: &Line<'_>, room: &mut u64) -> Option<Self> {
-        let (file, length) = line.open(folder)?;
+    /// Reads an open file. `None` if it isn't a program, or if there is no `room` for its bytes.
+    fn read(open: OpenFile, room: &mut u64) -> Option<Self> {
+        let OpenFile { name, file, length } = open;
         (length <= MAX_FILE).then_some(())?;
         *room = room.checked_sub(length)?;
         let mut contents = Vec::new();
         (&file).take(length).read_to_end(&mut contents).ok()?;
         let parsed = elf::parse(&contents).ok()?;
         Some(Self {
-            name: line.path.rsplit('/').next().unwrap_or_default().to_owned(),
+            name,
             file,
             segments: parsed.segments,
             functions: parsed.functions,
@@ -313,7 +356,8 @@ mod tests {
 
     #[test]
     fn this_process_has_its_own_functions() {
-        let own = Program::read(std::process::id().cast_signed()).unwrap();
+        let own = OpenProgram::open(std::process::id().cast_signed()).unwrap();
+        let own = own.read();
         let address = known_function as fn(u64) -> u64 as usize as u64;
         assert_eq!(known_function(1), 128 ^ 0x1234);
         let name = own.name(address + 1).unwrap();

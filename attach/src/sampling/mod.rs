@@ -62,6 +62,14 @@ pub struct SamplingHost {
     host_stacks: Option<Arc<HostStacks>>,
 }
 
+/// The form of the records, for a reader of records that another process has the kernel take.
+#[derive(Clone, Debug)]
+pub struct RecordForm {
+    state: State,
+    takes_host_stacks: bool,
+    host_stacks: Option<Arc<HostStacks>>,
+}
+
 /// A program for one vCPU. Once it is set on an event, it lives as long as the event.
 #[derive(Debug)]
 pub struct SamplingProgram {
@@ -133,29 +141,13 @@ impl SamplingHost {
         }
     }
 
-    /// The reader for records of the host's stacks; `None` if there are no such records.
-    pub fn host_stacks(&self) -> Option<&HostStacks> {
-        self.host_stacks.as_deref()
-    }
-
-    /// Maximum length of the records of one tick, in bytes, with these parts of stacks.
-    pub fn max_record_bytes(&self, stacks: StackParts) -> usize {
-        if stacks == StackParts::default() {
-            return RECORD_BYTES;
+    /// The form of the records that the programs write.
+    pub fn form(&self) -> RecordForm {
+        RecordForm {
+            state: self.layout.state,
+            takes_host_stacks: self.takes_host_stacks,
+            host_stacks: self.host_stacks.clone(),
         }
-        let host = usize::from(self.takes_host_stacks) * host::MAX_HOST_RECORD_BYTES;
-        MAX_SAMPLE_BYTES + host
-    }
-
-    /// Whether every record has the vCPU's privilege level. Without it, only addresses show a guest's mode, and only those of Linux distinguish
-    /// the kernel from programs.
-    pub fn knows_privilege(&self) -> bool {
-        self.layout.state != State::Unknown
-    }
-
-    /// The bit of a record that is set if the code segment is 64-bit code.
-    pub fn long_mask(&self) -> u8 {
-        self.layout.state.long_mask()
     }
 
     /// Loads the program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots`. The program writes to
@@ -215,7 +207,7 @@ impl SamplingHost {
 
     /// The stacks to copy; `None` if none are wanted, or the stack pointer isn't in memory.
     fn stacks(&self, vcpu: u64, parts: StackParts, slots: &Slots) -> Option<Stacks> {
-        let is_wanted = parts != StackParts::default() && self.knows_privilege();
+        let is_wanted = parts != StackParts::default() && self.form().knows_privilege();
         is_wanted.then_some(())?;
         let cr4 = (self.kernel.memory()).read_u64(vcpu.checked_add(self.layout.cr4)?)?;
         Some(Stacks {
@@ -250,6 +242,47 @@ impl SamplingHost {
         };
         vcpu.filter(|vcpu| of_guest(vcpu).is_some())
             .ok_or(SamplingError::NoVcpu)
+    }
+}
+
+impl RecordForm {
+    /// The same records, with this reader for those of the host's stacks.
+    #[must_use]
+    pub fn with_host_stacks(self, stacks: Option<Arc<HostStacks>>) -> Self {
+        Self {
+            host_stacks: stacks,
+            ..self
+        }
+    }
+
+    /// The reader for records of the host's stacks; `None` if there are no such records.
+    pub fn host_stacks(&self) -> Option<&HostStacks> {
+        self.host_stacks.as_deref()
+    }
+
+    /// Whether a record of the host's stack can precede a sample's.
+    pub fn takes_host_stacks(&self) -> bool {
+        self.takes_host_stacks
+    }
+
+    /// Maximum length of the records of one tick, in bytes, with these parts of stacks.
+    pub fn max_record_bytes(&self, stacks: StackParts) -> usize {
+        if stacks == StackParts::default() {
+            return RECORD_BYTES;
+        }
+        let host = usize::from(self.takes_host_stacks) * host::MAX_HOST_RECORD_BYTES;
+        MAX_SAMPLE_BYTES + host
+    }
+
+    /// Whether every record has the vCPU's privilege level. Without it, only addresses show a guest's mode, and only those of Linux distinguish
+    /// the kernel from programs.
+    pub fn knows_privilege(&self) -> bool {
+        self.state != State::Unknown
+    }
+
+    /// The bit of a record that is set if the code segment is 64-bit code.
+    pub fn long_mask(&self) -> u8 {
+        self.state.long_mask()
     }
 }
 

@@ -104,12 +104,12 @@ impl<'a> Record<'a> {
         (self.u64(AVAILABLE) & RIP_AVAILABLE != 0).then(|| self.u64(RIP))
     }
 
-    /// CR3. It is exact if [`super::SamplingHost::knows_privilege`]; otherwise it is KVM's copy, which may be from an earlier exit.
+    /// CR3. It is exact if [`super::RecordForm::knows_privilege`]; otherwise it is KVM's copy, which may be from an earlier exit.
     pub fn cr3(&self) -> u64 {
         self.u64(CR3)
     }
 
-    /// The privilege level at the last exit; `None` unless [`super::SamplingHost::knows_privilege`].
+    /// The privilege level at the last exit; `None` unless [`super::RecordForm::knows_privilege`].
     pub fn cpl(&self) -> Option<u8> {
         (self.has(PRIVILEGE)).then(|| self.u64(CPL).to_le_bytes()[0] & 3)
     }

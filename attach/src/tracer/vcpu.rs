@@ -93,6 +93,12 @@ pub enum TraceError {
     /// KVM has refused the vCPU's registers.
     #[error("KVM doesn't tell the vCPU's registers: {0}")]
     Kvm(io::Error),
+    /// The look has taken so long that the vCPU was let go before its end.
+    #[error("The vCPU was let go, since kvmprof took too long to look at it")]
+    Overdue,
+    /// The process that traces has ended.
+    #[error("kvmprof's process that traces the VMM has ended")]
+    NoTracer,
 }
 
 /// The result of a look at a vCPU.

@@ -20,6 +20,7 @@ mod small_devices;
 mod streams;
 mod symbol_server;
 mod symbols;
+mod tracer;
 mod unwind;
 mod vhost_user;
 mod vsock;

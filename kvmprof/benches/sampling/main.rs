@@ -8,6 +8,7 @@
 
 mod attached;
 mod devices;
+mod divided;
 mod guest;
 mod kills;
 mod lookup;
@@ -43,7 +44,9 @@ const SOURCES: [ClockSource; 2] = [ClockSource::Thread, ClockSource::Kernel];
 type Part = (&'static str, fn() -> anyhow::Result<()>);
 
 /// All parts but `samples`, which is the last one.
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
+    // It forks, so that it comes before parts that may leave a thread.
+    ("divided", divided::print),
     ("lookup", lookup::print),
     ("stores", stores::print),
     ("attached", attached::print),

@@ -18,34 +18,36 @@ const PAUSE: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A guest in another process, which ends with this.
-struct Vmm(Child);
+pub struct Vmm(Child);
 
 impl Vmm {
-    fn start(folder: &Path) -> anyhow::Result<Self> {
+    /// Starts the guest with `workload`. Its kernel is put into `folder`.
+    pub fn start(folder: &Path, workload: &str) -> anyhow::Result<Self> {
         let kernel = folder.join("kernel");
         std::fs::write(&kernel, IMAGE.elf()).context("Cannot write the guest's kernel")?;
         let child = Command::new(env!("CARGO_BIN_EXE_kvmprof"))
             .args(["run", "--memory", "64M", "--console", "none"])
-            .args(["--cmdline", "workload=spin", "--kernel"])
+            .args(["--cmdline", &format!("workload={workload}"), "--kernel"])
             .arg(&kernel)
             .stdin(Stdio::null())
             .spawn();
         Ok(Self(child.context("Cannot start kvmprof run")?))
     }
 
-    /// Its vCPU, once that has run.
-    fn vcpu(&self) -> anyhow::Result<TracedVcpu> {
+    /// The guest and its vCPU, once that has run.
+    pub fn vcpu(&self) -> anyhow::Result<(Machine, TracedVcpu)> {
         let host = HostKernel::open()?;
         let deadline = Instant::now() + TIMEOUT;
         let is_it = |machine: &Machine| u32::try_from(machine.pid) == Ok(self.0.id());
         loop {
             let machine = find_machines(Ok(&host)).machines.into_iter().find(is_it);
-            let vcpu = machine.as_ref().and_then(|it| it.vcpus.first());
-            if let Some((machine, vcpu)) = machine.as_ref().zip(vcpu)
+            if let Some(machine) = machine
+                && let Some(vcpu) = machine.vcpus.first()
                 && let Some(tid) = vcpu.thread
             {
                 let code = ThreadCode::find(machine.pid)?;
-                return Ok(TracedVcpu::new(machine.pid, tid, vcpu.descriptor, code));
+                let vcpu = TracedVcpu::new(machine.pid, tid, vcpu.descriptor, code);
+                return Ok((machine, vcpu));
             }
             ensure!(Instant::now() < deadline, "The guest doesn't run");
             thread::sleep(Duration::from_millis(10));
@@ -64,8 +66,8 @@ impl Drop for Vmm {
 /// Measures it, from before the vCPU is interrupted until it has been let go, and prints it.
 pub fn print() -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("Cannot make a folder for the kernel")?;
-    let vmm = Vmm::start(folder.path())?;
-    let mut vcpu = vmm.vcpu()?;
+    let vmm = Vmm::start(folder.path(), "spin")?;
+    let (_, mut vcpu) = vmm.vcpu()?;
     let mut stops = Vec::new();
     for _ in 0..STOPS {
         thread::sleep(PAUSE);

@@ -9,16 +9,18 @@ use kvmprof_attach::{
     HostKernel, Machine, MachineList, find_machines, lacks, missing_to_look_into,
 };
 use kvmprof_cli::command_line::{Command, Console, ExitStatus, usage, value};
+use kvmprof_machine::output_names::OutputNames;
 use kvmprof_profiling::clock::{ClockSource, DEFAULT_HZ};
 use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::RecordingFailure;
 use kvmprof_report::text::visible;
-use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, attach};
+use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Attachment, attach};
 use kvmprof_vmm::vm::{block_signals, catch_signals};
 
 use super::profiling::ProfilingOptions;
 use super::record_limit::{RecordLimit, whole_recording};
+use super::sandbox::SandboxMode;
 use super::thread_panics;
 use super::units::parse_stacks;
 
@@ -36,7 +38,8 @@ enum CaptureWay {
 /// Profile a guest that another program runs, such as QEMU
 ///
 /// Serves the same socket as kvmprof run, but profil, pmc and control, without the guest's or the VMM's help. Each vCPU's thread
-/// is stopped at each tick by ptrace(2). The guest and its VMM go on when kvmprof ends, however it does.
+/// is stopped at each tick by ptrace(2), by a process of its own: the one that reads what the guest has made has no rights. The guest and its VMM go
+/// on when kvmprof ends, however it does.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 when the guest has ended or rebooted, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
@@ -45,7 +48,8 @@ enum CaptureWay {
       kvmprof attach debian12 --socket /run/debian12.sock"
 )]
 pub struct AttachArguments {
-    /// The guest, as kvmprof list shows it: the pid of its VMM, or its name, unless that is a number
+    /// The guest, as kvmprof list shows it: the pid of its VMM, its pid and start_time with a colon between them, or its name, unless that is such
+    /// numbers
     #[arg(value_name = "PID|NAME")]
     guest: String,
     /// Listen at this path for clients, such as getpc, record, top and status
@@ -71,6 +75,8 @@ pub struct AttachArguments {
     /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory
     #[arg(long, value_name = "FILE", conflicts_with = "pid_at")]
     kernel: Option<PathBuf>,
+    #[command(flatten)]
+    sandbox: SandboxMode,
 }
 
 impl Command for AttachArguments {
@@ -86,9 +92,9 @@ impl Command for AttachArguments {
             CaptureWay::Kernel => ClockSource::Kernel,
         };
         let profiling = self.profiling.config(source, self.hz)?;
+        self.sandbox.close_inherited(&[]);
         let host = HostKernel::open()
             .context("The host's kernel doesn't tell where guests have their memory")?;
-        let host = Arc::new(host);
         let machine = choose(find_machines(Ok(&host)), &self.guest)?;
         if let Some(obstacle) = &machine.obstacle {
             bail!(
@@ -96,15 +102,20 @@ impl Command for AttachArguments {
                 machine.pid
             );
         }
+        let pid = machine.pid;
+        let output_names = self.output_names()?;
+        // SAFETY: the command has started no thread yet.
+        let attachment = unsafe { Attachment::open(machine, host, &profiling) }?;
+        self.sandbox.contain()?;
         block_signals().context("Cannot block signals")?;
         catch_signals().context("Cannot catch signals")?;
         thread_panics::end_program();
-        let pid = machine.pid;
         let failure = RecordingFailure::default();
         let config = AttachConfig {
-            machine,
-            host,
+            attachment,
             kernel: self.kernel.clone(),
+            output_names,
+            restrict_paths: self.sandbox.restricts_paths(),
             profiling: ProfilingConfig {
                 socket: self.socket.clone(),
                 record: self.record.clone().map(|path| RecordPlan {
@@ -123,6 +134,9 @@ impl Command for AttachArguments {
             AttachedEnd::Reboot => eprintln!(
                 "The guest of process {pid} has rebooted, so its kernel is another one now, or elsewhere: attach again."
             ),
+            AttachedEnd::NoTracer => bail!(
+                "kvmprof's process that traces process {pid} has ended: the guest goes on; attach again"
+            ),
             AttachedEnd::Stopped => {}
         }
         whole_recording(&failure)?;
@@ -130,11 +144,29 @@ impl Command for AttachArguments {
     }
 }
 
-/// The machine that `guest` names: its VMM's pid, or its name. A number is a pid, whatever other guests are called: who starts a guest chooses its name.
+impl AttachArguments {
+    /// The process that makes the outputs' files, if this one is going to be contained. The command must have started no thread yet.
+    fn output_names(&self) -> anyhow::Result<Option<Arc<OutputNames>>> {
+        if !self.sandbox.is_on() {
+            return Ok(None);
+        }
+        let sockets = self.socket.iter().cloned().collect();
+        // SAFETY: by this function's own condition.
+        let names = unsafe { OutputNames::fork(sockets, self.record.as_deref(), None) };
+        let names = names.context("Cannot start the process that makes files and sockets")?;
+        Ok(names.map(Arc::new))
+    }
+}
+
+/// The machine that `guest` names: its VMM's pid, its pid and its start time, or its name. A number is a pid, whatever other guests are called: who starts a guest
+/// chooses its name.
 fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
-    let by_pid = guest.parse::<i32>().ok();
-    let is_meant = |machine: &Machine| match by_pid {
-        Some(pid) => machine.pid == pid,
+    let by_process = process(guest);
+    let by_pid = by_process.map(|(pid, _)| pid);
+    let is_meant = |machine: &Machine| match by_process {
+        Some((pid, start_time)) => {
+            machine.pid == pid && start_time.is_none_or(|start| machine.start_time == start)
+        }
         None => machine.name.as_deref() == Some(guest),
     };
     let mut meant: Vec<Machine> = found.machines.into_iter().filter(is_meant).collect();
@@ -173,6 +205,14 @@ fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
     }
 }
 
+/// The pid in a word, and the start time behind a colon, if it has one.
+fn process(word: &str) -> Option<(i32, Option<u64>)> {
+    match word.split_once(':') {
+        None => Some((word.parse().ok()?, None)),
+        Some((pid, start_time)) => Some((pid.parse().ok()?, Some(start_time.parse().ok()?))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,6 +243,10 @@ mod tests {
         // That VMM has ended: another one with its pid as a name isn't taken for it.
         let error = choose(found(&all[1..]), "10").unwrap_err();
         assert!(error.to_string().contains("no guest 10"), "{error}");
+        // Neither is a process that has got the pid since.
+        assert_eq!(choose(found(&all), "10:0").unwrap().pid, 10);
+        let error = choose(found(&all), "10:1").unwrap_err();
+        assert!(error.to_string().contains("no guest 10:1"), "{error}");
         let twice = [machine(10, "db"), machine(11, "db")];
         let error = choose(found(&twice), "db").unwrap_err().to_string();
         assert!(error.contains("2 guests are meant by db"), "{error}");

@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -21,13 +21,20 @@ use kvmprof_sandbox::user::{self, User};
 use kvmprof_sandbox::{Mode, filters, process};
 use kvmprof_vmm::vm::{VmConfig, sockets_of_devices, sockets_to_make};
 
-/// Options about it.
-#[derive(Clone, Debug, Args)]
-pub struct SandboxOptions {
+/// Whether there is one.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct SandboxMode {
     /// Contain kvmprof, so that a fault in it gives a guest as little as possible: on, log (calls that would end kvmprof are reported
     /// and made) or off
     #[arg(long = "sandbox", value_name = "MODE", default_value_t)]
     mode: Mode,
+}
+
+/// Options about it.
+#[derive(Clone, Debug, Args)]
+pub struct SandboxOptions {
+    #[command(flatten)]
+    mode: SandboxMode,
     /// Keep other programs of the same user from tracing kvmprof and from reading its memory. Neither list nor attach of that user sees the guest
     /// then
     #[arg(long, overrides_with = "no_trace")]
@@ -121,6 +128,44 @@ impl Helpers {
     }
 }
 
+impl SandboxMode {
+    /// Whether a process is contained, or its forbidden calls are reported.
+    pub fn is_on(self) -> bool {
+        self.mode != Mode::Off
+    }
+
+    /// Closes the files that the process has inherited, except those that its arguments and `kept` name. Call it before the process has opened any file.
+    pub fn close_inherited(self, kept: &[RawFd]) {
+        if self.is_on() {
+            let kept = kept.iter().map(|number| format!("{INHERITED}{number}"));
+            let named = env::args_os().chain(kept.map(OsString::from));
+            without(
+                "the closing of inherited files",
+                process::close_inherited(named),
+            );
+        }
+    }
+
+    /// From now on this process has given up what it doesn't need, and threads can be contained. It must have started no threads yet. Parts that the host's kernel
+    /// lacks are left out with a warning.
+    ///
+    /// # Errors
+    /// The system refuses a part that it supports.
+    pub fn contain(self) -> anyhow::Result<()> {
+        if self.is_on() {
+            process::give_up().context("Cannot give up what a guest doesn't need")?;
+            let filters = filters::prepare(self.mode, restore_terminal);
+            without("filters of system calls (seccomp)", filters);
+        }
+        Ok(())
+    }
+
+    /// Whether to restrict access to the files that the guest can need. These restrictions have no mode that only reports.
+    pub fn restricts_paths(self) -> bool {
+        self.mode == Mode::On
+    }
+}
+
 impl SandboxOptions {
     /// Puts this process into the sandbox. It must have opened no files except those that `config` has, and must have started no threads yet. Parts that the
     /// host's kernel lacks are left out with a warning. The guest of `config` uses the processes that are returned.
@@ -129,17 +174,9 @@ impl SandboxOptions {
     /// The system refuses a part that it supports.
     pub fn start(&self, config: &mut VmConfig, user: Option<&User>) -> anyhow::Result<Helpers> {
         let mut helpers = Helpers::default();
-        let is_on = self.mode != Mode::Off;
-        if is_on {
-            let kept = config.said.iter().map(|said| said.as_raw_fd());
-            let kept = kept.map(|number| format!("{INHERITED}{number}"));
-            let named = env::args_os().chain(kept.map(OsString::from));
-            without(
-                "the closing of inherited files",
-                process::close_inherited(named),
-            );
-        }
-        if is_on || user.is_some() {
+        let kept = config.said.iter().map(|said| said.as_raw_fd());
+        self.mode.close_inherited(&kept.collect::<Vec<_>>());
+        if self.mode.is_on() || user.is_some() {
             helpers = Helpers::fork(config, user, self.share_helper.is_none())?;
         }
         if let Some(number) = self.share_helper {
@@ -151,11 +188,7 @@ impl SandboxOptions {
         if self.no_trace {
             process::hide_from_own_user().context("--no-trace can't be had")?;
         }
-        if is_on {
-            process::give_up().context("Cannot give up what a guest doesn't need")?;
-            let filters = filters::prepare(self.mode, restore_terminal);
-            without("filters of system calls (seccomp)", filters);
-        }
+        self.mode.contain()?;
         if let Some(user) = user {
             user::choose(user.clone()).context("--user can't be had")?;
         }
@@ -165,7 +198,7 @@ impl SandboxOptions {
 
     /// Whether to restrict access to the files that the guest can need. These restrictions have no mode that only reports.
     pub fn restricts_paths(&self) -> bool {
-        self.mode == Mode::On
+        self.mode.restricts_paths()
     }
 }
 

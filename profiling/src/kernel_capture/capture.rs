@@ -78,6 +78,12 @@ impl CaptureFiles {
             program: program.into_files(),
         })
     }
+
+    /// The files as a process hands them over to another one.
+    pub fn into_answer(self) -> Vec<OwnedFd> {
+        let events = [self.clock, self.output].map(OwnedFd::from);
+        events.into_iter().chain(self.program).collect()
+    }
 }
 
 impl Capture {
@@ -94,8 +100,9 @@ impl Capture {
         period: u64,
     ) -> Result<Self, KernelCaptureError> {
         let files = opener.open(slots, thread, contents, period)?;
-        let bytes = opener.host().max_record_bytes(contents.stacks);
-        let ring = map_ring(&files.output, bytes).map_err(KernelCaptureError::Ring)?;
+        let bytes = opener.form().max_record_bytes(contents.stacks);
+        let ring = opener.map(&files.output, contents.stacks);
+        let ring = ring.map_err(KernelCaptureError::Ring)?;
         request(&files.clock, IOC_ENABLE, 0).map_err(KernelCaptureError::Event)?;
         Ok(Self {
             _clock: files.clock,
@@ -118,22 +125,21 @@ impl Capture {
 }
 
 /// Checks that the host's kernel takes samples of these vCPUs in a guest of which `knowledge` is known, so that an error comes now and not
-/// at the first tick. Each vCPU is given by its descriptor and its thread.
+/// at the first tick.
 ///
 /// # Errors
 /// The host's kernel refuses samples.
 pub fn check(
     opener: &CaptureOpener,
     slots: &Slots,
-    vcpus: &[(i32, i32)],
+    vcpus: &[VcpuThreadId],
     knowledge: &GuestKnowledge,
 ) -> Result<(), KernelCaptureError> {
     // An unknown guest may turn out to be Linux later, but never another system.
-    if !opener.host().knows_privilege() && !knowledge.may_be_linux() {
+    if !opener.form().knows_privilege() && !knowledge.may_be_linux() {
         return Err(KernelCaptureError::NoPrivilege);
     }
-    for (descriptor, tid) in vcpus.iter().copied() {
-        let thread = VcpuThreadId { descriptor, tid };
+    for thread in vcpus.iter().copied() {
         let nothing = Contents {
             places: None,
             stacks: StackParts::default(),
@@ -145,7 +151,7 @@ pub fn check(
 
 /// Maps a ring for records of at most `record_bytes` bytes. A large ring can take more memory than a user may lock, or than is left for
 /// each vCPU of a guest with very many. A small ring is mapped then.
-fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
+pub(super) fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
     let larger: &[usize] = if record_bytes <= RECORD_BYTES {
         &[]
     } else if record_bytes <= MAX_SAMPLE_BYTES {
@@ -155,6 +161,13 @@ fn map_ring(output: &File, record_bytes: usize) -> io::Result<PerfRing> {
     };
     let mut larger = larger.iter().filter(|bytes| has_room(**bytes));
     let mapped = larger.find_map(|bytes| PerfRing::map(output, *bytes).ok());
+    mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
+}
+
+/// Maps the ring that another process has mapped, of whatever size it is: others are refused.
+pub(super) fn map_again(output: &File) -> io::Result<PerfRing> {
+    let mut larger = [LARGEST_RING_BYTES, LARGE_RING_BYTES].into_iter();
+    let mapped = larger.find_map(|bytes| PerfRing::map(output, bytes).ok());
     mapped.map_or_else(|| PerfRing::map(output, RING_BYTES), Ok)
 }
 
@@ -175,6 +188,18 @@ fn request(event: &File, request: libc::Ioctl, argument: i32) -> io::Result<()> 
 mod tests {
     use super::super::ring::MAX_RINGS_BYTES;
     use super::*;
+
+    /// The second user needs no right to lock memory, and doesn't know the size.
+    #[test]
+    fn a_ring_that_is_mapped_already_is_mapped_again_as_large() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        for bytes in [RING_BYTES, LARGE_RING_BYTES] {
+            let output = open_output(tid).unwrap();
+            let first = PerfRing::map(&output, bytes).unwrap();
+            assert_eq!(map_again(&output).unwrap().bytes(), bytes);
+            drop(first);
+        }
+    }
 
     #[test]
     fn large_rings_have_a_limit_together() {

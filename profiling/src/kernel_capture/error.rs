@@ -24,6 +24,9 @@ pub enum KernelCaptureError {
     /// The process that has the rights for it refuses, or is gone.
     #[error("The process kvmprof-bpf, which loads the program for the clock: {0}")]
     Helper(io::Error),
+    /// The process that traces the VMM has said why not, or is gone.
+    #[error("{0}")]
+    Tracer(io::Error),
     /// User mode and kernel mode can't be distinguished.
     #[error("On this host's processor the host's kernel tells the mode only of Linux guests")]
     NoPrivilege,

@@ -12,6 +12,6 @@ mod ticks;
 
 pub use capture::{Capture, Contents, VcpuThreadId, check};
 pub use error::KernelCaptureError;
-pub use opener::{CaptureHelper, CaptureOpener};
+pub use opener::{CaptureHelper, CaptureOpener, TracedCaptures};
 pub use sample::Reader;
 pub use ticks::KernelTicks;

@@ -1,19 +1,21 @@
 //! Opens the files of captures: with the rights of the thread that asks, or by a process that keeps the rights for it. A thread that runs a guest should be able
 //! to load no program into the host's kernel.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvmprof_attach::sampling::{SamplingError, SamplingHost};
-use kvmprof_attach::{HostKernel, HostKernelError, Slots};
+use kvmprof_attach::sampling::{RecordForm, SamplingError, SamplingHost};
+use kvmprof_attach::{AttachedMemory, HostKernel, HostKernelError, Slots};
 use kvmprof_machine::helper::{Answer, Helper, SharedHelper};
+use kvmprof_recording::StackParts;
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
 
-use super::capture::{CaptureFiles, Contents, VcpuThreadId};
+use super::capture::{CaptureFiles, Contents, VcpuThreadId, map_again, map_ring};
 use super::error::KernelCaptureError;
 use super::request::CaptureRequest;
+use super::ring::PerfRing;
 use crate::perf_event::has_thread;
 
 /// The process's connection, for all threads of this process.
@@ -58,29 +60,58 @@ impl CaptureHelper {
 /// Opens the files of captures of one guest's vCPUs.
 #[derive(Debug)]
 pub struct CaptureOpener {
-    host: SamplingHost,
-    /// The process that does it, and the VM's descriptor in this process.
-    helper: Option<(Arc<Helper>, i32)>,
+    form: RecordForm,
+    by: By,
+}
+
+/// By whose rights.
+#[derive(Debug)]
+enum By {
+    /// Those of the thread that asks.
+    Own(SamplingHost),
+    /// Those of another process, which knows the guest by the VM's descriptor in this process, and gets the memory slots with each request.
+    Helper(Arc<Helper>, i32),
+    /// Those of the process that traces the guest's VMM, which has found the guest and its memory slots itself.
+    Tracer(Arc<Helper>),
 }
 
 impl CaptureOpener {
     /// Captures by the rights of the threads that ask, of the guest of `host`.
     pub fn here(host: SamplingHost) -> Self {
-        Self { host, helper: None }
+        Self {
+            form: host.form(),
+            by: By::Own(host),
+        }
     }
 
     /// Captures of the guest of this process behind the descriptor `vm`, by the process of [`CaptureHelper`] if there is one.
     pub fn own(host: SamplingHost, vm: i32) -> Self {
-        let helper = HELPER.get();
-        Self {
-            helper: helper.map(|helper| (helper, vm)),
-            ..Self::here(host)
+        match HELPER.get() {
+            Some(helper) => Self {
+                form: host.form(),
+                by: By::Helper(helper, vm),
+            },
+            None => Self::here(host),
         }
     }
 
-    /// What is known of the host's samples.
-    pub fn host(&self) -> &SamplingHost {
-        &self.host
+    /// Captures with records of this `form` by the process `tracer`, which answers by [`TracedCaptures`].
+    pub fn by_tracer(form: RecordForm, tracer: Arc<Helper>) -> Self {
+        let by = By::Tracer(tracer);
+        Self { form, by }
+    }
+
+    /// The form of the records.
+    pub fn form(&self) -> &RecordForm {
+        &self.form
+    }
+
+    /// Maps the ring of `output` for records with these parts of stacks.
+    pub(super) fn map(&self, output: &File, stacks: StackParts) -> io::Result<PerfRing> {
+        match self.by {
+            By::Tracer(_) => map_again(output),
+            _ => map_ring(output, self.form.max_record_bytes(stacks)),
+        }
     }
 
     /// Opens the files of a capture. Its clock doesn't run yet.
@@ -91,33 +122,88 @@ impl CaptureOpener {
         contents: Contents<'_>,
         period: u64,
     ) -> Result<CaptureFiles, KernelCaptureError> {
-        let Some((helper, vm)) = &self.helper else {
-            return CaptureFiles::open(&self.host, slots, thread, contents, period);
+        let (helper, vm, slots) = match &self.by {
+            By::Own(host) => return CaptureFiles::open(host, slots, thread, contents, period),
+            By::Helper(helper, vm) => (helper, *vm, slots.clone()),
+            By::Tracer(helper) => (helper, 0, Slots::default()),
         };
         let tid = match thread.tid {
             0 => rustix::thread::gettid().as_raw_pid(),
             tid => tid,
         };
         let request = CaptureRequest {
-            vm: *vm,
-            takes_host_stacks: self.host.host_stacks().is_some(),
+            vm,
+            takes_host_stacks: self.form.takes_host_stacks(),
             thread: VcpuThreadId { tid, ..thread },
             period,
             stacks: contents.stacks,
-            slots: slots.clone(),
+            slots,
             places: contents.places.cloned(),
         };
-        let files = helper.ask(&request.encode());
-        let mut files = files.map_err(KernelCaptureError::Helper)?.into_iter();
+        let refused = match &self.by {
+            By::Tracer(_) => KernelCaptureError::Tracer,
+            _ => KernelCaptureError::Helper,
+        };
+        let mut files = helper.ask(&request.encode()).map_err(refused)?.into_iter();
         let (Some(clock), Some(output)) = (files.next(), files.next()) else {
-            let error = io::Error::other("it has sent no files");
-            return Err(KernelCaptureError::Helper(error));
+            return Err(refused(io::Error::other("no files were sent")));
         };
         Ok(CaptureFiles {
             clock: clock.into(),
             output: output.into(),
             program: files.collect(),
         })
+    }
+}
+
+/// Opens the files of captures in the process that traces a guest's VMM, for another process without rights.
+#[derive(Debug)]
+pub struct TracedCaptures {
+    host: SamplingHost,
+    memory: Arc<AttachedMemory>,
+    /// The vCPUs, each with the ring of its last capture: see [`Self::answer`].
+    vcpus: Vec<(VcpuThreadId, Option<PerfRing>)>,
+}
+
+impl TracedCaptures {
+    /// Captures of these vCPUs of the guest whose memory is `memory`, by `host`, and of no other threads.
+    pub fn new(host: SamplingHost, memory: Arc<AttachedMemory>, vcpus: Vec<VcpuThreadId>) -> Self {
+        Self {
+            host,
+            memory,
+            vcpus: vcpus.into_iter().map(|vcpu| (vcpu, None)).collect(),
+        }
+    }
+
+    /// The form of the records.
+    pub fn form(&self) -> RecordForm {
+        self.host.form()
+    }
+
+    /// Answers a request of [`CaptureOpener::by_tracer`]. Only what is sampled of a vCPU, and how often, is up to the request.
+    ///
+    /// The ring is mapped here, by the right to lock memory. As long as it is, whoever has the file may map the same ring without that right
+    /// (`perf_mmap` in `kernel/events/core.c`).
+    ///
+    /// # Errors
+    /// What kvmprof doesn't ask for, or the host's kernel refuses, in words.
+    pub fn answer(&mut self, request: &[u8]) -> Answer {
+        let request = CaptureRequest::decode(request).ok_or("it isn't asked so")?;
+        let mut vcpus = self.vcpus.iter_mut();
+        let vcpu = vcpus.find(|(thread, _)| *thread == request.thread);
+        let (_, ring) = vcpu.ok_or("the thread isn't one of the guest's vCPUs")?;
+        let opened = CaptureFiles::open(
+            &self.host,
+            &self.memory.slots(),
+            request.thread,
+            request.contents(),
+            request.period,
+        );
+        let files = opened.map_err(|error| error.to_string())?;
+        let bytes = self.host.form().max_record_bytes(request.stacks);
+        let mapped = map_ring(&files.output, bytes).map_err(KernelCaptureError::Ring);
+        *ring = Some(mapped.map_err(|error| error.to_string())?);
+        Ok(files.into_answer())
     }
 }
 
@@ -137,8 +223,7 @@ impl Server {
             return Err("the thread isn't one of kvmprof's".to_owned());
         }
         let files = self.open(&request).map_err(|error| error.to_string())?;
-        let events = [files.clock, files.output].map(OwnedFd::from);
-        Ok(events.into_iter().chain(files.program).collect())
+        Ok(files.into_answer())
     }
 
     fn open(&mut self, request: &CaptureRequest) -> Result<CaptureFiles, KernelCaptureError> {

@@ -6,6 +6,7 @@ mod attach_hostile;
 mod attach_kernel;
 mod attach_rights;
 mod attach_tools;
+mod attach_tracer;
 mod clock;
 mod command;
 mod control;

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use super::attachment::ThreadFiles;
 use super::vcpu::LONGEST_SLEEP;
 use kvmprof_profiling::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
 
@@ -33,17 +34,18 @@ pub struct AttachedBackend {
 }
 
 impl AttachedBackend {
-    /// The backend for thread `tid` of process `pid`.
+    /// The backend for the thread of `files`.
     ///
     /// # Errors
-    /// There is no such thread, or the host's kernel keeps no statistics of threads.
-    pub fn new(pid: i32, tid: i32) -> io::Result<Self> {
-        let open = |name| File::open(format!("/proc/{pid}/task/{tid}/{name}"));
-        let schedstat = open("schedstat")?;
+    /// The thread has ended, or the host's kernel keeps no statistics of threads.
+    pub fn new(files: ThreadFiles) -> io::Result<Self> {
+        let (Some(schedstat), Some(stat)) = (files.schedstat, files.stat) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
         let delay_seen = ThreadTimes::read(&schedstat)?.delay;
         Ok(Self {
             schedstat,
-            stat: open("stat")?,
+            stat,
             timer: None,
             halted: None,
             delay_seen,

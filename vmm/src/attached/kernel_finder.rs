@@ -1,13 +1,12 @@
 //! Finds the kernel that runs in a guest of another program.
 
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::tracer::{SLOW_PAUSE, StopOutcome, TracedVcpu};
-use kvmprof_attach::{AttachedMemory, NestedGuest};
+use kvmprof_attach::remote::{Channel, RemoteVcpu};
+use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
 use kvmprof_profiling::sampling::Gate;
@@ -20,7 +19,8 @@ const FIRST_LOOKS: usize = 8;
 
 /// Finds the guest's kernel from the registers of its vCPUs.
 pub struct KernelFinder {
-    vcpus: Vec<TracedVcpu>,
+    memory: Arc<Channel>,
+    vcpus: Vec<RemoteVcpu>,
     /// The number of looks so far.
     looks: usize,
     /// Whether a vCPU's registers were read.
@@ -30,9 +30,10 @@ pub struct KernelFinder {
 }
 
 impl KernelFinder {
-    /// Looks at these vCPUs in turn: one of them may run a guest of its own, or nothing yet.
-    pub fn new(vcpus: Vec<TracedVcpu>) -> Self {
+    /// Looks at these vCPUs in turn, in the guest whose memory is `memory`: one of them may run a guest of its own, or nothing yet.
+    pub fn new(memory: Arc<Channel>, vcpus: Vec<RemoteVcpu>) -> Self {
         Self {
+            memory,
             vcpus,
             looks: 0,
             has_seen: false,
@@ -44,18 +45,15 @@ impl KernelFinder {
     ///
     /// # Errors
     /// The reason why the kernel can't be found now, and [`IntrospectionError::OtherBuild`] once.
-    pub fn look(
-        &mut self,
-        memory: &Arc<AttachedMemory>,
-        knowledge: &GuestKnowledge,
-    ) -> Result<(), IntrospectionError> {
+    pub fn look(&mut self, knowledge: &GuestKnowledge) -> Result<(), IntrospectionError> {
         let is_pending = knowledge.is_pending();
         if !is_pending && !knowledge.is_unlocated() {
             return Ok(());
         }
-        let Some(registers) = self.registers(memory) else {
+        let Some(registers) = self.registers() else {
             return Ok(());
         };
+        let memory = &self.memory;
         if is_pending {
             knowledge.complete(GuestKnowledge::from_memory(memory, &registers)?);
         } else if self.is_other {
@@ -69,38 +67,20 @@ impl KernelFinder {
         Ok(())
     }
 
-    /// Does what [`Self::look`] does, on a thread that ends afterwards. The thread's end releases a vCPU that was too slow to be stopped.
-    ///
-    /// # Errors
-    /// As for [`Self::look`].
-    pub fn look_apart(
-        &mut self,
-        memory: &Arc<AttachedMemory>,
-        knowledge: &GuestKnowledge,
-    ) -> Result<(), IntrospectionError> {
-        let looked = thread::scope(|scope| {
-            let look = scope.spawn(|| self.look(memory, knowledge));
-            look.join()
-        });
-        self.vcpus.iter_mut().for_each(TracedVcpu::tracer_has_ended);
-        looked.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-
     /// Looks again and again, until `knowledge` is complete and the kernel is located, or `stopping` is set. Opens the gate once it has seen a
     /// vCPU's registers, and what runs there. Returns the finder.
     pub fn search(
         mut self,
-        memory: &Arc<AttachedMemory>,
         knowledge: &GuestKnowledge,
         sampled: &Gate,
         stopping: &AtomicBool,
     ) -> Self {
         let is_open = || knowledge.is_pending() || knowledge.is_unlocated();
         while is_open() && !stopping.load(Ordering::Relaxed) {
-            if self.looks > 0 && !self.pause() {
-                continue;
+            if self.looks > 0 {
+                thread::park_timeout(PAUSE);
             }
-            match self.look(memory, knowledge) {
+            match self.look(knowledge) {
                 Err(error)
                     if !sampled.is_open()
                         || matches!(error, IntrospectionError::OtherBuild { .. }) =>
@@ -118,30 +98,19 @@ impl KernelFinder {
         self
     }
 
-    /// Pauses between two looks. False if a vCPU that was too slow for the last look may be too slow still.
-    fn pause(&mut self) -> bool {
-        let is_slow = self.vcpus.iter().any(TracedVcpu::is_slow);
-        thread::park_timeout(if is_slow { SLOW_PAUSE } else { PAUSE });
-        self.vcpus.iter_mut().for_each(TracedVcpu::let_go);
-        !is_slow
-    }
-
-    /// The vCPUs, for another user on the same thread.
-    pub fn into_vcpus(self) -> Vec<TracedVcpu> {
-        self.vcpus
+    /// The memory and the vCPUs, for another user on the same thread.
+    pub fn into_parts(self) -> (Arc<Channel>, Vec<RemoteVcpu>) {
+        (self.memory, self.vcpus)
     }
 
     /// The registers of the vCPU whose turn it is; `None` if it runs a nested guest, or can't be stopped now.
-    fn registers(&mut self, memory: &AttachedMemory) -> Option<Registers> {
+    fn registers(&mut self) -> Option<Registers> {
         let turn = self.looks.checked_rem(self.vcpus.len())?;
         self.looks += 1;
         let vcpu = self.vcpus.get_mut(turn)?;
-        let nested = memory.nested_guest(vcpu.descriptor());
-        let looked = vcpu.look(|vcpu| {
-            if nested.as_ref().is_some_and(NestedGuest::runs) {
-                return Ok(None);
-            }
-            vcpu.registers().map(Some)
+        let looked = vcpu.look(|vcpu| match vcpu.runs_nested_guest() {
+            true => Ok(None),
+            false => vcpu.registers().map(Some),
         });
         match looked {
             Ok(StopOutcome::Stopped(seen)) => {

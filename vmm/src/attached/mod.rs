@@ -1,49 +1,57 @@
 //! Profiles a guest that another program runs. Its vCPUs are stopped by ptrace(2) for each sample, or the host's kernel takes
 //! samples. Everything else works as for a guest that kvmprof runs.
 
+mod attachment;
 mod backend;
 mod error;
 mod kernel_finder;
+mod process_watch;
 mod reboot;
 mod threads;
 mod vcpu;
-mod vmm_watch;
 
 use std::cell::RefCell;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::thread;
 
 use event_manager::MutEventSubscriber;
-use kvmprof_attach::sampling::SamplingHost;
-use kvmprof_attach::tracer::{StopOutcome, ThreadCode, TraceError, TracedVcpu};
-use kvmprof_attach::{AttachError, AttachedMemory, HostKernel, HostStacks, Machine};
+use kvmprof_attach::remote::{Channel, Guest, RemoteVcpu};
+use kvmprof_attach::sampling::RecordForm;
+use kvmprof_attach::tracer::{StopOutcome, TraceError};
+use kvmprof_attach::{AttachError, HostStacks, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
-use kvmprof_profiling::kernel_capture::CaptureOpener;
-
-use crate::vm::{
-    EventLoop, Profiled, Services, Termination, VmError, open_recording, open_sysroot,
-    start_recorder,
-};
-use kernel_finder::KernelFinder;
+use kvmprof_machine::helper::Helper;
+use kvmprof_machine::output_names::{OutputNames, listen};
 use kvmprof_machine::unix_socket::SocketListener;
-use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::binaries::BinarySources;
-use kvmprof_profiling::clock::{ClockSource, HaltedTicks};
+use kvmprof_profiling::clock::HaltedTicks;
 use kvmprof_profiling::counters::MachineCounters;
 use kvmprof_profiling::host_socket::HostSocket;
-use kvmprof_profiling::kernel_capture::{self, KernelCaptureError};
+use kvmprof_profiling::kernel_capture::{self, CaptureOpener, VcpuThreadId};
 use kvmprof_profiling::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler};
 use kvmprof_profiling::sampling::Gate;
 use kvmprof_profiling::sampling::{Doorbell, RegisterSource};
 use kvmprof_profiling::signals::{self, take_signals_here};
-use threads::AttachedThreads;
-use vcpu::AttachedCommon;
-use vmm_watch::VmmWatch;
+use kvmprof_profiling::{ProfilingConfig, RecordPlan};
+use kvmprof_recording::Sysroot;
+use kvmprof_sandbox::Thread;
 
+use crate::vm::{
+    EventLoop, Profiled, RecordingOutput, Services, Termination, VmError, open_recording,
+    open_sysroot, restrict_paths, start_recorder,
+};
+use kernel_finder::KernelFinder;
+use process_watch::ProcessWatch;
+use threads::AttachedThreads;
+use vcpu::{AttachedCommon, SampledVcpu};
+
+pub use attachment::Attachment;
 pub use error::AttachedError;
 
 /// How often kvmprof tries to stop a slow vCPU's thread, each time for 0.2 s, before it refuses the guest.
@@ -53,13 +61,15 @@ const MAX_TRIES: u32 = 25;
 #[derive(Debug)]
 pub struct AttachConfig {
     /// The guest.
-    pub machine: Machine,
-    /// The host's kernel, which knows where the guest's memory is.
-    pub host: Arc<HostKernel>,
+    pub attachment: Attachment,
     /// The guest's kernel file; `None` to find the kernel in the guest's memory.
     pub kernel: Option<PathBuf>,
-    /// How to profile it. What takes samples is [`ClockSource::Ptrace`] or [`ClockSource::Kernel`].
+    /// How to profile it: as when the attachment was opened. What takes samples is [`ClockSource::Ptrace`](kvmprof_profiling::clock::ClockSource) or `Kernel`.
     pub profiling: ProfilingConfig,
+    /// The process that makes the socket and the file of the recording, and renames and removes them.
+    pub output_names: Option<Arc<OutputNames>>,
+    /// Whether this process is restricted to the files that it can need (`kvmprof_sandbox::paths`).
+    pub restrict_paths: bool,
 }
 
 /// Why the profiling of a guest has ended.
@@ -71,110 +81,200 @@ pub enum AttachedEnd {
     Guest,
     /// The guest has rebooted, so that the knowledge of its kernel is outdated.
     Reboot,
+    /// The process that traces the VMM has ended. The VMM goes on.
+    NoTracer,
 }
 
-/// Profiles the guest of `config` until it ends, or one of the signals of [`crate::vm::block_signals`] comes.
+/// Profiles the guest of `config` until it ends, or one of the signals of [`crate::vm::block_signals`] comes. Threads of this process are contained, if
+/// `kvmprof_sandbox` was told to: this one, too, from when all others run.
 ///
 /// # Errors
 /// The guest can't be attached to.
-pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
+pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     signals::block().map_err(VmError::host("to block signals"))?;
-    let pid = config.machine.pid;
-    let watch = VmmWatch::new(pid).map_err(VmError::host("to watch the VMM"))?;
-    let memory = Arc::new(AttachedMemory::open(
-        &config.machine,
-        Arc::clone(&config.host),
-    )?);
-    let code = ThreadCode::find(pid)?;
-    let vcpus = vcpus_with_threads(&config.machine);
-    let traced = vcpus
-        .iter()
-        .map(|(descriptor, tid)| TracedVcpu::new(pid, *tid, *descriptor, code));
-    let mut traced: Vec<TracedVcpu> = traced.collect();
-    // Another process may have the pid by now. Its threads aren't the guest's.
-    if let Err(error @ AttachError::Ended(_)) = memory.refresh() {
-        return Err(error.into());
+    let opened = Opened::open(config)?;
+    // It ends only with this: until then threads ask it.
+    let helper = Arc::clone(&opened.attachment.helper);
+    let (server, threads, rings) = opened.contain()?.start()?;
+    let events = thread::Builder::new().name("events".into());
+    let events = events
+        .spawn(move || server.serve(threads, rings))
+        .map_err(VmError::host("a thread"))?;
+    kvmprof_sandbox::enter(Thread::Main);
+    let end = events.join().map_err(|_| VmError::Host {
+        what: "to go on",
+        source: io::Error::other("the event thread panicked"),
+    })?;
+    drop(helper);
+    end
+}
+
+/// What has to be open before this process is contained.
+struct Opened {
+    attachment: Attachment,
+    profiling: ProfilingConfig,
+    restrict_paths: bool,
+    listener: Option<SocketListener>,
+    recording: Option<RecordingOutput>,
+    kernel: Option<KernelFile>,
+    sysroot: Option<Sysroot>,
+}
+
+impl Opened {
+    fn open(config: AttachConfig) -> Result<Self, AttachedError> {
+        let AttachConfig {
+            mut attachment,
+            kernel,
+            profiling,
+            output_names,
+            restrict_paths,
+        } = config;
+        let machine = &attachment.machine;
+        check(&mut attachment.guest.watched, machine.pid)?;
+        name_left_out(machine);
+        let socket = profiling.socket.as_deref();
+        let names = output_names.as_ref();
+        let listener = socket.map(|path| listen(names, path)).transpose()?;
+        let record = profiling.record.as_ref();
+        let recording = record
+            .map(|record| open_recording(names, &record.path))
+            .transpose()?;
+        let kernel = kernel.map(KernelFile::read).transpose()?;
+        let sysroot = profiling.sysroot.as_deref();
+        let sysroot = sysroot.map(open_sysroot).transpose()?;
+        Ok(Self {
+            attachment,
+            profiling,
+            restrict_paths,
+            listener,
+            recording,
+            kernel,
+            sysroot,
+        })
     }
-    check(&mut traced, pid)?;
-    name_left_out(&config.machine);
-    let vcpu_count = memory.vcpu_count().unwrap_or(u32::MAX);
-    let socket = config.profiling.socket.as_deref();
-    let listener = socket.map(SocketListener::bind).transpose()?;
-    let knowledge = Arc::new(known(&mut config)?);
-    let sampled = numbers(&config.machine).zip(traced.iter().map(TracedVcpu::another));
-    let sampled = sampled.collect();
-    let sampled_at_once = !knowledge.is_pending();
-    let mut finder = KernelFinder::new(traced);
-    if sampled_at_once {
-        look_once(&mut finder, &config, &memory, &knowledge)?;
+
+    /// Gives up what isn't needed to parse what the guest has made.
+    fn contain(self) -> Result<Self, AttachedError> {
+        if self.restrict_paths {
+            restrict_paths(&self.profiling)?;
+        }
+        if kvmprof_sandbox::filters::is_prepared() {
+            // Other threads have none.
+            kvmprof_sandbox::process::keep_rights_of(&[Thread::BinariesWithSysroot])
+                .map_err(VmError::host("to give up rights"))?;
+        }
+        Ok(self)
     }
-    let source = config.profiling.source;
-    let host_stacks = (config.profiling.host_stacks && source == ClockSource::Kernel)
-        .then(|| HostStacks::read(pid).map(Arc::new))
-        .transpose()
-        .map_err(AttachedError::HostStacks)?;
-    let sampling = sampling_host(source, &memory, &knowledge, &vcpus, host_stacks.clone())
-        .map_err(AttachedError::Capture)?;
-    let record = config.profiling.record.take();
+
+    /// Starts the threads that sample the guest.
+    fn start(mut self) -> Result<(Server, AttachedThreads, Vec<Profiled>), AttachedError> {
+        let Attachment {
+            machine,
+            guest,
+            files,
+            vmm,
+            tracer,
+            helper,
+            records,
+            host_stacks,
+        } = self.attachment;
+        let host_stacks = host_stacks.map(|open| Arc::new(open.read()));
+        let knowledge = known(self.profiling.knowledge.take(), self.kernel.as_ref())?;
+        let knowledge = Arc::new(knowledge);
+        let records = records.map(|form| form.with_host_stacks(host_stacks.clone()));
+        let sampling = sampling_opener(records, &helper, &guest, &knowledge)?;
+        let schedstat = files.iter().map(|files| another(files.schedstat.as_ref()));
+        let schedstat = schedstat.collect();
+        let sampled_at_once = !knowledge.is_pending();
+        let mut finder = KernelFinder::new(guest.watching, guest.watched);
+        if sampled_at_once {
+            look_once(&mut finder, self.kernel, &knowledge)?;
+        }
+        let (plan, record) = plan(self.profiling);
+        let info = machine_info(&machine, &guest.control, &knowledge, host_stacks);
+        let [memory, modules] = guest.others;
+        let sources = BinarySources::new(memory, Arc::clone(&knowledge), None, self.sysroot);
+        let sampled = numbers(&machine).zip(guest.vcpus).zip(files);
+        let sampled = sampled.map(|((cpu, remote), files)| SampledVcpu { cpu, remote, files });
+        let sampled: Vec<SampledVcpu> = sampled.collect();
+        let recorder = record
+            .zip(self.recording)
+            .map(|(record, file)| start_recorder(record, file, sampled.len(), &info, &plan))
+            .transpose()?;
+        let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
+        let common = AttachedCommon {
+            vcpus: AtomicU32::new(guest.vcpu_count.unwrap_or(u32::MAX)),
+            control: guest.control,
+            knowledge,
+            sampled: Gate::opened_if(sampled_at_once),
+            profiling: Arc::clone(&plan.profiling),
+            refreshed: AtomicU64::new(0),
+            in_doubt: AtomicBool::new(false),
+            has_rebooted: AtomicBool::new(false),
+            guest_has_ended: vmm.has_ended(),
+            tracer_has_ended: tracer.has_ended(),
+            doorbell: Arc::clone(&doorbell),
+            stopping: Arc::new(AtomicBool::new(false)),
+            sampling,
+        };
+        let started = AttachedThreads::start(sampled, common);
+        let (mut threads, rings) = started.map_err(VmError::host("a thread"))?;
+        let introspected = threads.introspect(finder, schedstat, modules);
+        introspected.map_err(VmError::host("a thread"))?;
+        let server = Server {
+            listener: self.listener,
+            plan,
+            info,
+            sources,
+            recorder,
+            watches: [vmm, tracer],
+            doorbell,
+        };
+        Ok((server, threads, rings))
+    }
+}
+
+/// How the clocks make ticks, and the recording that is made from the start.
+fn plan(mut profiling: ProfilingConfig) -> (ClockPlan, Option<RecordPlan>) {
+    let (source, record) = (profiling.source, profiling.record.take());
     let plan = ClockPlan {
         fallback: source,
         of_recordings: source,
-        profiling: Arc::new(config.profiling),
+        profiling: Arc::new(profiling),
         registers: RegisterSource::Ioctls,
     };
-    let info = machine_info(&config.machine, &memory, &knowledge, host_stacks);
-    let sysroot = plan.profiling.sysroot.as_deref();
-    let sysroot = sysroot.map(open_sysroot).transpose()?;
-    let sources = BinarySources::new(memory.clone(), Arc::clone(&knowledge), None, sysroot);
-    let recorder = record
-        .map(|record| {
-            let file = open_recording(None, &record.path)?;
-            start_recorder(record, file, vcpus.len(), &info, &plan)
-        })
-        .transpose()?;
-    let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
-    let common = AttachedCommon {
-        memory,
-        knowledge: Arc::clone(&knowledge),
-        sampled: Gate::opened_if(sampled_at_once),
-        profiling: Arc::clone(&plan.profiling),
-        refreshed: AtomicU64::new(0),
-        in_doubt: AtomicBool::new(false),
-        has_rebooted: AtomicBool::new(false),
-        vcpus: AtomicU32::new(vcpu_count),
-        guest_has_ended: watch.has_ended(),
-        doorbell: Arc::clone(&doorbell),
-        stopping: Arc::new(AtomicBool::new(false)),
-        sampling,
-    };
-    let (mut threads, rings) =
-        AttachedThreads::start(sampled, common).map_err(VmError::host("a thread"))?;
-    threads
-        .introspect(finder)
-        .map_err(VmError::host("a thread"))?;
-    let server = Server {
-        listener,
-        plan,
-        info,
-        sources,
-        recorder,
-        watch,
-        doorbell,
-    };
-    server.serve(threads, rings)
+    (plan, record)
+}
+
+/// The file of `--kernel`.
+struct KernelFile {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl KernelFile {
+    fn read(path: PathBuf) -> Result<Self, AttachedError> {
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Self { path, bytes }),
+            Err(source) => Err(AttachedError::Read { path, source }),
+        }
+    }
+}
+
+fn another(file: Option<&fs::File>) -> Option<fs::File> {
+    file.and_then(|file| file.try_clone().ok())
 }
 
 /// Compares the guest's kernel with that of the file: an error is better reported now than at the first tick.
 fn look_once(
     finder: &mut KernelFinder,
-    config: &AttachConfig,
-    memory: &Arc<AttachedMemory>,
+    kernel: Option<KernelFile>,
     knowledge: &GuestKnowledge,
 ) -> Result<(), AttachedError> {
-    match finder.look_apart(memory, knowledge) {
+    match finder.look(knowledge) {
         Ok(()) => {}
         Err(source @ IntrospectionError::OtherBuild { .. }) => {
-            let path = config.kernel.clone().unwrap_or_default();
+            let path = kernel.map(|kernel| kernel.path).unwrap_or_default();
             return Err(AttachedError::Kernel { path, source });
         }
         Err(error) => log::warn!("Samples have no processes for now: {error}"),
@@ -185,7 +285,7 @@ fn look_once(
 /// The description of the guest's machine for recordings and the status.
 fn machine_info(
     machine: &Machine,
-    memory: &AttachedMemory,
+    memory: &Channel,
     knowledge: &Arc<GuestKnowledge>,
     host_stacks: Option<Arc<HostStacks>>,
 ) -> MachineInfo {
@@ -200,14 +300,6 @@ fn machine_info(
         host_stacks,
         halted_ticks: Some(HaltedTicks::AtWakeUp),
     }
-}
-
-/// The descriptors and threads of the vCPUs that have a thread, by their numbers.
-fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
-    let vcpus = machine.vcpus.iter();
-    vcpus
-        .filter_map(|vcpu| Some((vcpu.descriptor, vcpu.thread?)))
-        .collect()
 }
 
 /// The numbers of the vCPUs' CPUs in the guest, as far as they are known without the guest: their positions among all vCPUs.
@@ -229,7 +321,7 @@ fn name_left_out(machine: &Machine) {
 }
 
 /// Checks that the vCPUs' registers can be read: an error is better reported now than at the first tick.
-fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
+fn check(vcpus: &mut [RemoteVcpu], pid: i32) -> Result<(), AttachedError> {
     let first = vcpus.first_mut().ok_or(AttachedError::NoVcpus(pid))?;
     let mut tries = 0;
     loop {
@@ -245,38 +337,41 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     }
 }
 
-/// The maker of programs that take samples; `None` if the host's kernel isn't to take samples.
-fn sampling_host(
-    source: ClockSource,
-    memory: &AttachedMemory,
+/// What has the host's kernel take samples, with records of this form; `None` if it isn't to.
+fn sampling_opener(
+    form: Option<RecordForm>,
+    tracer: &Arc<Helper>,
+    guest: &Guest,
     knowledge: &GuestKnowledge,
-    vcpus: &[(i32, i32)],
-    host_stacks: Option<Arc<HostStacks>>,
-) -> Result<Option<Arc<CaptureOpener>>, KernelCaptureError> {
-    if source != ClockSource::Kernel {
+) -> Result<Option<Arc<CaptureOpener>>, AttachedError> {
+    let Some(form) = form else {
         return Ok(None);
-    }
-    let host = SamplingHost::attached(memory)?.with_host_stacks(host_stacks);
-    let opener = CaptureOpener::here(host);
-    kernel_capture::check(&opener, &memory.slots(), vcpus, knowledge)?;
+    };
+    let opener = CaptureOpener::by_tracer(form, Arc::clone(tracer));
+    let vcpus = guest.vcpus.iter().map(|vcpu| VcpuThreadId {
+        descriptor: vcpu.descriptor(),
+        tid: vcpu.thread(),
+    });
+    let vcpus: Vec<VcpuThreadId> = vcpus.collect();
+    kernel_capture::check(&opener, &guest.control.slots(), &vcpus, knowledge)
+        .map_err(AttachedError::Capture)?;
     Ok(Some(Arc::new(opener)))
 }
 
 /// What is known of the guest before its memory is looked through.
-fn known(config: &mut AttachConfig) -> Result<GuestKnowledge, AttachedError> {
-    if let Some(knowledge) = config.profiling.knowledge.take() {
+fn known(
+    said: Option<GuestKnowledge>,
+    kernel: Option<&KernelFile>,
+) -> Result<GuestKnowledge, AttachedError> {
+    if let Some(knowledge) = said {
         return Ok(knowledge);
     }
-    let Some(path) = &config.kernel else {
+    let Some(KernelFile { path, bytes }) = kernel else {
         return Ok(GuestKnowledge::pending());
     };
-    let file = fs::read(path).map_err(|source| AttachedError::Read {
-        path: path.clone(),
-        source,
-    })?;
-    let knowledge = match GuestKnowledge::from_noted_image(&file) {
+    let knowledge = match GuestKnowledge::from_noted_image(bytes) {
         Ok(Some(noted)) => Ok(noted),
-        Ok(None) => GuestKnowledge::from_kernel_image(&file),
+        Ok(None) => GuestKnowledge::from_kernel_image(bytes),
         Err(error) => Err(error),
     };
     knowledge.map_err(|source| AttachedError::Kernel {
@@ -301,7 +396,7 @@ struct Server {
     info: MachineInfo,
     sources: BinarySources,
     recorder: Option<FileRecorder>,
-    watch: VmmWatch,
+    watches: [ProcessWatch; 2],
     doorbell: Arc<Doorbell>,
 }
 
@@ -341,8 +436,11 @@ impl Server {
             ports: None,
             hvc: None,
         };
-        let watch: Box<dyn MutEventSubscriber> = Box::new(self.watch);
-        let events = EventLoop::new(services, self.doorbell, termination, vec![watch])?;
+        let watches = self
+            .watches
+            .map(|watch| -> Box<dyn MutEventSubscriber> { Box::new(watch) });
+        let events = EventLoop::new(services, self.doorbell, termination, watches.into())?;
+        kvmprof_sandbox::enter(Thread::Events);
         Ok(events.run(threads)?.unwrap_or(AttachedEnd::Stopped))
     }
 }

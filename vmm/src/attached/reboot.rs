@@ -1,12 +1,13 @@
 //! Detects that a guest has rebooted. From then on, the knowledge of its kernel is wrong.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use kvmprof_attach::tracer::{SLOW_PAUSE, StopOutcome, TracedVcpu};
-use kvmprof_attach::{AttachedMemory, NestedGuest};
+use kvmprof_attach::remote::{Channel, RemoteVcpu};
+use kvmprof_attach::tracer::StopOutcome;
 use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
 
 use super::vcpu::{AttachedCommon, REFRESH_NS};
@@ -24,26 +25,13 @@ const LEAST_RUN: u64 = 2_000_000;
 
 /// A vCPU that is watched.
 struct Watched {
-    traced: TracedVcpu,
-    /// The check whether its registers are those of a nested guest.
-    nested: Option<NestedGuest>,
+    vcpu: RemoteVcpu,
     schedstat: Option<File>,
     /// The run time of its thread at the last look, in ns.
     run: u64,
 }
 
 impl Watched {
-    fn new(traced: TracedVcpu, memory: &AttachedMemory) -> Self {
-        let pid = memory.machine().pid;
-        let schedstat = format!("/proc/{pid}/task/{}/schedstat", traced.thread());
-        Self {
-            nested: memory.nested_guest(traced.descriptor()),
-            traced,
-            schedstat: File::open(schedstat).ok(),
-            run: 0,
-        }
-    }
-
     fn run(&self) -> u64 {
         let times = self.schedstat.as_ref().map(ThreadTimes::read);
         times.map_or(0, |times| times.map_or(0, |times| times.run))
@@ -56,9 +44,8 @@ impl Watched {
 
     /// The vCPU's registers; `None` if it hasn't been started yet, runs a nested guest, or can't be stopped now.
     fn registers(&mut self) -> Option<Registers> {
-        let nested = self.nested.as_ref();
-        let looked = self.traced.look(|vcpu| {
-            if nested.is_some_and(NestedGuest::runs) {
+        let looked = self.vcpu.look(|vcpu| {
+            if vcpu.runs_nested_guest() {
                 return Ok(None);
             }
             let has_started = has_started(vcpu.mp_state()?);
@@ -80,6 +67,7 @@ impl Watched {
 /// Watches the kernel of a Linux guest.
 pub struct RebootWatch<'a> {
     vcpus: Vec<Watched>,
+    memory: Arc<Channel>,
     linux: &'a LinuxKnowledge,
     common: &'a AttachedCommon,
     watch: KernelWatch,
@@ -87,15 +75,21 @@ pub struct RebootWatch<'a> {
 }
 
 impl<'a> RebootWatch<'a> {
-    /// A watch of these vCPUs, which only the calling thread stops.
+    /// A watch of these vCPUs, each with the scheduler's statistics of its thread, in the guest whose memory is `memory`.
     pub fn new(
-        vcpus: Vec<TracedVcpu>,
+        vcpus: impl Iterator<Item = (RemoteVcpu, Option<File>)>,
+        memory: Arc<Channel>,
         linux: &'a LinuxKnowledge,
         common: &'a AttachedCommon,
     ) -> Self {
-        let watched = |traced| Watched::new(traced, &common.memory);
+        let watched = |(vcpu, schedstat)| Watched {
+            vcpu,
+            schedstat,
+            run: 0,
+        };
         Self {
-            vcpus: vcpus.into_iter().map(watched).collect(),
+            vcpus: vcpus.map(watched).collect(),
+            memory,
             linux,
             common,
             watch: KernelWatch::default(),
@@ -112,30 +106,10 @@ impl<'a> RebootWatch<'a> {
             if has_rebooted {
                 return true;
             }
-            self.pause(if is_in_doubt { PAUSE_IN_DOUBT } else { PAUSE });
+            // Or until the thread is unparked.
+            thread::park_timeout(if is_in_doubt { PAUSE_IN_DOUBT } else { PAUSE });
         }
         false
-    }
-
-    /// Sleeps until the next round, or until the thread is unparked. vCPUs that were too slow for the last one don't wait for it.
-    fn pause(&mut self, pause: Duration) {
-        let begin = Instant::now();
-        loop {
-            let left = pause.saturating_sub(begin.elapsed());
-            let is_slow = self.any_is_slow();
-            thread::park_timeout(if is_slow { left.min(SLOW_PAUSE) } else { left });
-            for vcpu in &mut self.vcpus {
-                vcpu.traced.let_go();
-            }
-            let is_over = begin.elapsed() >= pause;
-            if is_over || !is_slow || self.common.stopping.load(Ordering::Relaxed) {
-                return;
-            }
-        }
-    }
-
-    fn any_is_slow(&self) -> bool {
-        self.vcpus.iter().any(|vcpu| vcpu.traced.is_slow())
     }
 
     /// Makes a round of looks. True once they show that the guest has rebooted.
@@ -148,7 +122,7 @@ impl<'a> RebootWatch<'a> {
             return false;
         }
         self.rounds = self.rounds.wrapping_add(1);
-        let pulse = self.watch.pulse(self.linux, &self.common.memory);
+        let pulse = self.watch.pulse(self.linux, &self.memory);
         let has_advanced = match pulse {
             KernelPulse::Behind => return true,
             KernelPulse::Unreadable => return false,
@@ -177,23 +151,16 @@ impl<'a> RebootWatch<'a> {
     /// Whether any vCPU runs the kernel. With `only_busy`, only vCPUs that have run since the last look count. `None` if no vCPU
     /// could be looked at.
     fn sees_kernel(&mut self, only_busy: bool) -> Option<bool> {
-        // While this thread waits for one vCPU, it must look at no other one: see TracedVcpu.
-        if self.any_is_slow() {
-            return None;
-        }
         let mut seen = None;
         for vcpu in &mut self.vcpus {
             if only_busy && !vcpu.has_run() {
                 continue;
             }
             if let Some(registers) = vcpu.registers() {
-                if self.linux.is_run_by(&self.common.memory, &registers) {
+                if self.linux.is_run_by(&self.memory, &registers) {
                     return Some(true);
                 }
                 seen = Some(false);
-            }
-            if vcpu.traced.is_slow() {
-                break;
             }
         }
         seen

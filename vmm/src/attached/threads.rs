@@ -1,16 +1,18 @@
 //! The threads for a guest that another program runs: one for each vCPU, and one that reads the guest's kernel.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-use kvmprof_attach::tracer::TracedVcpu;
+use kvmprof_attach::remote::Channel;
 
 use super::AttachedEnd;
 use super::kernel_finder::KernelFinder;
 use super::reboot::RebootWatch;
-use super::vcpu::{AttachedCommon, AttachedVcpu};
+use super::vcpu::{AttachedCommon, AttachedVcpu, SampledVcpu};
 use crate::vm::{GuestThreads, Profiled};
 use kvmprof_profiling::clock::monotonic_ns;
 use kvmprof_profiling::sampling::{VcpuShared, tick_ring};
@@ -25,13 +27,13 @@ pub struct AttachedThreads {
 }
 
 impl AttachedThreads {
-    /// Starts a thread for each of `vcpus`, which come with the numbers of their CPUs in the guest. The threads ring the doorbell of `common` when
+    /// Starts a thread for each of `vcpus`. The threads ring the doorbell of `common` when
     /// the vCPUs' own threads have ended.
     ///
     /// # Errors
     /// When the host gives no thread.
     pub fn start(
-        vcpus: Vec<(u16, TracedVcpu)>,
+        vcpus: Vec<SampledVcpu>,
         common: AttachedCommon,
     ) -> io::Result<(Self, Vec<Profiled>)> {
         let mut all = Self {
@@ -41,7 +43,7 @@ impl AttachedThreads {
             threads: Vec::new(),
         };
         let mut profiled = Vec::new();
-        for ((cpu, traced), vcpu) in vcpus.into_iter().zip(0..) {
+        for (sampled, vcpu) in vcpus.into_iter().zip(0..) {
             let doorbell = Arc::clone(&all.common.doorbell);
             let (ticks, ring) = tick_ring(vcpu, Arc::clone(&doorbell));
             let shared = Arc::<VcpuShared>::default();
@@ -52,8 +54,7 @@ impl AttachedThreads {
             };
             all.threads.push(AttachedVcpu::sample(
                 vcpu,
-                cpu,
-                traced,
+                sampled,
                 Arc::clone(&shared),
                 ticks,
                 &all.common,
@@ -65,39 +66,49 @@ impl AttachedThreads {
         Ok((all, profiled))
     }
 
-    /// Starts the thread on which `finder` searches for the guest's kernel. That thread then watches the kernel, and another one reads its
-    /// modules, until the end. The doorbell rings if the guest reboots.
+    /// Starts the thread on which `finder` searches for the guest's kernel. That thread then watches the kernel, by the `schedstat` of each vCPU's thread, until
+    /// the end. Another one then reads its modules out of `memory`. The doorbell rings if the guest reboots.
     ///
     /// # Errors
     /// When the host gives no thread.
-    pub fn introspect(&mut self, finder: KernelFinder) -> io::Result<()> {
+    pub fn introspect(
+        &mut self,
+        finder: KernelFinder,
+        schedstat: Vec<Option<File>>,
+        memory: Arc<Channel>,
+    ) -> io::Result<()> {
+        // It starts now: the other thread may start none.
+        let (found, is_found) = channel();
+        let common = Arc::clone(&self.common);
+        let modules = thread::Builder::new().name("modules".into());
+        self.threads.push(modules.spawn(move || {
+            kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Introspection);
+            if is_found.recv().is_ok() {
+                (common.knowledge).serve_modules(&memory, &common.stopping, monotonic_ns);
+            }
+        })?);
         let common = Arc::clone(&self.common);
         let builder = thread::Builder::new().name("introspection".into());
         self.threads.push(builder.spawn(move || {
+            kvmprof_sandbox::enter(kvmprof_sandbox::Thread::AttachedKernel);
             let AttachedCommon {
-                memory,
                 knowledge,
                 sampled,
                 stopping,
                 ..
             } = &*common;
-            let finder = finder.search(memory, knowledge, sampled, stopping);
+            let finder = finder.search(knowledge, sampled, stopping);
             let Some(linux) = common.knowledge.linux() else {
                 return;
             };
-            thread::scope(|scope| {
-                let modules = || {
-                    (common.knowledge).serve_modules(&common.memory, &common.stopping, monotonic_ns)
-                };
-                let builder = thread::Builder::new().name("modules".into());
-                if let Err(error) = builder.spawn_scoped(scope, modules) {
-                    log::warn!("The kernel's modules aren't read: {error}");
-                }
-                if RebootWatch::new(finder.into_vcpus(), linux, &common).watch() {
-                    common.has_rebooted.store(true, Ordering::Relaxed);
-                    common.doorbell.ring_anyway();
-                }
-            });
+            // That thread has ended only if it has panicked.
+            let _ = found.send(());
+            let (memory, vcpus) = finder.into_parts();
+            let vcpus = vcpus.into_iter().zip(schedstat);
+            if RebootWatch::new(vcpus, memory, linux, &common).watch() {
+                common.has_rebooted.store(true, Ordering::Relaxed);
+                common.doorbell.ring_anyway();
+            }
         })?);
         Ok(())
     }
@@ -109,6 +120,9 @@ impl GuestThreads for AttachedThreads {
     fn ended(&self) -> Option<AttachedEnd> {
         if self.common.has_rebooted.load(Ordering::Relaxed) {
             return Some(AttachedEnd::Reboot);
+        }
+        if self.common.tracer_has_ended.load(Ordering::Relaxed) {
+            return Some(AttachedEnd::NoTracer);
         }
         let is_over = self.common.guest_has_ended.load(Ordering::Relaxed)
             || self.left.load(Ordering::Relaxed) == 0;

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
-use kvmprof_attach::{AttachError, AttachedMemory, NestedGuest, Slots};
+use kvmprof_attach::remote::{Channel, RemoteState, RemoteVcpu};
+use kvmprof_attach::tracer::{StopOutcome, TraceError};
+use kvmprof_attach::{AttachError, Slots};
 use kvmprof_introspection::{GuestKnowledge, Registers};
 use kvmprof_profiling::kernel_capture::CaptureOpener;
 
+use super::attachment::ThreadFiles;
 use super::backend::AttachedBackend;
 use crate::vcpu::{KernelClock, Presence, Sampler, StoppedState, Unseen, VcpuAccess};
 use kvmprof_profiling::ProfilingConfig;
@@ -29,8 +31,8 @@ pub(super) const LONGEST_SLEEP: Duration = Duration::from_nanos(REFRESH_NS);
 
 /// The state that the threads of all vCPUs of a guest share.
 pub struct AttachedCommon {
-    /// Guest memory.
-    pub memory: Arc<AttachedMemory>,
+    /// Guest memory, for the question whether its slots have changed.
+    pub control: Arc<Channel>,
     /// What is known of the guest.
     pub knowledge: Arc<GuestKnowledge>,
     /// The gate that holds the vCPUs' threads until the guest's kernel has been looked for, so that the first samples have a process: on a
@@ -48,6 +50,8 @@ pub struct AttachedCommon {
     pub vcpus: AtomicU32,
     /// Set by the thread that detects the guest's end. Then the doorbell rings.
     pub guest_has_ended: Arc<AtomicBool>,
+    /// Set once the process that traces has ended.
+    pub tracer_has_ended: Arc<AtomicBool>,
     /// Wakes up the thread that ends the profiling.
     pub doorbell: Arc<Doorbell>,
     /// The maker of programs that take samples in the host's kernel; `None` if this process takes samples.
@@ -66,7 +70,7 @@ impl AttachedCommon {
         if !is_due || (self.refreshed.compare_exchange(last, now, order, order)).is_err() {
             return Some(());
         }
-        match self.memory.refresh() {
+        match self.control.refresh() {
             Err(AttachError::Ended(_)) => {
                 self.guest_has_ended.store(true, Ordering::Relaxed);
                 // Without clients, nothing else may wake up that thread.
@@ -74,15 +78,14 @@ impl AttachedCommon {
                 return None;
             }
             Err(error) => log::debug!("{error}"),
-            Ok(_) => {}
+            Ok(vcpus) => self.note_vcpus(vcpus),
         }
-        self.look_for_vcpus();
         Some(())
     }
 
-    /// Logs that there are vCPUs which aren't sampled, if the guest has more vCPUs than before.
-    fn look_for_vcpus(&self) {
-        let Some(now) = self.memory.vcpu_count() else {
+    /// Logs that there are vCPUs which aren't sampled, if the guest has more vCPUs `now` than before.
+    fn note_vcpus(&self, now: Option<u32>) {
+        let Some(now) = now else {
             return;
         };
         let before = self.vcpus.fetch_max(now, Ordering::Relaxed);
@@ -94,29 +97,36 @@ impl AttachedCommon {
     }
 }
 
+/// A vCPU that is to be sampled.
+pub struct SampledVcpu {
+    /// The number of its CPU in the guest.
+    pub cpu: u16,
+    /// The vCPU itself.
+    pub remote: RemoteVcpu,
+    /// The files of its thread.
+    pub files: ThreadFiles,
+}
+
 /// A vCPU of another program. One thread looks at it.
 pub struct AttachedVcpu {
     /// The vCPU's number, from 0.
     pub vcpu: u16,
     /// The vCPU itself.
-    pub traced: TracedVcpu,
-    /// The check whether its registers are those of a nested guest.
-    nested: Option<NestedGuest>,
+    remote: RemoteVcpu,
     failures: Failures,
     /// The state that the threads of all vCPUs share.
     common: Arc<AttachedCommon>,
 }
 
 impl AttachedVcpu {
-    /// Starts the thread that samples the `traced` vCPU, number `vcpu`, which is number `cpu` of the CPUs in the guest. It sends `ticks`. `ended` is
+    /// Starts the thread that samples vCPU number `vcpu`, whose thread has these `files`. It sends `ticks`. `ended` is
     /// called on it once the vCPU's thread has ended.
     ///
     /// # Errors
     /// The host gives no thread.
     pub fn sample(
         vcpu: u16,
-        cpu: u16,
-        traced: TracedVcpu,
+        SampledVcpu { cpu, remote, files }: SampledVcpu,
         shared: Arc<VcpuShared>,
         ticks: TickSender,
         common: &Arc<AttachedCommon>,
@@ -124,8 +134,7 @@ impl AttachedVcpu {
     ) -> io::Result<thread::JoinHandle<()>> {
         let mut attached = Self {
             vcpu,
-            nested: common.memory.nested_guest(traced.descriptor()),
-            traced,
+            remote,
             failures: Failures::default(),
             common: Arc::clone(common),
         };
@@ -135,8 +144,9 @@ impl AttachedVcpu {
         };
         let spawned = thread::Builder::new().name(format!("{kind} {vcpu}"));
         spawned.spawn(move || {
+            kvmprof_sandbox::enter(kvmprof_sandbox::Thread::AttachedVcpu);
             // Without its files, the vCPU's thread has ended.
-            if let Ok(mut sampler) = attached.sampler(cpu, shared, ticks) {
+            if let Ok(mut sampler) = attached.sampler(cpu, files, shared, ticks) {
                 attached.run(&mut sampler);
             }
             if !attached.common.stopping.load(Ordering::Relaxed) {
@@ -148,27 +158,25 @@ impl AttachedVcpu {
     fn sampler(
         &self,
         cpu: u16,
+        files: ThreadFiles,
         shared: Arc<VcpuShared>,
         ticks: TickSender,
     ) -> io::Result<Sampler<Self>> {
-        let AttachedCommon {
-            memory, knowledge, ..
-        } = &*self.common;
-        let (pid, tid) = (memory.machine().pid, self.traced.thread());
+        let knowledge = &self.common.knowledge;
         let mut view = VcpuView::new(
             self.vcpu,
-            Arc::clone(memory),
+            Arc::clone(self.remote.memory()),
             Arc::clone(knowledge),
             self.common.profiling.max_stack,
         );
         view.introspector.renumber(cpu);
-        let backend = AttachedBackend::new(pid, tid)?;
+        let backend = AttachedBackend::new(files)?;
         let kernel = match self.common.sampling.clone() {
             None => None,
             Some(host) => {
                 let thread = VcpuThreadId {
-                    descriptor: self.traced.descriptor(),
-                    tid,
+                    descriptor: self.remote.descriptor(),
+                    tid: self.remote.thread(),
                 };
                 let schedstat = backend.schedstat()?;
                 Some(KernelClock::of_another_process(
@@ -192,13 +200,7 @@ impl AttachedVcpu {
                 Some(pause) => pause,
                 None => sampler.clock_mut().backend().sleep(monotonic_ns()),
             };
-            signals::wait_for_kick(if self.traced.is_slow() {
-                sleep.min(SLOW_PAUSE)
-            } else {
-                sleep
-            });
-            // The next tick may come much later, or not at all.
-            self.traced.let_go();
+            signals::wait_for_kick(sleep);
             presence = self.turn(sampler);
         }
         sampler.finish(self);
@@ -214,7 +216,7 @@ impl AttachedVcpu {
         }
         let clock = sampler.clock_mut();
         // While there are no ticks, nothing else tells whether the vCPU's thread is there.
-        if !is_in_kernel && clock.hz() == 0 && !self.traced.has_thread() {
+        if !is_in_kernel && clock.hz() == 0 && !self.remote.has_thread() {
             return Presence::Gone;
         }
         let signal = clock.backend_mut().pass(now).then(signals::alarm);
@@ -238,7 +240,7 @@ impl AttachedVcpu {
 }
 
 impl VcpuAccess for AttachedVcpu {
-    type Memory = Arc<AttachedMemory>;
+    type Memory = Arc<Channel>;
     type Backend = AttachedBackend;
 
     fn look<T>(
@@ -246,8 +248,7 @@ impl VcpuAccess for AttachedVcpu {
         now: u64,
         look: impl FnOnce(&mut dyn StoppedState) -> Result<T, TraceError>,
     ) -> Result<T, Unseen> {
-        let nested = self.nested.as_ref();
-        let looked = (self.traced).look(|state| look(&mut TracedState { state, nested }));
+        let looked = self.remote.look(|state| look(state));
         match looked {
             Ok(StopOutcome::Stopped(seen)) => Ok(seen),
             Ok(StopOutcome::Suspended) => Err(Unseen::Suspended),
@@ -258,7 +259,7 @@ impl VcpuAccess for AttachedVcpu {
     }
 
     fn slots(&self) -> Arc<Slots> {
-        self.common.memory.slots()
+        self.common.control.slots()
     }
 
     fn is_in_doubt(&self) -> bool {
@@ -266,28 +267,22 @@ impl VcpuAccess for AttachedVcpu {
     }
 }
 
-/// A vCPU whose thread is stopped.
-struct TracedState<'a, 'b> {
-    state: &'a mut State<'b>,
-    nested: Option<&'a NestedGuest>,
-}
-
-impl StoppedState for TracedState<'_, '_> {
+impl StoppedState for RemoteState<'_> {
     fn registers(&mut self) -> Result<Registers, TraceError> {
-        let (regs, sregs) = self.state.registers()?;
+        let (regs, sregs) = RemoteState::registers(self)?;
         Ok(select_registers(&regs, &sregs))
     }
 
     fn mp_state(&mut self) -> Result<u32, TraceError> {
-        self.state.mp_state()
+        RemoteState::mp_state(self)
     }
 
     fn is_in_guest(&self) -> bool {
-        self.state.is_in_guest()
+        RemoteState::is_in_guest(self)
     }
 
     fn runs_nested_guest(&self) -> bool {
-        self.nested.is_some_and(NestedGuest::runs)
+        RemoteState::runs_nested_guest(self)
     }
 }
 

@@ -176,7 +176,7 @@ impl KernelClock {
     }
 
     fn serves(&self, found: &CaptureInput, setting: &ClockSetting) -> bool {
-        let has_stacks = self.opener.host().knows_privilege();
+        let has_stacks = self.opener.form().knows_privilege();
         self.is_alone() || can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
@@ -335,10 +335,10 @@ impl KernelClock {
         let reader = Reader {
             places: running.found.places.as_ref(),
             registers: running.found.registers,
-            long_mask: self.opener.host().long_mask(),
+            long_mask: self.opener.form().long_mask(),
             setting: running.setting,
             is_in_doubt,
-            host: self.opener.host().host_stacks(),
+            host: self.opener.form().host_stacks(),
         };
         let taken = running.ticks.take(&reader, || self.times(), view, ticks);
         self.running = Some(running);

@@ -9,7 +9,7 @@ use kvmprof_introspection::GuestKnowledge;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use kvmprof_machine::{GuestMemory, Machine};
-use kvmprof_profiling::kernel_capture::{self, CaptureOpener, KernelCaptureError};
+use kvmprof_profiling::kernel_capture::{self, CaptureOpener, KernelCaptureError, VcpuThreadId};
 
 /// The host kernel's sampling of all vCPUs of a guest of this process.
 #[derive(Debug)]
@@ -38,8 +38,11 @@ impl KernelSampling {
             vcpus: machine.vcpus.len(),
         };
         let tid = rustix::thread::gettid().as_raw_pid();
-        let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
-        let vcpus: Vec<(i32, i32)> = vcpus.collect();
+        let vcpus = machine.vcpus.iter().map(|fd| VcpuThreadId {
+            descriptor: fd.as_raw_fd(),
+            tid,
+        });
+        let vcpus: Vec<VcpuThreadId> = vcpus.collect();
         kernel_capture::check(&sampling.opener, &sampling.slots, &vcpus, knowledge)?;
         Ok(sampling)
     }
@@ -52,7 +55,7 @@ impl KernelSampling {
     /// Whether samples have everything that recordings need of the guest that `knowledge` describes.
     pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
         // For other guests than Linux the host's kernel copies no stacks (docs/limits.md), and there are no mappings.
-        self.opener.host().knows_privilege() || !knowledge.may_be_linux()
+        self.opener.form().knows_privilege() || !knowledge.may_be_linux()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Restricts a guest's process to the files that it can need once its devices are open.
+//! Restricts a process to the files that it can need once a guest's devices are open.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,17 @@ use kvmprof_sandbox::{process, user};
 
 use super::file_sizes::longest_file;
 use super::{VmConfig, VmError};
+use kvmprof_profiling::ProfilingConfig;
 
-/// Restricts this thread, and those that it starts, to the files that may still be opened.
-pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
-    if paths::restrict(&rules(config))? == Restricted::No {
+/// Restricts this thread, and those that it starts, to the files that may still be opened to profile a guest as `profiling` says. All that is written to is
+/// open, and so are the kernel and the initial RAM disk, or what another program shows of its guest.
+pub(crate) fn restrict_paths(profiling: &ProfilingConfig) -> Result<(), VmError> {
+    // The kernel's files about this process and the host.
+    let of_kernel = ["/proc", "/sys"].map(PathBuf::from);
+    let sysroot = profiling.sysroot.iter().cloned();
+    let read = of_kernel.into_iter().chain(sysroot);
+    let rules: Vec<(PathBuf, Use)> = read.map(|path| (path, Use::Read)).collect();
+    if paths::restrict(&rules)? == Restricted::No {
         log::warn!(
             "The sandbox lacks restrictions of files (Landlock): this host's kernel has none"
         );
@@ -34,13 +41,4 @@ where
 {
     let done = user::acting(action).map_err(VmError::host("to act as another user"))?;
     Ok(done?)
-}
-
-/// All that is written to is open, and so are the kernel and the initial RAM disk.
-fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
-    // The kernel's files about this process and the host.
-    let of_kernel = ["/proc", "/sys"].map(PathBuf::from);
-    let sysroot = config.profiling.sysroot.iter().cloned();
-    let read = of_kernel.into_iter().chain(sysroot);
-    read.map(|path| (path, Use::Read)).collect()
 }

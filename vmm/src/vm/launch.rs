@@ -128,7 +128,7 @@ struct Opened {
 }
 
 /// The file of a recording.
-type RecordingOutput = Box<dyn RecordingFile + Send>;
+pub(crate) type RecordingOutput = Box<dyn RecordingFile + Send>;
 
 impl Opened {
     fn open(config: VmConfig) -> Result<Self, VmError> {
@@ -151,7 +151,7 @@ impl Opened {
             .map(|plan| as_user(|| open_recording(names, &plan.path)))
             .transpose()?;
         if config.restrict_paths {
-            restrict_paths(&config)?;
+            restrict_paths(&config.profiling)?;
         }
         Ok(Self {
             config,

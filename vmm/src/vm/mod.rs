@@ -22,13 +22,14 @@ mod time_limit;
 
 pub use crate::vcpu::OnReset;
 pub use config::VmConfig;
+pub(crate) use contained::restrict_paths;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
 pub use forced_end::{end_at_once, enter_sandbox};
 pub use kvmprof_profiling::signals::block_signals;
 pub use launch::Vm;
-pub(crate) use launch::{open_recording, open_sysroot, start_recorder};
+pub(crate) use launch::{RecordingOutput, open_recording, open_sysroot, start_recorder};
 pub use sockets::{sockets_of_devices, sockets_to_make};
 pub(crate) use termination::Termination;
 pub use termination::catch_signals;

@@ -1,4 +1,4 @@
-//! Detects the end of a VMM.
+//! Detects the end of a process: the VMM, or the one that traces it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,22 +11,28 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::vm::add;
 
 /// Watches for the end of a process.
-pub struct VmmWatch {
+#[derive(Debug)]
+pub struct ProcessWatch {
     process: OwnedFd,
     has_ended: Arc<AtomicBool>,
 }
 
-impl VmmWatch {
+impl ProcessWatch {
     /// Watches process `pid`.
     ///
     /// # Errors
     /// There is no such process.
     pub fn new(pid: i32) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self {
-            process: pidfd_open(pid, PidfdFlags::empty())?,
+        Ok(Self::of(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// Watches the process behind a descriptor of pidfd_open(2).
+    pub fn of(process: OwnedFd) -> Self {
+        Self {
+            process,
             has_ended: Arc::default(),
-        })
+        }
     }
 
     /// Set once it has ended.
@@ -35,7 +41,7 @@ impl VmmWatch {
     }
 }
 
-impl MutEventSubscriber for VmmWatch {
+impl MutEventSubscriber for ProcessWatch {
     fn process(&mut self, events: Events, ops: &mut EventOps) {
         self.has_ended.store(true, Ordering::Relaxed);
         // It stays readable.

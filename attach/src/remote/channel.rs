@@ -1,0 +1,464 @@
+//! The side of a channel that asks: in the process that parses what a guest has made, without the right to look at the guest itself.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvmprof_introspection::PhysicalMemory;
+use kvmprof_introspection::bytes::u64_at;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vm_memory::GuestAddress;
+
+use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, SLOT_BYTES, Stopped};
+use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
+use crate::tracer::{StopOutcome, TraceError};
+use crate::{AttachError, Slot, Slots};
+
+/// How long a thread takes the processor to wait for the answer to a read, before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long it sleeps between two looks at whether the tracer is still there.
+const SLICE: Duration = Duration::from_millis(100);
+/// A longer read while a vCPU stands still isn't put together of blocks.
+const MAX_OF_BLOCKS: usize = 4 * BLOCK_BYTES;
+
+/// The guest that the channels are about.
+#[derive(Debug)]
+pub struct About {
+    /// The VMM.
+    pub pid: i32,
+    /// The memory slots as they were told last, without their addresses in the VMM.
+    slots: RwLock<Arc<Slots>>,
+    /// The process that traces. It becomes readable when the process ends.
+    tracer: OnceLock<OwnedFd>,
+}
+
+/// The guest's physical memory, and its vCPUs, as a thread of the tracer shows them. Threads can share it, and take turns.
+#[derive(Debug)]
+pub struct Channel {
+    guest: Arc<About>,
+    asker: Mutex<Asker>,
+}
+
+#[derive(Debug)]
+struct Asker {
+    shared: Arc<Shared>,
+    /// The number of the last request.
+    number: u32,
+    request: Vec<u64>,
+    answer: Box<[u64; MESSAGE_WORDS]>,
+    look: Look,
+}
+
+/// A block of guest memory that was read during a look.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    address: GuestAddress,
+    is_readable: bool,
+    /// Whether it was needed.
+    is_used: bool,
+}
+
+/// The memory that was read while a vCPU stands still.
+#[derive(Debug, Default)]
+struct Look {
+    /// Whether one does.
+    is_open: bool,
+    blocks: Vec<Block>,
+    /// The bytes of the blocks.
+    bytes: Vec<u8>,
+    /// Whether more blocks were needed than there may be.
+    is_full: bool,
+    /// The blocks that the next look begins with: those that the last one needed.
+    next: Vec<GuestAddress>,
+}
+
+impl About {
+    pub fn new(pid: i32, slots: &Slots) -> Self {
+        let slots = slots.iter().map(|slot| Slot {
+            host_address: 0,
+            ..*slot
+        });
+        let slots: Vec<Slot> = slots.collect();
+        Self {
+            pid,
+            slots: RwLock::new(Arc::new(Slots::new(&slots).unwrap_or_default())),
+            tracer: OnceLock::new(),
+        }
+    }
+
+    /// Notes the process that traces.
+    pub fn is_traced_by(&self, tracer: OwnedFd) {
+        // There is one.
+        let _ = self.tracer.set(tracer);
+    }
+
+    fn has_tracer(&self) -> bool {
+        let Some(tracer) = self.tracer.get() else {
+            return true;
+        };
+        let now = Timespec::default();
+        let ended = poll(&mut [PollFd::new(tracer, PollFlags::IN)], Some(&now));
+        // It isn't known after an error.
+        !matches!(ended, Ok(1..))
+    }
+}
+
+impl Channel {
+    pub(super) fn new(guest: Arc<About>, shared: Arc<Shared>) -> Self {
+        let asker = Asker {
+            shared,
+            number: 0,
+            request: Vec::with_capacity(MESSAGE_WORDS),
+            answer: Box::new([0; MESSAGE_WORDS]),
+            look: Look::default(),
+        };
+        Self {
+            guest,
+            asker: Mutex::new(asker),
+        }
+    }
+
+    fn asker(&self) -> MutexGuard<'_, Asker> {
+        self.asker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, request: &Request, spin: Duration) -> Answer {
+        self.asker().ask(&self.guest, request, spin)
+    }
+
+    /// The memory slots as they were told last. Their addresses in the VMM are 0.
+    pub fn slots(&self) -> Arc<Slots> {
+        let slots = self.guest.slots.read();
+        Arc::clone(&slots.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has the tracer read the memory slots again if they have changed. Returns the number of vCPUs that the guest has made until now, closed ones included; `None`
+    /// if that isn't known.
+    ///
+    /// # Errors
+    /// The guest has ended, or has no memory that can be read any more. [`Channel::slots`] stay as they were.
+    pub fn refresh(&self) -> Result<Option<u32>, AttachError> {
+        let mut asker = self.asker();
+        match asker.ask(&self.guest, &Request::Refresh, Duration::ZERO) {
+            Answer::Slots(vcpus, None) => Ok(vcpus),
+            Answer::Slots(vcpus, Some(count)) => {
+                let slots = asker
+                    .slots(count)
+                    .ok_or(AttachError::Slots(self.guest.pid))?;
+                *(self.guest.slots.write()).unwrap_or_else(PoisonError::into_inner) =
+                    Arc::new(slots);
+                Ok(vcpus)
+            }
+            Answer::Ended => Err(AttachError::Ended(self.guest.pid)),
+            _ => Err(AttachError::Slots(self.guest.pid)),
+        }
+    }
+}
+
+impl PhysicalMemory for Channel {
+    fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
+        let mut asker = self.asker();
+        if asker.look.is_open && buffer.len() <= MAX_OF_BLOCKS {
+            return asker.read_blocks(&self.guest, address, buffer);
+        }
+        let mut address = address;
+        for part in buffer.chunks_mut(DATA_BYTES) {
+            asker.read(&self.guest, address, part)?;
+            address = GuestAddress(address.0.checked_add(part.len() as u64)?);
+        }
+        Some(())
+    }
+
+    fn contains(&self, address: GuestAddress) -> bool {
+        self.slots().find(address).is_some()
+    }
+}
+
+impl Asker {
+    fn ask(&mut self, guest: &About, request: &Request, spin: Duration) -> Answer {
+        self.request.clear();
+        request.encode(&mut self.request);
+        self.number = self.number.wrapping_add(1);
+        self.shared.ask(&self.request);
+        while !self.shared.is_answered(self.number, spin, SLICE) {
+            if !guest.has_tracer() {
+                return Answer::Failed(TraceError::NoTracer);
+            }
+        }
+        self.shared.answer_words(&mut self.answer);
+        Answer::decode(&*self.answer).unwrap_or(Answer::Refused)
+    }
+
+    /// The memory slots in the data.
+    fn slots(&self, count: usize) -> Option<Slots> {
+        let mut slots = Vec::new();
+        for index in 0..count.min(DATA_BYTES / SLOT_BYTES) {
+            let mut bytes = [0; SLOT_BYTES];
+            self.shared.data(index * SLOT_BYTES, &mut bytes);
+            slots.push(Slot {
+                address: GuestAddress(u64_at(&bytes, 0)?),
+                bytes: u64_at(&bytes, 8)?,
+                host_address: 0,
+                is_read_only: u64_at(&bytes, 16)? != 0,
+            });
+        }
+        Slots::new(&slots)
+    }
+
+    /// Reads at most [`DATA_BYTES`].
+    fn read(&mut self, guest: &About, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
+        let bytes = buffer.len();
+        let range = GuestRange { address, bytes };
+        match self.ask(guest, &Request::Read(range), SPIN) {
+            Answer::Is(true) => self.shared.data(0, buffer),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Reads while a vCPU stands still, by blocks.
+    fn read_blocks(
+        &mut self,
+        guest: &About,
+        address: GuestAddress,
+        buffer: &mut [u8],
+    ) -> Option<()> {
+        let mut address = address.0;
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let within = usize::try_from(address % BLOCK_BYTES as u64).ok()?;
+            let (part, behind) = rest.split_at_mut_checked(rest.len().min(BLOCK_BYTES - within))?;
+            let begin = GuestAddress(address - within as u64);
+            let block = match self.look.find(begin) {
+                Some(known) => known?,
+                None => match self.read_block(guest, begin) {
+                    Some(index) => index,
+                    None => {
+                        // There is no room for more of them.
+                        self.read(guest, GuestAddress(address), part)?;
+                        address = address.checked_add(part.len() as u64)?;
+                        rest = behind;
+                        continue;
+                    }
+                },
+            };
+            let bytes = self.look.block(block)?;
+            part.copy_from_slice(bytes.get(within..within + part.len())?);
+            address = address.checked_add(part.len() as u64)?;
+            rest = behind;
+        }
+        Some(())
+    }
+
+    /// Reads the block at `address`, and returns its number; `None` if there is no room for it. A block that can't be read has a number, too.
+    fn read_block(&mut self, guest: &About, address: GuestAddress) -> Option<usize> {
+        let index = self.look.blocks.len();
+        if index >= MAX_BLOCKS {
+            self.look.is_full = true;
+            return None;
+        }
+        let mut bytes = [0; BLOCK_BYTES];
+        let is_readable = self.read(guest, address, &mut bytes).is_some();
+        self.look.blocks.push(Block {
+            address,
+            is_readable,
+            is_used: true,
+        });
+        self.look.bytes.extend_from_slice(&bytes);
+        Some(index)
+    }
+}
+
+impl Look {
+    /// Begins a look that begins with the blocks of `addresses`.
+    fn begin(&mut self, addresses: &[GuestAddress], stopped: &Stopped, shared: &Shared) {
+        self.blocks.clear();
+        let blocks = addresses.iter().enumerate().map(|(index, address)| Block {
+            address: *address,
+            is_readable: !stopped.has_failed(index),
+            is_used: false,
+        });
+        self.blocks.extend(blocks);
+        self.bytes.resize(addresses.len() * BLOCK_BYTES, 0);
+        shared.data(0, &mut self.bytes);
+        (self.is_open, self.is_full) = (true, false);
+    }
+
+    /// Ends it. The next one begins with what this one has needed, unless it has needed very much: then it was not like others.
+    fn end(&mut self) {
+        self.is_open = false;
+        if !self.is_full {
+            let used = self.blocks.iter().filter(|block| block.is_used);
+            self.next.clear();
+            self.next.extend(used.map(|block| block.address));
+        }
+    }
+
+    /// The number of the block at `address`; `None` if it wasn't read, `Some(None)` if it can't be read.
+    fn find(&mut self, address: GuestAddress) -> Option<Option<usize>> {
+        let mut blocks = self.blocks.iter_mut().enumerate();
+        let (index, block) = blocks.find(|(_, block)| block.address == address)?;
+        block.is_used = true;
+        Some(block.is_readable.then_some(index))
+    }
+
+    /// The bytes of block number `index`; `None` if it can't be read.
+    fn block(&self, index: usize) -> Option<&[u8]> {
+        let begin = index * BLOCK_BYTES;
+        self.blocks.get(index)?.is_readable.then_some(())?;
+        self.bytes.get(begin..begin + BLOCK_BYTES)
+    }
+}
+
+/// A vCPU of the guest, for the user of one channel.
+#[derive(Debug)]
+pub struct RemoteVcpu {
+    channel: Arc<Channel>,
+    /// Its number among the vCPUs of the channel.
+    number: usize,
+    thread: i32,
+    descriptor: i32,
+}
+
+/// A vCPU that stands still.
+#[derive(Debug)]
+pub struct RemoteState<'a> {
+    channel: &'a Channel,
+    stopped: &'a Stopped,
+    /// The look is over.
+    is_over: bool,
+}
+
+impl RemoteVcpu {
+    pub(super) fn new(channel: Arc<Channel>, number: usize, thread: i32, descriptor: i32) -> Self {
+        Self {
+            channel,
+            number,
+            thread,
+            descriptor,
+        }
+    }
+
+    /// The thread id of its thread.
+    pub fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// Its descriptor in its VMM.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor
+    }
+
+    /// Guest memory, which is read while the vCPU stands still if that is during a look.
+    pub fn memory(&self) -> &Arc<Channel> {
+        &self.channel
+    }
+
+    /// Whether its thread is still there.
+    pub fn has_thread(&self) -> bool {
+        let answer = (self.channel).ask(&Request::HasThread(self.number), Duration::ZERO);
+        !matches!(answer, Answer::Is(false) | Answer::Refused)
+    }
+
+    /// Stops the vCPU, calls `see` with it, and lets it continue.
+    ///
+    /// # Errors
+    /// The vCPU can't be stopped. It continues in any case.
+    pub fn look<T>(
+        &mut self,
+        see: impl FnOnce(&mut RemoteState<'_>) -> Result<T, TraceError>,
+    ) -> Result<StopOutcome<T>, TraceError> {
+        let stopped = match self.stop() {
+            Answer::Stopped(stopped) => stopped,
+            answer => return not_stopped(answer),
+        };
+        let mut state = RemoteState {
+            channel: &self.channel,
+            stopped: &stopped,
+            is_over: false,
+        };
+        let seen = see(&mut state);
+        let is_over = state.is_over;
+        self.channel.asker().look.end();
+        if is_over {
+            return match seen {
+                Err(TraceError::Gone) => Ok(StopOutcome::Gone),
+                seen => seen.map(StopOutcome::Stopped),
+            };
+        }
+        match self.channel.ask(&Request::Release, SPIN) {
+            Answer::Released => seen.map(StopOutcome::Stopped),
+            answer => not_stopped(answer),
+        }
+    }
+
+    fn stop(&self) -> Answer {
+        let mut asker = self.channel.asker();
+        let next = std::mem::take(&mut asker.look.next);
+        let request = Request::Look(self.number, next);
+        let answer = asker.ask(&self.channel.guest, &request, Duration::ZERO);
+        let Request::Look(_, next) = request else {
+            return Answer::Refused;
+        };
+        let Asker { look, shared, .. } = &mut *asker;
+        if let Answer::Stopped(stopped) = &answer {
+            look.begin(&next, stopped, shared);
+        }
+        look.next = next;
+        answer
+    }
+}
+
+/// The result of a look at a vCPU that wasn't stopped, or not long enough.
+fn not_stopped<T>(answer: Answer) -> Result<StopOutcome<T>, TraceError> {
+    match answer {
+        Answer::Suspended => Ok(StopOutcome::Suspended),
+        Answer::Busy => Ok(StopOutcome::Busy),
+        Answer::Gone => Ok(StopOutcome::Gone),
+        Answer::Failed(error) => Err(error),
+        // Nothing else is answered.
+        _ => Err(TraceError::Slow),
+    }
+}
+
+impl RemoteState<'_> {
+    /// Whether its thread was in KVM_RUN: it was executing the guest, or was halted.
+    pub fn is_in_guest(&self) -> bool {
+        self.stopped.is_in_guest
+    }
+
+    /// Whether it runs a nested guest.
+    pub fn runs_nested_guest(&self) -> bool {
+        self.stopped.registers.is_none()
+    }
+
+    /// Its registers, from KVM_GET_REGS and KVM_GET_SREGS.
+    ///
+    /// # Errors
+    /// They are those of a nested guest.
+    pub fn registers(&self) -> Result<(kvm_regs, kvm_sregs), TraceError> {
+        self.stopped.registers.ok_or(TraceError::Unknown)
+    }
+
+    /// Whether it runs or is halted, from KVM_GET_MP_STATE.
+    ///
+    /// # Errors
+    /// The thread can't be made to do the ioctl, or KVM refuses it.
+    pub fn mp_state(&mut self) -> Result<u32, TraceError> {
+        if self.is_over {
+            return Err(TraceError::Overdue);
+        }
+        match self.channel.ask(&Request::MpState, SPIN) {
+            Answer::MpState(state) => Ok(state),
+            answer => {
+                self.is_over = true;
+                match answer {
+                    Answer::Gone => Err(TraceError::Gone),
+                    Answer::Failed(error) => Err(error),
+                    _ => Err(TraceError::Slow),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A guest of another process, in two processes: one has the rights to look at it, and does nothing with what it sees; the other one parses
+//! that, and has no rights.
+//!
+//! What a guest's memory has is written by the guest, and its VMM may lie, too. So whoever parses it may be taken over. The process that has the rights, the
+//! tracer, parses nothing of it: it stops vCPUs, and hands out their registers and parts of the guest's physical memory, which it finds by the memory slots
+//! of the host's kernel. Whatever it is asked for, it reads no other memory of the VMM, and it lets a vCPU go on after 2 s.
+//!
+//! [`divide`] makes both sides in one process, which then forks: [`Tracer`] is for the new process, [`Guest`] for the old one. They share memory
+//! ([`shared`]), a part for each thread that asks, in which a request is answered without a system call where both processes have a processor.
+
+mod channel;
+mod message;
+mod service;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+pub use channel::{Channel, RemoteState, RemoteVcpu};
+pub use message::{Answer, GuestRange, Request, Stopped};
+
+use crate::AttachedMemory;
+use crate::tracer::TracedVcpu;
+use channel::About;
+use service::{ServedVcpu, Service};
+use shared::Shared;
+
+/// How long a look that isn't over may take at the end of the process that asks.
+const GRACE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The side that has the rights.
+#[derive(Debug)]
+pub struct Tracer {
+    services: Vec<(String, Service<AttachedMemory>)>,
+    stopping: Arc<AtomicBool>,
+    shared: Vec<Arc<Shared>>,
+}
+
+/// The guest for the side that has none.
+#[derive(Debug)]
+pub struct Guest {
+    about: Arc<About>,
+    /// The vCPUs, each with a channel of its own.
+    pub vcpus: Vec<RemoteVcpu>,
+    /// The same vCPUs, for one thread that looks at them in turn.
+    pub watched: Vec<RemoteVcpu>,
+    /// The memory, for the same thread.
+    pub watching: Arc<Channel>,
+    /// The number of vCPUs that the guest had made by then, closed ones included; `None` if it isn't known.
+    pub vcpu_count: Option<u32>,
+    /// The memory, for the thread that asks whether it has changed.
+    pub control: Arc<Channel>,
+    /// The memory, for two further threads.
+    pub others: [Arc<Channel>; 2],
+}
+
+/// Makes both sides for the guest whose memory is `memory` and which has these `vcpus`.
+///
+/// # Errors
+/// There is no memory for the channels.
+pub fn divide(memory: &Arc<AttachedMemory>, vcpus: &[TracedVcpu]) -> io::Result<(Tracer, Guest)> {
+    let about = Arc::new(About::new(memory.machine().pid, &memory.slots()));
+    let mut tracer = Tracer {
+        services: Vec::new(),
+        stopping: Arc::default(),
+        shared: Vec::new(),
+    };
+    let mut channel = |name: String, vcpus: &[TracedVcpu]| -> io::Result<Arc<Channel>> {
+        let shared = Arc::new(Shared::map()?);
+        let served = vcpus.iter().map(|it| ServedVcpu::new(it.another(), memory));
+        let service = Service::new(
+            Arc::clone(&shared),
+            Arc::clone(memory),
+            served.collect(),
+            memory.slots(),
+            Arc::clone(&tracer.stopping),
+        );
+        tracer.services.push((name, service));
+        tracer.shared.push(Arc::clone(&shared));
+        Ok(Arc::new(Channel::new(Arc::clone(&about), shared)))
+    };
+    let remote = |channel: &Arc<Channel>, number, vcpu: &TracedVcpu| {
+        RemoteVcpu::new(
+            Arc::clone(channel),
+            number,
+            vcpu.thread(),
+            vcpu.descriptor(),
+        )
+    };
+    let mut own = Vec::new();
+    for (index, vcpu) in vcpus.iter().enumerate() {
+        let channel = channel(format!("look {index}"), std::slice::from_ref(vcpu))?;
+        own.push(remote(&channel, 0, vcpu));
+    }
+    let watch = channel("watch".to_owned(), vcpus)?;
+    let watched = vcpus.iter().zip(0..);
+    let watched: Vec<RemoteVcpu> = watched
+        .map(|(vcpu, number)| remote(&watch, number, vcpu))
+        .collect();
+    let guest = Guest {
+        vcpus: own,
+        watched,
+        watching: watch,
+        vcpu_count: memory.vcpu_count(),
+        control: channel("slots".to_owned(), &[])?,
+        others: [
+            channel("read 0".to_owned(), &[])?,
+            channel("read 1".to_owned(), &[])?,
+        ],
+        about: Arc::clone(&about),
+    };
+    Ok((tracer, guest))
+}
+
+impl Guest {
+    /// Notes the process that traces, by a descriptor (pidfd_open(2)): whoever waits for its answer waits no longer than it lives.
+    pub fn is_traced_by(&self, tracer: OwnedFd) {
+        self.about.is_traced_by(tracer);
+    }
+}
+
+impl Tracer {
+    /// Answers requests until the result is dropped.
+    ///
+    /// # Errors
+    /// The host gives no thread.
+    pub fn start(self) -> io::Result<RunningTracer> {
+        let mut running = RunningTracer {
+            stopping: self.stopping,
+            shared: self.shared,
+            threads: Vec::new(),
+        };
+        for (name, service) in self.services {
+            let builder = thread::Builder::new().name(name);
+            running.threads.push(builder.spawn(|| service.run())?);
+        }
+        Ok(running)
+    }
+}
+
+/// The threads that answer. When this is dropped, looks end, and each vCPU goes on: what hasn't ended after half a second does with the process.
+#[derive(Debug)]
+pub struct RunningTracer {
+    stopping: Arc<AtomicBool>,
+    shared: Vec<Arc<Shared>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for RunningTracer {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let begin = Instant::now();
+        while begin.elapsed() < GRACE && !self.threads.iter().all(JoinHandle::is_finished) {
+            for shared in &self.shared {
+                shared.interrupt();
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}

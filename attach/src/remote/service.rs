@@ -1,0 +1,275 @@
+//! The tracer's side of a channel: a thread that does what it is asked for, and nothing else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use kvmprof_introspection::PhysicalMemory;
+use vm_memory::GuestAddress;
+
+use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, SLOT_BYTES, Stopped};
+use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
+use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
+use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
+
+/// How long a vCPU may stand still for a look, whoever asks for it.
+const MAX_LOOK: Duration = Duration::from_secs(2);
+/// How long the thread takes the processor to wait for the next request: while a vCPU stands still, whose processor is free meanwhile; and after a read, which
+/// another one often follows.
+const SPIN_IN_LOOK: Duration = Duration::from_micros(100);
+const SPIN_AFTER_READ: Duration = Duration::from_micros(20);
+
+/// A vCPU that a channel can ask about.
+#[derive(Debug)]
+pub struct ServedVcpu {
+    traced: TracedVcpu,
+    /// The check whether its registers are those of a nested guest.
+    nested: Option<NestedGuest>,
+}
+
+impl ServedVcpu {
+    pub fn new(traced: TracedVcpu, memory: &AttachedMemory) -> Self {
+        Self {
+            nested: memory.nested_guest(traced.descriptor()),
+            traced,
+        }
+    }
+}
+
+/// The memory that is served: a guest's, or another one in tests.
+pub trait ServedMemory: PhysicalMemory {
+    /// Reads the memory slots again, if they have changed.
+    fn refresh(&self) -> Result<bool, AttachError>;
+
+    /// The memory slots as they were read last.
+    fn slots(&self) -> Arc<Slots>;
+
+    /// The number of vCPUs that the guest has made until now; `None` if it isn't known.
+    fn vcpu_count(&self) -> Option<u32>;
+}
+
+impl ServedMemory for AttachedMemory {
+    fn refresh(&self) -> Result<bool, AttachError> {
+        Self::refresh(self)
+    }
+
+    fn slots(&self) -> Arc<Slots> {
+        Self::slots(self)
+    }
+
+    fn vcpu_count(&self) -> Option<u32> {
+        Self::vcpu_count(self)
+    }
+}
+
+/// What serves one channel.
+#[derive(Debug)]
+pub struct Service<M> {
+    shared: Arc<Shared>,
+    memory: Arc<M>,
+    vcpus: Vec<ServedVcpu>,
+    /// The number of the last request.
+    last: u32,
+    /// Whether the last look was ended before it was asked for.
+    is_overdue: bool,
+    /// The memory slots that were told last.
+    told: Arc<Slots>,
+    buffer: Vec<u8>,
+    words: Vec<u64>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl<M: ServedMemory> Service<M> {
+    /// Serves the channel of `shared`, which can ask about these vCPUs. `told` are the memory slots that the other side has.
+    pub fn new(
+        shared: Arc<Shared>,
+        memory: Arc<M>,
+        vcpus: Vec<ServedVcpu>,
+        told: Arc<Slots>,
+        stopping: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            shared,
+            memory,
+            vcpus,
+            last: 0,
+            is_overdue: false,
+            told,
+            buffer: vec![0; DATA_BYTES],
+            words: Vec::with_capacity(MESSAGE_WORDS),
+            stopping,
+        }
+    }
+
+    /// Serves it until the end.
+    pub fn run(mut self) {
+        let mut spin = Duration::ZERO;
+        while !self.stopping.load(Ordering::SeqCst) {
+            let is_slow = self.vcpus.iter().any(|vcpu| vcpu.traced.is_slow());
+            let slice = is_slow.then_some(SLOW_PAUSE);
+            let number = self.shared.next_request(self.last, spin, slice);
+            // A slow thread doesn't wait for the next request, which may come much later, or not at all.
+            for vcpu in &mut self.vcpus {
+                vcpu.traced.let_go();
+            }
+            spin = Duration::ZERO;
+            let Some(number) = number else {
+                continue;
+            };
+            self.last = number;
+            let answer = match self.request() {
+                Some(Request::Look(vcpu, blocks)) => self.look(vcpu, &blocks),
+                Some(Request::Read(range)) => {
+                    spin = SPIN_AFTER_READ;
+                    Some(self.read(range))
+                }
+                Some(Request::Refresh) => Some(self.refresh()),
+                Some(Request::HasThread(vcpu)) => Some(match self.vcpus.get(vcpu) {
+                    Some(vcpu) => Answer::Is(vcpu.traced.has_thread()),
+                    None => Answer::Refused,
+                }),
+                Some(Request::MpState | Request::Release) if self.is_overdue => {
+                    Some(Answer::Failed(TraceError::Overdue))
+                }
+                Some(Request::MpState | Request::Release) | None => Some(Answer::Refused),
+            };
+            if let Some(answer) = answer {
+                self.answer(&answer);
+            }
+        }
+    }
+
+    fn request(&self) -> Option<Request> {
+        let mut words = [0; MESSAGE_WORDS];
+        self.shared.request_words(&mut words);
+        Request::decode(&words)
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        self.words.clear();
+        answer.encode(&mut self.words);
+        self.shared.answer(self.last, &self.words);
+    }
+
+    fn read(&mut self, range: GuestRange) -> Answer {
+        let buffer = self.buffer.get_mut(..range.bytes).unwrap_or_default();
+        let is_read = self.memory.read_physical(range.address, buffer).is_some();
+        if is_read {
+            self.shared.put_data(0, buffer);
+        }
+        Answer::Is(is_read)
+    }
+
+    fn refresh(&mut self) -> Answer {
+        match self.memory.refresh() {
+            Ok(_) => {}
+            Err(AttachError::Ended(_)) => return Answer::Ended,
+            Err(_) => return Answer::NoSlots,
+        }
+        let slots = self.memory.slots();
+        let is_new = !Arc::ptr_eq(&slots, &self.told);
+        if is_new {
+            put_slots(&self.shared, &slots);
+            self.told = Arc::clone(&slots);
+        }
+        let count = is_new.then(|| slots.iter().count());
+        Answer::Slots(self.memory.vcpu_count(), count)
+    }
+
+    /// Looks at a vCPU: answers with what it shows, and does what is asked for until it is let go. `None` if nothing is to be answered any more.
+    fn look(&mut self, number: usize, blocks: &[GuestAddress]) -> Option<Answer> {
+        self.is_overdue = false;
+        // See TracedVcpu.
+        let mut others = self.vcpus.iter().zip(0..);
+        if others.any(|(vcpu, other)| other != number && vcpu.traced.is_slow()) {
+            return Some(Answer::Failed(TraceError::Slow));
+        }
+        let mut vcpus = std::mem::take(&mut self.vcpus);
+        let looked = vcpus.get_mut(number).map(|vcpu| {
+            let nested = vcpu.nested.as_ref();
+            let looked = vcpu.traced.look(|state| {
+                let begin = Instant::now();
+                let runs_nested_guest = nested.is_some_and(NestedGuest::runs);
+                let registers = match runs_nested_guest {
+                    true => None,
+                    false => Some(state.registers()?),
+                };
+                self.show(state.is_in_guest(), registers, blocks);
+                self.attend(state, begin)
+            });
+            looked.map(|outcome| match outcome {
+                StopOutcome::Stopped(answer) => answer,
+                StopOutcome::Suspended => Some(Answer::Suspended),
+                StopOutcome::Busy => Some(Answer::Busy),
+                StopOutcome::Gone => Some(Answer::Gone),
+            })
+        });
+        self.vcpus = vcpus;
+        match looked {
+            None => Some(Answer::Refused),
+            // Nobody has asked for the end of the look, so that nobody waits for an answer.
+            Some(Err(_)) if self.is_overdue => None,
+            Some(Err(error)) => Some(Answer::Failed(error)),
+            Some(Ok(answer)) => answer,
+        }
+    }
+
+    /// Answers with what a stopped vCPU shows.
+    fn show(
+        &mut self,
+        is_in_guest: bool,
+        registers: Option<(kvm_bindings::kvm_regs, kvm_bindings::kvm_sregs)>,
+        blocks: &[GuestAddress],
+    ) {
+        let mut stopped = Stopped {
+            is_in_guest,
+            registers,
+            failed: Default::default(),
+        };
+        let mut block = [0; BLOCK_BYTES];
+        for (index, address) in blocks.iter().enumerate() {
+            match self.memory.read_physical(*address, &mut block) {
+                Some(()) => self.shared.put_data(index * BLOCK_BYTES, &block),
+                None => stopped.note_failure(index),
+            }
+        }
+        self.answer(&Answer::Stopped(Box::new(stopped)));
+    }
+
+    /// Does what is asked for while a vCPU stands still, until it is to go on. The answer to the last request; `None` if nothing was asked for in time.
+    fn attend(
+        &mut self,
+        state: &mut State<'_>,
+        begin: Instant,
+    ) -> Result<Option<Answer>, TraceError> {
+        loop {
+            let left = MAX_LOOK.saturating_sub(begin.elapsed());
+            if left.is_zero() || self.stopping.load(Ordering::SeqCst) {
+                self.is_overdue = true;
+                return Ok(None);
+            }
+            let next = (self.shared).next_request(self.last, SPIN_IN_LOOK, Some(left));
+            let Some(number) = next else {
+                continue;
+            };
+            self.last = number;
+            let answer = match self.request() {
+                Some(Request::Release) => return Ok(Some(Answer::Released)),
+                // An error ends the look, and is the answer.
+                Some(Request::MpState) => Answer::MpState(state.mp_state()?),
+                Some(Request::Read(range)) => self.read(range),
+                _ => Answer::Refused,
+            };
+            self.answer(&answer);
+        }
+    }
+}
+
+/// Puts the slots into the data, without their addresses in the VMM.
+fn put_slots(shared: &Shared, slots: &Slots) {
+    for (index, slot) in slots.iter().enumerate() {
+        let numbers = [slot.address.0, slot.bytes, slot.is_read_only.into()];
+        let bytes = numbers.map(u64::to_le_bytes);
+        shared.put_data(index * SLOT_BYTES, bytes.as_flattened());
+    }
+}

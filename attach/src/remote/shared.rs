@@ -1,0 +1,250 @@
+//! Memory that two processes share, in which a thread of one asks a thread of the other, and gets answers.
+//!
+//! Either side may be taken over: what the other one writes is copied before it is looked at, and nothing but the copy is believed.
+
+use std::hint::spin_loop;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::Timespec;
+use rustix::thread::futex;
+
+/// Words of 8 bytes that a request and an answer have room for.
+pub const MESSAGE_WORDS: usize = 512;
+/// Bytes of data that an answer has room for.
+pub const DATA_BYTES: usize = 1 << 20;
+
+/// Offsets of the parts. What one side writes and the other one waits for is in cache lines of its own.
+const ASKED: usize = 0;
+const ANSWERED: usize = 64;
+const ASKER_SLEEPS: usize = 128;
+const ANSWERER_SLEEPS: usize = 192;
+const REQUEST: usize = 4096;
+const ANSWER: usize = REQUEST + MESSAGE_WORDS * 8;
+const DATA: usize = ANSWER + MESSAGE_WORDS * 8;
+const BYTES: usize = DATA + DATA_BYTES;
+/// How many looks at a word there are between two looks at the time.
+const LOOKS: u32 = 64;
+
+/// The memory. A process that is forked shares it with its parent.
+#[derive(Debug)]
+pub struct Shared(NonNull<u8>);
+
+// SAFETY: the mapping belongs to the whole process, and this is its only owner in it.
+unsafe impl Send for Shared {}
+// SAFETY: all accesses are by atomic numbers, or by copies from and to the data, about whose contents nothing is assumed.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Maps new memory.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn map() -> io::Result<Self> {
+        // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let address = NonNull::new(address.cast());
+        let address = address.ok_or_else(|| io::Error::other("it is mapped at address 0"))?;
+        Ok(Self(address))
+    }
+
+    /// Asks the other side. The number of the request is that of the last one and 1.
+    pub fn ask(&self, request: &[u64]) {
+        self.write_words(REQUEST, request);
+        self.word(ASKED).fetch_add(1, Ordering::SeqCst);
+        self.wake(ASKED, ANSWERER_SLEEPS);
+    }
+
+    /// Waits until the request `number` is answered, with a short wait that takes the processor, and then for `slice` at most. Whether it is answered.
+    pub fn is_answered(&self, number: u32, spin: Duration, slice: Duration) -> bool {
+        let before = number.wrapping_sub(1);
+        self.wait_for_change(ANSWERED, ASKER_SLEEPS, before, spin, Some(slice))
+    }
+
+    /// Copies the answer.
+    pub fn answer_words(&self, words: &mut [u64; MESSAGE_WORDS]) {
+        self.read_words(ANSWER, words);
+    }
+
+    /// Waits for another request than `last`, as [`Self::is_answered`] does; without a `slice` for any time. The number of the request; `None` if there is none.
+    pub fn next_request(&self, last: u32, spin: Duration, slice: Option<Duration>) -> Option<u32> {
+        self.wait_for_change(ASKED, ANSWERER_SLEEPS, last, spin, slice)
+            .then(|| self.word(ASKED).load(Ordering::Acquire))
+    }
+
+    /// Copies the request.
+    pub fn request_words(&self, words: &mut [u64; MESSAGE_WORDS]) {
+        self.read_words(REQUEST, words);
+    }
+
+    /// Answers the request `number`.
+    pub fn answer(&self, number: u32, answer: &[u64]) {
+        self.write_words(ANSWER, answer);
+        self.word(ANSWERED).store(number, Ordering::SeqCst);
+        self.wake(ANSWERED, ASKER_SLEEPS);
+    }
+
+    /// Wakes up whoever waits for a request, although there may be none.
+    pub fn interrupt(&self) {
+        // It fails for no word that is mapped.
+        let _ = futex::wake(self.word(ASKED), futex::Flags::empty(), u32::MAX >> 1);
+    }
+
+    /// Copies `bytes` to the data, from its byte `at` on, as far as there is room.
+    pub fn put_data(&self, at: usize, bytes: &[u8]) {
+        let length = bytes.len().min(DATA_BYTES.saturating_sub(at));
+        if length > 0 {
+            // SAFETY: the range is within the data, which is mapped as long as `self` lives. Whatever the other process writes there
+            // meanwhile is nothing but bytes.
+            unsafe {
+                let place = self.0.as_ptr().add(DATA + at);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, length);
+            }
+        }
+    }
+
+    /// Copies the data from its byte `at` on to `bytes`, as far as there is any.
+    pub fn data(&self, at: usize, bytes: &mut [u8]) {
+        let length = bytes.len().min(DATA_BYTES.saturating_sub(at));
+        if length > 0 {
+            // SAFETY: as for `put_data`.
+            unsafe {
+                let place = self.0.as_ptr().add(DATA + at);
+                std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), length);
+            }
+        }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: all offsets are within the first page, aligned to 4 bytes, and mapped as long as `self` lives; both processes access
+        // them atomically.
+        unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(offset).cast()) }
+    }
+
+    /// The words of a message.
+    fn words(&self, offset: usize) -> &[AtomicU64; MESSAGE_WORDS] {
+        // SAFETY: a message's offset is a multiple of 8, and its words are mapped as long as `self` lives; both processes access them
+        // atomically.
+        unsafe { &*self.0.as_ptr().add(offset).cast() }
+    }
+
+    fn write_words(&self, offset: usize, words: &[u64]) {
+        for (place, word) in self.words(offset).iter().zip(words) {
+            place.store(*word, Ordering::Relaxed);
+        }
+    }
+
+    fn read_words(&self, offset: usize, words: &mut [u64; MESSAGE_WORDS]) {
+        for (place, word) in self.words(offset).iter().zip(words) {
+            *word = place.load(Ordering::Relaxed);
+        }
+    }
+
+    fn wake(&self, word: usize, sleeps: usize) {
+        if self.word(sleeps).load(Ordering::SeqCst) != 0 {
+            // It fails for no word that is mapped.
+            let _ = futex::wake(self.word(word), futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Waits until the word is no longer `value`. Whether it isn't.
+    fn wait_for_change(
+        &self,
+        word: usize,
+        sleeps: usize,
+        value: u32,
+        spin: Duration,
+        slice: Option<Duration>,
+    ) -> bool {
+        let (word, sleeps) = (self.word(word), self.word(sleeps));
+        let begin = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if word.load(Ordering::Acquire) != value {
+                    return true;
+                }
+                spin_loop();
+            }
+            if begin.elapsed() >= spin {
+                break;
+            }
+        }
+        sleeps.store(1, Ordering::SeqCst);
+        let timeout = slice.and_then(|slice| Timespec::try_from(slice).ok());
+        // Another value, a signal or the end of the time: whoever waits looks again.
+        if word.load(Ordering::SeqCst) == value {
+            let _ = futex::wait(word, futex::Flags::empty(), value, timeout.as_ref());
+        }
+        sleeps.store(0, Ordering::SeqCst);
+        word.load(Ordering::Acquire) != value
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and isn't used any more by this process.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn each_request_is_answered_once_whether_the_sides_sleep_or_not() {
+        for spin in [Duration::ZERO, Duration::from_millis(20)] {
+            let shared = Arc::new(Shared::map().unwrap());
+            let answering = Arc::clone(&shared);
+            let answerer = thread::spawn(move || {
+                let mut words = [0; MESSAGE_WORDS];
+                let mut last = 0;
+                for _ in 0..500 {
+                    last = answering.next_request(last, spin, None).unwrap();
+                    answering.request_words(&mut words);
+                    answering.put_data(DATA_BYTES - 1, &[7, 8, 9]);
+                    answering.answer(last, &[words[0] + 1]);
+                }
+            });
+            let mut words = [0; MESSAGE_WORDS];
+            for number in 1..=500 {
+                shared.ask(&[number]);
+                let number = u32::try_from(number).unwrap();
+                while !shared.is_answered(number, spin, LONG) {}
+                shared.answer_words(&mut words);
+                assert_eq!(words[0], u64::from(number) + 1);
+            }
+            let mut data = [0; 4];
+            shared.data(DATA_BYTES - 1, &mut data);
+            assert_eq!(data, [7, 0, 0, 0]);
+            answerer.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_longer_than_asked() {
+        let shared = Shared::map().unwrap();
+        let slice = Duration::from_millis(1);
+        assert_eq!(shared.next_request(0, Duration::ZERO, Some(slice)), None);
+        assert!(!shared.is_answered(1, Duration::ZERO, slice));
+    }
+}

@@ -1,0 +1,205 @@
+//! Both sides of a channel, in one process: a guest's memory, and a VMM that is this test program, started again, which has no vCPU.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+use kvmprof_introspection::PhysicalMemory;
+use vm_memory::GuestAddress;
+
+use super::message::{BLOCK_BYTES, MAX_BLOCKS};
+use super::service::ServedMemory;
+use super::shared::{DATA_BYTES, MESSAGE_WORDS};
+use super::*;
+use crate::{AttachError, Slot, Slots};
+
+const PID: i32 = 7;
+const BYTES: u64 = 4 << 20;
+
+/// The byte at each address of guest memory.
+fn byte(address: u64) -> u8 {
+    u8::try_from((address ^ address >> 8 ^ address >> 16) & 0xff).unwrap()
+}
+
+/// Guest memory from [`BYTES`] on, of as many bytes, which counts its reads.
+#[derive(Debug)]
+struct Memory {
+    reads: AtomicUsize,
+    slots: Mutex<Arc<Slots>>,
+    has_ended: AtomicBool,
+}
+
+fn slots(bytes: u64) -> Slots {
+    Slots::new(&[Slot {
+        address: GuestAddress(BYTES),
+        bytes,
+        host_address: 0x7000_0000_0000,
+        is_read_only: false,
+    }])
+    .unwrap()
+}
+
+impl PhysicalMemory for Memory {
+    fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let end = address.0.checked_add(buffer.len() as u64)?;
+        (address.0 >= BYTES && end <= 2 * BYTES).then_some(())?;
+        for (place, address) in buffer.iter_mut().zip(address.0..) {
+            *place = byte(address);
+        }
+        Some(())
+    }
+
+    fn contains(&self, address: GuestAddress) -> bool {
+        self.slots().find(address).is_some()
+    }
+}
+
+impl ServedMemory for Memory {
+    fn refresh(&self) -> Result<bool, AttachError> {
+        match self.has_ended.load(Ordering::Relaxed) {
+            true => Err(AttachError::Ended(PID)),
+            false => Ok(true),
+        }
+    }
+
+    fn slots(&self) -> Arc<Slots> {
+        Arc::clone(&self.slots.lock().unwrap())
+    }
+
+    fn vcpu_count(&self) -> Option<u32> {
+        Some(3)
+    }
+}
+
+/// A channel, and the thread that serves it until the end.
+struct Served {
+    memory: Arc<Memory>,
+    shared: Arc<Shared>,
+    channel: Arc<Channel>,
+    _tracer: RunningTracer,
+}
+
+fn served() -> Served {
+    let memory = Arc::new(Memory {
+        reads: AtomicUsize::new(0),
+        slots: Mutex::new(Arc::new(slots(BYTES))),
+        has_ended: AtomicBool::new(false),
+    });
+    let shared = Arc::new(Shared::map().unwrap());
+    let stopping: Arc<AtomicBool> = Arc::default();
+    let service = Service::new(
+        Arc::clone(&shared),
+        Arc::clone(&memory),
+        Vec::new(),
+        memory.slots(),
+        Arc::clone(&stopping),
+    );
+    let about = Arc::new(About::new(PID, &memory.slots()));
+    Served {
+        channel: Arc::new(Channel::new(about, Arc::clone(&shared))),
+        memory,
+        _tracer: RunningTracer {
+            stopping,
+            shared: vec![Arc::clone(&shared)],
+            threads: vec![thread::spawn(|| service.run())],
+        },
+        shared,
+    }
+}
+
+#[test]
+fn guest_memory_is_read_in_any_length_and_nothing_else_is() {
+    let served = served();
+    for (address, bytes) in [
+        (BYTES, 1),
+        (BYTES + 4095, 3),
+        (BYTES, DATA_BYTES),
+        (BYTES + 5, 2 * DATA_BYTES + 7),
+    ] {
+        let mut buffer = vec![0; bytes];
+        let read = served
+            .channel
+            .read_physical(GuestAddress(address), &mut buffer);
+        assert_eq!(read, Some(()), "{address:#x} {bytes}");
+        assert!(buffer.iter().zip(address..).all(|(it, at)| *it == byte(at)));
+    }
+    for (address, bytes) in [(0, 8), (BYTES - 1, 2), (2 * BYTES - 1, 2), (u64::MAX, 2)] {
+        let mut buffer = vec![0; bytes];
+        let read = served
+            .channel
+            .read_physical(GuestAddress(address), &mut buffer);
+        assert_eq!(read, None, "{address:#x}");
+    }
+}
+
+#[test]
+fn slots_are_told_when_they_change_without_their_places_in_the_vmm() {
+    let served = served();
+    let channel = &served.channel;
+    assert_eq!(channel.refresh().unwrap(), Some(3));
+    assert!(channel.contains(GuestAddress(2 * BYTES - 1)));
+    *served.memory.slots.lock().unwrap() = Arc::new(slots(BYTES / 2));
+    assert!(channel.contains(GuestAddress(2 * BYTES - 1)));
+    assert_eq!(channel.refresh().unwrap(), Some(3));
+    assert!(!channel.contains(GuestAddress(2 * BYTES - 1)));
+    let slots = channel.slots();
+    let told: Vec<&Slot> = slots.iter().collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].bytes, told[0].host_address), (BYTES / 2, 0));
+    served.memory.has_ended.store(true, Ordering::Relaxed);
+    assert!(matches!(channel.refresh(), Err(AttachError::Ended(PID))));
+}
+
+/// Whoever has taken over the process that asks can write any words.
+#[test]
+fn what_kvmprof_does_not_ask_for_is_refused() {
+    let served = served();
+    let mut words = [0; MESSAGE_WORDS];
+    for (number, request) in (1..).zip([
+        vec![],
+        vec![9],
+        // A look at a vCPU that there isn't.
+        vec![0, 0, 0],
+        vec![0, u64::MAX, 0],
+        // Too many blocks, and too long a read.
+        vec![0, 0, MAX_BLOCKS as u64 + 1],
+        vec![3, BYTES, DATA_BYTES as u64 + 1],
+        vec![3, 0, u64::MAX],
+        // None stands still.
+        vec![1],
+        vec![2],
+        vec![5, 1],
+    ]) {
+        // What is behind a request is left from the one before.
+        let mut whole = [u64::MAX; MESSAGE_WORDS];
+        whole[..request.len()].copy_from_slice(&request);
+        served.shared.ask(&whole);
+        while !served.shared.is_answered(number, Duration::ZERO, GRACE) {}
+        served.shared.answer_words(&mut words);
+        let answer = Answer::decode(&words).unwrap();
+        assert!(matches!(answer, Answer::Refused), "{request:?} {answer:?}");
+    }
+    assert_eq!(served.memory.reads.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn the_end_of_the_tracer_ends_each_wait() {
+    let shared = Arc::new(Shared::map().unwrap());
+    let about = Arc::new(About::new(PID, &slots(BYTES)));
+    // The read end of a pipe whose other end is closed is ready, like a process that has ended.
+    let (ended, other) = io::pipe().unwrap();
+    drop(other);
+    about.is_traced_by(ended.into());
+    let channel = Arc::new(Channel::new(about, shared));
+    assert_eq!(
+        channel.read_physical(GuestAddress(BYTES), &mut [0; BLOCK_BYTES]),
+        None
+    );
+    let mut vcpu = RemoteVcpu::new(channel, 0, 1, 2);
+    let looked = vcpu.look(|_| Ok(()));
+    assert!(
+        matches!(looked, Err(crate::tracer::TraceError::NoTracer)),
+        "{looked:?}"
+    );
+    assert!(vcpu.has_thread());
+}

@@ -1,0 +1,169 @@
+//! What it costs that the process which parses isn't the one that traces: the time that a look by ptrace takes from the guest in one process and in two.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use kvmprof_attach::remote::{self, RemoteVcpu};
+use kvmprof_attach::tracer::{TraceError, TracedVcpu};
+use kvmprof_attach::{AttachedMemory, HostKernel};
+use kvmprof_introspection::PhysicalMemory;
+use kvmprof_test_guest::{Counter, IMAGE, counters, counters_area};
+use vm_memory::GuestAddress;
+
+use super::median;
+use super::stops::Vmm;
+
+/// Rounds, each with as many looks by either way.
+const ROUNDS: usize = 41;
+const LOOKS: u32 = 60;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long the guest may take to count.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Numbers that a look reads, in as many parts of guest memory: those of a process, its task and its page tables, and two stacks.
+const READS: u64 = 40;
+const PARTS: u64 = 10;
+/// The most that the second process may add.
+const LIMIT: f64 = 1.05;
+
+/// What the guest sees.
+struct Seen {
+    memory: Arc<AttachedMemory>,
+    tsc_khz: f64,
+}
+
+impl Seen {
+    fn counter(&self) -> anyhow::Result<Counter> {
+        let area = counters_area(1)?;
+        let mut bytes = vec![0; usize::try_from(area.end - area.start)?];
+        let read = self
+            .memory
+            .read_physical(GuestAddress(area.start), &mut bytes);
+        read.context("The guest's counters can't be read")?;
+        let first = counters(&bytes).first().copied();
+        first.context("The guest has no counter")
+    }
+
+    /// The time that the guest misses for each of `LOOKS` looks and pauses, in us.
+    #[expect(clippy::cast_precision_loss, reason = "times of one window are short")]
+    fn missed(&self, mut look: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        let before = self.counter()?;
+        for _ in 0..LOOKS {
+            thread::sleep(PAUSE);
+            look()?;
+        }
+        let cycles = self.counter()?.gap_cycles - before.gap_cycles;
+        Ok(cycles as f64 * 1e3 / self.tsc_khz / f64::from(LOOKS))
+    }
+}
+
+/// Reads as a sample does.
+fn read(memory: &impl PhysicalMemory) -> Result<(), TraceError> {
+    for number in 0..READS {
+        let part = number % PARTS;
+        let address = GuestAddress((1 << 20) + part * 0x1_1000 + number / PARTS * 8);
+        memory
+            .read_physical(address, &mut [0; 8])
+            .ok_or(TraceError::Gone)?;
+    }
+    Ok(())
+}
+
+/// Measures both by turns, prints them, and fails if the second process adds too much.
+pub fn print() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir().context("Cannot make a folder for the kernel")?;
+    let vmm = Vmm::start(folder.path(), "gaps")?;
+    let (machine, mut vcpu) = vmm.vcpu()?;
+    let memory = Arc::new(AttachedMemory::open(
+        &machine,
+        Arc::new(HostKernel::open()?),
+    )?);
+    let (tracer, mut guest) = remote::divide(&memory, &[vcpu.another()])?;
+    let tracer = fork(tracer)?;
+    let remote = guest.vcpus.first_mut().context("There is no vCPU")?;
+    let deadline = Instant::now() + TIMEOUT;
+    let mut seen = Seen {
+        memory,
+        tsc_khz: f64::NAN,
+    };
+    while seen.counter()?.rounds == 0 {
+        ensure!(Instant::now() < deadline, "The guest doesn't count");
+        thread::sleep(PAUSE);
+    }
+    seen.tsc_khz = tsc_khz(&seen.memory)?;
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let quiet = seen.missed(|| Ok(()))?;
+        one.push(seen.missed(|| look(&mut vcpu, &seen.memory))? - quiet);
+        two.push(seen.missed(|| look_remotely(remote))? - quiet);
+    }
+    let ratios: Vec<f64> = one.iter().zip(&two).map(|(one, two)| two / one).collect();
+    drop(tracer);
+    println!(
+        "a look by ptrace, {READS} reads in {PARTS} parts of memory, medians of {ROUNDS} rounds: {:.1} us of the guest's time in one process, {:.1} us in two, ratio \
+         {:.3}\n",
+        median(&one),
+        median(&two),
+        median(&ratios)
+    );
+    ensure!(
+        median(&ratios) <= LIMIT,
+        "the second process adds more than {:.0} %",
+        (LIMIT - 1.0) * 100.0
+    );
+    Ok(())
+}
+
+fn look(vcpu: &mut TracedVcpu, memory: &AttachedMemory) -> anyhow::Result<()> {
+    vcpu.look(|vcpu| {
+        vcpu.registers()?;
+        read(memory)
+    })?;
+    Ok(())
+}
+
+fn look_remotely(vcpu: &mut RemoteVcpu) -> anyhow::Result<()> {
+    let memory = Arc::clone(vcpu.memory());
+    vcpu.look(|vcpu| {
+        vcpu.registers()?;
+        read(&memory)
+    })?;
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a frequency in kHz is small")]
+fn tsc_khz(memory: &AttachedMemory) -> anyhow::Result<f64> {
+    let copy = |address, buffer: &mut [u8]| {
+        memory
+            .read_physical(GuestAddress(address), buffer)
+            .is_some()
+    };
+    Ok(IMAGE.truth(1, copy)?.tsc_khz as f64)
+}
+
+/// Starts the process that traces, which ends when the result is dropped.
+fn fork(tracer: remote::Tracer) -> anyhow::Result<std::io::PipeWriter> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    ensure!(
+        threads == 1,
+        "a process with {threads} threads doesn't fork"
+    );
+    let (mut ended, own) = std::io::pipe()?;
+    // SAFETY: this is the only thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        0 => {
+            drop(own);
+            let running = tracer.start();
+            // It is over, whatever this returns.
+            let _ = ended.read(&mut [0]);
+            drop(running);
+            // SAFETY: it doesn't return. Exit handlers of the parent must not run in this process.
+            unsafe { libc::_exit(0) }
+        }
+        _ => Ok(own),
+    }
+}

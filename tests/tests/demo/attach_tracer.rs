@@ -1,0 +1,214 @@
+//! The two processes of `kvmprof attach`: the one that parses what a guest has made has no rights, and the end of either leaves the VMM as it was.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::Path;
+
+use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_sandbox::filters::STATUS;
+use kvmprof_tests::{Boot, Guest, StoppedThread, not_run, on_kvm, until};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::sandbox::{Fields, threads};
+use super::sandbox_taken_over::has_landlock;
+
+const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
+const NO_OPTIONS: [&str; 0] = [];
+/// The threads that may use a file of another user: `--record`, `--socket`. They have neither guest memory nor registers to parse.
+const WITH_FILES: [&str; 3] = ["kvmprof", "events", "recorder"];
+/// CAP_DAC_OVERRIDE and CAP_FOWNER, and CAP_DAC_READ_SEARCH, which the first one includes.
+const FILE_RIGHTS: u64 = 1 << 1 | 1 << 2 | 1 << 3;
+
+/// kvmprof, which samples and records the guest of `vmm`, once all its threads have their filters.
+fn attached(vmm: &Guest, capture: &str, recording: &Path) -> Guest {
+    let options = ["--capture", capture, "--hz", "100", "--record"].map(Path::new);
+    let options = options.into_iter().chain([recording]);
+    let attached = Guest::attach(vmm.pid(), Some(Boot::Demo), options);
+    until("all threads have their filters", || {
+        let mut all = threads(attached.pid()).into_values();
+        all.all(|fields| fields["Seccomp"] == "2").then_some(())
+    });
+    until_sampled(&attached, 10);
+    attached
+}
+
+fn until_sampled(attached: &Guest, samples: u64) {
+    until("enough is sampled", || {
+        (attached.status().clock.ledger.sampled >= samples).then_some(())
+    });
+}
+
+/// The process that traces for process `pid`.
+fn tracer(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let children = children
+        .split_whitespace()
+        .map(|child| child.parse().unwrap());
+    let mut tracers = children.filter(|child| {
+        let name = fs::read_to_string(format!("/proc/{child}/comm"));
+        name.is_ok_and(|name| name.trim_end() == "kvmprof-tracer")
+    });
+    tracers.next().unwrap()
+}
+
+fn number(fields: &Fields, name: &str) -> u64 {
+    u64::from_str_radix(&fields[name], 16).unwrap()
+}
+
+/// What a process has open, as the links in /proc say.
+fn open_files(pid: u32) -> Vec<String> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    links.map(|link| link.display().to_string()).collect()
+}
+
+#[test]
+fn what_parses_has_no_rights_and_what_traces_parses_nothing() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+        for capture in CAPTURES {
+            let attached = attached(&vmm, capture, &folder.path().join(capture));
+            let status = attached.command("status", &[]).stdout;
+            for part in ["no new privileges on", "seccomp on", "capabilities on"] {
+                assert!(status.contains(part), "{status}");
+            }
+            for (name, fields) in threads(attached.pid()) {
+                let rights = number(&fields, "CapPrm");
+                let allowed = match WITH_FILES.contains(&name.as_str()) {
+                    true => FILE_RIGHTS,
+                    false => 0,
+                };
+                assert_eq!(rights & !allowed, 0, "{capture} {name}");
+                assert_eq!(fields["NoNewPrivs"], "1", "{capture} {name}");
+            }
+            let memory = format!("/proc/{}/mem", vmm.pid());
+            let files = open_files(attached.pid());
+            assert!(!files.contains(&memory), "{files:?}");
+            if capture == "ptrace" {
+                assert!(!files.iter().any(|file| file.contains("bpf")), "{files:?}");
+            }
+            let tracer = tracer(attached.pid());
+            assert!(open_files(tracer).contains(&memory));
+            // None of them parses: they have no names of threads that do.
+            let names: Vec<String> = threads(tracer).into_keys().collect();
+            let parse = ["introspection", "modules", "binaries", "recorder", "events"];
+            assert!(
+                !names.iter().any(|name| parse.contains(&name.as_str())),
+                "{names:?}"
+            );
+            attached.stop();
+        }
+        vmm.stop();
+    });
+}
+
+/// A thread that a guest's memory has taken over.
+#[test]
+fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+        let path = |name: &str| CString::new(format!("/proc/{}/{name}", vmm.pid())).unwrap();
+        if has_landlock() {
+            let attached = attached(&vmm, "ptrace", &folder.path().join("first"));
+            for name in ["tracer 0", "binaries", "events"] {
+                let thread = StoppedThread::stop(attached.pid(), name);
+                for file in ["mem", "maps", "environ"] {
+                    assert_eq!(
+                        thread.open(&path(file)),
+                        Err(Errno::ACCESS),
+                        "{name} {file}"
+                    );
+                }
+                assert_eq!(thread.open(c"/etc/passwd"), Err(Errno::ACCESS), "{name}");
+            }
+            // None of them is to go on from where it is.
+            attached.signal(Signal::KILL);
+        } else {
+            not_run("this host's kernel has no Landlock");
+        }
+        for (name, capture) in [("tracer 0", "ptrace"), ("sampler 0", "kernel")] {
+            let mut attached = attached(&vmm, capture, &folder.path().join(capture));
+            StoppedThread::stop(attached.pid(), name).let_go_to_make_socket();
+            let thread = format!("thread {name}");
+            attached
+                .wait()
+                .assert_refused(STATUS, &[&thread, "41 (socket,", "doesn't allow"]);
+        }
+        vmm.stop();
+    });
+}
+
+#[test]
+fn the_end_of_the_tracer_is_said_and_the_guest_goes_on() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+        for capture in CAPTURES {
+            let mut attached = attached(&vmm, capture, &folder.path().join(capture));
+            let tracer = Pid::from_raw(tracer(attached.pid()).cast_signed()).unwrap();
+            kill_process(tracer, Signal::KILL).unwrap();
+            let ran = attached.wait();
+            ran.assert_refused(1, &["traces process", "has ended", "attach again"]);
+        }
+        let again = attached(&vmm, "ptrace", &folder.path().join("again"));
+        until_sampled(&again, 20);
+        again.stop();
+        vmm.stop();
+    });
+}
+
+/// The other process restores what it has moved, releases the VMM and ends by itself.
+#[test]
+fn the_tracer_ends_with_the_process_that_asks() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+        let attached = attached(&vmm, "ptrace", &folder.path().join("recording"));
+        let pcs = attached.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let tracer = tracer(attached.pid());
+        attached.signal(Signal::KILL);
+        until("the tracer ends", || {
+            (!Path::new(&format!("/proc/{tracer}")).exists()).then_some(())
+        });
+        for fields in threads(vmm.pid()).values() {
+            assert_eq!(fields["TracerPid"], "0");
+        }
+        vmm.stop();
+    });
+}
+
+/// A process that has got a VMM's pid since isn't taken for it.
+#[test]
+fn a_guest_is_named_by_its_pid_and_start_time() {
+    on_kvm(|| {
+        let vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+        let list = kvmprof_tests::run(["list", "--json"]);
+        let list: serde_json::Value = serde_json::from_str(&list.stdout).unwrap();
+        let guests = list["guests"].as_array().unwrap();
+        let own = guests.iter().find(|guest| guest["pid"] == vmm.pid());
+        let start = own.unwrap()["start_time"].as_u64().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let record = folder.path().join("recording").display().to_string();
+        let other = format!("{}:{}", vmm.pid(), start + 1);
+        kvmprof_tests::run(["attach", &other, "--record", &record])
+            .assert_refused(1, &["no guest", &other]);
+        let same = format!("{}:{start}", vmm.pid());
+        let words = ["attach", &same, "--pid-at", "none", "--record", &record];
+        let mut attached = std::process::Command::new(kvmprof_tests::kvmprof())
+            .args(words)
+            .spawn()
+            .unwrap();
+        until("something is recorded", || {
+            fs::metadata(&record)
+                .is_ok_and(|file| file.len() > 512)
+                .then_some(())
+        });
+        kill_process(Pid::from_child(&attached), Signal::INT).unwrap();
+        assert!(attached.wait().unwrap().success());
+        vmm.stop();
+    });
+}
