@@ -12,6 +12,7 @@ use kvmprof_machine::output_names::OutputNames;
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_profiling::clock::ClockSource;
+use kvmprof_profiling::kernel_capture::CaptureHelper;
 use kvmprof_profiling::{ProfilingConfig, RecordPlan};
 use kvmprof_recording::file::FileOptions;
 use kvmprof_recording::status::Status;
@@ -55,7 +56,7 @@ fn contain_threads() {
     });
 }
 
-/// Makes threads outside the sandbox do what its threads may not: connect, and make and remove files.
+/// Makes threads outside the sandbox do what its threads may not: connect, make and remove files, and have the host's kernel take samples.
 fn with_helpers(config: VmConfig) -> VmConfig {
     let devices = sockets_of_devices(&config);
     let connector = || Arc::new(SocketConnector::on_thread(devices).unwrap());
@@ -64,9 +65,12 @@ fn with_helpers(config: VmConfig) -> VmConfig {
     let recording = config.profiling.record.as_ref();
     let recording = recording.map(|plan| plan.path.as_path());
     let names = OutputNames::on_thread(sockets_to_make(&config), recording).unwrap();
+    let captures = || Arc::new(CaptureHelper::on_thread().unwrap());
+    let is_kernel = config.profiling.source == ClockSource::Kernel;
     VmConfig {
         socket_connector: (!config.networks.is_empty()).then(connector),
         port_connector: ports.map(Arc::new),
+        capture_helper: is_kernel.then(captures),
         output_names: Some(Arc::new(names)),
         ..config
     }

@@ -77,7 +77,7 @@ pub struct Helpers {
     /// Opens perf events for threads that may not.
     _events: Option<EventOpener>,
     /// Has the host's kernel take samples of vCPUs' threads, which may not.
-    _captures: Option<CaptureHelper>,
+    captures: Option<Arc<CaptureHelper>>,
 }
 
 impl Helpers {
@@ -103,8 +103,9 @@ impl Helpers {
         let shares = shares.then(|| unsafe { ShareHelper::fork(&config.shares) });
         Ok(Self {
             _events: events.context("Cannot start the process that opens perf events")?,
-            _captures: (captures.transpose())
-                .context("Cannot start the process that has the host's kernel take samples")?,
+            captures: (captures.transpose())
+                .context("Cannot start the process that has the host's kernel take samples")?
+                .map(Arc::new),
             sockets: (sockets.context("Cannot start the process that connects to sockets")?)
                 .map(Arc::new),
             ports: (ports.transpose())
@@ -124,6 +125,7 @@ impl Helpers {
         config.share_helper.clone_from(&self.shares);
         config.socket_connector.clone_from(&self.sockets);
         config.port_connector.clone_from(&self.ports);
+        config.capture_helper.clone_from(&self.captures);
         config.output_names.clone_from(&self.names);
     }
 }

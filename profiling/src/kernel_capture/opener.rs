@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvmprof_attach::sampling::{RecordForm, SamplingError, SamplingHost};
 use kvmprof_attach::{AttachedMemory, HostKernel, HostKernelError, Slots};
-use kvmprof_machine::helper::{Answer, Helper, SharedHelper};
+use kvmprof_machine::helper::{Answer, Helper};
 use kvmprof_recording::StackParts;
 use kvmprof_sandbox::process;
 use rustix::process::{Pid, getpid};
@@ -18,14 +18,9 @@ use super::request::CaptureRequest;
 use super::ring::PerfRing;
 use crate::perf_event::has_thread;
 
-/// The process's connection, for all threads of this process.
-static HELPER: SharedHelper = SharedHelper::new();
-
 /// The connection to the process that opens captures for this one's guest. The process ends when this is dropped.
 #[derive(Debug)]
-pub struct CaptureHelper {
-    _helper: Arc<Helper>,
-}
+pub struct CaptureHelper(Helper);
 
 impl CaptureHelper {
     /// Forks the process. It takes samples of threads of this process alone, which run vCPUs of the guest whose descriptor its first request names. It keeps
@@ -37,23 +32,24 @@ impl CaptureHelper {
     /// # Safety
     /// The process has no other thread: one might hold a lock that nobody releases in the new process.
     pub unsafe fn fork() -> io::Result<Self> {
-        let of = getpid();
+        let process = getpid();
         let serve = || {
             // The kernel's types are read with the rights of before.
-            let kernel = HostKernel::open().map(Arc::new);
+            let mut server = Server::of(process);
             process::keep_capture_rights()?;
-            let mut server = Server {
-                process: of,
-                kernel,
-                host: None,
-            };
             Ok(move |request: &[u8]| server.answer(request))
         };
         // SAFETY: by this function's own condition.
-        let helper = unsafe { Helper::fork(c"kvmprof-bpf", serve) }?;
-        Ok(Self {
-            _helper: HELPER.share(helper),
-        })
+        unsafe { Helper::fork(c"kvmprof-bpf", serve) }.map(Self)
+    }
+
+    /// The same by a thread of this process, which isn't contained: for programs that contain other threads.
+    ///
+    /// # Errors
+    /// The host gives no socket or thread.
+    pub fn on_thread() -> io::Result<Self> {
+        let mut server = Server::of(getpid());
+        Helper::on_thread("captures", move |request: &[u8]| server.answer(request)).map(Self)
     }
 }
 
@@ -70,7 +66,7 @@ enum By {
     /// Those of the thread that asks.
     Own(SamplingHost),
     /// Those of another process, which knows the guest by the VM's descriptor in this process, and gets the memory slots with each request.
-    Helper(Arc<Helper>, i32),
+    Helper(Arc<CaptureHelper>, i32),
     /// Those of the process that traces the guest's VMM, which has found the guest and its memory slots itself.
     Tracer(Arc<Helper>),
 }
@@ -84,9 +80,9 @@ impl CaptureOpener {
         }
     }
 
-    /// Captures of the guest of this process behind the descriptor `vm`, by the process of [`CaptureHelper`] if there is one.
-    pub fn own(host: SamplingHost, vm: i32) -> Self {
-        match HELPER.get() {
+    /// Captures of the guest of this process behind the descriptor `vm`, by `helper` if there is one.
+    pub fn own(host: SamplingHost, vm: i32, helper: Option<Arc<CaptureHelper>>) -> Self {
+        match helper {
             Some(helper) => Self {
                 form: host.form(),
                 by: By::Helper(helper, vm),
@@ -124,8 +120,8 @@ impl CaptureOpener {
     ) -> Result<CaptureFiles, KernelCaptureError> {
         let (helper, vm, slots) = match &self.by {
             By::Own(host) => return CaptureFiles::open(host, slots, thread, contents, period),
-            By::Helper(helper, vm) => (helper, *vm, slots.clone()),
-            By::Tracer(helper) => (helper, 0, Slots::default()),
+            By::Helper(helper, vm) => (&helper.0, *vm, slots.clone()),
+            By::Tracer(helper) => (&**helper, 0, Slots::default()),
         };
         let tid = match thread.tid {
             0 => rustix::thread::gettid().as_raw_pid(),
@@ -217,6 +213,14 @@ struct Server {
 }
 
 impl Server {
+    fn of(process: Pid) -> Self {
+        Self {
+            process,
+            kernel: HostKernel::open().map(Arc::new),
+            host: None,
+        }
+    }
+
     fn answer(&mut self, request: &[u8]) -> Answer {
         let request = CaptureRequest::decode(request).ok_or("it isn't asked so")?;
         if !has_thread(self.process, request.thread.tid) {

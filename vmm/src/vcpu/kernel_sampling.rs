@@ -9,7 +9,9 @@ use kvmprof_introspection::GuestKnowledge;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use kvmprof_machine::{GuestMemory, Machine};
-use kvmprof_profiling::kernel_capture::{self, CaptureOpener, KernelCaptureError, VcpuThreadId};
+use kvmprof_profiling::kernel_capture::{
+    self, CaptureHelper, CaptureOpener, KernelCaptureError, VcpuThreadId,
+};
 
 /// The host kernel's sampling of all vCPUs of a guest of this process.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub struct KernelSampling {
 }
 
 impl KernelSampling {
-    /// Prepares the sampling of `machine`, whose guest `knowledge` describes. With `host_stacks`, samples have the host's stacks, too.
+    /// Prepares the sampling of `machine`, whose guest `knowledge` describes, by `helper` if there is one. With `host_stacks`, samples have the host's stacks, too.
     ///
     /// # Errors
     /// The host's kernel can't take samples.
@@ -28,12 +30,13 @@ impl KernelSampling {
         machine: &Machine,
         knowledge: &GuestKnowledge,
         host_stacks: Option<Arc<HostStacks>>,
+        helper: Option<Arc<CaptureHelper>>,
     ) -> Result<Self, KernelCaptureError> {
         let kernel = HostKernel::open().map_err(SamplingError::from)?;
         let (pid, vm) = (std::process::id().cast_signed(), machine.vm.as_raw_fd());
         let host = SamplingHost::own(Arc::new(kernel), pid, vm)?.with_host_stacks(host_stacks);
         let sampling = Self {
-            opener: Arc::new(CaptureOpener::own(host, vm)),
+            opener: Arc::new(CaptureOpener::own(host, vm, helper)),
             slots: Arc::new(slots(&machine.memory)),
             vcpus: machine.vcpus.len(),
         };

@@ -17,6 +17,7 @@ use kvmprof_machine::share::{ShareHelper, ShareOptions};
 use kvmprof_machine::virtio::GuestAccess;
 use kvmprof_machine::vsock::VsockConfig;
 use kvmprof_profiling::ProfilingConfig;
+use kvmprof_profiling::kernel_capture::CaptureHelper;
 
 /// The guest to run, and how to profile it.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct VmConfig {
     pub socket_connector: Option<Arc<SocketConnector>>,
     /// The process that connects to the sockets of the guest's socket device.
     pub port_connector: Option<Arc<PortConnector>>,
+    /// The process that has the host's kernel take samples of vCPUs' threads, which may not be allowed to.
+    pub capture_helper: Option<Arc<CaptureHelper>>,
     /// The process that makes the guest's sockets and the file of its recording, and renames and removes them.
     pub output_names: Option<Arc<OutputNames>>,
     /// Its socket device, if it has one.
@@ -81,6 +84,7 @@ impl VmConfig {
             share_helper: None,
             socket_connector: None,
             port_connector: None,
+            capture_helper: None,
             output_names: None,
             vsock: None,
             profiling: ProfilingConfig::default(),

@@ -193,7 +193,14 @@ impl Opened {
         let record = profiling.record.take();
         let knowledge = Arc::new(known_at_once(profiling.knowledge.take(), &machine.image)?);
         let profiling = Arc::new(profiling);
-        let sampling = kernel_sampling(&profiling, &machine, &knowledge, self.host_stacks.clone())?;
+        let helper = config.capture_helper.clone();
+        let sampling = kernel_sampling(
+            &profiling,
+            &machine,
+            &knowledge,
+            self.host_stacks.clone(),
+            helper,
+        )?;
         let plan = clock_plan(profiling, &self.kvm, sampling.as_deref(), &knowledge);
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = MachineInfo {

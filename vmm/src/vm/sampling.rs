@@ -11,6 +11,7 @@ use crate::vcpu::KernelSampling;
 use kvmprof_machine::Machine;
 use kvmprof_profiling::ProfilingConfig;
 use kvmprof_profiling::clock::ClockSource;
+use kvmprof_profiling::kernel_capture::CaptureHelper;
 use kvmprof_profiling::profiler::ClockPlan;
 use kvmprof_profiling::sampling::RegisterSource;
 
@@ -23,15 +24,16 @@ pub(super) fn host_stacks(profiling: &ProfilingConfig) -> Result<Option<Arc<Host
         .map_err(VmError::HostStacks)
 }
 
-/// The host kernel's sampling, if it takes the samples of `machine`.
+/// The host kernel's sampling, if it takes the samples of `machine`, by `helper` if there is one.
 pub(super) fn kernel_sampling(
     profiling: &ProfilingConfig,
     machine: &Machine,
     knowledge: &GuestKnowledge,
     host_stacks: Option<Arc<HostStacks>>,
+    helper: Option<Arc<CaptureHelper>>,
 ) -> Result<Option<Arc<KernelSampling>>, VmError> {
     (profiling.source == ClockSource::Kernel)
-        .then(|| KernelSampling::new(machine, knowledge, host_stacks).map(Arc::new))
+        .then(|| KernelSampling::new(machine, knowledge, host_stacks, helper).map(Arc::new))
         .transpose()
         .map_err(VmError::KernelClock)
 }
