@@ -92,9 +92,10 @@ pub enum AttachedEnd {
 /// The guest can't be attached to.
 pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     signals::block().map_err(VmError::host("to block signals"))?;
+    // The processes end only with these: other threads, which ask them, may not wait for a process.
+    let names = config.output_names.clone();
+    let tracer = Arc::clone(&config.attachment.helper);
     let opened = Opened::open(config)?;
-    // It ends only with this: until then threads ask it.
-    let helper = Arc::clone(&opened.attachment.helper);
     let (server, threads, rings) = opened.contain()?.start()?;
     let events = thread::Builder::new().name("events".into());
     let events = events
@@ -105,7 +106,7 @@ pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         what: "to go on",
         source: io::Error::other("the event thread panicked"),
     })?;
-    drop(helper);
+    drop((names, tracer));
     end
 }
 
