@@ -112,6 +112,9 @@ fn no_thread_opens_a_file_near_an_output() {
         }
         let tree = Tree::new();
         let guest = tree.start();
+        until("the recording has its name", || {
+            tree.output("recording").exists().then_some(())
+        });
         let outputs = ["outputs/memory", "outputs/recording", "outputs", ""];
         let mut paths: Vec<CString> = NEAR
             .iter()

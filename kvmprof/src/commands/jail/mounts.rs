@@ -277,3 +277,50 @@ fn check(result: impl Into<i64>) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Whatever has come into a folder of the jail meanwhile, nothing is made or mounted outside of it.
+    #[test]
+    fn links_lead_nowhere() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        fs::create_dir_all(path("root/there")).unwrap();
+        fs::create_dir(path("outside")).unwrap();
+        symlink(path("outside"), path("root/there/link")).unwrap();
+        let root = OwnedFd::from(File::open(path("root")).unwrap());
+        folders(&root, Path::new("/new/folder")).unwrap();
+        mount_place(&root, Path::new("/new/file"), false).unwrap();
+        // It is there already.
+        mount_place(&root, Path::new("/new/file"), false).unwrap();
+        assert!(path("root/new/folder").is_dir() && path("root/new/file").is_file());
+        for name in ["/there/link", "/there/link/folder"] {
+            assert!(folders(&root, Path::new(name)).is_err(), "{name}");
+            assert!(mount_place(&root, Path::new(name), true).is_err(), "{name}");
+        }
+        assert!(mount_place(&root, Path::new("/there/link/file"), false).is_err());
+        assert!(fs::read_dir(path("outside")).unwrap().next().is_none());
+        let file = path("outside/file");
+        fs::write(&file, "").unwrap();
+        symlink(&file, path("root/new/link")).unwrap();
+        let link = mount_place(&root, Path::new("/new/link"), false).unwrap();
+        assert!(File::from(link).metadata().unwrap().is_symlink());
+    }
+
+    #[test]
+    fn only_the_name_of_what_is_mounted_may_be_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().canonicalize().unwrap();
+        fs::create_dir(folder.join("real")).unwrap();
+        fs::write(folder.join("real/file"), "words").unwrap();
+        symlink("real", folder.join("link")).unwrap();
+        symlink("file", folder.join("real/name")).unwrap();
+        let opened = open_bind(&folder.join("real/name")).unwrap();
+        assert_eq!(opened.metadata().unwrap().len(), 5);
+        assert!(open_bind(&folder.join("link/file")).is_err());
+    }
+}
