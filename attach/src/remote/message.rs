@@ -189,10 +189,9 @@ impl Answer {
                 let is_in_guest = flag(word(0)?)?;
                 let has_registers = flag(word(1)?)?;
                 let (failed, rest) = words.get(2..)?.split_first_chunk()?;
-                let registers = has_registers.then(|| decode_registers(rest));
-                let registers = match registers {
-                    Some(registers) => Some(registers?),
-                    None => None,
+                let registers = match has_registers {
+                    true => Some(decode_registers(rest)?),
+                    false => None,
                 };
                 Self::Stopped(Box::new(Stopped {
                     is_in_guest,
@@ -208,24 +207,15 @@ impl Answer {
             6 => Self::Failed(decode_error([word(0)?, word(1)?, word(2)?])?),
             7 => Self::Is(flag(word(0)?)?),
             8 => {
-                let vcpus = flag(word(0)?)?.then(|| number(1));
-                let slots = flag(word(2)?)?.then(|| usize::try_from(word(3)?).ok());
-                Self::Slots(transposed(vcpus)?, transposed(slots)?)
+                let (vcpus, slots) = (number(1)?, usize::try_from(word(3)?).ok()?);
+                let vcpus = flag(word(0)?)?.then_some(vcpus);
+                Self::Slots(vcpus, flag(word(2)?)?.then_some(slots))
             }
             9 => Self::Ended,
             10 => Self::NoSlots,
             11 => Self::Refused,
             _ => return None,
         })
-    }
-}
-
-/// `None` if the value isn't a valid one.
-fn transposed<T>(value: Option<Option<T>>) -> Option<Option<T>> {
-    match value {
-        Some(None) => None,
-        Some(value) => Some(value),
-        None => Some(None),
     }
 }
 

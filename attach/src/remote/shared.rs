@@ -71,8 +71,8 @@ impl Shared {
 
     /// Waits until the request `number` is answered, with a short wait that takes the processor, and then for `slice` at most. Whether it is answered.
     pub fn is_answered(&self, number: u32, spin: Duration, slice: Duration) -> bool {
-        let before = number.wrapping_sub(1);
-        self.wait_for_change(ANSWERED, ASKER_SLEEPS, before, spin, Some(slice))
+        let is_it = |answered| answered == number;
+        self.wait(ANSWERED, ASKER_SLEEPS, is_it, spin, Some(slice))
     }
 
     /// Copies the answer.
@@ -82,7 +82,8 @@ impl Shared {
 
     /// Waits for another request than `last`, as [`Self::is_answered`] does; without a `slice` for any time. The number of the request; `None` if there is none.
     pub fn next_request(&self, last: u32, spin: Duration, slice: Option<Duration>) -> Option<u32> {
-        self.wait_for_change(ASKED, ANSWERER_SLEEPS, last, spin, slice)
+        let is_new = |asked| asked != last;
+        self.wait(ASKED, ANSWERER_SLEEPS, is_new, spin, slice)
             .then(|| self.word(ASKED).load(Ordering::Acquire))
     }
 
@@ -161,12 +162,12 @@ impl Shared {
         }
     }
 
-    /// Waits until the word is no longer `value`. Whether it isn't.
-    fn wait_for_change(
+    /// Waits until the word is a value of which `is_it` says so. Whether it is.
+    fn wait(
         &self,
         word: usize,
         sleeps: usize,
-        value: u32,
+        is_it: impl Fn(u32) -> bool,
         spin: Duration,
         slice: Option<Duration>,
     ) -> bool {
@@ -174,7 +175,7 @@ impl Shared {
         let begin = Instant::now();
         loop {
             for _ in 0..LOOKS {
-                if word.load(Ordering::Acquire) != value {
+                if is_it(word.load(Ordering::Acquire)) {
                     return true;
                 }
                 spin_loop();
@@ -186,11 +187,12 @@ impl Shared {
         sleeps.store(1, Ordering::SeqCst);
         let timeout = slice.and_then(|slice| Timespec::try_from(slice).ok());
         // Another value, a signal or the end of the time: whoever waits looks again.
-        if word.load(Ordering::SeqCst) == value {
+        let value = word.load(Ordering::SeqCst);
+        if !is_it(value) {
             let _ = futex::wait(word, futex::Flags::empty(), value, timeout.as_ref());
         }
         sleeps.store(0, Ordering::SeqCst);
-        word.load(Ordering::Acquire) != value
+        is_it(word.load(Ordering::Acquire))
     }
 }
 

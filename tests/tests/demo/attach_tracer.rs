@@ -113,8 +113,9 @@ fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
         let path = |name: &str| CString::new(format!("/proc/{}/{name}", vmm.pid())).unwrap();
         if has_landlock() {
             let attached = attached(&vmm, "ptrace", &folder.path().join("first"));
-            for name in ["tracer 0", "binaries", "events"] {
-                let thread = StoppedThread::stop(attached.pid(), name);
+            let names = ["tracer 0", "binaries", "events"];
+            let stopped = names.map(|name| (name, StoppedThread::stop(attached.pid(), name)));
+            for (name, thread) in &stopped {
                 for file in ["mem", "maps", "environ"] {
                     assert_eq!(
                         thread.open(&path(file)),
@@ -126,6 +127,7 @@ fn a_thread_that_is_taken_over_neither_reads_the_vmm_nor_leads_out() {
             }
             // None of them is to go on from where it is.
             attached.signal(Signal::KILL);
+            drop(stopped);
         } else {
             not_run("this host's kernel has no Landlock");
         }
