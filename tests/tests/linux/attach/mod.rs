@@ -14,7 +14,7 @@ use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
 };
-use kvmprof_tests::{HostFrame, host_stacks, share, standard_error};
+use kvmprof_tests::{HostFrame, host_stacks, not_run, share, standard_error};
 
 /// How scripts start QEMU's guests, and attach to guests.
 pub const COMMON: &str = include_str!("common.sh");
@@ -242,29 +242,37 @@ fn what_the_vmm_does_is_below_the_guests_stacks(run: &Run) {
     }
 }
 
+/// Checks that the stacks of these samples of a program are whole, from when each vCPU's thread has the program's unwind information, which takes a while.
+fn check_whole_stacks(recording: &str, program: &str, mut samples: Vec<&Sample>) {
+    let is_whole = |sample: &Sample| sample.stack.user_end == StackEnd::Complete;
+    let mut informed = BTreeSet::new();
+    samples.retain(|sample| {
+        if is_whole(sample) {
+            informed.insert(sample.vcpu);
+        }
+        informed.contains(&sample.vcpu)
+    });
+    let whole = samples.iter().filter(|sample| is_whole(sample)).count();
+    let all = samples.len();
+    println!("{recording}: {whole} of {all} user stacks of {program} are whole");
+    assert!(whole * 100 >= all * 95);
+    // On a host that has much else to do, the time of the recording may be over by then.
+    if all < 30 {
+        not_run(&format!("{recording}: only {all} user stacks of {program}"));
+    }
+}
+
 /// Programs that have frame pointers or unwind information, busy in user mode.
 fn user_stacks_are_whole(run: &Run) {
     for (guest, name) in captures(run) {
         let (contents, samples) = run.recording(&name);
         for (program, start) in [("one", ONE), ("two", TWO)] {
             let pid = run.pid(guest, program);
-            let of_program = samples
-                .iter()
-                .filter(|(sample, _)| sample.pid == pid && sample.mode == Mode::User);
-            let is_whole = |(sample, _): &&(Sample, _)| sample.stack.user_end == StackEnd::Complete;
-            // It takes a while until each vCPU's thread has the program's unwind information.
-            let mut informed = BTreeSet::new();
-            let of_program = of_program.filter(|one| {
-                if is_whole(one) {
-                    informed.insert(one.0.vcpu);
-                }
-                informed.contains(&one.0.vcpu)
-            });
-            let of_program: Vec<_> = of_program.collect();
-            let whole = of_program.iter().filter(|one| is_whole(one)).count();
-            let all = of_program.len();
-            println!("{name}: {whole} of {all} user stacks of {program} are whole");
-            assert!(all >= 50 && whole * 100 >= all * 95);
+            let of_program = samples.iter().map(|(sample, _)| sample);
+            let of_program = of_program
+                .filter(|sample| sample.pid == pid && sample.mode == Mode::User)
+                .collect();
+            check_whole_stacks(&name, program, of_program);
             let mappings = contents.mappings.iter().filter(|found| found.pid == pid);
             let text = start..start + 0x100_0000;
             let is_programs = |mapping: &Mapping| {
