@@ -3,15 +3,15 @@
 use libc::{
     SYS_accept4, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_epoll_ctl,
     SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate, SYS_fcntl,
-    SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_getcwd,
-    SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl, SYS_kill,
-    SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap,
-    SYS_newfstatat, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll, SYS_ppoll, SYS_pread64,
-    SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg,
+    SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_getcpu,
+    SYS_getcwd, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl,
+    SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap,
+    SYS_munmap, SYS_newfstatat, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll, SYS_ppoll,
+    SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg,
     SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait,
-    SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown,
-    SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_settime,
-    SYS_wait4, SYS_write, SYS_writev,
+    SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto,
+    SYS_setsockopt, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_timer_create,
+    SYS_timer_delete, SYS_timer_settime, SYS_wait4, SYS_write, SYS_writev,
 };
 
 use crate::allowed::{Allowed, Condition, any, is, only, request, without};
@@ -219,8 +219,12 @@ const EVENTS: &[Allowed] = &[
 /// Whoever accepts clients compares their user with its own.
 const CLIENTS: &[Allowed] = &[any(SYS_geteuid)];
 
-/// The files in `/proc` about a vCPU's thread are open.
-const THREAD_FILES: &[Allowed] = &[any(SYS_pread64)];
+/// The files in `/proc` about a vCPU's thread are open. While a vCPU stands still, the thread stays on one processor.
+const LOOK: &[Allowed] = &[
+    any(SYS_pread64),
+    any(SYS_getcpu),
+    only(SYS_sched_setaffinity, &[is(0, 0)]),
+];
 
 /// The thread waits for a tick or a kick. The process that traces the VMM has the host's kernel take samples, and hands over their clock, which is
 /// started here.

@@ -17,9 +17,9 @@ macro_rules! for_each_thread {
             /// The thread that reads the guest's kernel.
             Introspection [] [],
             /// The thread that samples a vCPU of another program, as another process shows it.
-            AttachedVcpu [THREAD_FILES CAPTURE] [],
+            AttachedVcpu [LOOK CAPTURE] [],
             /// The thread that looks for the kernel of another program's guest, and watches it.
-            AttachedKernel [THREAD_FILES] [],
+            AttachedKernel [LOOK] [],
             /// The thread that reads the guest's programs. Its files are open.
             Binaries [BINARIES] [],
             /// The thread that reads the guest's programs, if a folder of the host has the guest's files (`--sysroot`, `--root`).

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vm_memory::GuestAddress;
 
 use super::message::{Answer, BLOCK_BYTES, GuestRange, MAX_BLOCKS, Request, SLOT_BYTES, Stopped};
+use super::processor::Stay;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{StopOutcome, TraceError};
 use crate::{AttachError, Slot, Slots};
@@ -64,6 +65,8 @@ struct Block {
 struct Look {
     /// Whether one does.
     is_open: bool,
+    /// The processor on which the threads of both processes work meanwhile.
+    stay: Option<Stay>,
     blocks: Vec<Block>,
     /// The bytes of the blocks.
     bytes: Vec<u8>,
@@ -176,7 +179,12 @@ impl PhysicalMemory for Channel {
 }
 
 impl Asker {
+    /// Asks, and waits for the answer: first for `spin` without giving the processor away, unless the tracer needs it to answer.
     fn ask(&mut self, guest: &About, request: &Request, spin: Duration) -> Answer {
+        let spin = match self.look.stay {
+            Some(_) => Duration::ZERO,
+            None => spin,
+        };
         self.request.clear();
         request.encode(&mut self.request);
         self.number = self.number.wrapping_add(1);
@@ -380,14 +388,18 @@ impl RemoteVcpu {
         };
         let seen = see(&mut state);
         let is_over = state.is_over;
-        self.channel.asker().look.end();
+        let mut asker = self.channel.asker();
+        asker.look.end();
         if is_over {
+            asker.look.stay = None;
             return match seen {
                 Err(TraceError::Gone) => Ok(StopOutcome::Gone),
                 seen => seen.map(StopOutcome::Stopped),
             };
         }
-        match self.channel.ask(&Request::Release, SPIN) {
+        let answer = asker.ask(&self.channel.guest, &Request::Release, SPIN);
+        asker.look.stay = None;
+        match answer {
             Answer::Released => seen.map(StopOutcome::Stopped),
             answer => not_stopped(answer),
         }
@@ -396,14 +408,19 @@ impl RemoteVcpu {
     fn stop(&self) -> Answer {
         let mut asker = self.channel.asker();
         let next = std::mem::take(&mut asker.look.next);
-        let request = Request::Look(self.number, next);
+        asker.look.stay = Stay::here();
+        let processor = asker.look.stay.as_ref();
+        let processor = processor.and_then(|stay| u32::try_from(stay.processor).ok());
+        let request = Request::Look(self.number, processor, next);
         let answer = asker.ask(&self.channel.guest, &request, Duration::ZERO);
-        let Request::Look(_, next) = request else {
+        let Request::Look(_, _, next) = request else {
             return Answer::Refused;
         };
         let Asker { look, shared, .. } = &mut *asker;
         if let Answer::Stopped(stopped) = &answer {
             look.begin(&next, stopped, shared);
+        } else {
+            look.stay = None;
         }
         look.next = next;
         answer

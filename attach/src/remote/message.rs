@@ -34,8 +34,8 @@ pub struct GuestRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Stop this vCPU of those of the channel, and read its registers and the blocks of guest memory at these addresses. It stands still until
-    /// [`Request::Release`].
-    Look(usize, Vec<GuestAddress>),
+    /// [`Request::Release`]. Meanwhile whoever asks stays on this processor.
+    Look(usize, Option<u32>, Vec<GuestAddress>),
     /// Ask KVM whether the vCPU that stands still runs or is halted.
     MpState,
     /// Let the vCPU that stands still go on.
@@ -52,8 +52,9 @@ impl Request {
     /// Appends the request's words.
     pub fn encode(&self, words: &mut Vec<u64>) {
         match self {
-            Self::Look(vcpu, blocks) => {
-                words.extend([0, *vcpu as u64, blocks.len() as u64]);
+            Self::Look(vcpu, processor, blocks) => {
+                let processor = processor.map_or(u64::MAX, u64::from);
+                words.extend([0, *vcpu as u64, processor, blocks.len() as u64]);
                 words.extend(blocks.iter().map(|block| block.0));
             }
             Self::MpState => words.push(1),
@@ -71,10 +72,14 @@ impl Request {
         Some(match words.next()? {
             0 => {
                 let vcpu = usize::try_from(words.next()?).ok()?;
+                let processor = match words.next()? {
+                    u64::MAX => None,
+                    number => Some(u32::try_from(number).ok()?),
+                };
                 let count = words.next().filter(|count| *count <= MAX_BLOCKS as u64)?;
                 let blocks: Option<Vec<GuestAddress>> =
                     (0..count).map(|_| words.next().map(GuestAddress)).collect();
-                Self::Look(vcpu, blocks?)
+                Self::Look(vcpu, processor, blocks?)
             }
             1 => Self::MpState,
             2 => Self::Release,
@@ -245,7 +250,7 @@ unsafe impl Plain for kvm_sregs {}
 const _: () = assert!(size_of::<kvm_regs>().is_multiple_of(8));
 const _: () = assert!(size_of::<kvm_sregs>().is_multiple_of(8));
 const _: () = assert!(3 + FAILURE_WORDS + REGISTER_WORDS <= MESSAGE_WORDS);
-const _: () = assert!(3 + MAX_BLOCKS <= MESSAGE_WORDS);
+const _: () = assert!(4 + MAX_BLOCKS <= MESSAGE_WORDS);
 const _: () = assert!(MAX_BLOCKS * BLOCK_BYTES <= DATA_BYTES);
 
 fn words_of<T: Plain>(structure: &T) -> Vec<u64> {
@@ -353,8 +358,8 @@ mod tests {
     fn requests_are_what_was_asked_for() {
         let blocks: Vec<GuestAddress> = (0..MAX_BLOCKS as u64).map(GuestAddress).collect();
         for request in [
-            Request::Look(3, blocks),
-            Request::Look(0, Vec::new()),
+            Request::Look(3, Some(1), blocks),
+            Request::Look(0, None, Vec::new()),
             Request::MpState,
             Request::Release,
             Request::Read(read(u64::MAX, DATA_BYTES)),
@@ -373,7 +378,10 @@ mod tests {
     #[test]
     fn too_much_is_refused() {
         let many = vec![GuestAddress(0); MAX_BLOCKS + 1];
-        assert_eq!(Request::decode(&encoded(&Request::Look(0, many))), None);
+        assert_eq!(
+            Request::decode(&encoded(&Request::Look(0, None, many))),
+            None
+        );
         for bytes in [DATA_BYTES + 1, usize::MAX] {
             let words = encoded(&Request::Read(read(0, bytes)));
             assert_eq!(Request::decode(&words), None);
@@ -473,7 +481,7 @@ mod tests {
             prop_oneof![0_u64..8, any::<u64>()], 0..MESSAGE_WORDS,
         )) {
             match Request::decode(&words) {
-                Some(Request::Look(_, blocks)) => prop_assert!(blocks.len() <= MAX_BLOCKS),
+                Some(Request::Look(_, _, blocks)) => prop_assert!(blocks.len() <= MAX_BLOCKS),
                 Some(Request::Read(read)) => prop_assert!(read.bytes <= DATA_BYTES),
                 _ => {}
             }

@@ -10,6 +10,7 @@
 
 mod channel;
 mod message;
+mod processor;
 mod service;
 mod shared;
 #[cfg(test)]

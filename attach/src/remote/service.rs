@@ -8,14 +8,15 @@ use kvmprof_introspection::PhysicalMemory;
 use vm_memory::GuestAddress;
 
 use super::message::{Answer, BLOCK_BYTES, GuestRange, Request, SLOT_BYTES, Stopped};
+use super::processor::Stay;
 use super::shared::{DATA_BYTES, MESSAGE_WORDS, Shared};
 use crate::tracer::{SLOW_PAUSE, State, StopOutcome, TraceError, TracedVcpu};
 use crate::{AttachError, AttachedMemory, NestedGuest, Slots};
 
 /// How long a vCPU may stand still for a look, whoever asks for it.
 const MAX_LOOK: Duration = Duration::from_secs(2);
-/// How long the thread takes the processor to wait for the next request: while a vCPU stands still, whose processor is free meanwhile; and after a read, which
-/// another one often follows.
+/// How long the thread takes the processor to wait for the next request: while a vCPU stands still, whose processor is free meanwhile, unless whoever asks needs the
+/// same one; and after a read, which another one often follows.
 const SPIN_IN_LOOK: Duration = Duration::from_micros(100);
 const SPIN_AFTER_READ: Duration = Duration::from_micros(20);
 
@@ -72,6 +73,8 @@ pub struct Service<M> {
     last: u32,
     /// Whether the last look was ended before it was asked for.
     is_overdue: bool,
+    /// How long the thread takes the processor for the next request of this look.
+    spin_in_look: Duration,
     /// The memory slots that were told last.
     told: Arc<Slots>,
     buffer: Vec<u8>,
@@ -94,6 +97,7 @@ impl<M: ServedMemory> Service<M> {
             vcpus,
             last: 0,
             is_overdue: false,
+            spin_in_look: SPIN_IN_LOOK,
             told,
             buffer: vec![0; DATA_BYTES],
             words: Vec::with_capacity(MESSAGE_WORDS),
@@ -118,7 +122,14 @@ impl<M: ServedMemory> Service<M> {
             };
             self.last = number;
             let answer = match self.request() {
-                Some(Request::Look(vcpu, blocks)) => self.look(vcpu, &blocks),
+                Some(Request::Look(vcpu, processor, blocks)) => {
+                    let stay = processor.and_then(|it| Stay::at(usize::try_from(it).ok()?));
+                    self.spin_in_look = match stay {
+                        Some(_) => Duration::ZERO,
+                        None => SPIN_IN_LOOK,
+                    };
+                    self.look(vcpu, &blocks)
+                }
                 Some(Request::Read(range)) => {
                     spin = SPIN_AFTER_READ;
                     Some(self.read(range))
@@ -248,7 +259,7 @@ impl<M: ServedMemory> Service<M> {
                 self.is_overdue = true;
                 return Ok(None);
             }
-            let next = (self.shared).next_request(self.last, SPIN_IN_LOOK, Some(left));
+            let next = (self.shared).next_request(self.last, self.spin_in_look, Some(left));
             let Some(number) = next else {
                 continue;
             };

@@ -159,10 +159,10 @@ fn what_kvmprof_does_not_ask_for_is_refused() {
         vec![],
         vec![9],
         // A look at a vCPU that there isn't.
-        vec![0, 0, 0],
-        vec![0, u64::MAX, 0],
+        vec![0, 0, 0, 0],
+        vec![0, u64::MAX, u64::MAX, 0],
         // Too many blocks, and too long a read.
-        vec![0, 0, MAX_BLOCKS as u64 + 1],
+        vec![0, 0, 0, MAX_BLOCKS as u64 + 1],
         vec![3, BYTES, DATA_BYTES as u64 + 1],
         vec![3, 0, u64::MAX],
         // None stands still.

@@ -87,6 +87,8 @@ impl SlowThread {
             }
             (Stop::SystemCall, None) => {}
         }
+        // Any other stop takes the place of one that an interruption has asked for (`ptrace_stop` in `kernel/signal.c`).
+        traced.interrupt()?;
         traced.proceed(signal)?;
         Ok(false)
     }

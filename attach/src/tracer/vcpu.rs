@@ -359,7 +359,11 @@ impl TracedVcpu {
     /// Stops the thread.
     fn stop(&mut self) -> Result<StopOutcome<Traced>, TraceError> {
         let mut slow = match self.slow.take() {
-            Some(slow) => slow,
+            Some(slow) => {
+                // A thread that can't be interrupted is ending.
+                let _ = slow.traced.interrupt();
+                slow
+            }
             None => match self.interrupt()? {
                 StopOutcome::Stopped(traced) => SlowThread {
                     traced,

@@ -22,13 +22,19 @@ fn machine() -> Machine {
     machine
 }
 
-/// The processes of `kvmprof attach` that are attached to this one.
+/// The processes of `kvmprof attach` that are attached to this one, without those that trace for them.
 fn attachers() -> Vec<PathBuf> {
-    let pid = process::id().to_string();
+    // The start time follows.
+    let pid = format!("{}:", process::id());
     let is_attacher = |path: &PathBuf| {
         let words = fs::read(path.join("cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
-        words.get(1..3) == Some(&[b"attach".as_slice(), pid.as_bytes()])
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        words.get(1) == Some(&b"attach".as_slice())
+            && words
+                .get(2)
+                .is_some_and(|word| word.starts_with(pid.as_bytes()))
+            && name.trim_end() != "kvmprof-tracer"
     };
     let folder = fs::read_dir("/proc").unwrap();
     let paths = folder.map(|entry| entry.unwrap().path());

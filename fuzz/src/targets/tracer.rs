@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
         request.encode(&mut again);
         assert_eq!(again, words[..again.len()]);
         match request {
-            Request::Look(_, blocks) => assert!(blocks.len() <= 128),
+            Request::Look(_, _, blocks) => assert!(blocks.len() <= 128),
             Request::Read(range) => assert!(range.bytes <= 1 << 20),
             _ => {}
         }
@@ -33,7 +33,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         bytes: 4096,
     };
     let requests = [
-        ("look", Request::Look(1, blocks.to_vec())),
+        ("look", Request::Look(1, Some(2), blocks.to_vec())),
         ("state", Request::MpState),
         ("release", Request::Release),
         ("read", Request::Read(range)),

@@ -230,10 +230,13 @@ impl AttachedVcpu {
         if may_be_over && self.common.refresh_memory(now, 0).is_none() {
             return Unseen::Gone;
         }
-        if self.common.sampling.is_some() {
-            log::debug!("Where processes are isn't looked for now: {error}");
-        } else {
-            self.failures.report(self.vcpu, error);
+        match error {
+            // kvmprof says so when it ends for this.
+            TraceError::NoTracer => {}
+            _ if self.common.sampling.is_some() => {
+                log::debug!("Where processes are isn't looked for now: {error}");
+            }
+            _ => self.failures.report(self.vcpu, error),
         }
         Unseen::Refused
     }
