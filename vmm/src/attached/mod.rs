@@ -25,7 +25,7 @@ use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 use kvmprof_profiling::kernel_capture::CaptureOpener;
 
 use crate::vm::{
-    EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
+    EventLoop, Profiled, Services, Termination, VmError, open_sysroot, set_unheard, start_recorder,
 };
 use kernel_finder::KernelFinder;
 use kvmprof_machine::unix_socket::SocketListener;
@@ -78,6 +78,8 @@ pub enum AttachedEnd {
 /// The guest can't be attached to.
 pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     signals::block().map_err(VmError::host("to block signals"))?;
+    // Another program's memory can keep this thread waiting (userfaultfd(2)).
+    set_unheard(true);
     let pid = config.machine.pid;
     let watch = VmmWatch::new(pid).map_err(VmError::host("to watch the VMM"))?;
     let memory = Arc::new(AttachedMemory::open(
@@ -309,6 +311,7 @@ impl Server {
     ) -> Result<AttachedEnd, AttachedError> {
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         take_signals_here().map_err(VmError::host("to take signals"))?;
+        set_unheard(false);
         let hello = HelloInfo {
             vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
             hz: self.plan.profiling.hz,

@@ -25,7 +25,7 @@ pub use config::VmConfig;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
-pub use forced_end::{end_at_once, enter_sandbox};
+pub use forced_end::{end_at_once, enter_sandbox, set_unheard};
 pub use kvmprof_profiling::signals::block_signals;
 pub use launch::Vm;
 pub(crate) use launch::{open_sysroot, start_recorder};
