@@ -31,9 +31,8 @@ type Process = (i32, u64);
 /// A guest to follow.
 #[derive(Debug)]
 struct Guest {
+    process: Process,
     name: String,
-    /// When its VMM was started, as `kvmprof list` shows it: another process may have its pid later.
-    start_time: u64,
     path: PathBuf,
     /// `None` until the next attempt.
     child: Option<Child>,
@@ -148,7 +147,8 @@ impl Attached {
             match HostKernel::open() {
                 Ok(kernel) => self.kernel = Some(kernel),
                 Err(error) => {
-                    self.log_once((0, 0), &format!("Cannot attach to guests: {error}"));
+                    let message = format!("Cannot attach to guests: {error}");
+                    log_once(&mut self.logged, (0, 0), &message);
                     return BTreeMap::new();
                 }
             }
@@ -170,19 +170,33 @@ impl Attached {
                 single.insert(process, machine);
             } else {
                 let pid = process.0;
-                self.log_once(
-                    process,
-                    &format!(
-                        "Process {pid} has {count} guests: kvmprof attaches to processes with one"
-                    ),
+                let message = format!(
+                    "Process {pid} has {count} guests: kvmprof attaches to processes with one"
                 );
+                log_once(&mut self.logged, process, &message);
             }
         }
         single
     }
 
-    /// Chooses the guests that can be attached to, as many as the limit allows. Guests that are followed already come first.
+    /// Chooses the guests that can be attached to, as many as the limit allows.
     fn choose(&mut self, mut machines: BTreeMap<Process, Machine>) {
+        machines.retain(|process, machine| {
+            let Some(obstacle) = &machine.obstacle else {
+                return true;
+            };
+            let is_followed = self.guests.contains_key(process);
+            if !is_followed {
+                let pid = process.0;
+                let message = format!("Cannot attach to the guest of process {pid}: {obstacle}");
+                log_once(&mut self.logged, *process, &message);
+            }
+            is_followed
+        });
+        let is_followed = |process: &Process| self.guests.contains_key(process);
+        let chosen = fair(&machines, is_followed, self.config.limit);
+        self.left_out = machines.len() - chosen.len();
+        machines.retain(|process, _| chosen.contains(process));
         // A `kvmprof attach` whose guest has ended ends by itself, or is ended here, without waiting for it.
         let ending = &mut self.ending;
         self.guests.retain(|process, guest| {
@@ -194,38 +208,32 @@ impl Attached {
             }
             stays
         });
-        machines.retain(|process, _| !self.guests.contains_key(process));
-        self.left_out = 0;
         for (process, machine) in machines {
-            if let Some(obstacle) = &machine.obstacle {
-                let pid = process.0;
-                let message = format!("Cannot attach to the guest of process {pid}: {obstacle}");
-                self.log_once(process, &message);
-            } else if self.guests.len() >= self.config.limit {
-                self.left_out += 1;
-            } else {
-                let name = self.name_of(&machine);
-                let guest = Guest {
-                    path: self.folder.path().join(format!("{}.sock", machine.pid)),
-                    name,
-                    start_time: machine.start_time,
-                    child: None,
-                    until: Instant::now(),
-                    wait: FIRST_WAIT,
-                };
-                self.guests.insert(process, guest);
+            if self.guests.contains_key(&process) {
+                continue;
             }
+            let guest = Guest {
+                process,
+                path: self.folder.path().join(format!("{}.sock", word(process))),
+                name: self.name_of(&machine),
+                child: None,
+                until: Instant::now(),
+                wait: FIRST_WAIT,
+            };
+            self.guests.insert(process, guest);
         }
     }
 
-    /// A guest's name: the one that `kvmprof list` shows, if no other guest has it; otherwise the VMM's program and pid.
+    /// A guest's name: the one that `kvmprof list` shows, or else the VMM's program; with the pid if that is no name, or if another guest has it.
     fn name_of(&self, machine: &Machine) -> String {
         let own = machine.name.as_deref().map(visible);
-        let is_taken = |name: &str| self.guests.values().any(|guest| guest.name == name);
-        match own.filter(|name| !name.is_empty() && !is_taken(name)) {
-            Some(name) => name,
-            None => format!("{}-{}", visible(&machine.program), machine.pid),
+        let own = own.filter(|name| !name.is_empty());
+        let with_pid = |name: &str| format!("{name}-{}", machine.pid);
+        let mut name = own.unwrap_or_else(|| with_pid(&visible(&machine.program)));
+        while self.guests.values().any(|guest| guest.name == name) {
+            name = with_pid(&name);
         }
+        name
     }
 
     /// Handles each `kvmprof attach` that has ended. It is started again while the guest is there, which may have rebooted.
@@ -249,13 +257,41 @@ impl Attached {
             }
         }
     }
+}
 
-    /// Logs why the guest of `process` can't be attached to, once.
-    fn log_once(&mut self, process: Process, message: &str) {
-        if self.logged.len() < MAX_LOGGED && self.logged.insert((process, message.to_owned())) {
-            log::warn!("{message}");
-        }
+/// Logs why the guest of `process` can't be attached to, once.
+fn log_once(logged: &mut BTreeSet<(Process, String)>, process: Process, message: &str) {
+    if logged.len() < MAX_LOGGED && logged.insert((process, message.to_owned())) {
+        log::warn!("{message}");
     }
+}
+
+/// A process as a word of the command line of `kvmprof attach`, which means no later process.
+fn word((pid, start_time): Process) -> String {
+    format!("{pid}:{start_time}")
+}
+
+/// At most `limit` of `machines`. Everyone may start VMMs: so each user has the same share, and what others don't need of theirs. Of a user's guests, those that
+/// are followed already come first, and then those that were started first.
+fn fair(
+    machines: &BTreeMap<Process, Machine>,
+    is_followed: impl Fn(&Process) -> bool,
+    limit: usize,
+) -> BTreeSet<Process> {
+    let mut of_users: BTreeMap<u32, Vec<(bool, u64, Process)>> = BTreeMap::new();
+    for (process, machine) in machines {
+        let order = (!is_followed(process), machine.start_time, *process);
+        of_users.entry(machine.user).or_default().push(order);
+    }
+    let mut turns = Vec::new();
+    for (user, mut guests) in of_users {
+        guests.sort_unstable();
+        let guests = (0_usize..).zip(guests);
+        turns.extend(guests.map(|(turn, (is_new, _, process))| (turn, is_new, user, process)));
+    }
+    turns.sort_unstable();
+    turns.truncate(limit);
+    turns.into_iter().map(|(.., process)| process).collect()
 }
 
 /// All children are asked to end before the first one is waited for.
@@ -274,9 +310,8 @@ impl Guest {
         // A killed program may have left its socket.
         let _ = std::fs::remove_file(&self.path);
         let path = self.path.display().to_string();
-        let pid = self.path.file_stem().unwrap_or_default();
-        let process = format!("{}:{}", pid.to_string_lossy(), self.start_time);
-        let mut words = vec!["attach".to_owned(), process, "--socket".to_owned(), path];
+        let mut words = vec!["attach".to_owned(), word(self.process)];
+        words.extend(["--socket".to_owned(), path]);
         words.extend(["--hz".to_owned(), hz.to_string()]);
         words.extend(["--capture".to_owned(), config.capture.word().to_owned()]);
         if config.capture.has_jitter() {
@@ -327,6 +362,7 @@ mod tests {
         Machine {
             pid,
             start_time: 7,
+            user: 0,
             program: program.to_owned(),
             name: name.map(str::to_owned),
             descriptor: 11,
@@ -386,12 +422,69 @@ mod tests {
             let guests = attached.guests.values();
             guests.map(|guest| guest.name.clone()).collect()
         };
-        assert_eq!(names(&attached), ["db", "qemu-6", "a\u{fffd}b-7"]);
+        assert_eq!(names(&attached), ["db", "db-6", "a\u{fffd}b-7"]);
         assert_eq!((attached.left_out(), attached.logged.len()), (1, 1));
         // One that goes makes room; the others stay as they are.
         attached.choose(by_process(all[1..].to_vec()));
-        assert_eq!(names(&attached), ["qemu-6", "a\u{fffd}b-7", "qemu-8"]);
+        assert_eq!(names(&attached), ["db-6", "a\u{fffd}b-7", "qemu-8"]);
         assert_eq!((attached.left_out(), attached.logged.len()), (0, 1));
+    }
+
+    #[test]
+    fn nobody_takes_anothers_name() {
+        let mut attached = attached(3);
+        let all = [(5, "db"), (6, "db-7"), (7, "db")];
+        let all = all.map(|(pid, name)| machine(pid, "qemu", Some(name)));
+        attached.choose(by_process(all.to_vec()));
+        let names: BTreeSet<&str> = (attached.guests.values())
+            .map(|guest| guest.name.as_str())
+            .collect();
+        assert_eq!(names, ["db", "db-7", "db-7-7"].into());
+    }
+
+    /// A user has more guests than may be followed before another one starts any.
+    #[test]
+    fn each_user_has_a_share_of_the_limit() {
+        let mut attached = attached(6);
+        let guest = |pid, user| Machine {
+            user,
+            ..machine(pid, "vmm", None)
+        };
+        let mut all: Vec<Machine> = (100..200).map(|pid| guest(pid, 1000)).collect();
+        attached.choose(by_process(all.clone()));
+        assert_eq!((attached.guests.len(), attached.left_out()), (6, 94));
+        all.extend([guest(900, 64), guest(901, 64), guest(902, 33)]);
+        attached.choose(by_process(all.clone()));
+        let pids = |attached: &Attached| -> Vec<i32> {
+            attached.guests.keys().map(|(pid, _)| *pid).collect()
+        };
+        // Those that are left had been followed.
+        assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
+        assert_eq!(attached.left_out(), 97);
+        // Nothing changes without a reason.
+        attached.choose(by_process(all));
+        assert_eq!(pids(&attached), [100, 101, 102, 900, 901, 902]);
+    }
+
+    /// Another process may have the pid when `kvmprof attach` looks.
+    #[test]
+    fn the_process_that_was_found_is_attached_to() {
+        let mut attached = attached(1);
+        attached.choose(by_process(vec![machine(5, "qemu", None)]));
+        let said = attached.folder.path().join("said");
+        let program = attached.folder.path().join("kvmprof");
+        let script = format!("#!/bin/sh\necho \"$*\" >{}\n", said.display());
+        std::fs::write(&program, script).unwrap();
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, permissions).unwrap();
+        let guest = attached.guests.values_mut().next().unwrap();
+        guest.attach(&program, &attached.config, 19);
+        let child = guest.child.as_mut().unwrap();
+        while child.ended().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let words = std::fs::read_to_string(said).unwrap();
+        assert!(words.starts_with("attach 5:7 --socket "), "{words}");
     }
 
     /// What attaches to it takes its time to end, or never does.

@@ -305,10 +305,22 @@ impl Collector for SpoolCounts {
             let gauge = gauge(number);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
-        let killed = ConstCounter::new(fill.killed);
-        let help = "Windows that were open when the collector was killed";
-        let kind = killed.metric_type();
-        killed.encode(encoder.encode_descriptor("windows_killed", help, None, kind)?)?;
+        for (name, help, number) in [
+            (
+                "windows_killed",
+                "Windows that were open when the collector was killed",
+                fill.killed,
+            ),
+            (
+                "spool_damaged_files",
+                "Files of the spool that were damaged, and set aside",
+                fill.damaged,
+            ),
+        ] {
+            let counter = ConstCounter::new(number);
+            let kind = counter.metric_type();
+            counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+        }
         let progress = self.0.progress();
         let counts: [(&str, &str, Count); 5] = [
             ("sink_ticks", "Ticks that the sink has taken", |sink| {
@@ -329,7 +341,7 @@ impl Collector for SpoolCounts {
             ),
             (
                 "sink_unsure_windows",
-                "Windows that the sink may have or not: they were being sent when the collector was killed, or it took some of a request",
+                "Windows that the sink may have or not: they were being sent when the collector was killed, it took some of a request, or the note of what it has was damaged",
                 |sink| sink.unsure.windows,
             ),
         ];

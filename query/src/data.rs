@@ -1,6 +1,7 @@
 //! Finds the files of a data set: `date=…/host=…/guest=…/….parquet`, in a folder or an object store.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ pub const PARTITIONS: [&str; 3] = ["date", "host", "guest"];
 const MAX_FILES: usize = 4_000_000;
 /// Maximum length of a store's error in messages, in characters.
 const MAX_REASON: usize = 500;
-/// The schemes of the URLs of object stores.
-const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
+/// The schemes of the URLs of object stores, with the begin of the names of the environment's variables that are for them.
+const SCHEMES: [(&str, &str); 3] = [("s3", "AWS_"), ("gs", "GOOGLE_"), ("az", "AZURE_")];
 
 /// A data set.
 #[derive(Debug)]
@@ -133,8 +134,10 @@ impl DataSet {
             url: text.to_owned(),
         };
         let url = Url::parse(text).ok();
-        let url = url.filter(|url| SCHEMES.contains(&url.scheme()) && url.has_host());
-        let url = url.ok_or_else(wrong)?;
+        let url = url.filter(Url::has_host).ok_or_else(wrong)?;
+        let mut schemes = SCHEMES.into_iter();
+        let (_, prefix) =
+            (schemes.find(|(scheme, _)| *scheme == url.scheme())).ok_or_else(wrong)?;
         // The text of such an error includes those of its causes.
         let failed = |error: object_store::Error| DataError::Store {
             url: text.to_owned(),
@@ -143,12 +146,8 @@ impl DataSet {
                 .take(MAX_REASON)
                 .collect(),
         };
-        // Variables that aren't options of the store are ignored.
-        let variables = env::vars_os().filter_map(|(name, value)| {
-            let name = name.into_string().ok()?;
-            Some((name.to_ascii_lowercase(), value.into_string().ok()?))
-        });
-        let (store, prefix) = object_store::parse_url_opts(&url, variables).map_err(failed)?;
+        let options = options(prefix, env::vars_os());
+        let (store, prefix) = object_store::parse_url_opts(&url, options).map_err(failed)?;
         let url = ObjectStoreUrl::parse(&url[..Position::BeforePath]).map_err(|_| wrong())?;
         let mut files = Vec::new();
         let mut objects = store.list(Some(&prefix));
@@ -167,6 +166,19 @@ impl DataSet {
             files,
         })
     }
+}
+
+/// A store's options among the environment's `variables`: those whose names begin with `prefix`. The store knows its options also by shorter names, such as `token` and
+/// `endpoint`, which variables of other programs have, too. Those that it doesn't know are ignored.
+fn options(
+    prefix: &str,
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (String, String)> {
+    variables.filter_map(move |(name, value)| {
+        let name = name.into_string().ok()?;
+        let option = name.starts_with(prefix).then(|| name.to_ascii_lowercase());
+        Some((option?, value.into_string().ok()?))
+    })
 }
 
 /// The file for an object below `prefix`. `None` if it isn't a file of a data set.
@@ -267,6 +279,32 @@ mod tests {
 
     fn open(place: &str) -> Result<DataSet, DataError> {
         futures::executor::block_on(DataSet::open(place))
+    }
+
+    #[test]
+    fn a_store_gets_its_own_variables_only() {
+        let all = [
+            ("AWS_REGION", "eu-1"),
+            ("TOKEN", "of another program"),
+            ("ENDPOINT", "http://elsewhere"),
+            ("aws_endpoint", "http://elsewhere"),
+            ("GOOGLE_SERVICE_ACCOUNT", "another store's"),
+            ("XAWS_SECRET_ACCESS_KEY", "x"),
+        ];
+        let all = || {
+            all.into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+        };
+        let of = |scheme: &str| -> Vec<(String, String)> {
+            let (_, prefix) = SCHEMES
+                .into_iter()
+                .find(|(known, _)| *known == scheme)
+                .unwrap();
+            options(prefix, all()).collect()
+        };
+        assert_eq!(of("s3"), [("aws_region".to_owned(), "eu-1".to_owned())]);
+        assert!(of("az").is_empty());
+        assert_eq!(of("gs").len(), 1);
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod status;
 mod stream;
 mod terminal;
 mod threads;
+mod userfault;
 mod wait;
 
 pub use accounts::{Accounts, ledger_of};
@@ -65,6 +66,7 @@ pub use status::{read_status, status_of};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::{TERMINAL_TYPE, Terminal};
 pub use threads::{StoppedThread, Thread, threads};
+pub use userfault::never_bring;
 pub use wait::until;
 
 pub mod linux;

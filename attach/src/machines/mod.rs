@@ -36,6 +36,8 @@ pub struct Machine {
     /// When the process was started, in clock ticks since the host's start (proc_pid_stat(5), field 22). It distinguishes the
     /// process from a later one with the same pid.
     pub start_time: u64,
+    /// The user that the VMM's process runs as, by its uid.
+    pub user: u32,
     /// The name of the VMM's program. The VMM chose it: escape it before it is shown.
     pub program: String,
     /// The guest's name from the VMM's command line, or else from the jail that the VMM runs in. Escape it, too.
@@ -158,14 +160,18 @@ fn guests(
     if guests.is_empty() {
         return Vec::new();
     }
-    let (Some(start_time), Some(program)) = (processes::start_time(pid), processes::program(pid))
-    else {
+    let (Some(start_time), Some(user), Some(program)) = (
+        processes::start_time(pid),
+        processes::user(pid),
+        processes::program(pid),
+    ) else {
         return Vec::new();
     };
     let name = name::name_of_guest(pid);
     let machine = |descriptor| Machine {
         pid,
         start_time,
+        user,
         program: program.clone(),
         name: name.clone(),
         descriptor,
@@ -301,6 +307,7 @@ mod tests {
             machine: Machine {
                 pid,
                 start_time: 0,
+                user: 0,
                 program: String::new(),
                 name: None,
                 descriptor,

@@ -125,6 +125,18 @@ pub fn start_time(pid: i32) -> Option<u64> {
     stat_field(&fs::read(folder(pid).join("stat")).ok()?, START_TIME)
 }
 
+/// The user that a process runs as: its real uid. The owner of its folder in /proc can be another one: a process can make that root (proc_pid(5)).
+pub fn user(pid: i32) -> Option<u32> {
+    let status = fs::read(folder(pid).join("status")).ok()?;
+    // The name, which comes first, has no line ends (proc_pid_status(5)).
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let users = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+    let mut users = users
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    number(users.next()?)
+}
+
 /// A field of the status of a process or a thread, by its number in proc_pid_stat(5). It must be behind the name.
 fn stat_field<T: FromStr>(stat: &[u8], field: usize) -> Option<T> {
     // The name is in parentheses and can have any characters, also parentheses.
@@ -250,6 +262,7 @@ mod tests {
         assert!(pids().contains(&own));
         assert!(threads(own).contains(&rustix::thread::gettid().as_raw_nonzero().get()));
         assert!(start_time(own).is_some());
+        assert_eq!(user(own), Some(rustix::process::getuid().as_raw()));
         assert!(program(own).unwrap().starts_with("kvmprof_attach"));
         assert!(command_line(own).ends_with(b"\0"));
         assert!(can_read_memory(own));

@@ -31,6 +31,17 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
+    /// Whether a file has been read and makes no sense.
+    pub(super) fn is_damage(&self) -> bool {
+        let Self::Damaged { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source.kind(),
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+        )
+    }
+
     /// Whether the disk or the quota is full, in which case it may succeed later.
     pub(super) fn is_full(&self) -> bool {
         let Self::Folder { source, .. } = self else {

@@ -17,9 +17,10 @@ use crate::batch::Batch;
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const OTHERS: u32 = 0o077;
-/// The extensions of batches, and of incomplete files.
+/// The extensions of batches, of incomplete files, and of damaged ones that are set aside.
 const BATCH: &str = "batch";
 const UNFINISHED: &str = "tmp";
+const DAMAGED: &str = "damaged";
 /// The file whose blocks a document takes on a full disk.
 const SPARE: &str = "spare";
 /// Documents are filled up with spaces to multiples of this length, so that one fits into the blocks of another.
@@ -195,6 +196,16 @@ impl Folder {
         };
         let document = serde_json::from_slice(&bytes);
         document.map(Some).map_err(|source| damaged(source.into()))
+    }
+
+    /// Gives a file that is damaged another name: without it the collector can start. It replaces an earlier one of that name.
+    pub fn set_aside(&self, name: &str, damage: &SpoolError) -> Result<(), SpoolError> {
+        let aside = self.path.join(format!("{name}.{DAMAGED}"));
+        fs::rename(self.path.join(name), &aside).map_err(|source| self.failed(source))?;
+        let cause = std::error::Error::source(damage);
+        let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
+        log::error!("{damage}{cause}: it is set aside as {}", aside.display());
+        Ok(())
     }
 
     /// Writes a document, which replaces one of the same name. On a full disk it takes the blocks of the spare file, and the replaced file becomes the next spare one.

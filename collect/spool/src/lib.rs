@@ -27,8 +27,8 @@ use crate::batch::Batch;
 pub use error::SpoolError;
 pub use files::Entry;
 use files::Folder;
-use notes::Notes;
 pub use notes::read_progress;
+use notes::{Found, Notes};
 pub use progress::{Attempt, Counts, Progress};
 use state::{End, State};
 
@@ -45,6 +45,8 @@ struct Collected {
     open: BTreeMap<u64, u64>,
     /// Number of windows that were open when a collector was killed.
     killed: u64,
+    /// Number of damaged files that were set aside.
+    damaged: u64,
 }
 
 /// The contents of the spool.
@@ -56,6 +58,8 @@ pub struct Fill {
     pub bytes: u64,
     /// Number of windows that were open when a collector was killed.
     pub killed: u64,
+    /// Number of damaged files that were set aside.
+    pub damaged: u64,
 }
 
 /// Batches for a sink.
@@ -85,7 +89,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Spool {
-    /// Opens the spool in the folder at `path` for these `sinks`. Its batches may take up to `limit` bytes.
+    /// Opens the spool in the folder at `path` for these `sinks`. Its batches may take up to `limit` bytes. Damaged files are set aside: of a sink whose notes are
+    /// damaged nobody knows which of the batches it has received, so that none of them is sent to it (again).
     ///
     /// # Errors
     /// [`SpoolError`].
@@ -95,22 +100,37 @@ impl Spool {
         for entry in folder.batches()? {
             state.insert(entry);
         }
-        let mut collected: Collected = folder.read_json(STATE)?.unwrap_or_default();
+        let mut collected = match folder.read_json::<Collected>(STATE) {
+            Err(error) if error.is_damage() => {
+                folder.set_aside(STATE, &error)?;
+                Collected {
+                    damaged: 1,
+                    ..Collected::default()
+                }
+            }
+            read => read?.unwrap_or_default(),
+        };
         let last = state.entries.last_key_value();
         let after = last.map_or(0, |(number, _)| number + 1);
         collected.next = after.max(collected.next);
         let mut notes = BTreeMap::new();
         for sink in sinks {
-            let (found, is_there) = Notes::open(&folder, sink)?;
-            if !is_there {
+            let (notes_of_sink, found) = Notes::open(&folder, sink)?;
+            if found != Found::File {
                 // It is written later: on a full disk there is no room for another file.
                 state.unsaved.insert((*sink).to_owned());
             }
-            let progress = found.last();
+            let mut progress = notes_of_sink.last();
+            if found == Found::Damaged {
+                collected.damaged += 1;
+                progress.next = after;
+                let entries = state.entries.values();
+                entries.for_each(|entry| progress.unsure.add(entry));
+            }
             // The sink's file may be newer than the state. No number is given twice.
             collected.next = collected.next.max(progress.next);
             state.add_sink(sink, progress);
-            notes.insert((*sink).to_owned(), Mutex::new(found));
+            notes.insert((*sink).to_owned(), Mutex::new(notes_of_sink));
         }
         state.collected = collected;
         let open = std::mem::take(&mut state.collected.open);
@@ -452,6 +472,7 @@ impl Spool {
             batches: state.entries.len() as u64,
             bytes: state.bytes,
             killed: state.collected.killed,
+            damaged: state.collected.damaged,
         }
     }
 

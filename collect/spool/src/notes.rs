@@ -26,6 +26,17 @@ fn former_name(sink: &str) -> String {
     format!("sink-{sink}.json")
 }
 
+/// What [`Notes::open`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The file.
+    File,
+    /// No file of this release.
+    Nothing,
+    /// A damaged file, which was set aside.
+    Damaged,
+}
+
 /// A sink's file.
 #[derive(Debug)]
 pub struct Notes {
@@ -41,7 +52,7 @@ pub struct Notes {
 
 impl Notes {
     /// The file for `sink`, and whether it exists. If only an earlier release's file exists, the progress is taken from that.
-    pub fn open(folder: &Folder, sink: &str) -> Result<(Self, bool), SpoolError> {
+    pub fn open(folder: &Folder, sink: &str) -> Result<(Self, Found), SpoolError> {
         let name = file_name(sink);
         let path = folder.file(&name);
         let mut notes = Self {
@@ -55,17 +66,29 @@ impl Notes {
             path: notes.path.clone(),
             source,
         };
-        match read(&notes.path).map_err(damaged)? {
-            Some((number, progress)) => {
+        match read(&notes.path).map_err(damaged) {
+            Ok(Some((number, progress))) => {
                 notes.file = Some(open(&notes.path).map_err(damaged)?);
                 (notes.number, notes.last) = (number, Some(progress));
                 folder.remove(&former_name(sink))?;
-                Ok((notes, true))
+                Ok((notes, Found::File))
             }
-            None => {
-                notes.last = folder.read_json(&former_name(sink))?;
-                Ok((notes, false))
+            Ok(None) => match folder.read_json(&former_name(sink)) {
+                Ok(last) => {
+                    notes.last = last;
+                    Ok((notes, Found::Nothing))
+                }
+                Err(error) if error.is_damage() => {
+                    folder.set_aside(&former_name(sink), &error)?;
+                    Ok((notes, Found::Damaged))
+                }
+                Err(error) => Err(error),
+            },
+            Err(error) if error.is_damage() => {
+                folder.set_aside(&notes.name, &error)?;
+                Ok((notes, Found::Damaged))
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -237,8 +260,8 @@ mod tests {
     fn the_last_note_is_read_again() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(&place.path().join("spool")).unwrap();
-        let (mut notes, is_there) = Notes::open(&folder, "a").unwrap();
-        assert!(!is_there);
+        let (mut notes, found) = Notes::open(&folder, "a").unwrap();
+        assert_eq!(found, Found::Nothing);
         // Neither the folder nor the file's length changes: a flush of its data is all that it takes.
         let file = || {
             let found = fs::metadata(folder.file(&file_name("a"))).unwrap();
@@ -249,18 +272,16 @@ mod tests {
             notes.write(&folder, &progress(number)).unwrap();
             let now = file();
             assert_eq!(*first.get_or_insert(now), now);
-            let (again, is_there) = Notes::open(&folder, "a").unwrap();
-            assert!(is_there);
+            let (again, found) = Notes::open(&folder, "a").unwrap();
+            assert_eq!(found, Found::File);
             assert_eq!(again.last(), progress(number));
         }
         let path = folder.file(&file_name("a"));
         assert_eq!(fs::metadata(&path).unwrap().len(), 2 * SLOT as u64);
         fs::write(&path, "").unwrap();
-        let damaged = Notes::open(&folder, "a");
-        assert!(
-            matches!(damaged, Err(SpoolError::Damaged { .. })),
-            "{damaged:?}"
-        );
+        let (damaged, found) = Notes::open(&folder, "a").unwrap();
+        assert_eq!((damaged.last(), found), (progress(0), Found::Damaged));
+        assert!(!path.exists() && folder.file("sink-a.notes.damaged").exists());
     }
 
     #[test]
@@ -268,12 +289,12 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(&place.path().join("spool")).unwrap();
         folder.write_json(&former_name("a"), &progress(7)).unwrap();
-        let (mut notes, is_there) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((notes.last(), is_there), (progress(7), false));
+        let (mut notes, found) = Notes::open(&folder, "a").unwrap();
+        assert_eq!((notes.last(), found), (progress(7), Found::Nothing));
         let last = notes.last();
         notes.write(&folder, &last).unwrap();
-        let (notes, is_there) = Notes::open(&folder, "a").unwrap();
-        assert_eq!((notes.last(), is_there), (progress(7), true));
+        let (notes, found) = Notes::open(&folder, "a").unwrap();
+        assert_eq!((notes.last(), found), (progress(7), Found::File));
         assert!(!folder.file(&former_name("a")).exists());
     }
 }

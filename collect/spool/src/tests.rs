@@ -223,6 +223,43 @@ fn a_damaged_file_is_lost_and_nothing_else() {
     );
 }
 
+/// The collector has to start: what the guests do from now on would be lost, too.
+#[test]
+fn damaged_notes_are_set_aside_and_counted() {
+    let folder = SpoolFolder::new();
+    let spool = folder.open(LARGE, &["a", "b"]);
+    for start in [10, 20, 30] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    assert_eq!(starts(&claim(&spool, "a", 0)), [10]);
+    spool.finish("a", |_| ()).unwrap();
+    spool.close();
+    drop(spool);
+    let files = [STATE, "sink-b.notes"].map(|name| folder.path().join(name));
+    for path in &files {
+        std::fs::write(path, "{\"next\": 3").unwrap();
+    }
+    let spool = folder.open(LARGE, &["a", "b"]);
+    assert_eq!(spool.fill().damaged, 2);
+    for path in &files {
+        let aside = format!("{}.damaged", path.display());
+        assert_eq!(std::fs::read(aside).unwrap(), b"{\"next\": 3");
+    }
+    // What the one has and the other has not is known of the first only.
+    assert_eq!(starts(&claim(&spool, "a", 0)), [20]);
+    spool.finish("a", |_| ()).unwrap();
+    let progress = spool.progress();
+    assert_eq!((progress[1].1.unsure.batches, progress[1].2), (3, 0));
+    // The next batch gets a number of its own, and both sinks have it.
+    spool.push(&batch(40, &["g"], 5)).unwrap();
+    spool.drain();
+    assert_eq!(starts(&claim(&spool, "b", 0)), [40]);
+    drop(spool);
+    // It is over with the first start.
+    let spool = folder.open(LARGE, &["a", "b"]);
+    assert_eq!(spool.fill().damaged, 2);
+}
+
 #[test]
 fn the_folder_is_ones_own_and_used_once() {
     use std::os::unix::fs::PermissionsExt;

@@ -114,8 +114,16 @@ fn store(bucket: &Bucket, connector: Connector) -> anyhow::Result<Box<dyn Object
             // The crate's default allows it because of the machine's metadata server, whose requests have other options.
             let allow_http = GoogleConfigKey::Client(ClientConfigKey::AllowHttp);
             let allowed = std::env::var("GOOGLE_ALLOW_HTTP").unwrap_or_default() == "true";
-            let builder = GoogleCloudStorageBuilder::from_env().with_url(url);
-            let mut builder = builder.with_config(allow_http, allowed.to_string());
+            let mut builder = GoogleCloudStorageBuilder::new().with_url(url);
+            // The builder's own `from_env` takes `SERVICE_ACCOUNT`, too, which may be any program's.
+            for (name, value) in std::env::vars_os() {
+                let name = name.to_str().filter(|name| name.starts_with("GOOGLE_"));
+                let key = name.and_then(|name| name.to_ascii_lowercase().parse().ok());
+                if let (Some(key), Some(value)) = (key, value.to_str()) {
+                    builder = builder.with_config(key, value);
+                }
+            }
+            builder = builder.with_config(allow_http, allowed.to_string());
             for (name, value) in options {
                 builder = builder.with_config(key::<GoogleConfigKey>(&name)?, value);
             }

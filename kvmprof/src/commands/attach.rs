@@ -48,9 +48,9 @@ enum CaptureWay {
       kvmprof attach debian12 --socket /run/debian12.sock"
 )]
 pub struct AttachArguments {
-    /// The guest, as kvmprof list shows it: the pid of its VMM, its pid and start_time with a colon between them, or its name, unless that is such
-    /// numbers
-    #[arg(value_name = "PID|NAME")]
+    /// The guest, as kvmprof list shows it: the pid of its VMM, or its name, unless that is a number. PID:START_TIME is the pid with the start time of the list's
+    /// document (--json): no later process is taken for it
+    #[arg(value_name = "PID|PID:START_TIME|NAME")]
     guest: String,
     /// Listen at this path for clients, such as getpc, record, top and status
     #[arg(long, short, value_name = "PATH")]
@@ -158,14 +158,22 @@ impl AttachArguments {
     }
 }
 
-/// The machine that `guest` names: its VMM's pid, its pid and its start time, or its name. A number is a pid, whatever other guests are called: who starts a guest
+/// The process that `guest` names, PID or PID:START_TIME: its pid, and its start time, if that is given.
+fn process_of(guest: &str) -> Option<(i32, Option<u64>)> {
+    let Some((pid, start)) = guest.split_once(':') else {
+        return Some((guest.parse().ok()?, None));
+    };
+    Some((pid.parse().ok()?, Some(start.parse().ok()?)))
+}
+
+/// The machine that `guest` names: its VMM's process, or its name. What has the form of a process is one, whatever other guests are called: who starts a guest
 /// chooses its name.
 fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
-    let by_process = process(guest);
-    let by_pid = by_process.map(|(pid, _)| pid);
-    let is_meant = |machine: &Machine| match by_process {
-        Some((pid, start_time)) => {
-            machine.pid == pid && start_time.is_none_or(|start| machine.start_time == start)
+    let process = process_of(guest);
+    let by_pid = process.map(|(pid, _)| pid);
+    let is_meant = |machine: &Machine| match process {
+        Some((pid, start)) => {
+            machine.pid == pid && start.is_none_or(|start| machine.start_time == start)
         }
         None => machine.name.as_deref() == Some(guest),
     };
@@ -173,9 +181,9 @@ fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
     match (meant.pop(), meant.len()) {
         (Some(machine), 0) => Ok(machine),
         (Some(machine), others) => {
+            meant.push(machine);
             let pids: Vec<String> = meant
                 .iter()
-                .chain([&machine])
                 .map(|machine| machine.pid.to_string())
                 .collect();
             bail!(
@@ -205,14 +213,6 @@ fn choose(found: MachineList, guest: &str) -> anyhow::Result<Machine> {
     }
 }
 
-/// The pid in a word, and the start time behind a colon, if it has one.
-fn process(word: &str) -> Option<(i32, Option<u64>)> {
-    match word.split_once(':') {
-        None => Some((word.parse().ok()?, None)),
-        Some((pid, start_time)) => Some((pid.parse().ok()?, Some(start_time.parse().ok()?))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,7 +220,8 @@ mod tests {
     fn machine(pid: i32, name: &str) -> Machine {
         Machine {
             pid,
-            start_time: 0,
+            start_time: 7,
+            user: 0,
             program: "vmm".to_owned(),
             name: Some(name.to_owned()),
             descriptor: 3,
@@ -243,12 +244,14 @@ mod tests {
         // That VMM has ended: another one with its pid as a name isn't taken for it.
         let error = choose(found(&all[1..]), "10").unwrap_err();
         assert!(error.to_string().contains("no guest 10"), "{error}");
-        // Neither is a process that has got the pid since.
-        assert_eq!(choose(found(&all), "10:0").unwrap().pid, 10);
-        let error = choose(found(&all), "10:1").unwrap_err();
-        assert!(error.to_string().contains("no guest 10:1"), "{error}");
+        let all = [machine(10, "db"), machine(11, "10:7")];
+        assert_eq!(choose(found(&all), "10:7").unwrap().pid, 10);
+        // A process that was started later has the pid.
+        let error = choose(found(&all), "10:6").unwrap_err();
+        assert!(error.to_string().contains("no guest 10:6"), "{error}");
         let twice = [machine(10, "db"), machine(11, "db")];
         let error = choose(found(&twice), "db").unwrap_err().to_string();
-        assert!(error.contains("2 guests are meant by db"), "{error}");
+        let expected = "2 guests are meant by db, of the processes 10, 11: ";
+        assert!(error.contains(expected), "{error}");
     }
 }

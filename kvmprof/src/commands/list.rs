@@ -55,6 +55,7 @@ fn document(found: &MachineList) -> Value {
         json!({
             "pid": machine.pid,
             "start_time": machine.start_time,
+            "user": machine.user,
             "program": machine.program,
             "name": machine.name,
             "descriptor": machine.descriptor,
@@ -161,6 +162,7 @@ mod tests {
         Machine {
             pid,
             start_time: 7,
+            user: 1000,
             program: "qemu-system-x86_64".to_owned(),
             name: Some("db\x1b[2J".to_owned()),
             descriptor: 11,

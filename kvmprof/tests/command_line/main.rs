@@ -7,7 +7,6 @@ mod boot;
 mod boots;
 #[path = "../../../report/tests/shared/compiled.rs"]
 mod compiled;
-#[path = "../../../report/tests/shared/devtools.rs"]
 mod devtools;
 mod files;
 mod filters;

@@ -212,6 +212,34 @@ fn strangers_and_requests_without_bounds_get_nothing() {
     assert_eq!(answer, json!({ "results": [] }));
 }
 
+/// Any user of the host can connect.
+#[test]
+fn connections_of_strangers_keep_nobody_out() {
+    let guest = Guest::new();
+    let (recording, _) = guest.named_recording();
+    let view = View::start(&recording, &[]);
+    let strangers = (0..200).map(|_| TcpStream::connect(&view.host).unwrap());
+    let mut strangers: Vec<TcpStream> = strangers.collect();
+    for stranger in &mut strangers {
+        // Some of these are closed already.
+        let _ = stranger.write_all(b"GET /");
+    }
+    let (head, _) = view.request("GET", &view.profile, "");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let answer = view.ask("symbolicate/v5", &json!({ "jobs": [] }));
+    assert_eq!(answer, json!({ "results": [] }));
+    // The first ones had to go; the last one goes when its request hasn't come in time.
+    let (first, last) = (&strangers[0], &strangers[199]);
+    let read = |mut stream: &TcpStream| {
+        let mut answer = String::new();
+        // The server may have closed it before the bytes arrived.
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    assert_eq!(read(first), "");
+    assert!(read(last).starts_with("HTTP/1.1 400 "));
+}
+
 #[test]
 fn folders_of_sources_have_to_be_there() {
     let guest = Guest::new();

@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use kvm_ioctls::VmFd;
 use kvmprof_devices::virtio::fs::{FileSystem, QUEUES, RunningQueues};
@@ -18,6 +19,7 @@ use super::monitor::{FAILED, SERVING, ShareMonitor, WAITING};
 use super::options::{ShareOptions, ShareSource};
 use super::program::Starter;
 use super::session::{Events, Openers, Session};
+use super::start_limit::StartLimit;
 use super::{ShareError, check_folder};
 use crate::error::MachineError;
 use crate::lock::lock;
@@ -89,6 +91,7 @@ impl VirtioParts for Share {
                 session: Some(self.session),
                 running: None,
                 failures: LogLimit::default(),
+                starts: StartLimit::new(Instant::now()),
             }),
             changed: EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?,
         });
@@ -123,6 +126,8 @@ struct State {
     running: Option<RunningQueues>,
     /// Limits messages: a guest can make the folder fail as often as it resets the device.
     failures: LogLimit,
+    /// Limits how often the program is started.
+    starts: StartLimit,
 }
 
 impl MmioRegisters for SharedFolder {
@@ -177,6 +182,9 @@ impl SharedFolder {
         let session = match &mut state.session {
             Some(session) => session,
             none => {
+                if !state.starts.take(Instant::now()) {
+                    return Err(ShareError::TooOften);
+                }
                 let session = Session::open(&self.options.source, &self.openers)?;
                 if self.features & !session.queue_features() != 0 {
                     let why = "it lacks features that it had before";

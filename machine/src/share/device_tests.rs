@@ -2,6 +2,7 @@
 
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -135,6 +136,53 @@ fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
     assert_eq!(unique, 7);
     drop(assembled);
     once.program.join().unwrap();
+}
+
+/// The guest's driver resets the device many times, and each reset needs another program.
+#[test]
+fn a_guest_cannot_have_programs_started_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let starts = Arc::new(AtomicU64::new(0));
+    let (sender, connected) = mpsc::channel();
+    let counted = Arc::clone(&starts);
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        sender.send(stream.try_clone().unwrap()).unwrap();
+        answer(stream, 0, Lie::None);
+        // Later ones end at once.
+        for stream in listener.incoming() {
+            drop(stream);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let options = ShareOptions {
+        source: ShareSource::Socket(path),
+        tag: "often".to_owned(),
+    };
+    let share = Share::open(&options, Openers::default()).unwrap();
+    let monitor = Arc::clone(&share.monitor);
+    let assembled = Box::new(share).assemble(&shared_memory()).unwrap();
+    let stream = connected.recv().unwrap();
+    let begin = Instant::now();
+    stream.shutdown(Shutdown::Both).unwrap();
+    for _ in 0..300 {
+        start_driver(&*assembled.registers);
+    }
+    let seconds = begin.elapsed().as_secs();
+    let status = monitor.status();
+    drop(assembled);
+    let starts = starts.load(Ordering::Relaxed);
+    assert!(
+        starts > 0 && starts <= 10 + seconds,
+        "{starts} in {seconds} s"
+    );
+    let failure = status.failure.unwrap();
+    assert!(
+        failure.contains("has reset the device more than 10 times"),
+        "{failure}"
+    );
 }
 
 /// The messages that were logged of one folder.

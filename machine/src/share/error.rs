@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::options::SHARES_MAX;
 use super::session::ANSWER_LIMIT;
+use super::start_limit::{AT_ONCE, PAUSE};
 
 /// The reason why a folder can't be shared with the guest.
 #[derive(Debug, Error)]
@@ -74,6 +75,9 @@ pub enum ShareError {
     /// The program that serves the folder isn't a proper vhost-user back end.
     #[error("the program that serves the folder breaks the protocol (vhost-user): {0}")]
     Protocol(String),
+    /// The guest has had the program started too often.
+    #[error("the guest has reset the device more than {AT_ONCE} times, and faster than once in {} s", PAUSE.as_secs())]
+    TooOften,
     /// The host refuses a resource.
     #[error("the host refuses {what}")]
     Host {

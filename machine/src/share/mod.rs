@@ -8,6 +8,7 @@ mod monitor;
 mod options;
 mod program;
 mod session;
+mod start_limit;
 
 use std::path::Path;
 use std::sync::Arc;

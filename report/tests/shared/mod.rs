@@ -4,7 +4,6 @@ pub mod boot;
 pub mod browser;
 pub mod compiled;
 pub mod data;
-pub mod devtools;
 pub mod random;
 pub mod recordings;
 pub mod used;

@@ -8,7 +8,7 @@ use kvm_bindings::{KVM_X86_DEFAULT_VM, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_attach::{AttachedMemory, HostKernel, Machine, Obstacle, find_machines};
 use kvmprof_introspection::PhysicalMemory;
-use kvmprof_tests::{not_run, on_kvm, run};
+use kvmprof_tests::{never_bring, not_run, on_kvm, run};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use vm_memory::GuestAddress;
 
@@ -152,9 +152,6 @@ fn a_guest_whose_vmm_encrypts_is_not_attached_to() {
 
 /// A guest whose only page is one that somebody would have to bring (userfaultfd(2)).
 fn guest_without_pages() -> io::Result<VmFd> {
-    /// `UFFDIO_API` and `UFFDIO_REGISTER` for missing pages (`include/uapi/linux/userfaultfd.h`).
-    const API: libc::Ioctl = 0xc018_aa3f;
-    const REGISTER: libc::Ioctl = 0xc020_aa00;
     let (access, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -164,16 +161,8 @@ fn guest_without_pages() -> io::Result<VmFd> {
     if memory == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    let mut api = [0xaa_u64, 0, 0];
-    let mut range = [memory as u64, PAGE, 1, 0];
-    // SAFETY: it takes flags; the structures are of the calls' sizes, and live as long as these. The descriptor stays open.
-    unsafe {
-        let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
-        check(faults)?;
-        let faults = i32::try_from(faults).map_err(io::Error::other)?;
-        check(libc::ioctl(faults, API, &raw mut api))?;
-        check(libc::ioctl(faults, REGISTER, &raw mut range))?;
-    }
+    // SAFETY: nobody but the guest has this page.
+    unsafe { never_bring(memory as u64, PAGE)? };
     guest_with(memory as u64)
 }
 

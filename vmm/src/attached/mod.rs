@@ -44,7 +44,7 @@ use kvmprof_sandbox::Thread;
 
 use crate::vm::{
     EventLoop, Profiled, RecordingOutput, Services, Termination, VmError, open_recording,
-    open_sysroot, restrict_paths, start_recorder,
+    open_sysroot, restrict_paths, set_unheard, start_recorder,
 };
 use kernel_finder::KernelFinder;
 use process_watch::ProcessWatch;
@@ -92,6 +92,8 @@ pub enum AttachedEnd {
 /// The guest can't be attached to.
 pub fn attach(config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     signals::block().map_err(VmError::host("to block signals"))?;
+    // Another program's memory can keep this thread waiting (userfaultfd(2)).
+    set_unheard(true);
     // The processes end only with these: other threads, which ask them, may not wait for a process.
     let names = config.output_names.clone();
     let tracer = Arc::clone(&config.attachment.helper);
@@ -409,6 +411,7 @@ impl Server {
     ) -> Result<AttachedEnd, AttachedError> {
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         take_signals_here().map_err(VmError::host("to take signals"))?;
+        set_unheard(false);
         let hello = HelloInfo {
             vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
             hz: self.plan.profiling.hz,

@@ -1,9 +1,9 @@
-//! The forced end: a second request to end ends the process, whatever its other threads do.
+//! The forced end: a second request to end ends the process, whatever its other threads do. Where the first one has no effect yet, it is enough.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,14 @@ const STATUS: i32 = 1;
 static IS_STARTED: Mutex<bool> = Mutex::new(false);
 /// Number of requests that turned out not to ask for the program's end.
 static FORGIVEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether nobody looks for requests yet.
+static IS_UNHEARD: AtomicBool = AtomicBool::new(false);
+
+/// Says whether nobody looks for requests to end yet, so that one is enough to end the process. For a start that has nothing to bring to an end in order.
+pub fn set_unheard(is_unheard: bool) {
+    IS_UNHEARD.store(is_unheard, Ordering::SeqCst);
+}
 
 /// Starts to count requests to end, until the process ends. Does nothing if the count has been started already.
 ///
@@ -69,20 +77,30 @@ fn await_second(requests: &mut UnixStream) {
         return;
     }
     let mut made = 0_usize;
-    let are_two = |made: usize| made.saturating_sub(FORGIVEN.load(Ordering::SeqCst)) >= 2;
+    let are_enough = |made: usize| {
+        let enough = if IS_UNHEARD.load(Ordering::SeqCst) {
+            1
+        } else {
+            2
+        };
+        made.saturating_sub(FORGIVEN.load(Ordering::SeqCst)) >= enough
+    };
     let mut request = [0; 1];
     while requests.read_exact(&mut request).is_ok() {
         made += 1;
-        if !are_two(made) {
+        if !are_enough(made) {
             continue;
         }
         made += more_within(requests, GRACE);
-        // The event thread may have seen to one of them meanwhile.
-        if are_two(made) {
-            end_at_once(
-                STATUS,
-                "kvmprof: ended by force, because a second signal came before an end in order\n",
-            );
+        // The event thread may have seen to one of them meanwhile, or looks for them now.
+        if are_enough(made) {
+            let message = match IS_UNHEARD.load(Ordering::SeqCst) {
+                true => "kvmprof: ended by a signal before it was attached to the guest\n",
+                false => {
+                    "kvmprof: ended by force, because a second signal came before an end in order\n"
+                }
+            };
+            end_at_once(STATUS, message);
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) use contained::restrict_paths;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
-pub use forced_end::{end_at_once, enter_sandbox};
+pub use forced_end::{end_at_once, enter_sandbox, set_unheard};
 pub use kvmprof_profiling::signals::block_signals;
 pub use launch::Vm;
 pub(crate) use launch::{RecordingOutput, open_recording, open_sysroot, start_recorder};

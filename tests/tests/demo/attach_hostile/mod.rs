@@ -2,6 +2,7 @@
 
 mod fuse;
 mod memory;
+mod starved;
 mod threads;
 mod vcpu_thread;
 mod vmm;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::VcpuFd;
+use kvmprof_tests::never_bring;
 
 /// `include/uapi/linux/kvm.h`
 const KVM_RUN: libc::Ioctl = 0xae80;
@@ -33,6 +34,8 @@ pub enum Order {
     Show,
     /// Leave the vCPU to the main thread.
     HandOver,
+    /// Go on, with a stack of which no more pages come.
+    Starve,
     /// Close the vCPU and go on without it.
     Close,
     /// End the thread.
@@ -154,10 +157,44 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     let descriptor = vcpu.map_or(-1, |vcpu| vcpu.as_raw_fd());
                     HANDED_OVER.store(descriptor, Ordering::SeqCst);
                 }
+                (Order::Starve, Some(vcpu)) => {
+                    done.send(()).unwrap();
+                    starve(vcpu);
+                }
+                (Order::Starve, None) => {}
                 (Order::Close, _) => vcpu = None,
                 (Order::End, _) => return,
             }
             done.send(()).unwrap();
+        }
+    }
+}
+
+/// Runs the vCPU for good, without a stack below this function's own. What is written there waits for a page.
+#[inline(never)]
+fn starve(vcpu: &VcpuFd) {
+    const PAGE: u64 = 4096;
+    const BELOW: u64 = 64 * PAGE;
+    let here = 0_u8;
+    let address = &raw const here as u64;
+    // Its own frame and those of what it calls until then are above the page's end, and little else is.
+    if !(1200..1800).contains(&(address % PAGE)) {
+        let more = std::hint::black_box([0_u8; 64]);
+        starve(vcpu);
+        std::hint::black_box(more);
+        return;
+    }
+    let low = address - address % PAGE;
+    // SAFETY: only this thread's functions below this one use these pages, and there are none any more.
+    unsafe {
+        libc::madvise((low - BELOW) as *mut _, BELOW as usize, libc::MADV_DONTNEED);
+        never_bring(low - BELOW, BELOW).unwrap();
+        loop {
+            // By hand: it takes no stack.
+            std::arch::asm!(
+                "syscall", inlateout("rax") libc::SYS_ioctl => _, in("rdi") i64::from(vcpu.as_raw_fd()),
+                in("rsi") KVM_RUN, in("rdx") 0_u64, out("rcx") _, out("r11") _
+            );
         }
     }
 }

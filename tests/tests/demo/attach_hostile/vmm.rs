@@ -290,6 +290,7 @@ impl Host {
             "add-vcpu" => drop(self.vm.as_ref().unwrap().create_vcpu(1).unwrap()),
             "main-thread" => self.run_on_main_thread(),
             "stop-clock" => *self.jiffies.lock().unwrap() = None,
+            "starve" => self.order(Order::Starve),
             "close" => self.order(Order::Close),
             "end-thread" => self.order(Order::End),
             "close-vm" => drop(self.vm.take()),

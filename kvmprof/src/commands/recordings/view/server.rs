@@ -1,12 +1,13 @@
 //! A server for browsers of this host.
 
-use std::io;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kvmprof_cli::http::{Method, Request};
@@ -17,8 +18,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::response::{Document, Response};
 
-/// Maximum number of connections at once: more than a browser opens.
+/// Maximum number of connections at once of clients that know the path: more than a browser opens.
 const CONNECTIONS_MAX: usize = 16;
+/// Maximum number of other connections. Any user of this host can open them: beyond the maximum the oldest one is closed, so that they don't keep others out.
+const STRANGERS_MAX: usize = 64;
+/// Maximum time until the head of a request has come, by which strangers are told from others.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a connection without a sent or received byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -45,7 +50,17 @@ struct Shared {
     questions: Option<Sender<Option<Question>>>,
     /// The names that a browser may use for this server.
     names: Vec<String>,
-    connections: AtomicUsize,
+    /// Number of connections of clients that know the path.
+    known: AtomicUsize,
+    strangers: Mutex<Strangers>,
+}
+
+/// The connections whose clients haven't shown that they know the path.
+#[derive(Default)]
+struct Strangers {
+    last: u64,
+    /// By their numbers, the oldest first.
+    open: VecDeque<(u64, TcpStream)>,
 }
 
 impl Server {
@@ -69,7 +84,8 @@ impl Server {
             folder,
             questions,
             names: names.into(),
-            connections: AtomicUsize::new(0),
+            known: AtomicUsize::new(0),
+            strangers: Mutex::default(),
         };
         Ok(Self {
             listener,
@@ -112,37 +128,69 @@ impl Server {
     }
 }
 
-/// Answers a connection's request in a thread of its own. Closes the connection if there are too many.
+/// Answers a connection's request in a thread of its own.
 fn serve(stream: TcpStream, shared: &Arc<Shared>) {
-    let connection = Connection::of(shared);
-    if shared.connections.load(Ordering::Relaxed) > CONNECTIONS_MAX {
-        return;
-    }
     let thread = thread::Builder::new().name("connection".into());
-    let spawned = thread.spawn(move || {
+    let spawned = Stranger::of(&stream, shared).and_then(|stranger| {
         // A browser that is gone needs no answer.
-        let _ = answer(stream, &connection.0);
+        thread.spawn(move || drop(answer(stream, stranger)))
     });
     if let Err(error) = spawned {
         log::warn!("Cannot serve a connection: {error}");
     }
 }
 
-fn answer(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+fn answer(mut stream: TcpStream, stranger: Stranger) -> io::Result<()> {
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
-    let mut request = Request::read(&mut stream);
+    let mut request = Request::read(&mut UntilTimeout {
+        stream: &stream,
+        end: Instant::now() + HEAD_TIMEOUT,
+    });
+    let shared = Arc::clone(&stranger.shared);
+    let is_known = |request: &Request| request.path.starts_with(&shared.folder);
+    let path = format!("{}{}", shared.folder, shared.document.file);
+    if !request.as_ref().is_ok_and(is_known) {
+        let response = Response::to(&request, &shared.document, &path, &shared.names);
+        return response.write(&mut stream);
+    }
+    drop(stranger);
+    let Some(_known) = Known::of(&shared) else {
+        return Response::error("503 Service Unavailable").write(&mut stream);
+    };
+    stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
     if let Ok(request) = &mut request
         && let Some(response) = shared.ask(request, &mut stream)
     {
         return response.write(&mut stream);
     }
-    let path = format!("{}{}", shared.folder, shared.document.file);
     let response = Response::to(&request, &shared.document, &path, &shared.names);
     response.write(&mut stream)
 }
 
+/// Reads from a connection until a time is over, however slowly bytes come.
+struct UntilTimeout<'a> {
+    stream: &'a TcpStream,
+    end: Instant,
+}
+
+impl Read for UntilTimeout<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
+    }
+}
+
 impl Shared {
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
+        self.strangers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The address of the folder.
     fn address(&self) -> String {
         let host = self.names.first().map_or("", String::as_str);
@@ -183,19 +231,55 @@ impl Shared {
     }
 }
 
-/// Counts as one of the server's connections while it lives.
-struct Connection(Arc<Shared>);
+/// Is one of the strangers' connections while it lives.
+struct Stranger {
+    shared: Arc<Shared>,
+    number: u64,
+}
 
-impl Connection {
-    fn of(shared: &Arc<Shared>) -> Self {
-        shared.connections.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(shared))
+impl Stranger {
+    /// Adds `stream` to the strangers. Closes the oldest one of them if there are too many.
+    fn of(stream: &TcpStream, shared: &Arc<Shared>) -> io::Result<Self> {
+        let stream = stream.try_clone()?;
+        let mut strangers = shared.strangers();
+        if strangers.open.len() >= STRANGERS_MAX
+            && let Some((_, oldest)) = strangers.open.pop_front()
+        {
+            // Its thread then reads the end of the connection.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        strangers.last += 1;
+        let number = strangers.last;
+        strangers.open.push_back((number, stream));
+        Ok(Self {
+            shared: Arc::clone(shared),
+            number,
+        })
     }
 }
 
-impl Drop for Connection {
+impl Drop for Stranger {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        let mut strangers = self.shared.strangers();
+        strangers.open.retain(|(number, _)| *number != self.number);
+    }
+}
+
+/// Counts as one of the connections of clients that know the path while it lives.
+struct Known<'a>(&'a Shared);
+
+impl<'a> Known<'a> {
+    /// `None` if there are too many.
+    fn of(shared: &'a Shared) -> Option<Self> {
+        let before = shared.known.fetch_add(1, Ordering::Relaxed);
+        let known = Self(shared);
+        (before < CONNECTIONS_MAX).then_some(known)
+    }
+}
+
+impl Drop for Known<'_> {
+    fn drop(&mut self) {
+        self.0.known.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
