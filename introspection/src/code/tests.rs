@@ -1,4 +1,6 @@
-use crate::testing::code::TestCode;
+use proptest::prelude::*;
+
+use crate::testing::code::{FUNCTIONS, TestCode};
 
 fn told(name: &str, code: &[u8]) -> Vec<(String, u64)> {
     let mut kernel = TestCode::default();
@@ -60,8 +62,29 @@ fn endless_and_broken_code_ends() {
         b"",
         b"\xe9\xff\xff\xff\x7f",
     ] {
-        for name in crate::testing::code::FUNCTIONS {
+        for name in FUNCTIONS {
             assert_eq!(told(name, code), [], "{name}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_code_gives_bounded_offsets_and_callers(
+        functions in prop::collection::vec(
+            (0..FUNCTIONS.len(), prop::collection::vec(any::<u8>(), 0..200)),
+            0..6,
+        ),
+    ) {
+        let mut kernel = TestCode::default();
+        for (number, code) in functions {
+            kernel.add(FUNCTIONS[number], &code);
+        }
+        for (name, value) in kernel.findings() {
+            prop_assert!(!name.contains('.') || value < 1 << 16, "{name}: {value:#x}");
+        }
+        for distance in kernel.distances().into_iter().flatten().flatten() {
+            prop_assert!(distance >= 0 && distance % 8 == 0, "{distance}");
         }
     }
 }
