@@ -46,39 +46,9 @@ pub enum IntrospectionError {
     /// The ELF file is malformed.
     #[error("The kernel's ELF file is damaged: {0}")]
     Elf(String),
-    /// No symbols were found.
-    #[error(
-        "Kernel {kernel} carries no symbol table: it needs CONFIG_KALLSYMS=y and CONFIG_KALLSYMS_ALL=y"
-    )]
-    NoSymbols {
-        /// The kernel's release, as in its banner.
-        kernel: String,
-    },
-    /// A required symbol is missing.
-    #[error("Kernel {kernel} has no symbol {symbol}: it needs CONFIG_KALLSYMS_ALL=y")]
-    MissingSymbol {
-        /// The kernel's release, as in its banner.
-        kernel: String,
-        /// The symbol.
-        symbol: &'static str,
-    },
-    /// The kernel carries no type information.
-    #[error("Kernel {kernel} carries no BTF: it needs CONFIG_DEBUG_INFO_BTF=y")]
-    NoBtf {
-        /// The kernel's release, as in its banner.
-        kernel: String,
-    },
     /// The type information is malformed.
     #[error("The kernel's BTF is damaged: {0}")]
     Btf(&'static str),
-    /// The type information has no description of a required structure member.
-    #[error("The kernel's BTF has no {structure}.{member}")]
-    MissingMember {
-        /// The structure.
-        structure: &'static str,
-        /// Its member.
-        member: &'static str,
-    },
     /// No kernel was found on a vCPU: it runs firmware, a boot loader or Linux's decompressor, or doesn't use long
     /// mode. A kernel may run later.
     #[error(
@@ -90,11 +60,6 @@ pub enum IntrospectionError {
         "The guest runs another kernel than Linux: only --pid-at can say where its processes are"
     )]
     OtherKernel,
-    /// The running kernel was found, but its memory doesn't have what is needed.
-    #[error(
-        "The guest's memory doesn't tell enough about its kernel; --kernel FILE may, with the file that it was booted from"
-    )]
-    IncompleteInMemory(#[source] Box<IntrospectionError>),
     /// The given file belongs to another kernel than the one that runs.
     #[error("The file is the kernel of Linux {file}, but the guest runs {running}")]
     OtherBuild {

@@ -55,7 +55,7 @@ impl GuestKnowledge {
     /// gives no knowledge.
     ///
     /// # Errors
-    /// The image is a Linux kernel without kallsyms or BTF, or the image or its note is damaged.
+    /// The image or its note is damaged.
     pub fn from_image(image: &[u8]) -> Result<Self, IntrospectionError> {
         if let Some(noted) = Self::from_noted_image(image)? {
             return Ok(noted);
@@ -88,7 +88,7 @@ impl GuestKnowledge {
     /// the kernel.
     ///
     /// # Errors
-    /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
+    /// The file isn't a Linux kernel, or is damaged.
     pub fn from_kernel_image(file: &[u8]) -> Result<Self, IntrospectionError> {
         Ok(Self::new(Guest::Linux(Box::new(
             LinuxKnowledge::from_image(file)?,
@@ -104,7 +104,6 @@ impl GuestKnowledge {
     /// # Errors
     /// [`IntrospectionError::NoKernelYet`] while the vCPU is in firmware or a boot loader; a later call may find a
     /// kernel. [`IntrospectionError::OtherKernel`] if it runs a kernel that isn't Linux.
-    /// [`IntrospectionError::IncompleteInMemory`] if the kernel has no kallsyms or BTF in memory.
     pub fn from_memory<M: PhysicalMemory>(
         memory: &M,
         registers: &Registers,
@@ -181,6 +180,11 @@ impl GuestKnowledge {
             Some(Guest::Note(..)) => "by the guest's note or --pid-at".to_owned(),
             Some(Guest::Unknown(_)) => "not at all".to_owned(),
         }
+    }
+
+    /// What isn't known of a Linux guest's kernel, and why: a sentence each.
+    pub fn gaps(&self) -> &[String] {
+        self.linux().map_or(&[], LinuxKnowledge::gaps)
     }
 
     /// The knowledge of a Linux guest; `None` for other guests and while knowledge is pending.

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+mod code;
 mod error;
 mod image;
 mod knowledge;

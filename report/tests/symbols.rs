@@ -290,6 +290,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         release: "6.12.0".to_owned(),
         build_id: build_id.to_owned(),
         slide: SLIDE,
+        ..KernelInfo::default()
     };
     let blocks = [guest.kallsyms(), info("0badc0de").to_block().unwrap()];
     let path = guest.recording(&[(&kernel, &[])], &blocks);

@@ -3,10 +3,11 @@
 pub(crate) mod btf;
 mod bzimage;
 mod decompress;
-mod elf;
+pub(crate) mod elf;
 pub(crate) mod kallsyms;
 mod kernel_image;
 mod symbols;
+pub(crate) mod types;
 
 use std::borrow::Cow;
 

@@ -116,6 +116,35 @@ impl Symbols {
         Self::from_table(found, Vec::new())
     }
 
+    /// Only the functions, as in a kernel without CONFIG_KALLSYMS_ALL.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn functions_only(self) -> Self {
+        let symbols = self.symbols.into_iter();
+        let functions = symbols.filter(|symbol| is_function(symbol.kind));
+        Self::new(functions.collect(), self.text, self.code_ends)
+    }
+
+    /// These symbols and those `variables` that they lack: names and link-time addresses.
+    pub(crate) fn with_variables(self, variables: &[(&'static str, u64)]) -> Self {
+        let (mut symbols, mut text) = (self.symbols, self.text);
+        for (name, address) in variables {
+            let (Ok(name_start), Ok(name_length)) =
+                (u32::try_from(text.len()), u16::try_from(name.len()))
+            else {
+                continue;
+            };
+            text.push_str(name);
+            symbols.push(Symbol {
+                address: *address,
+                size: 0,
+                name_start,
+                name_length,
+                kind: b'd',
+            });
+        }
+        Self::new(symbols, text, self.code_ends)
+    }
+
     /// Subtracts `distance` from all addresses that are at least `start`.
     pub(crate) fn moved_down(self, start: u64, distance: u64) -> Self {
         let down = |address: &mut u64| {

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use crate::PhysicalMemory;
-use kvmprof_recording::{COMM_LENGTH, LockWait, Mode, Preemption};
+use kvmprof_recording::{COMM_LENGTH, LockWait, Mode};
 
+use super::modes::{kernel_mode, preemption};
 use super::modules::KnownModules;
 use super::placement::Placement;
 use super::processes::{
     self, ProcessFollower, ProcessInstance, ProcessMap, ProcessOrigin, RunningTask,
 };
 use super::stacks::{KnownCode, StackSource};
-use super::task_layout::SOFTIRQ;
-use super::view::KernelView;
+use super::task_layout::PerCpu;
+use super::view::{KernelView, kernel_pointer};
 use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
+use crate::image::types::Missing;
 use crate::memory::AddressSpace;
 use crate::{Identity, Registers, Stack, VcpuIntrospector, padded};
 
@@ -76,11 +78,12 @@ impl Cpu {
             (linux.modules).check(memory, placement, self.modules.loaded());
         }
         let view = KernelView::new(linux, placement, memory, registers);
-        let Some(base) = self.base(linux, placement, &view, registers) else {
+        let Some(base) = self.base(linux, &view, registers) else {
             return identity;
         };
         let per_cpu = |symbol| per_cpu(symbol, placement, base);
-        let task = task(linux, &view, per_cpu(linux.addresses.current));
+        let current = linux.addresses.current.map(per_cpu);
+        let task = current.and_then(|current| task(linux, &view, current));
         if let Some(task) = &task {
             if linux.direct_map_unknown()
                 && let Some(physical) = view.walk(task.address)
@@ -144,7 +147,7 @@ impl Cpu {
     /// Whether the number of this CPU is certain, because a sample in the kernel has shown it. Before that, it is
     /// assumed to be the vCPU's number.
     pub fn is_sure(&self, linux: &LinuxKnowledge) -> bool {
-        self.is_seen || linux.addresses.per_cpu_offset.is_none()
+        self.is_seen || linux.addresses.per_cpu == PerCpu::NotSmp
     }
 
     /// Forgets the last process's mappings, which the caller couldn't pass on, so that they are read again.
@@ -156,25 +159,22 @@ impl Cpu {
     fn base<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
-        placement: Placement,
         view: &KernelView<'_, M>,
         registers: &Registers,
     ) -> Option<u64> {
-        let Some(offsets) = linux.addresses.per_cpu_offset else {
+        let (offsets, cpus) = match linux.addresses.per_cpu {
+            PerCpu::Table { address, cpus } => (address, cpus),
+            PerCpu::UnknownTable => return self.base_from_kernel_code(registers),
             // Without SMP, per-CPU variables are ordinary variables.
-            return Some(0);
-        };
-        let boot = match linux.addresses.boot_offset {
-            linked if linked >= KERNEL_MAP => linked.wrapping_add(placement.slide),
-            other => other,
+            PerCpu::NotSmp => return Some(0),
         };
         let own = match self.base {
             Some(base) => base,
             None => {
-                let index = u64::from(self.vcpu).min(linux.addresses.cpus - 1);
+                let index = u64::from(self.vcpu).min(cpus - 1);
                 let own = view.variable_u64(offsets + index * 8)?;
                 // An offset from before the areas are set up isn't stored.
-                self.base = (own != boot).then_some(own);
+                self.base = (!is_boot_offset(own)).then_some(own);
                 own
             }
         };
@@ -183,7 +183,7 @@ impl Cpu {
         }
         // In the kernel, GS has the offset, except in its first and last instructions. Slots of absent CPUs keep the
         // boot value, which is 0 since 6.15. Many programs also have 0 there.
-        if [own, boot].contains(&registers.gs_base) {
+        if own == registers.gs_base || is_boot_offset(registers.gs_base) {
             self.other = (0, 0);
             self.is_seen |= self.base == Some(registers.gs_base);
             return Some(own);
@@ -203,17 +203,35 @@ impl Cpu {
         view: &KernelView<'_, M>,
         gs_base: u64,
     ) -> bool {
-        let Some(offsets) = linux.addresses.per_cpu_offset else {
+        let PerCpu::Table { address, cpus } = linux.addresses.per_cpu else {
             return false;
         };
-        let known = (0..linux.addresses.cpus.min(MAX_COMPARED))
-            .any(|index| view.variable_u64(offsets + index * 8) == Some(gs_base));
+        let known = (0..cpus.min(MAX_COMPARED))
+            .any(|index| view.variable_u64(address + index * 8) == Some(gs_base));
+        known && self.base.is_some() && self.is_seen_often(gs_base)
+    }
+
+    /// True if `gs_base` has been in the GS base of kernel code in enough consecutive samples.
+    fn is_seen_often(&mut self, gs_base: u64) -> bool {
         self.other = match self.other {
-            _ if !known || self.base.is_none() => (0, 0),
             (other, times) if other == gs_base => (other, times.saturating_add(1)),
             _ => (gs_base, 1),
         };
         self.other.1 >= MIN_SIGHTINGS
+    }
+
+    /// The offset of the vCPU's per-CPU area in a kernel whose table of offsets isn't known: what kernel code has in
+    /// the GS base. Until it has been seen often enough, only a sample of kernel code tells it.
+    fn base_from_kernel_code(&mut self, registers: &Registers) -> Option<u64> {
+        let is_possible = registers.gs_base >> 63 == 1 && !is_boot_offset(registers.gs_base);
+        if registers.cpl != 0 || !is_possible {
+            return self.base;
+        }
+        if self.base != Some(registers.gs_base) && self.is_seen_often(registers.gs_base) {
+            self.base = Some(registers.gs_base);
+            self.is_seen = true;
+        }
+        Some(registers.gs_base)
     }
 }
 
@@ -356,6 +374,13 @@ impl LinuxKnowledge {
     }
 }
 
+/// Whether `offset` is that of a CPU's per-CPU area before the areas are set up, and of absent CPUs
+/// (`BOOT_PERCPU_OFFSET`, `arch/x86/kernel/setup_percpu.c`): the place of the initial values in the image if per-CPU
+/// symbols count from 0, otherwise 0.
+fn is_boot_offset(offset: u64) -> bool {
+    offset == 0 || offset >= KERNEL_MAP
+}
+
 /// The address of the per-CPU variable `symbol` in the area at `base`. Before 6.15, per-CPU symbols are offsets from 0.
 /// Since then they are ordinary addresses, and `base` is the distance from them.
 pub fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
@@ -368,7 +393,7 @@ pub fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
 
 /// A task and its ids, copied once when checked, because other vCPUs continue writing to guest memory.
 pub struct Task {
-    address: u64,
+    pub address: u64,
     pub process: i32,
     pub thread: i32,
 }
@@ -391,14 +416,30 @@ pub fn task_at<M: PhysicalMemory>(
     if task >> 63 == 0 || !task.is_multiple_of(8) {
         return None;
     }
-    let id = |offset| {
-        let id = view.i32(task.wrapping_add(offset))?;
-        (0..PID_LIMIT).contains(&id).then_some(id)
+    let id = |offset: &Result<u64, Missing>| match offset {
+        Ok(offset) => {
+            let id = view.i32(task.wrapping_add(*offset))?;
+            (0..PID_LIMIT).contains(&id).then_some(id)
+        }
+        Err(_) => Some(-1),
     };
+    let thread = id(&linux.tasks.pid)?;
+    if let Some(check) = linux.tasks.check
+        && thread != -1
+    {
+        let own = view.u64(task.wrapping_add(check.own_pid))?;
+        let is_same = || {
+            let own = kernel_pointer(own)?;
+            view.i32(own.wrapping_add(check.number))
+        };
+        if own != 0 && is_same() != Some(thread) {
+            return None;
+        }
+    }
     Some(Task {
         address: task,
-        process: id(linux.tasks.tgid)?,
-        thread: id(linux.tasks.pid)?,
+        process: id(&linux.tasks.tgid)?,
+        thread,
     })
 }
 
@@ -409,7 +450,8 @@ pub fn comm<M: PhysicalMemory>(
     task: u64,
 ) -> [u8; COMM_LENGTH] {
     let mut comm = [0; COMM_LENGTH];
-    match view.read(task.wrapping_add(linux.tasks.comm), &mut comm) {
+    let offset = linux.tasks.comm.ok();
+    match offset.and_then(|offset| view.read(task.wrapping_add(offset), &mut comm)) {
         Some(()) => padded(comm),
         None => [0; COMM_LENGTH],
     }
@@ -436,46 +478,9 @@ fn process_group<M: PhysicalMemory>(
     task: &Task,
 ) -> Option<i32> {
     let pointer = |address: u64| view.u64(address).filter(|pointer| pointer >> 63 == 1);
-    let signal = pointer(task.address.wrapping_add(linux.tasks.signal))?;
-    let group = pointer(signal.wrapping_add(linux.tasks.process_group))?;
-    let id = view.i32(group.wrapping_add(linux.tasks.number))?;
+    let layout = linux.tasks.group.as_ref().ok()?;
+    let signal = pointer(task.address.wrapping_add(layout.signal))?;
+    let group = pointer(signal.wrapping_add(layout.process_group))?;
+    let id = view.i32(group.wrapping_add(layout.number))?;
     (0..PID_LIMIT).contains(&id).then_some(id)
-}
-
-/// Whether the scheduler could preempt the code at privilege level `cpl`, with this `preempt_count`. It can't if one of
-/// `bits` is set in the count. 0 for `bits` means that the kernel doesn't count everything that disables preemption.
-pub fn preemption(cpl: u8, bits: u32, count: Option<u32>) -> Preemption {
-    match count {
-        _ if bits == 0 => Preemption::Unknown,
-        _ if cpl != 0 => Preemption::On,
-        Some(count) if count & bits == 0 => Preemption::On,
-        Some(_) => Preemption::Off,
-        None => Preemption::Unknown,
-    }
-}
-
-/// The mode of a vCPU in the kernel that isn't halted, with this `preempt_count`.
-fn kernel_mode<M: PhysicalMemory>(
-    linux: &LinuxKnowledge,
-    view: &KernelView<'_, M>,
-    preempt_count: Option<u32>,
-    task: Option<&Task>,
-) -> Mode {
-    let has = |count: Option<u32>, bits: u32| count.is_some_and(|count| count & bits != 0);
-    let softirqs = task.zip(linux.tasks.softirq_count);
-    let softirqs = softirqs.and_then(|(task, offset)| view.i32(task.address.wrapping_add(offset)));
-    let softirqs = softirqs.map(i32::cast_unsigned);
-    if has(preempt_count, linux.addresses.interrupts) || has(softirqs, SOFTIRQ) {
-        return Mode::Interrupt;
-    }
-    // Before tasks are scheduled, the kernel's start-up has pid 0.
-    let scheduling = || {
-        let state = linux.addresses.system_state;
-        let state = state.and_then(|state| view.variable_u32(state));
-        state.is_none_or(|state| state >= linux.addresses.scheduling)
-    };
-    match task {
-        Some(Task { thread: 0, .. }) if scheduling() => Mode::Idle,
-        _ => Mode::Kernel,
-    }
 }

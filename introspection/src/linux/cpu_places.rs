@@ -6,7 +6,7 @@ use kvmprof_recording::COMM_LENGTH;
 use vm_memory::GuestAddress;
 
 use super::cpu::per_cpu;
-use super::task_layout::SOFTIRQ;
+use super::task_layout::{PerCpu, SOFTIRQ};
 use super::{Cpu, LinuxKnowledge};
 use crate::process_places::{
     LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace,
@@ -29,9 +29,9 @@ impl Cpu {
     ) -> Option<ProcessPlaces> {
         let placement = linux.placement.get()?;
         let view = linux.view(memory, registers)?;
-        let base = match linux.addresses.per_cpu_offset {
-            Some(_) => self.base?,
-            None => 0,
+        let base = match linux.addresses.per_cpu {
+            PerCpu::NotSmp => 0,
+            PerCpu::Table { .. } | PerCpu::UnknownTable => self.base?,
         };
         // Before tasks are scheduled, the kernel's start-up has pid 0, and isn't idle.
         let state = linux.addresses.system_state;
@@ -57,7 +57,7 @@ impl Cpu {
             },
         ];
         let task = TaskPointer {
-            at: place(linux.addresses.current)?,
+            at: place(linux.addresses.current?)?,
             maps,
         };
         let preempt_count = linux.addresses.preempt_count.and_then(place);
@@ -72,8 +72,9 @@ impl Cpu {
 
 impl LinuxKnowledge {
     fn values(&self, preempt_count: Option<GuestAddress>) -> Vec<ValuePlace> {
-        let in_task = |kind, offset: u64, width| {
-            (offset < MAX_TASK).then_some(ValuePlace {
+        let in_task = |kind, offset: Option<u64>, width| {
+            let offset = offset.filter(|offset| *offset < MAX_TASK)?;
+            Some(ValuePlace {
                 kind,
                 at: ValueAt::Task(offset),
                 width,
@@ -86,12 +87,11 @@ impl LinuxKnowledge {
             at: ValueAt::Physical(address),
             width: 4,
         });
-        let count = self.tasks.softirq_count;
         let all = [
-            in_task(ValueKind::Pid, self.tasks.tgid, 4),
-            in_task(ValueKind::Tid, self.tasks.pid, 4),
-            in_task(ValueKind::Comm, self.tasks.comm, comm),
-            count.and_then(|offset| in_task(softirqs, offset, 4)),
+            in_task(ValueKind::Pid, self.tasks.tgid.ok(), 4),
+            in_task(ValueKind::Tid, self.tasks.pid.ok(), 4),
+            in_task(ValueKind::Comm, self.tasks.comm.ok(), comm),
+            in_task(softirqs, self.tasks.softirq_count, 4),
             interrupts,
         ];
         all.into_iter().flatten().collect()

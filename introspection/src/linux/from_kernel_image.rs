@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use kvmprof_recording::elf::hex;
 
+use super::gaps::Gaps;
 use super::locks::LockLoops;
 use super::modules::Modules;
 use super::placement::{ALIGNMENT, PlacementCell};
@@ -13,14 +14,18 @@ use super::running::RunningImage;
 use super::task_layout::{Addresses, TaskLayout};
 use super::tasks::TaskListLayout;
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER, stacks};
+use crate::code::Code;
 use crate::image::btf::Btf;
 use crate::image::kallsyms::{self, Anchor, Budget, Stretch};
+use crate::image::types::{Members, Missing, Types};
 use crate::image::{self, KernelImage, Vmlinux};
-use crate::unwind::ReturnHooks;
+use crate::unwind::{CodeRules, ReturnHooks};
 use crate::{IntrospectionError, PhysicalMemory, Registers, Symbols};
 
 /// The start of the kernel's banner (`init/version-timestamp.c`).
 const BANNER_START: &[u8] = b"Linux version ";
+/// Maximum number of bytes of a banner, with the builder's name and the compiler's version.
+const LONGEST_BANNER: usize = 512;
 /// The note with an ELF file's build id (elf(5)).
 const NT_GNU_BUILD_ID: u32 = 3;
 /// The link-time address of `_text` with the default CONFIG_PHYSICAL_START (`arch/x86/Kconfig`).
@@ -30,7 +35,7 @@ impl LinuxKnowledge {
     /// Reads a kernel file, a bzImage or an ELF vmlinux.
     ///
     /// # Errors
-    /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
+    /// The file isn't a Linux kernel, or is damaged.
     pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
         let unpacked = image::unpack(file)?;
         let image = KernelImage::from_file(Vmlinux::parse(&unpacked)?);
@@ -41,14 +46,13 @@ impl LinuxKnowledge {
     /// Reads the kernel that runs in `memory`, where a vCPU has `registers`.
     ///
     /// # Errors
-    /// No Linux kernel runs yet, another kernel runs, or the kernel has no kallsyms or BTF in memory.
+    /// No Linux kernel runs yet, or another kernel runs.
     pub fn from_memory<M: PhysicalMemory>(
         memory: &M,
         registers: &Registers,
     ) -> Result<Self, IntrospectionError> {
         let running = RunningImage::read(memory, registers)?;
-        let (found, slide) = Self::read_image(running.image())
-            .map_err(|error| IntrospectionError::IncompleteInMemory(Box::new(error)))?;
+        let (found, slide) = Self::read_image(running.image())?;
         found.locate_at(memory, registers, slide);
         Ok(found)
     }
@@ -88,42 +92,70 @@ impl LinuxKnowledge {
     /// Reads `image`. Also returns the slide: that of a running kernel, 0 for a file.
     fn read_image(mut image: KernelImage<'_>) -> Result<(Self, u64), IntrospectionError> {
         let kernel = release(&image).ok_or(IntrospectionError::NotAKernel)?;
-        let mut symbols = find_symbols(&image).ok_or_else(|| IntrospectionError::NoSymbols {
-            kernel: kernel.clone(),
-        })?;
+        let mut symbols = kernel_symbols(&image);
         let mut slide = 0;
         if image.is_running() {
             // The kernel's decompressor has relocated the image and its symbols. From here on, all addresses are
             // link-time addresses.
-            slide = slide_of(&symbols);
+            slide = slide_of(&image, &symbols);
             symbols = symbols.moved_down(KERNEL_MAP + slide, slide);
             image.move_down(slide);
         }
-        let btf = image.part(".BTF", &symbols, ["__start_BTF", "__stop_BTF"]);
-        let (_, btf) = btf.ok_or_else(|| IntrospectionError::NoBtf {
-            kernel: kernel.clone(),
-        })?;
-        let btf = Btf::parse(btf)?;
-        let addresses = Addresses::find(&symbols, &btf, &kernel)?;
-        let banner = banner_at(&image, addresses.banner);
-        let banner = banner.ok_or_else(|| IntrospectionError::MissingSymbol {
-            kernel: kernel.clone(),
-            symbol: "linux_banner",
-        })?;
+        let (types, without_types) = types(&image, &symbols);
+        let (symbols, types) = completed(&image, symbols, types);
+        let mut gaps = Gaps::new(without_types);
+        let (banner_address, banner) =
+            banner(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?;
+        let is_smp = memchr::memmem::find(banner, b" SMP").is_some();
+        let addresses = Addresses::find(&symbols, &types, banner_address, is_smp);
         // The first banner may be an old one in reused memory.
         let release = release_in(banner).map_or(kernel, str::to_owned);
+        let tasks = TaskLayout::find(&types);
+        if symbols.is_empty() {
+            gaps.add(
+                "names of functions",
+                "the kernel has no symbol table (CONFIG_KALLSYMS)",
+            );
+        }
+        let current = addresses.current.ok_or(Missing::Symbol("current_task"));
+        gaps.check("processes", &current);
+        gaps.check("process ids", &tasks.tgid);
+        gaps.check("thread ids", &tasks.pid);
+        gaps.check("names of threads", &tasks.comm);
+        gaps.check("process groups", &tasks.group);
+        let interrupts = addresses
+            .preempt_count
+            .ok_or(Missing::Symbol("__preempt_count"));
+        gaps.check("interrupts apart from other kernel code", &interrupts);
+        let orc = stacks::find(&image, &symbols, &release);
+        let modules = Modules::new(&symbols, &types);
+        if !modules.can_be_found() && symbols.address_of("load_module").is_some() {
+            gaps.check(
+                "functions and stacks of modules",
+                &Err::<(), _>(Missing::Form("module")),
+            );
+        }
+        let processes = gaps.keep("mappings of processes", ProcessLayout::find(&types));
+        if let Some(processes) = &processes {
+            gaps.check("files out of the guest's page cache", &processes.page_cache);
+            gaps.check("perf maps", &processes.perf_map);
+        }
         let found = Self {
             image: extent(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?,
-            modules: Modules::new(&symbols, &btf),
-            tasks: TaskLayout::find(&btf)?,
-            orc: stacks::find(&image, &symbols, &release),
+            modules,
+            tasks,
+            rules: match orc {
+                Some(_) => None,
+                None => CodeRules::find(&image, &symbols),
+            },
+            orc,
             initcalls: stacks::find_initcalls(&image, &symbols),
-            return_hooks: ReturnHooks::find(&symbols, &btf),
-            processes: ProcessLayout::find(&btf),
+            return_hooks: ReturnHooks::find(&symbols, &types),
+            processes,
             map_budget: MapBudget::default(),
-            instances: InstanceLayout::find(&symbols, &btf),
-            task_list: TaskListLayout::find(&symbols, &btf),
-            locks: LockLoops::find(&symbols, &btf),
+            instances: gaps.keep("lives of processes", InstanceLayout::find(&symbols, &types)),
+            task_list: gaps.keep("looks at all tasks", TaskListLayout::find(&symbols, &types)),
+            locks: LockLoops::find(&symbols, &types),
             build_id: build_id(&image, &symbols),
             release,
             banner: banner.to_vec(),
@@ -131,9 +163,43 @@ impl LinuxKnowledge {
             placement: PlacementCell::default(),
             direct_map: AtomicU64::new(0),
             symbols,
+            gaps,
         };
         Ok((found, slide))
     }
+}
+
+/// The kernel's types, and why they aren't from BTF if they aren't.
+fn types<'a>(image: &KernelImage<'a>, symbols: &Symbols) -> (Types<'a>, Option<String>) {
+    let section = image.part(".BTF", symbols, ["__start_BTF", "__stop_BTF"]);
+    let reason = match section.map(|(_, section)| Btf::parse(section)) {
+        Some(Ok(btf)) => return (Types::Btf(btf), None),
+        Some(Err(_)) => "the kernel's BTF is damaged".to_owned(),
+        None => "the kernel has no BTF".to_owned(),
+    };
+    (Types::Code(Members::new()), Some(reason))
+}
+
+/// Adds what the kernel's code tells to `symbols` and `types`, if these lack something that all kernels have.
+fn completed<'a>(
+    image: &KernelImage<'_>,
+    symbols: Symbols,
+    types: Types<'a>,
+) -> (Symbols, Types<'a>) {
+    let [offsets] = symbols.addresses_of(["__per_cpu_offset"]);
+    let has_types = matches!(types, Types::Btf(_));
+    if offsets.is_some() && has_types {
+        return (symbols, types);
+    }
+    let findings = Code::new(image, &symbols).findings();
+    let variables = findings.variables();
+    let missing = variables.filter(|(name, _)| symbols.address_of(name).is_none());
+    let missing: Vec<_> = missing.collect();
+    let types = match types {
+        Types::Btf(_) => types,
+        Types::Code(_) => Types::Code(findings.members()),
+    };
+    (symbols.with_variables(&missing), types)
 }
 
 /// The kernel's release, from the first banner in the image.
@@ -155,9 +221,35 @@ fn release_in(bytes: &[u8]) -> Option<&str> {
         .then_some(release)
 }
 
-/// The first bytes of the banner at `address`.
-fn banner_at<'a>(image: &KernelImage<'a>, address: u64) -> Option<&'a [u8]> {
-    let bytes = image.bytes_from(address)?;
+/// The address and the first bytes of the kernel's banner: of its symbol, or the first bytes in the image that are one
+/// and its end. Copies in the kernel's log have no end of line.
+fn banner<'a>(image: &KernelImage<'a>, symbols: &Symbols) -> Option<(u64, &'a [u8])> {
+    let [named] = symbols.addresses_of(["linux_banner"]);
+    if let Some(named) = named
+        && let Some(bytes) = image.bytes_from(named)
+        && let Some(banner) = banner_in(bytes)
+    {
+        return Some((named, banner));
+    }
+    image.segments().iter().find_map(|segment| {
+        let mut starts = memchr::memmem::find_iter(segment.data, BANNER_START);
+        starts.find_map(|start| {
+            let bytes = segment.data.get(start..)?;
+            release_in(bytes)?;
+            let end = memchr::memchr(0, bytes.get(..LONGEST_BANNER.min(bytes.len()))?)?;
+            let is_whole = bytes[..end].ends_with(b"\n");
+            is_whole.then(|| {
+                Some((
+                    segment.address.wrapping_add(start as u64),
+                    banner_in(bytes)?,
+                ))
+            })?
+        })
+    })
+}
+
+/// The first bytes of the banner at the start of `bytes`.
+fn banner_in(bytes: &[u8]) -> Option<&[u8]> {
     let bytes = &bytes[..bytes.len().min(MAX_BANNER)];
     if !bytes.starts_with(BANNER_START) {
         return None;
@@ -167,8 +259,10 @@ fn banner_at<'a>(image: &KernelImage<'a>, address: u64) -> Option<&'a [u8]> {
 
 /// The slide of a running kernel with `symbols`. If the kernel was linked to an unusual address, all link-time
 /// addresses are wrong by the same distance, which is visible only in the slide.
-fn slide_of(symbols: &Symbols) -> u64 {
+fn slide_of(image: &KernelImage<'_>, symbols: &Symbols) -> u64 {
     let [text] = symbols.addresses_of(["_text"]);
+    // The kernel removes everything before its text from its mapping (`cleanup_highmap`, `arch/x86/mm/init_64.c`).
+    let text = text.or_else(|| Some(image.segments().first()?.address));
     let slide = text.and_then(|text| text.checked_sub(LINKED_TEXT));
     slide
         .filter(|slide| slide.is_multiple_of(ALIGNMENT) && *slide < KERNEL_MAP_LENGTH)
@@ -203,28 +297,40 @@ fn extent(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Range<u64>> {
     Some(start..end)
 }
 
-/// The kernel's symbols: its kallsyms, or the file's symbol table if it wasn't stripped.
-fn find_symbols(image: &KernelImage<'_>) -> Option<Symbols> {
+/// The kernel's symbols: its kallsyms, or the file's symbol table if it wasn't stripped. Empty if it has neither.
+pub fn kernel_symbols(image: &KernelImage<'_>) -> Symbols {
     let is_banner = |address| {
         image
             .bytes_from(address)
             .is_some_and(|bytes| bytes.starts_with(BANNER_START))
     };
-    let anchor = Anchor {
-        name: "linux_banner",
-        fits: &is_banner,
+    let begins_image = |address: u64| {
+        let mut segments = image.segments().iter();
+        let is_begin = segments.any(|segment| segment.address == address);
+        is_begin && address.is_multiple_of(ALIGNMENT)
     };
+    let anchors = [
+        Anchor {
+            name: "linux_banner",
+            fits: &is_banner,
+        },
+        // Without CONFIG_KALLSYMS_ALL, only functions are in the table. The image begins with its text.
+        Anchor {
+            name: "_text",
+            fits: &begins_image,
+        },
+    ];
     let mut budget = Budget::new();
     let carried = image.segments().iter().find_map(|segment| {
         let stretch = Stretch {
             address: segment.address,
             data: segment.data,
         };
-        kallsyms::find(stretch, &anchor, &mut budget)
+        kallsyms::find(stretch, &anchors, &mut budget)
     });
-    carried.or_else(|| {
+    let carried = carried.or_else(|| {
         let file = image.file()?;
-        let symbols = Symbols::from_table(file.symbols(), file.code_ends());
-        (!symbols.is_empty()).then_some(symbols)
-    })
+        Some(Symbols::from_table(file.symbols(), file.code_ends()))
+    });
+    carried.unwrap_or_else(|| Symbols::new(Vec::new(), String::new(), Vec::new()))
 }

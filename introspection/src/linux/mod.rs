@@ -3,10 +3,12 @@
 mod cpu;
 mod cpu_places;
 mod from_kernel_image;
+mod gaps;
 #[cfg(test)]
 mod initcall_tests;
 mod kernel_watch;
 mod locks;
+mod modes;
 mod modules;
 mod placement;
 mod processes;
@@ -30,8 +32,9 @@ use vm_memory::GuestAddress;
 use crate::PhysicalMemory;
 
 use crate::memory::AddressSpace;
-use crate::unwind::{Initcalls, MODULES, OrcTable, ReturnHooks};
+use crate::unwind::{CodeRules, Initcalls, MODULES, OrcTable, ReturnHooks};
 use crate::{Registers, Symbols};
+use gaps::Gaps;
 use locks::LockLoops;
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, MapBudget, ProcessLayout};
@@ -40,6 +43,8 @@ use tasks::TaskListLayout;
 use view::KernelView;
 
 pub use cpu::Cpu;
+#[cfg(any(test, feature = "testing"))]
+pub use from_kernel_image::{kernel_symbols, release as kernel_release};
 pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{ModuleOmissions, Modules, NewFunctions};
 pub use processes::{
@@ -47,6 +52,8 @@ pub use processes::{
     ProcessMap, ProcessOrigin, UnwinderSlot,
 };
 pub use stacks::StackSource;
+#[cfg(any(test, feature = "testing"))]
+pub use stacks::find as kernel_orc;
 pub use tasks::{TaskReader, TaskScope};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
@@ -74,6 +81,8 @@ pub struct LinuxKnowledge {
     tasks: TaskLayout,
     /// The unwind tables, if the kernel has them.
     orc: Option<OrcTable>,
+    /// How its code unwinds, if it has neither unwind tables nor frame pointers.
+    rules: Option<CodeRules>,
     /// The table of initcalls, if it is known.
     initcalls: Option<Initcalls>,
     return_hooks: ReturnHooks,
@@ -91,6 +100,7 @@ pub struct LinuxKnowledge {
     /// The start of the direct mapping of all memory, 0 while unknown (`page_offset_base`).
     direct_map: AtomicU64,
     modules: Modules,
+    gaps: Gaps,
 }
 
 impl LinuxKnowledge {
@@ -102,6 +112,11 @@ impl LinuxKnowledge {
     /// The kernel's build id in hexadecimal; empty if it has none.
     pub fn build_id(&self) -> &str {
         &self.build_id
+    }
+
+    /// What isn't known of this kernel, and why: a sentence each. Empty for a kernel that describes itself.
+    pub fn gaps(&self) -> &[String] {
+        self.gaps.lines()
     }
 
     /// The kernel's symbols, by link-time address.

@@ -1,5 +1,6 @@
 //! Finds the running kernel, which KASLR moves in virtual and physical memory.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vm_memory::GuestAddress;
@@ -14,6 +15,10 @@ use crate::memory::AddressSpace;
 pub const ALIGNMENT: u64 = 2 << 20;
 /// Maximum number of slides that one sample tries.
 const MAX_TRIES: u64 = 64;
+/// All addresses that the kernel can have.
+const ALL: Range<u64> = KERNEL_MAP..KERNEL_MAP + KERNEL_MAP_LENGTH;
+/// The vector of page faults.
+const PAGE_FAULT: u8 = 14;
 /// Bytes of a gate in long mode's interrupt descriptor table (SDM volume 3, section 7.14.1).
 const GATE_LENGTH: u64 = 16;
 /// A gate's present bit, in its sixth byte.
@@ -66,8 +71,9 @@ impl PlacementCell {
 }
 
 impl LinuxKnowledge {
-    /// Finds the kernel. Its exception handlers give the slide, independent of the code that the vCPU runs. Before they
-    /// are set up, this tries all slides with which the program counter is in the kernel.
+    /// Finds the kernel. Its exception handlers give the slide, independent of the code that the vCPU runs. If their
+    /// symbols aren't known, or before they are set up, this tries all slides with which a handler or the program counter
+    /// is in the kernel.
     pub(super) fn find<M: PhysicalMemory>(
         &self,
         space: &AddressSpace<'_, M>,
@@ -78,16 +84,17 @@ impl LinuxKnowledge {
             self.verify(space, handler.wrapping_sub(gate.handler))
         });
         by_gate.or_else(|| {
-            let in_kernel = (KERNEL_MAP..KERNEL_MAP + KERNEL_MAP_LENGTH).contains(&registers.rip);
-            let highest = registers.rip.checked_sub(self.image.start)?;
-            let lowest = registers.rip.saturating_sub(self.image.end);
-            let lowest = lowest.next_multiple_of(ALIGNMENT);
-            let slides = (0..MAX_TRIES)
-                .map(|step| lowest + step * ALIGNMENT)
-                .take_while(|slide| in_kernel && *slide <= highest);
-            slides
-                .into_iter()
-                .find_map(|slide| self.verify(space, slide))
+            let handler = handler(space, registers.idt_base, PAGE_FAULT);
+            let inside = [Some(registers.rip), handler].into_iter().flatten();
+            let mut inside = inside.filter(|address| ALL.contains(address));
+            inside.find_map(|address| {
+                let highest = address.checked_sub(self.image.start)?;
+                let lowest = address.saturating_sub(self.image.end);
+                let lowest = lowest.next_multiple_of(ALIGNMENT);
+                let slides = (0..MAX_TRIES).map(|step| lowest + step * ALIGNMENT);
+                let mut slides = slides.take_while(|slide| *slide <= highest);
+                slides.find_map(|slide| self.verify(space, slide))
+            })
         })
     }
 

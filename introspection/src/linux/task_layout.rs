@@ -1,9 +1,7 @@
-//! Addresses from kallsyms and offsets from BTF that identify tasks.
+//! The addresses of variables and the offsets of members that identify tasks.
 
-use super::KERNEL_MAP;
-use crate::IntrospectionError;
 use crate::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::{Missing, Types};
 
 /// `SYSTEM_SCHEDULING` for kernels whose BTF lacks it (`enum system_states`, `include/linux/kernel.h`).
 const SYSTEM_SCHEDULING: u32 = 1;
@@ -35,18 +33,29 @@ pub struct Gate {
     pub handler: u64,
 }
 
+/// Where the kernel keeps the offsets of its CPUs' per-CPU areas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerCpu {
+    /// In a table.
+    Table {
+        /// `__per_cpu_offset`.
+        address: u64,
+        /// The number of its entries, at most.
+        cpus: u64,
+    },
+    /// In a table that isn't known. While a CPU runs kernel code, its GS base is its offset.
+    UnknownTable,
+    /// Nowhere: a kernel without SMP has ordinary variables.
+    NotSmp,
+}
+
 /// Link-time addresses of the kernel's variables.
 #[derive(Debug)]
 pub struct Addresses {
     pub banner: u64,
-    /// `__per_cpu_offset`; `None` for a kernel without SMP.
-    pub per_cpu_offset: Option<u64>,
-    /// The number of its entries.
-    pub cpus: u64,
-    /// The value of all entries before the per-CPU areas are set up.
-    pub boot_offset: u64,
-    /// The per-CPU pointer to the current task.
-    pub current: u64,
+    pub per_cpu: PerCpu,
+    /// The per-CPU pointer to the current task, if it is known.
+    pub current: Option<u64>,
     /// The per-CPU preemption and interrupt count.
     pub preempt_count: Option<u64>,
     /// The per-CPU pointer to the outermost word of the stack for interrupts, or, before 5.12, to the address after
@@ -71,21 +80,15 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Finds the addresses; `kernel` is for error messages.
-    pub fn find(
-        symbols: &Symbols,
-        btf: &Btf<'_>,
-        kernel: &str,
-    ) -> Result<Self, IntrospectionError> {
+    /// Finds the addresses of a kernel whose banner, at `banner`, says whether it `is_smp`.
+    pub fn find(symbols: &Symbols, types: &Types<'_>, banner: u64, is_smp: bool) -> Self {
         let [
-            banner,
             per_cpu_offset,
             pcpu_hot,
             current_task,
             preempt_count,
             interrupt_stack,
         ] = symbols.addresses_of([
-            "linux_banner",
             "__per_cpu_offset",
             "pcpu_hot",
             "current_task",
@@ -98,30 +101,27 @@ impl Addresses {
         let [vmemmap_base, vdso, renamed_vdso] =
             symbols.addresses_of(["vmemmap_base", "vdso_image_64", "vdso64_image"]);
         let [jiffies] = symbols.addresses_of(["jiffies_64"]);
-        let missing = |symbol| IntrospectionError::MissingSymbol {
-            kernel: kernel.to_owned(),
-            symbol,
-        };
         // 6.2 to 6.14 have frequently used variables in one structure.
-        let hot = |member| Some(pcpu_hot?.wrapping_add(btf.offset_of("pcpu_hot", member)?));
-        let current = hot("current_task").or(current_task);
-        let current = current.ok_or_else(|| missing("current_task"))?;
-        let cpus = per_cpu_offset.map_or(0, |start| {
-            let end = symbols.address_after(start).unwrap_or(start);
-            ((end - start) / 8).clamp(1, MAX_CPUS)
-        });
-        Ok(Self {
-            banner: banner.ok_or_else(|| missing("linux_banner"))?,
-            per_cpu_offset,
-            cpus,
-            boot_offset: boot_offset(symbols, current),
-            current,
+        let hot = |member| Some(pcpu_hot?.wrapping_add(types.offset_of("pcpu_hot", member)?));
+        let per_cpu = match per_cpu_offset {
+            Some(address) => {
+                let end = symbols.address_after(address).unwrap_or(address);
+                let cpus = ((end - address) / 8).clamp(1, MAX_CPUS);
+                PerCpu::Table { address, cpus }
+            }
+            None if is_smp => PerCpu::UnknownTable,
+            None => PerCpu::NotSmp,
+        };
+        Self {
+            banner,
+            per_cpu,
+            current: hot("current_task").or(current_task),
             preempt_count: hot("preempt_count").or(preempt_count),
             interrupt_stack: hot("hardirq_stack_ptr").or(interrupt_stack),
             interrupts: interrupts(symbols),
             preemption: preemption(symbols),
             system_state,
-            scheduling: btf
+            scheduling: types
                 .enumerator("system_states", "SYSTEM_SCHEDULING")
                 .unwrap_or(SYSTEM_SCHEDULING),
             panic_cpu,
@@ -130,16 +130,8 @@ impl Addresses {
             vmemmap_base,
             vdso: vdso.or(renamed_vdso),
             gates: gates(symbols),
-        })
+        }
     }
-}
-
-/// The value of all entries of `__per_cpu_offset` before the per-CPU areas are set up (`BOOT_PERCPU_OFFSET`,
-/// `arch/x86/kernel/setup_percpu.c`), in a kernel with the per-CPU variable `current`: the place of their initial
-/// values in the image if per-CPU symbols count from 0, otherwise 0. A running kernel's table already has other values.
-fn boot_offset(symbols: &Symbols, current: u64) -> u64 {
-    let [load] = symbols.addresses_of(["__per_cpu_load"]);
-    load.filter(|_| current < KERNEL_MAP).unwrap_or(0)
 }
 
 /// The gates of divide errors, set up twice as the kernel boots, and of page faults.
@@ -173,41 +165,73 @@ fn preemption(symbols: &Symbols) -> u32 {
     }
 }
 
-/// Offsets of the members that identify a task, in bytes from the start of each structure.
+/// Offsets of the members that identify a task, in bytes from the start of each structure, as far as they are known.
 #[derive(Debug)]
 pub struct TaskLayout {
     /// `task_struct.pid`: the thread's id.
-    pub pid: u64,
+    pub pid: Result<u64, Missing>,
     /// `task_struct.tgid`: the process's id.
-    pub tgid: u64,
-    pub comm: u64,
+    pub tgid: Result<u64, Missing>,
+    pub comm: Result<u64, Missing>,
     /// `task_struct.group_leader`: the process's main thread.
     pub leader: Option<u64>,
+    pub group: Result<GroupLayout, Missing>,
+    /// What has to agree with `pid` in offsets that come from code.
+    pub check: Option<PidCheck>,
+    /// `task_struct.softirq_disable_cnt`: with PREEMPT_RT it replaces the softirq field of `preempt_count`.
+    pub softirq_count: Option<u64>,
+}
+
+/// Offsets on the way from a task to another copy of its thread's id, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct PidCheck {
+    /// `task_struct.thread_pid`; 0 there while the task ends.
+    pub own_pid: u64,
+    /// `pid.numbers[0].nr`.
+    pub number: u64,
+}
+
+/// Offsets on the way from a task to the id of its process group, in bytes.
+#[derive(Debug)]
+pub struct GroupLayout {
     pub signal: u64,
     /// `signal_struct.pids[PIDTYPE_PGID]`.
     pub process_group: u64,
     /// `pid.numbers[0].nr`.
     pub number: u64,
-    /// `task_struct.softirq_disable_cnt`: with PREEMPT_RT it replaces the softirq field of `preempt_count`.
-    pub softirq_count: Option<u64>,
 }
 
 impl TaskLayout {
     /// Finds the offsets.
-    pub fn find(btf: &Btf<'_>) -> Result<Self, IntrospectionError> {
-        let offset = |structure, member| {
-            btf.offset_of(structure, member)
-                .ok_or(IntrospectionError::MissingMember { structure, member })
+    pub fn find(types: &Types<'_>) -> Self {
+        let task = types.structures("task_struct");
+        let check = || {
+            Some(PidCheck {
+                own_pid: task.offset_of("thread_pid")?,
+                number: types.offset_of("pid", "numbers")? + types.offset_of("upid", "nr")?,
+            })
         };
+        Self {
+            check: match types {
+                Types::Code(_) => check(),
+                Types::Btf(_) => None,
+            },
+            pid: task.need("pid"),
+            tgid: task.need("tgid"),
+            comm: task.need("comm"),
+            leader: task.offset_of("group_leader"),
+            group: GroupLayout::find(types),
+            softirq_count: task.offset_of("softirq_disable_cnt"),
+        }
+    }
+}
+
+impl GroupLayout {
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
         Ok(Self {
-            pid: offset("task_struct", "pid")?,
-            tgid: offset("task_struct", "tgid")?,
-            comm: offset("task_struct", "comm")?,
-            leader: btf.offset_of("task_struct", "group_leader"),
-            signal: offset("task_struct", "signal")?,
-            process_group: offset("signal_struct", "pids")? + PIDTYPE_PGID * 8,
-            number: offset("pid", "numbers")? + offset("upid", "nr")?,
-            softirq_count: btf.offset_of("task_struct", "softirq_disable_cnt"),
+            signal: types.need("task_struct", "signal")?,
+            process_group: types.need("signal_struct", "pids")? + PIDTYPE_PGID * 8,
+            number: types.need("pid", "numbers")? + types.need("upid", "nr")?,
         })
     }
 }

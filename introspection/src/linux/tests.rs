@@ -12,6 +12,8 @@ use crate::testing::linux_guest::{
 use crate::testing::page_tables::{Tables, long_mode};
 use crate::{GuestKnowledge, Identity};
 
+mod undescribed;
+
 fn expected(mode: Mode, tgid: i32) -> Identity {
     let mut identity = Identity::unknown(mode);
     identity.preemption = Preemption::On;
@@ -374,17 +376,6 @@ fn names_functions() {
     );
     assert_eq!(linux.function_at(0x40_1000), None);
     assert_eq!(linux.release(), "6.99.0-test");
-}
-
-#[test]
-fn a_kernel_without_btf_says_so() {
-    let file = Kernel { btf: false, ..OLD }.file();
-    assert_eq!(
-        GuestKnowledge::from_kernel_image(&file)
-            .unwrap_err()
-            .to_string(),
-        "Kernel 6.99.0-test carries no BTF: it needs CONFIG_DEBUG_INFO_BTF=y"
-    );
 }
 
 proptest! {

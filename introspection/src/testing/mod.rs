@@ -7,6 +7,8 @@
 )]
 
 pub mod btf;
+pub mod code;
+pub mod derived;
 pub mod eh_frame;
 pub mod kallsyms;
 pub mod kernel;
@@ -18,3 +20,4 @@ pub mod page_tables;
 pub mod processes;
 pub mod stacks;
 pub mod task_offsets;
+pub mod undescribed;

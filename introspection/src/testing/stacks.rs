@@ -135,6 +135,7 @@ impl DeepStacks {
         let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
         let unwinder = KernelUnwinder {
             orc: Some(&self.orc),
+            rules: None,
             modules: None,
             initcalls: None,
             slide: 0,

@@ -1,4 +1,4 @@
-//! Unwinds the kernel part of a stack: by ORC, or by frame pointers in a kernel without ORC.
+//! Unwinds the kernel part of a stack: by ORC; in a kernel without ORC by frame pointers, or by its code.
 //!
 //! A kernel with ORC uses RBP for other values, so a stack is broken where neither the kernel nor a module has an entry.
 
@@ -13,7 +13,7 @@ use super::retpoline;
 use super::return_hooks::ReturnHooks;
 use super::stack_memory::StackMemory;
 use super::user_registers::FrameRegisters;
-use super::{OrcTable, Stack, UserRegisters};
+use super::{CodeRules, OrcTable, Stack, UserRegisters};
 use crate::Registers;
 
 /// Maximum number of times that a stack continues at a lower address: each interrupt, exception and NMI has a stack of
@@ -81,6 +81,8 @@ mod switched {
 pub struct KernelUnwinder<'a> {
     /// Its unwind table, if it has one.
     pub orc: Option<&'a OrcTable>,
+    /// Without one, the rules that its code gives, unless it has frame pointers.
+    pub rules: Option<&'a CodeRules>,
     /// The known code of its modules.
     pub modules: Option<&'a ModuleCode>,
     /// Its table of initcalls, if it is known.
@@ -223,11 +225,14 @@ impl KernelUnwinder<'_> {
     }
 
     fn step(&self, frame: &Frame, memory: &mut impl StackMemory) -> Step {
-        let step = match self.orc {
-            Some(orc) => self
+        let step = match (self.orc, self.rules) {
+            (Some(orc), _) => self
                 .entry(orc, frame.inside())
                 .and_then(|(entry, format)| self.by_entry(entry, format, frame, memory)),
-            None => self.by_frame_pointer(frame, memory),
+            (None, Some(rules)) => rules
+                .entry(frame.ip.wrapping_sub(self.slide), frame.is_exact)
+                .and_then(|entry| self.by_entry(entry, OrcFormat::DERIVED, frame, memory)),
+            (None, None) => self.by_frame_pointer(frame, memory),
         };
         step.unwrap_or(Step::End(StackEnd::Broken))
     }

@@ -7,6 +7,7 @@
 
 mod calls;
 mod code_regions;
+mod code_rules;
 mod frame_pointer;
 mod image;
 mod initcalls;
@@ -31,11 +32,14 @@ use kvmprof_recording::{DEFAULT_STACK_FRAMES, MAX_STACK_FRAMES, StackEnd, StackS
 use user::{MAX_READS, follows_system_call};
 
 pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
+pub(super) use code_rules::CodeRules;
 pub(super) use image::ImageUnwinder;
 pub(super) use initcalls::Initcalls;
 pub(super) use kernel::KernelUnwinder;
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;
+#[cfg(any(test, feature = "testing"))]
+pub use orc::{Base, Kind};
 pub(super) use return_hooks::ReturnHooks;
 pub use stack_memory::StackCopy;
 pub(super) use stack_memory::{PagedMemory, StackMemory};

@@ -32,6 +32,13 @@ pub struct OrcFormat {
 }
 
 impl OrcFormat {
+    /// The format of rules that don't come from a table.
+    pub const DERIVED: Self = Self {
+        bases: BASES,
+        has_kinds: true,
+        offset_first: false,
+    };
+
     /// The format of a table with these `entries` in kernel `release`, such as `6.1.0-13-amd64`. `None` before 4.14,
     /// which had no ORC, and for unknown register numbers.
     pub fn from_kernel(release: &str, entries: &[u8]) -> Option<Self> {

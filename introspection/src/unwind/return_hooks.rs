@@ -5,7 +5,7 @@
 
 use super::stack_memory::StackMemory;
 use crate::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::Types;
 
 /// Maximum number of functions of one task that wait for a return probe.
 const MAX_NODES: usize = 64;
@@ -44,8 +44,8 @@ pub(super) struct Graph {
 
 impl ReturnHooks {
     /// Finds the trampolines and offsets.
-    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Self {
-        let offset = |structure, member| btf.offset_of(structure, member);
+    pub fn find(symbols: &Symbols, types: &Types<'_>) -> Self {
+        let offset = |structure, member| types.offset_of(structure, member);
         let probes = || {
             Some(Probes {
                 first: offset("task_struct", "rethooks")?,

@@ -73,6 +73,7 @@ impl Profiler {
             linux: self.info.knowledge.linux().map(|linux| LinuxStatus {
                 release: linux.release().to_owned(),
                 slide: linux.slide(),
+                gaps: linux.gaps().to_vec(),
             }),
             unclaimed_accesses: UnclaimedAccesses {
                 port_reads: unclaimed.port_reads,

@@ -108,6 +108,9 @@ pub struct KernelInfo {
     pub build_id: String,
     /// How many bytes above its link addresses it runs (KASLR), modulo 2^64.
     pub slide: u64,
+    /// What isn't known of it, and why: a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<String>,
 }
 
 /// A function of a file.

@@ -89,6 +89,9 @@ pub struct LinuxStatus {
     pub release: String,
     /// How many bytes above its link-time address it runs; `None` until that is known.
     pub slide: Option<u64>,
+    /// What isn't known of it, and why: a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<String>,
 }
 
 /// Accesses that no device answered: reads return all ones, and writes have no effect.

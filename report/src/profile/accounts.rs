@@ -128,6 +128,9 @@ fn print_account(recording: &Profile, out: &mut dyn Write) -> io::Result<()> {
         info.rate()
     )?;
     writeln!(out, "{}", contents.account)?;
+    for gap in contents.kernel.iter().flat_map(|kernel| &kernel.gaps) {
+        writeln!(out, "{}", visible(gap))?;
+    }
     print_resets(recording, out)
 }
 

@@ -201,7 +201,7 @@ fn blocks() -> Vec<Vec<u8>> {
     let kernel = KernelInfo {
         release: "6.1.0-test".to_owned(),
         build_id: "00c0ffee".to_owned(),
-        slide: 0,
+        ..KernelInfo::default()
     };
     let mapping = |begin, end, offset, file: &str, binary| Mapping {
         begin,

@@ -41,18 +41,13 @@ pub fn unpacked(kernel: &Kernel) -> Vec<u8> {
         .into_owned()
 }
 
-/// The ELF file in the kernel's image with all its type information (the section `.BTF`) zeroed.
+/// The ELF file in the kernel's image without BTF, ORC, and names of variables.
 ///
 /// # Panics
-/// If it has none.
-pub fn without_btf(kernel: &Kernel) -> Vec<u8> {
-    let mut elf = unpacked(kernel);
-    let file = ElfFile64::<LittleEndian>::parse(elf.as_slice()).expect("an ELF file");
-    let section = file.section_by_name(".BTF").expect("a section .BTF");
-    let (start, length) = section.file_range().expect("a section with contents");
-    let index = |number: u64| usize::try_from(number).expect("within the file");
-    elf[index(start)..index(start + length)].fill(0);
-    elf
+/// If it has none of these.
+pub fn undescribed(kernel: &Kernel) -> Vec<u8> {
+    kvmprof_introspection::testing::undescribed::undescribed(&unpacked(kernel))
+        .expect("a kernel that describes itself")
 }
 
 /// The ELF file in the kernel's image with the owner of its Xen notes renamed, so that it doesn't announce that PVH can boot it.

@@ -13,7 +13,7 @@ mod scenario;
 mod stream;
 
 pub use console::{Accounts, Console, Process};
-pub use kernel::{debian, kernel_knowledge, unpacked, without_btf, without_pvh};
+pub use kernel::{debian, kernel_knowledge, undescribed, unpacked, without_pvh};
 pub use once::{once, turn};
 pub use programs::{Program, SharedProgram, guest_program, shared_library, shared_program};
 pub use running_guest::RunningGuest;

@@ -27,6 +27,8 @@ pub struct KernelFinder {
     has_seen: bool,
     /// Whether another kernel runs than that of the file, which has been logged.
     is_other: bool,
+    /// What wasn't known of the kernel at the last look.
+    gaps: Vec<String>,
 }
 
 impl KernelFinder {
@@ -38,6 +40,7 @@ impl KernelFinder {
             looks: 0,
             has_seen: false,
             is_other: false,
+            gaps: Vec::new(),
         }
     }
 
@@ -55,7 +58,16 @@ impl KernelFinder {
         };
         let memory = &self.memory;
         if is_pending {
-            knowledge.complete(GuestKnowledge::from_memory(memory, &registers)?);
+            let found = GuestKnowledge::from_memory(memory, &registers)?;
+            // While a kernel starts, its memory may not have everything yet.
+            let is_final = found.gaps() == self.gaps;
+            self.gaps = found.gaps().to_vec();
+            if is_final {
+                for gap in found.gaps() {
+                    log::info!("{gap}");
+                }
+                knowledge.complete(found);
+            }
         } else if self.is_other {
             // The code that runs now may be the boot loader.
             knowledge.locate(memory, &registers);

@@ -118,6 +118,9 @@ impl VcpuThreads {
                 match GuestKnowledge::from_image(&image) {
                     Ok(found) => {
                         drop(image);
+                        for gap in found.gaps() {
+                            log::info!("{gap}");
+                        }
                         knowledge.complete(found);
                         known.open();
                         knowledge.serve_modules(&memory, &stopping, monotonic_ns);

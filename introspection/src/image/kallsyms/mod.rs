@@ -48,20 +48,23 @@ impl Budget {
     }
 }
 
-/// Finds and reads the symbol table in `stretch`. `None` if no table there gives `anchor` an address that fits.
-pub fn find(stretch: Stretch<'_>, anchor: &Anchor<'_>, budget: &mut Budget) -> Option<Symbols> {
-    tokens::find(stretch.data).find_map(|tokens| read(stretch, &tokens, anchor, budget))
+/// Finds and reads the symbol table in `stretch`. `None` if no table there gives the first of `anchors` that it has an
+/// address that fits.
+pub fn find(stretch: Stretch<'_>, anchors: &[Anchor<'_>], budget: &mut Budget) -> Option<Symbols> {
+    tokens::find(stretch.data).find_map(|tokens| read(stretch, &tokens, anchors, budget))
 }
 
 fn read(
     stretch: Stretch<'_>,
     tokens: &Tokens<'_>,
-    anchor: &Anchor<'_>,
+    anchors: &[Anchor<'_>],
     budget: &mut Budget,
 ) -> Option<Symbols> {
     let names = names::find(stretch.data, tokens, budget)?;
     let decoded = names.decode(tokens, budget)?;
-    let position = decoded.position(anchor.name)?;
+    let mut known = anchors.iter();
+    let (anchor, position) =
+        known.find_map(|anchor| Some((anchor, decoded.position(anchor.name)?)))?;
     let addresses = addresses::find(stretch, &names, tokens, &|addresses| {
         addresses
             .get(position)
@@ -79,6 +82,22 @@ fn read(
         })
         .collect();
     Some(Symbols::new(symbols, decoded.text, Vec::new()))
+}
+
+/// Where `data` has the names of symbols other than functions, and tokens for a function's type letter and for a letter
+/// of its name. `None` if there is no table.
+#[cfg(any(test, feature = "testing"))]
+pub fn names_of_variables(data: &[u8]) -> Option<(Vec<std::ops::Range<usize>>, [u8; 2])> {
+    tokens::find(data).find_map(|tokens| {
+        let names = names::find(data, &tokens, &mut Budget::new())?;
+        let places = names.places(&tokens).into_iter();
+        let variables = places.filter(|(_, kind)| !kvmprof_abi::kallsyms::is_function(*kind));
+        let single = |letter| (0..=u8::MAX).find(|byte| tokens.expand(*byte) == [letter]);
+        Some((
+            variables.map(|(place, _)| place).collect(),
+            [single(b't')?, single(b'x')?],
+        ))
+    })
 }
 
 #[cfg(test)]

@@ -164,6 +164,19 @@ impl<'a> Names<'a> {
         })
     }
 
+    /// The places of the tokens of all names within the searched bytes, and the type letter of each symbol.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn places(&self, tokens: &Tokens<'_>) -> Vec<(std::ops::Range<usize>, u8)> {
+        let mut position = self.start;
+        let places = (0..self.count).map_while(|_| {
+            let (compressed, next) = self.at(position)?;
+            position = next;
+            let kind = tokens.expand(*compressed.first()?).first()?;
+            Some((next - compressed.len()..next, *kind))
+        });
+        places.collect()
+    }
+
     /// Decodes all names.
     pub fn decode(&self, tokens: &Tokens<'_>, budget: &mut Budget) -> Option<Decoded> {
         let mut text = Vec::with_capacity(self.count.saturating_mul(24));

@@ -9,10 +9,10 @@ const INIT_TASK: u64 = TEXT + 0x5_0000;
 
 /// The table in `image`, if it gives `init_task` the address `address`.
 fn find_with(image: &[u8], address: u64) -> Option<Symbols> {
-    let anchor = Anchor {
+    let anchor = [Anchor {
         name: "init_task",
         fits: &|found| found == address,
-    };
+    }];
     find(
         Stretch {
             address: START,
@@ -80,10 +80,10 @@ fn a_search_ends_with_its_budget() {
         address: START,
         data: &image,
     };
-    let anchor = Anchor {
+    let anchor = [Anchor {
         name: "init_task",
         fits: &|found| found == INIT_TASK,
-    };
+    }];
     let mut budget = Budget::new();
     assert!(find(stretch, &anchor, &mut budget).is_some());
     let Budget(left) = budget;

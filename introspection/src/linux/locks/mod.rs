@@ -11,7 +11,7 @@ use words::WordLoop;
 
 use super::LinuxKnowledge;
 use crate::image::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::Types;
 use crate::{PhysicalMemory, Registers};
 
 /// The kernel's code that waits in a loop for a lock.
@@ -23,9 +23,9 @@ pub struct LockLoops {
 
 impl LockLoops {
     /// Finds the code.
-    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Self {
+    pub fn find(symbols: &Symbols, types: &Types<'_>) -> Self {
         Self {
-            owned: OwnedLoop::find(symbols, btf),
+            owned: OwnedLoop::find(symbols, types),
             words: WordLoop::find(symbols),
         }
     }

@@ -12,7 +12,7 @@ use kvmprof_recording::{LockOwner, LockWait};
 
 use super::{forms_of, only};
 use crate::image::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::Types;
 use crate::linux::LinuxKnowledge;
 use crate::linux::cpu::{comm, task_at};
 use crate::linux::view::kernel_pointer;
@@ -43,10 +43,10 @@ pub(super) struct OwnedLoop {
 
 impl OwnedLoop {
     /// Finds the code. Kernels without optimistic spinning have none.
-    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Vec<Self> {
+    pub fn find(symbols: &Symbols, types: &Types<'_>) -> Vec<Self> {
         let mut loops = Vec::new();
         for (name, structure, member) in LOOPS {
-            let Some(owner) = btf.offset_of(structure, member) else {
+            let Some(owner) = types.offset_of(structure, member) else {
                 continue;
             };
             loops.extend(forms_of(symbols, name).map(|code| Self {

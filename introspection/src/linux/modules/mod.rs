@@ -24,7 +24,7 @@ use super::placement::Placement;
 use super::view::KernelView;
 use crate::Registers;
 use crate::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::Types;
 use crate::memory::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use log::{Change, Entry, ModuleLog};
 use module_layout::{ModuleLayout, NAME_LENGTH};
@@ -70,11 +70,11 @@ pub struct Modules {
 pub type Clock = fn() -> u64;
 
 impl Modules {
-    /// The modules of a kernel with `symbols` and `btf`. If these lack what locates the modules, none will be found.
-    pub fn new(symbols: &Symbols, btf: &Btf<'_>) -> Self {
+    /// The modules of a kernel with `symbols` and `types`. If these lack what locates the modules, none will be found.
+    pub fn new(symbols: &Symbols, types: &Types<'_>) -> Self {
         let [page_tables] = symbols.addresses_of(["init_top_pgt"]);
         Self {
-            layout: ModuleLayout::find(symbols, btf),
+            layout: ModuleLayout::find(symbols, types),
             page_tables,
             five_levels: AtomicBool::new(false),
             generation: AtomicU64::new(0),

@@ -1,7 +1,7 @@
 //! The layout of a kernel's data about its modules: addresses from kallsyms, offsets from BTF.
 
 use crate::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::Types;
 
 /// Values for kernels whose BTF lacks them: `MODULE_STATE_UNFORMED` (`enum module_state`), `MOD_TEXT` and
 /// `MOD_INIT_TEXT` (`enum mod_mem_type`), all in `include/linux/module.h`.
@@ -70,13 +70,13 @@ pub struct OrcOffsets {
 
 impl ModuleLayout {
     /// Finds the layout. `None` for a kernel without modules or with too little information.
-    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Option<Self> {
+    pub fn find(symbols: &Symbols, types: &Types<'_>) -> Option<Self> {
         let [head, tree] = symbols.addresses_of(["modules", "mod_tree"]);
-        let member = |structure, member| usize::try_from(btf.offset_of(structure, member)?).ok();
+        let member = |structure, member| usize::try_from(types.offset_of(structure, member)?).ok();
         let module = |name| member("module", name);
         let (state, list, name) = (module("state")?, module("list")?, module("name")?);
-        let (build_id, texts) = (module("build_id"), texts(btf)?);
-        let (pointer, orc) = (module("kallsyms"), orc(btf));
+        let (build_id, texts) = (module("build_id"), texts(types)?);
+        let (pointer, orc) = (module("kallsyms"), orc(types));
         let ends = [
             Some(state + 4),
             Some(list + 16),
@@ -92,31 +92,31 @@ impl ModuleLayout {
         let length = ends.into_iter().flatten().max()?;
         (length <= MAX_LENGTH).then_some(Self {
             head: head?,
-            changes: sequence(btf).and_then(|offset| tree?.checked_add(offset)),
+            changes: sequence(types).and_then(|offset| tree?.checked_add(offset)),
             length,
             state,
-            unformed: btf
+            unformed: types
                 .enumerator("module_state", "MODULE_STATE_UNFORMED")
                 .unwrap_or(UNFORMED),
             list,
             name,
             build_id,
             texts,
-            symbols: pointer.and_then(|pointer| SymbolsOffsets::find(btf, pointer)),
+            symbols: pointer.and_then(|pointer| SymbolsOffsets::find(types, pointer)),
             orc,
         })
     }
 }
 
 /// The offsets of the code: `mem[]` since 6.4, `core_layout` and `init_layout` before.
-fn texts(btf: &Btf<'_>) -> Option<[TextOffsets; 2]> {
-    let offset = |structure, member| usize::try_from(btf.offset_of(structure, member)?).ok();
+fn texts(types: &Types<'_>) -> Option<[TextOffsets; 2]> {
+    let offset = |structure, member| usize::try_from(types.offset_of(structure, member)?).ok();
     if let Some(memories) = offset("module", "mem") {
-        let stride = usize::try_from(btf.size_of("module_memory")?).ok()?;
+        let stride = usize::try_from(types.size_of("module_memory").ok()?).ok()?;
         let base = offset("module_memory", "base")?;
         let length = offset("module_memory", "size")?;
         let range = |name, otherwise| {
-            let kind = btf.enumerator("mod_mem_type", name).unwrap_or(otherwise);
+            let kind = types.enumerator("mod_mem_type", name).unwrap_or(otherwise);
             let start = stride.checked_mul(usize::try_from(kind).ok()?)?;
             let start = start.checked_add(memories)?;
             Some(TextOffsets {
@@ -142,15 +142,15 @@ fn texts(btf: &Btf<'_>) -> Option<[TextOffsets; 2]> {
 }
 
 /// The offset of the sequence in a `struct mod_tree_root`.
-fn sequence(btf: &Btf<'_>) -> Option<u64> {
-    let root = btf.offset_of("mod_tree_root", "root")?;
-    root.checked_add(btf.offset_of("latch_tree_root", "seq")?)
+fn sequence(types: &Types<'_>) -> Option<u64> {
+    let root = types.offset_of("mod_tree_root", "root")?;
+    root.checked_add(types.offset_of("latch_tree_root", "seq")?)
 }
 
-fn orc(btf: &Btf<'_>) -> Option<OrcOffsets> {
-    let start = btf.offset_of("module", "arch")?;
+fn orc(types: &Types<'_>) -> Option<OrcOffsets> {
+    let start = types.offset_of("module", "arch")?;
     let offset = |member| {
-        let offset = start.checked_add(btf.offset_of("mod_arch_specific", member)?)?;
+        let offset = start.checked_add(types.offset_of("mod_arch_specific", member)?)?;
         usize::try_from(offset).ok()
     };
     Some(OrcOffsets {
@@ -161,8 +161,8 @@ fn orc(btf: &Btf<'_>) -> Option<OrcOffsets> {
 }
 
 impl SymbolsOffsets {
-    fn find(btf: &Btf<'_>, pointer: usize) -> Option<Self> {
-        let offset = |member| usize::try_from(btf.offset_of("mod_kallsyms", member)?).ok();
+    fn find(types: &Types<'_>, pointer: usize) -> Option<Self> {
+        let offset = |member| usize::try_from(types.offset_of("mod_kallsyms", member)?).ok();
         let (table, count, names) = (offset("symtab")?, offset("num_symtab")?, offset("strtab")?);
         let letters = offset("typetab");
         let length = table.max(count).max(names).max(letters.unwrap_or(0)) + 8;

@@ -281,7 +281,7 @@ fn perf_map<M: PhysicalMemory>(
     areas: &[Area],
 ) -> Option<String> {
     (areas.iter()).find(|area| area.backing == Backing::Anonymous)?;
-    let layout = linux.processes.as_ref()?.perf_map.as_ref()?;
+    let layout = linux.processes.as_ref()?.perf_map.as_ref().ok()?;
     layout.path(view, linux.instances.as_ref()?, seen.task, seen.pid)
 }
 

@@ -4,7 +4,7 @@
 use crate::PhysicalMemory;
 use crate::bytes::u64_at;
 use crate::image::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::{Missing, Types};
 use crate::linux::view::{KernelView, kernel_pointer};
 use crate::memory::AddressSpace;
 
@@ -116,26 +116,29 @@ pub struct InstanceLayout {
 }
 
 impl InstanceLayout {
-    /// Finds the layout. `None` for a kernel with other structures.
-    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Option<Self> {
+    /// Finds the layout.
+    ///
+    /// # Errors
+    /// The first offset or address that isn't known.
+    pub fn find(symbols: &Symbols, types: &Types<'_>) -> Result<Self, Missing> {
         let [first] = symbols.addresses_of(["init_task"]);
-        let task = btf.structures("task_struct");
-        let signals = btf.structures("signal_struct");
-        Some(Self {
-            started: task.offset_of("start_time")?,
-            programs: task.offset_of("self_exec_id")?,
-            exit_state: task.offset_of("exit_state")?,
-            parent: task.offset_of("real_parent")?,
-            pid: task.offset_of("tgid")?,
-            leader: task.offset_of("group_leader")?,
-            signal: task.offset_of("signal")?,
-            next: task.offset_of("tasks")?,
-            memory: task.offset_of("mm")?,
-            live: signals.offset_of("live")?,
+        let task = types.structures("task_struct");
+        let signals = types.structures("signal_struct");
+        Ok(Self {
+            started: task.need("start_time")?,
+            programs: task.need("self_exec_id")?,
+            exit_state: task.need("exit_state")?,
+            parent: task.need("real_parent")?,
+            pid: task.need("tgid")?,
+            leader: task.need("group_leader")?,
+            signal: task.need("signal")?,
+            next: task.need("tasks")?,
+            memory: task.need("mm")?,
+            live: signals.need("live")?,
             flags: signals.offset_of("flags"),
             subreaper: signals.bit_of("is_child_subreaper"),
-            vector: btf.offset_of("mm_struct", "saved_auxv")?,
-            first: first?,
+            vector: types.need("mm_struct", "saved_auxv")?,
+            first: first.ok_or(Missing::Symbol("init_task"))?,
         })
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::PhysicalMemory;
-use crate::image::btf::Btf;
+use crate::image::types::Types;
 use crate::linux::view::{KernelView, kernel_pointer};
 
 /// Where the kernel has a label's value, which is a number of 32 bits.
@@ -32,10 +32,10 @@ pub struct LabelLayout(Vec<Vec<u64>>);
 
 impl LabelLayout {
     /// Finds the layout.
-    pub fn find(btf: &Btf<'_>) -> Self {
+    pub fn find(types: &Types<'_>) -> Self {
         let offsets = SOURCES.map(|source| {
             let steps = source.path.iter();
-            let offsets = steps.map(|(structure, member)| btf.offset_of(structure, member));
+            let offsets = steps.map(|(structure, member)| types.offset_of(structure, member));
             offsets.collect::<Option<Vec<u64>>>().unwrap_or_default()
         });
         Self(offsets.into())

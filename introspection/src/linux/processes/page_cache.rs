@@ -87,7 +87,7 @@ impl LinuxKnowledge {
         read: impl FnOnce(&Reader<'_, '_, M>) -> Option<T>,
     ) -> Option<T> {
         let layout = self.processes.as_ref()?;
-        let cache = layout.page_cache.as_ref()?;
+        let cache = layout.page_cache.as_ref().ok()?;
         // All of it is in the direct mapping, so no page tables are needed.
         let nowhere_else = Registers {
             cr0: CR0_PG,

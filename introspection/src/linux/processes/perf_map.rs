@@ -6,7 +6,7 @@
 
 use super::InstanceLayout;
 use crate::PhysicalMemory;
-use crate::image::btf::Btf;
+use crate::image::types::{Missing, Types};
 use crate::linux::view::{KernelView, kernel_pointer};
 
 /// The maximum of `pid.level` (`MAX_PID_NS_LEVEL`, `include/linux/pid_namespace.h`).
@@ -29,21 +29,24 @@ pub struct PerfMapLayout {
 }
 
 impl PerfMapLayout {
-    /// Finds the layout. `None` for a kernel with other structures.
-    pub fn find(btf: &Btf<'_>) -> Option<Self> {
-        let task = btf.structures("task_struct");
-        let pid = btf.structures("pid");
-        let filesystem = btf.structures("fs_struct");
-        Some(Self {
-            own_pid: task.offset_of("thread_pid")?,
-            filesystem: task.offset_of("fs")?,
-            level: pid.offset_of("level")?,
-            numbers: pid.offset_of("numbers")?,
-            number: btf.offset_of("upid", "nr")?,
-            number_length: btf.size_of("upid")?,
+    /// Finds the layout.
+    ///
+    /// # Errors
+    /// The first offset that isn't known.
+    pub fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let task = types.structures("task_struct");
+        let pid = types.structures("pid");
+        let filesystem = types.structures("fs_struct");
+        Ok(Self {
+            own_pid: task.need("thread_pid")?,
+            filesystem: task.need("fs")?,
+            level: pid.need("level")?,
+            numbers: pid.need("numbers")?,
+            number: types.need("upid", "nr")?,
+            number_length: types.size_of("upid")?,
             root: [
-                filesystem.offset_within("root", "mnt")?,
-                filesystem.offset_within("root", "dentry")?,
+                filesystem.need_within("root.mnt")?,
+                filesystem.need_within("root.dentry")?,
             ],
         })
     }

@@ -1,8 +1,8 @@
-//! Offsets from BTF in the kernel's data about processes and mappings.
+//! Offsets in the kernel's data about processes and mappings.
 
 use super::labels::LabelLayout;
 use super::perf_map::PerfMapLayout;
-use crate::image::btf::Btf;
+use crate::image::types::{Missing, Types};
 
 /// Maximum number of bytes of one structure that are read at once.
 pub const MAX_READ: usize = 256;
@@ -18,9 +18,9 @@ pub struct ProcessLayout {
     /// Offsets for paths beyond the file's own mount. Without them, a path begins at its mount.
     pub mount: Option<MountLayout>,
     /// Offsets for the contents of files, if known.
-    pub page_cache: Option<PageCacheLayout>,
+    pub page_cache: Result<PageCacheLayout, Missing>,
     /// Offsets for the paths of perf maps, if known.
-    pub perf_map: Option<PerfMapLayout>,
+    pub perf_map: Result<PerfMapLayout, Missing>,
     pub labels: LabelLayout,
 }
 
@@ -118,100 +118,109 @@ pub struct PageCacheLayout {
 }
 
 impl ProcessLayout {
-    /// Finds the layout. `None` for a kernel with other structures.
-    pub fn find(btf: &Btf<'_>) -> Option<Self> {
-        Some(Self {
-            mm: btf.offset_of("task_struct", "mm")?,
-            address_space: AddressSpaceLayout::find(btf)?,
-            area: AreaLayout::find(btf)?,
-            file: FileLayout::find(btf)?,
-            mount: MountLayout::find(btf),
-            page_cache: PageCacheLayout::find(btf),
-            perf_map: PerfMapLayout::find(btf),
-            labels: LabelLayout::find(btf),
+    /// Finds the layout.
+    ///
+    /// # Errors
+    /// The first offset that isn't known.
+    pub fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        Ok(Self {
+            mm: types.need("task_struct", "mm")?,
+            address_space: AddressSpaceLayout::find(types)?,
+            area: AreaLayout::find(types)?,
+            file: FileLayout::find(types)?,
+            mount: MountLayout::find(types),
+            page_cache: PageCacheLayout::find(types),
+            perf_map: PerfMapLayout::find(types),
+            labels: LabelLayout::find(types),
         })
     }
 }
 
 impl AddressSpaceLayout {
-    fn find(btf: &Btf<'_>) -> Option<Self> {
-        let mm = btf.structures("mm_struct");
-        let areas = match mm.offset_within("mm_mt", "ma_root") {
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let mm = types.structures("mm_struct");
+        let areas = match mm.offset_within("mm_mt.ma_root") {
             Some(root) => Areas::Tree {
                 root,
                 nodes: MapleLayout {
-                    range: NodeLayout::find(btf, "maple_range_64")?,
-                    allocation: NodeLayout::find(btf, "maple_arange_64")?,
+                    range: NodeLayout::find(types, "maple_range_64")?,
+                    allocation: NodeLayout::find(types, "maple_arange_64")?,
                 },
             },
             None => Areas::List {
-                head: mm.offset_of("mmap")?,
-                next: btf.offset_of("vm_area_struct", "vm_next")?,
+                head: mm.need("mmap")?,
+                next: types.need("vm_area_struct", "vm_next")?,
             },
         };
-        Some(Self {
-            pgd: mm.offset_of("pgd")?,
-            map_count: mm.offset_of("map_count")?,
-            total_vm: mm.offset_of("total_vm")?,
-            exec_vm: mm.offset_of("exec_vm")?,
-            start_code: mm.offset_of("start_code")?,
-            arg_start: mm.offset_of("arg_start")?,
-            vdso: mm.offset_within("context", "vdso"),
+        Ok(Self {
+            pgd: mm.need("pgd")?,
+            map_count: mm.need("map_count")?,
+            total_vm: mm.need("total_vm")?,
+            exec_vm: mm.need("exec_vm")?,
+            start_code: mm.need("start_code")?,
+            arg_start: mm.need("arg_start")?,
+            vdso: mm.offset_within("context.vdso"),
             areas,
         })
     }
 }
 
 impl NodeLayout {
-    fn find(btf: &Btf<'_>, name: &str) -> Option<Self> {
-        let node = btf.structures(name);
-        let index = |member| usize::try_from(node.offset_of(member)?).ok();
-        let (pivots, slots) = (index("pivot")?, index("slot")?);
-        let count = slots.checked_sub(pivots)? / 8;
-        let fits = slots.checked_add((count + 1) * 8)? <= MAX_READ;
-        (fits && count > 0).then_some(Self {
-            pivots,
-            slots,
-            count,
-        })
+    fn find(types: &Types<'_>, name: &'static str) -> Result<Self, Missing> {
+        let node = types.structures(name);
+        let (pivots, slots) = (node.need("pivot")?, node.need("slot")?);
+        let layout = || {
+            let (pivots, slots) = (usize::try_from(pivots).ok()?, usize::try_from(slots).ok()?);
+            let count = slots.checked_sub(pivots)? / 8;
+            let fits = slots.checked_add((count + 1) * 8)? <= MAX_READ;
+            (fits && count > 0).then_some(Self {
+                pivots,
+                slots,
+                count,
+            })
+        };
+        layout().ok_or(Missing::Form(name))
     }
 }
 
 impl AreaLayout {
-    fn find(btf: &Btf<'_>) -> Option<Self> {
-        let area = btf.structures("vm_area_struct");
-        let index = |member| usize::try_from(area.offset_of(member)?).ok();
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        const NAME: &str = "vm_area_struct";
+        let area = types.structures(NAME);
+        let index = |member| {
+            let offset = usize::try_from(area.need(member)?).ok();
+            let inside = offset.filter(|offset| *offset <= MAX_READ - 8);
+            inside.ok_or(Missing::Form(NAME))
+        };
         let (start, end, flags) = (index("vm_start")?, index("vm_end")?, index("vm_flags")?);
         let (page_offset, file) = (index("vm_pgoff")?, index("vm_file")?);
-        let last = [start, end, flags, page_offset, file].into_iter().max()?;
-        let length = last.checked_add(8).filter(|length| *length <= MAX_READ)?;
-        Some(Self {
+        Ok(Self {
             start,
             end,
             flags,
             page_offset,
             file,
-            length,
+            length: start.max(end).max(flags).max(page_offset).max(file) + 8,
         })
     }
 }
 
 impl FileLayout {
-    fn find(btf: &Btf<'_>) -> Option<Self> {
-        let file = btf.structures("file");
-        let dentry = btf.structures("dentry");
-        let inode = btf.structures("inode");
-        Some(Self {
-            inode: file.offset_of("f_inode")?,
-            dentry: file.offset_within("f_path", "dentry")?,
-            mount: file.offset_within("f_path", "mnt")?,
-            name: dentry.offset_within("d_name", "name")?,
-            name_length: dentry.offset_within("d_name", "len")?,
-            parent: dentry.offset_of("d_parent")?,
-            number: inode.offset_of("i_ino")?,
-            superblock: inode.offset_of("i_sb")?,
-            device: btf.offset_of("super_block", "s_dev")?,
-            length: inode.offset_of("i_size")?,
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let file = types.structures("file");
+        let dentry = types.structures("dentry");
+        let inode = types.structures("inode");
+        Ok(Self {
+            inode: file.need("f_inode")?,
+            dentry: file.need_within("f_path.dentry")?,
+            mount: file.need_within("f_path.mnt")?,
+            name: dentry.need_within("d_name.name")?,
+            name_length: dentry.need_within("d_name.len")?,
+            parent: dentry.need("d_parent")?,
+            number: inode.need("i_ino")?,
+            superblock: inode.need("i_sb")?,
+            device: types.need("super_block", "s_dev")?,
+            length: inode.need("i_size")?,
             // Since 6.11, since 6.6, and before.
             modified: (inode.offset_of("i_mtime_sec"))
                 .or_else(|| inode.offset_of("__i_mtime"))
@@ -221,11 +230,11 @@ impl FileLayout {
 }
 
 impl MountLayout {
-    fn find(btf: &Btf<'_>) -> Option<Self> {
+    fn find(types: &Types<'_>) -> Option<Self> {
         // There are other structures of this name.
-        let mount = btf.structures("mount");
+        let mount = types.structures("mount");
         Some(Self {
-            root: btf.offset_of("vfsmount", "mnt_root")?,
+            root: types.offset_of("vfsmount", "mnt_root")?,
             within: mount.offset_of("mnt")?,
             parent: mount.offset_of("mnt_parent")?,
             mountpoint: mount.offset_of("mnt_mountpoint")?,
@@ -234,20 +243,24 @@ impl MountLayout {
 }
 
 impl PageCacheLayout {
-    fn find(btf: &Btf<'_>) -> Option<Self> {
-        let node = btf.structures("xa_node");
-        Some(Self {
-            mapping: btf.offset_of("inode", "i_mapping")?,
-            head: btf
+    fn find(types: &Types<'_>) -> Result<Self, Missing> {
+        let node = types.structures("xa_node");
+        let size = types.size_of("page")?;
+        let uptodate = types.enumerator("pageflags", "PG_uptodate");
+        Ok(Self {
+            mapping: types.need("inode", "i_mapping")?,
+            head: types
                 .structures("address_space")
-                .offset_within("i_pages", "xa_head")?,
-            shift: node.offset_of("shift")?,
-            slots: node.offset_of("slots")?,
-            page: btf.structures("page").size().filter(|size| *size >= 32)?,
-            flags: btf.structures("page").offset_of("flags")?,
-            uptodate: btf
-                .enumerator("pageflags", "PG_uptodate")
-                .filter(|bit| *bit < 64)?,
+                .need_within("i_pages.xa_head")?,
+            shift: node.need("shift")?,
+            slots: node.need("slots")?,
+            page: Some(size)
+                .filter(|size| *size >= 32)
+                .ok_or(Missing::Form("page"))?,
+            flags: types.need("page", "flags")?,
+            uptodate: uptodate
+                .filter(|bit| *bit < 64)
+                .ok_or(Missing::Form("page"))?,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kvmprof_recording::tasks::TaskState;
 
 use crate::image::Symbols;
-use crate::image::btf::Btf;
+use crate::image::types::{Missing, Types};
 
 /// The bits of a task's state (`include/linux/sched.h`). They are the same from 5.10 to 7.2.
 mod bits {
@@ -80,8 +80,11 @@ pub struct TaskListLayout {
 }
 
 impl TaskListLayout {
-    /// Finds the layout. `None` for a kernel with other structures.
-    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Option<Self> {
+    /// Finds the layout.
+    ///
+    /// # Errors
+    /// The first offset or address that isn't known.
+    pub fn find(symbols: &Symbols, types: &Types<'_>) -> Result<Self, Missing> {
         let [
             first,
             schedule,
@@ -100,24 +103,24 @@ impl TaskListLayout {
             "ret_from_fork_asm",
         ]);
         let range = |begin: Option<u64>, end: Option<u64>| Some(begin?..end?);
-        let task = btf.structures("task_struct");
-        let old_or_new = |new, old| task.offset_of(new).or_else(|| task.offset_of(old));
+        let task = types.structures("task_struct");
+        let old_or_new = |new, old| task.offset_of(old).map_or_else(|| task.need(new), Ok);
         // Before 5.16, the CPU was a member of the task itself.
-        let cpu = task.offset_within("thread_info", "cpu");
-        Some(Self {
-            first: first?,
-            next: task.offset_of("tasks")?,
-            signal: task.offset_of("signal")?,
-            threads: btf.offset_of("signal_struct", "thread_head")?,
-            next_thread: task.offset_of("thread_node")?,
+        let cpu = task.offset_within("thread_info.cpu");
+        Ok(Self {
+            first: first.ok_or(Missing::Symbol("init_task"))?,
+            next: task.need("tasks")?,
+            signal: task.need("signal")?,
+            threads: types.need("signal_struct", "thread_head")?,
+            next_thread: task.need("thread_node")?,
             state: old_or_new("__state", "state")?,
-            exit_state: task.offset_of("exit_state")?,
-            on_cpu: task.offset_of("on_cpu")?,
-            cpu: cpu.or_else(|| task.offset_of("cpu"))?,
-            switches: [task.offset_of("nvcsw")?, task.offset_of("nivcsw")?],
-            run_delay: task.offset_within("sched_info", "run_delay"),
-            stack: task.offset_within("thread", "sp")?,
-            started: task.offset_of("start_time")?,
+            exit_state: task.need("exit_state")?,
+            on_cpu: task.need("on_cpu")?,
+            cpu: cpu.map_or_else(|| task.need("cpu"), Ok)?,
+            switches: [task.need("nvcsw")?, task.need("nivcsw")?],
+            run_delay: task.offset_within("sched_info.run_delay"),
+            stack: task.need_within("thread.sp")?,
+            started: task.need("start_time")?,
             scheduler: [range(schedule, schedule_end), range(lock, lock_end)],
             forked: [forked, forked_asm],
         })

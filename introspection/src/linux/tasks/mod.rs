@@ -192,15 +192,15 @@ impl<M: PhysicalMemory> Moment<'_, M> {
         let at = |offset: u64| task.wrapping_add(offset);
         let word = |offset| view.i32(at(offset)).map(i32::cast_unsigned);
         let mut comm = [0; 16];
-        view.read(at(names.comm), &mut comm)?;
+        view.read(at(names.comm.ok()?), &mut comm)?;
         let key = self.key(task)?;
         let state = layout::state(word(layout.state)?, word(layout.exit_state)?);
         let is_on_vcpu = word(layout.on_cpu)? != 0;
         let has_ended = word(layout.exit_state)? != 0;
         let run_delay = layout.run_delay.map(|offset| view.u64(at(offset)));
         reader.look.tasks.push(Task {
-            pid: view.i32(at(names.tgid))?,
-            tid: view.i32(at(names.pid))?,
+            pid: view.i32(at(names.tgid.ok()?))?,
+            tid: view.i32(at(names.pid.ok()?))?,
             comm: padded(comm),
             state,
             is_on_vcpu,

@@ -49,6 +49,7 @@ fn pointer(index: u64) -> u64 {
 fn unwinder<'a>(orc: Option<&'a OrcTable>, initcalls: &'a Initcalls) -> KernelUnwinder<'a> {
     KernelUnwinder {
         orc,
+        rules: None,
         modules: None,
         initcalls: Some(initcalls),
         slide: SLIDE,

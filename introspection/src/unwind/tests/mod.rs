@@ -130,6 +130,7 @@ fn walk_hooked(
 ) -> (Stack, Option<UserRegisters>) {
     let unwinder = KernelUnwinder {
         orc,
+        rules: None,
         modules: None,
         initcalls: None,
         slide: SLIDE,

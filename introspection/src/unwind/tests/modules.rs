@@ -41,6 +41,7 @@ fn module_code_has_tables_of_its_own() {
     assert_eq!(modules.find(MODULE - 1).map(|(entry, _)| entry), None);
     let unwinder = KernelUnwinder {
         orc: Some(&orc),
+        rules: None,
         modules: Some(&modules),
         initcalls: None,
         slide: SLIDE,

@@ -99,6 +99,9 @@ impl Command for RecordArguments {
         } else {
             let line = writeln!(console.text(), "{}: {summary}", self.output.display());
             line.context("Cannot write to standard output")?;
+            for gap in self.gaps()? {
+                console.say(gap);
+            }
         }
         self.show(console)?;
         Ok(status)
@@ -139,6 +142,12 @@ impl RecordArguments {
         };
         let size = self.output.metadata().map_or(0, |found| found.len());
         Ok(summary(&account, contents.info.event, size))
+    }
+
+    /// What wasn't known of the guest's kernel.
+    fn gaps(&self) -> anyhow::Result<Vec<String>> {
+        let contents = Recording::open(&self.output)?.contents()?;
+        Ok(contents.kernel.map_or_else(Vec::new, |kernel| kernel.gaps))
     }
 
     /// Checks the options before a guest is started or contacted.
@@ -194,6 +203,9 @@ impl RecordArguments {
         if !is_standard(&page) {
             let line = writeln!(console.text(), "page: {}", page.display());
             line.context("Cannot write to standard output")?;
+            for gap in self.gaps()? {
+                console.say(gap);
+            }
         }
         if self.open {
             match browser::open(&page.display().to_string()) {

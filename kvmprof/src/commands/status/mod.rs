@@ -120,6 +120,8 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
         ),
         format!("processes  {}", machine.introspection),
     ];
+    let gaps = machine.linux.iter().flat_map(|linux| &linux.gaps);
+    lines.extend(gaps.map(|gap| format!("           {gap}")));
     lines.extend(device_lines(machine));
     lines
 }

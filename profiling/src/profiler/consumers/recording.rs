@@ -133,6 +133,7 @@ fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
         release: linux.release().to_owned(),
         build_id: linux.build_id().to_owned(),
         slide: linux.slide()?,
+        gaps: linux.gaps().to_vec(),
     };
     Some(info.to_block()?.into())
 }

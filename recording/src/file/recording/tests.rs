@@ -93,6 +93,7 @@ fn symbols_mappings_and_files_add_up() {
         release: "6.12.0".to_owned(),
         build_id: "ab".to_owned(),
         slide: 0x1000_0000,
+        gaps: vec!["No perf maps: nobody tells".to_owned()],
     };
     bytes.extend(kernel.to_block().unwrap());
     for time in [3, 9] {

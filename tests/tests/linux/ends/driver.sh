@@ -41,9 +41,21 @@ kill -TERM $machine
 gathered
 ended
 
-# A kernel that tells nothing of its processes.
-fails no-btf --kernel /lab/vmlinux-without-btf
-boot blind vmlinux-without-btf --pid-at none
+# A kernel that doesn't describe itself.
+boot undescribed vmlinux-undescribed
+tell burn
+says burns
+gather s --all --hz 40
+sampled 60
+kvmprof status --socket "$socket" >"$LAB_OUT/$name.told"
+kvmprof record --socket "$socket" --seconds 2 --output /run/told.kvmprof >"$LAB_OUT/$name.recorded" 2>&1
+kvmprof report /run/told.kvmprof >"$LAB_OUT/$name.reported"
+stop_gathering
+kill -TERM $machine
+ended
+
+# Nothing is to be known of it.
+boot blind vmlinux-undescribed --pid-at none
 gather s --all --hz 40
 tell poweroff
 gathered

@@ -1,0 +1,38 @@
+//! The recipes, a file each.
+
+mod areas;
+mod constants;
+mod files;
+mod interrupts;
+mod lists_of_tasks;
+mod memory;
+mod per_cpu_offsets;
+mod pids;
+mod running_task;
+mod saved_stack_pointer;
+mod single_variables;
+mod starts_of_tasks;
+mod states_of_tasks;
+
+use super::{Code, Findings};
+
+/// Finds what one part of the kernel's source fixes.
+type Recipe = fn(&Code<'_>, &mut Findings);
+
+/// All recipes. Some use what those before them have found.
+pub const ALL: [Recipe; 14] = [
+    running_task::find,
+    pids::find,
+    pids::find_user,
+    memory::find,
+    saved_stack_pointer::find,
+    per_cpu_offsets::find,
+    interrupts::find,
+    single_variables::find,
+    areas::find,
+    files::find,
+    lists_of_tasks::find,
+    states_of_tasks::find,
+    starts_of_tasks::find,
+    constants::find,
+];

@@ -1,0 +1,133 @@
+//! The layout of a kernel's structures: from its BTF, or, for a kernel without BTF, from its code.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::btf::{Btf, Structures};
+
+/// A fact about a kernel that isn't known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The offset of a member of a structure.
+    Member(&'static str, &'static str),
+    /// The size of a structure.
+    Size(&'static str),
+    /// The address of a symbol.
+    Symbol(&'static str),
+    /// Structures of another form than those of the kernels that are known.
+    Form(&'static str),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Member(structure, member) => write!(to, "{structure}.{member}"),
+            Self::Size(structure) => write!(to, "the size of {structure}"),
+            Self::Symbol(name) => write!(to, "the address of {name}"),
+            Self::Form(structure) => write!(to, "the form of {structure}"),
+        }
+    }
+}
+
+/// Offsets of members, in bytes, by structure and member. A member of a member is `outer.inner`.
+pub type Members = BTreeMap<(&'static str, &'static str), u64>;
+
+/// The kernel's types.
+#[derive(Debug)]
+pub enum Types<'a> {
+    /// From its BTF.
+    Btf(Btf<'a>),
+    /// What its code tells.
+    Code(Members),
+}
+
+impl<'a> Types<'a> {
+    /// As [`Btf::offset_of`].
+    pub fn offset_of(&self, structure: &'static str, member: &'static str) -> Option<u64> {
+        self.structures(structure).offset_of(member)
+    }
+
+    /// As [`Types::offset_of`], for a member without which nothing else is of use.
+    pub fn need(&self, structure: &'static str, member: &'static str) -> Result<u64, Missing> {
+        self.structures(structure).need(member)
+    }
+
+    /// The structures and unions called `name`.
+    pub fn structures(&self, name: &'static str) -> Structure<'_, 'a> {
+        match self {
+            Self::Btf(btf) => Structure::Btf(name, btf.structures(name)),
+            Self::Code(members) => Structure::Code(name, members),
+        }
+    }
+
+    /// As [`Btf::size_of`]. Code doesn't tell it.
+    pub fn size_of(&self, structure: &'static str) -> Result<u64, Missing> {
+        let size = match self {
+            Self::Btf(btf) => btf.size_of(structure),
+            Self::Code(_) => None,
+        };
+        size.ok_or(Missing::Size(structure))
+    }
+
+    /// As [`Btf::enumerator`]. Code doesn't tell it.
+    pub fn enumerator(&self, enumeration: &str, enumerator: &str) -> Option<u32> {
+        match self {
+            Self::Btf(btf) => btf.enumerator(enumeration, enumerator),
+            Self::Code(_) => None,
+        }
+    }
+}
+
+/// A structure, by its name.
+#[derive(Debug)]
+pub enum Structure<'t, 'a> {
+    /// The structures of that name in BTF.
+    Btf(&'static str, Structures<'t, 'a>),
+    /// What the code tells.
+    Code(&'static str, &'t Members),
+}
+
+impl Structure<'_, '_> {
+    /// The offset of `member`, in bytes.
+    pub fn offset_of(&self, member: &'static str) -> Option<u64> {
+        match self {
+            Self::Btf(_, structures) => structures.offset_of(member),
+            Self::Code(name, members) => members.get(&(name, member)).copied(),
+        }
+    }
+
+    /// As [`Structure::offset_of`], for a member without which nothing else is of use.
+    pub fn need(&self, member: &'static str) -> Result<u64, Missing> {
+        let name = match self {
+            Self::Btf(name, _) | Self::Code(name, _) => name,
+        };
+        (self.offset_of(member)).ok_or(Missing::Member(name, member))
+    }
+
+    /// The offset of `path`, a member of a member, as in `d_name.len`, in bytes.
+    pub fn offset_within(&self, path: &'static str) -> Option<u64> {
+        match self {
+            Self::Btf(_, structures) => {
+                let (member, inner) = path.split_once('.')?;
+                structures.offset_within(member, inner)
+            }
+            Self::Code(name, members) => members.get(&(name, path)).copied(),
+        }
+    }
+
+    /// As [`Structure::offset_within`], for a member without which nothing else is of use.
+    pub fn need_within(&self, path: &'static str) -> Result<u64, Missing> {
+        let name = match self {
+            Self::Btf(name, _) | Self::Code(name, _) => name,
+        };
+        (self.offset_within(path)).ok_or(Missing::Member(name, path))
+    }
+
+    /// As [`Structures::bit_of`]. Code doesn't tell it.
+    pub fn bit_of(&self, member: &str) -> Option<u64> {
+        match self {
+            Self::Btf(_, structures) => structures.bit_of(member),
+            Self::Code(..) => None,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Kernels that don't describe themselves.
+
+use super::*;
+use crate::linux::task_layout::PidCheck;
+use crate::testing::kernel::task;
+
+/// What is known is used: the names of functions, and user mode apart from the kernel's.
+#[test]
+fn a_kernel_without_btf_has_names_and_modes_and_says_what_is_missing() {
+    let guest = LinuxGuest::new(Kernel { btf: false, ..OLD });
+    let (user, kernel) = (
+        guest.identify(0, &guest.user()),
+        guest.identify(0, &guest.kernel(0)),
+    );
+    assert_eq!((user.mode, user.pid, user.tid), (Mode::User, -1, -1));
+    assert_eq!(
+        (kernel.mode, kernel.pid, kernel.tid),
+        (Mode::Kernel, -1, -1)
+    );
+    let linux = guest.knowledge.linux().unwrap();
+    let fault = TEXT + SLIDE + offsets::PAGE_FAULT;
+    assert_eq!(linux.function_at(fault), Some(("asm_exc_page_fault", 0)));
+    let said = "No process ids: task_struct.tgid isn't known \
+        (the kernel has no BTF, and the kernel's code doesn't tell it)";
+    assert!(
+        linux.gaps().iter().any(|gap| gap == said),
+        "{:#?}",
+        linux.gaps()
+    );
+}
+
+/// Without symbols nothing says where the exception handlers are in the image, but they are somewhere in it.
+#[test]
+fn a_kernel_without_symbols_is_located_by_any_vcpu() {
+    let guest = LinuxGuest::new(OLD);
+    let mut file = OLD.file();
+    let begin = 4096 + usize::try_from(offsets::SYMBOLS).unwrap();
+    let end = 4096 + usize::try_from(offsets::PAGE_TABLES).unwrap();
+    file[begin..end].fill(0);
+    for registers in [guest.user(), guest.kernel(0)] {
+        let linux = LinuxKnowledge::from_image(&file).unwrap();
+        assert!(linux.symbols().is_empty());
+        let placement = linux.locate(&guest.memory, &registers).unwrap();
+        assert_eq!(placement.slide, SLIDE);
+    }
+}
+
+/// Offsets that come from code are believed only while a task's two ids agree.
+#[test]
+fn ids_that_disagree_are_not_believed() {
+    let guest = LinuxGuest::new(OLD);
+    let mut linux = LinuxKnowledge::from_image(&OLD.file()).unwrap();
+    linux.tasks.check = Some(PidCheck {
+        own_pid: task::OWN_PID,
+        number: task::NUMBER,
+    });
+    let (place, own) = (GuestAddress(TASKS + 0x1000 + task::OWN_PID), 0x50_0000);
+    let pid_with = |pointer: u64, number: i32| {
+        guest.memory.write_obj(pointer, place).unwrap();
+        let at = GuestAddress(own + task::NUMBER);
+        guest.memory.write_obj(number, at).unwrap();
+        let mut cpu = Cpu::new(0);
+        let registers = guest.kernel(0);
+        let identity = cpu.identify(&linux, &guest.memory, &registers, false, false);
+        (identity.pid, identity.tid)
+    };
+    assert_eq!(pid_with(DIRECT_MAP + own, 141), (41, 141));
+    assert_eq!(pid_with(DIRECT_MAP + own, 142), (-1, -1));
+    assert_eq!(pid_with(0x1234, 141), (-1, -1));
+    // A task that ends.
+    assert_eq!(pid_with(0, 0), (41, 141));
+}
+
+#[test]
+fn nothing_is_missing_of_a_kernel_that_describes_itself() {
+    let guest = LinuxGuest::new(HOT);
+    let gaps = guest.knowledge.linux().unwrap().gaps();
+    assert!(gaps.is_empty(), "{gaps:#?}");
+}

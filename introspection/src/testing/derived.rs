@@ -1,0 +1,212 @@
+//! What a kernel's code tells, beside what its BTF and its whole symbol table say.
+
+use crate::code::Code;
+use crate::image::btf::Btf;
+use crate::image::{KernelImage, Symbols, Vmlinux};
+use crate::linux::kernel_symbols;
+use crate::unwind::{Base, CodeRules, Kind};
+use iced_x86::{FlowControl, Mnemonic};
+
+/// A value that the code tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Derived {
+    /// `structure.member`, or the name of a variable.
+    pub name: String,
+    /// The offset in bytes or the link-time address that the code tells; `None` if it doesn't tell it.
+    pub told: Option<u64>,
+    /// What BTF or the symbol table says; `None` if it doesn't.
+    pub described: Option<u64>,
+}
+
+/// The members that are compared although a kernel's code may not tell them: all that any recipe finds.
+const MEMBERS: [(&str, &str); 55] = [
+    ("task_struct", "pid"),
+    ("task_struct", "tgid"),
+    ("task_struct", "comm"),
+    ("task_struct", "cred"),
+    ("task_struct", "thread_pid"),
+    ("task_struct", "signal"),
+    ("task_struct", "mm"),
+    ("task_struct", "thread.sp"),
+    ("task_struct", "tasks"),
+    ("task_struct", "thread_node"),
+    ("task_struct", "real_parent"),
+    ("task_struct", "group_leader"),
+    ("task_struct", "__state"),
+    ("task_struct", "exit_state"),
+    ("task_struct", "on_cpu"),
+    ("task_struct", "thread_info.cpu"),
+    ("task_struct", "start_time"),
+    ("task_struct", "nvcsw"),
+    ("task_struct", "nivcsw"),
+    ("task_struct", "self_exec_id"),
+    ("signal_struct", "pids"),
+    ("signal_struct", "thread_head"),
+    ("signal_struct", "live"),
+    ("pid", "numbers"),
+    ("cred", "uid"),
+    ("mm_struct", "mm_mt.ma_root"),
+    ("mm_struct", "mmap"),
+    ("vm_area_struct", "vm_next"),
+    ("mm_struct", "pgd"),
+    ("mm_struct", "map_count"),
+    ("mm_struct", "total_vm"),
+    ("mm_struct", "exec_vm"),
+    ("mm_struct", "start_code"),
+    ("mm_struct", "arg_start"),
+    ("mm_struct", "saved_auxv"),
+    ("maple_range_64", "pivot"),
+    ("maple_range_64", "slot"),
+    ("maple_arange_64", "pivot"),
+    ("maple_arange_64", "slot"),
+    ("vm_area_struct", "vm_start"),
+    ("vm_area_struct", "vm_end"),
+    ("vm_area_struct", "vm_flags"),
+    ("vm_area_struct", "vm_pgoff"),
+    ("vm_area_struct", "vm_file"),
+    ("file", "f_inode"),
+    ("file", "f_path.mnt"),
+    ("file", "f_path.dentry"),
+    ("dentry", "d_parent"),
+    ("dentry", "d_name.name"),
+    ("dentry", "d_name.len"),
+    ("inode", "i_sb"),
+    ("inode", "i_ino"),
+    ("inode", "i_size"),
+    ("super_block", "s_dev"),
+    ("mutex", "owner"),
+];
+
+/// Variables, and where they are in `struct pcpu_hot` in kernels that have that.
+const VARIABLES: [(&str, &str); 8] = [
+    ("current_task", "current_task"),
+    ("__preempt_count", "preempt_count"),
+    ("__per_cpu_offset", ""),
+    ("jiffies_64", ""),
+    ("system_state", ""),
+    ("panic_cpu", ""),
+    ("init_task", ""),
+    ("page_offset_base", ""),
+];
+
+/// What the code of the kernel in `elf`, an unpacked kernel with BTF, tells with names of functions only, or without any
+/// symbol, and what its BTF and all its symbols say. `None` if it has no BTF or no symbols.
+pub fn compare(elf: &[u8], with_functions: bool) -> Option<Vec<Derived>> {
+    let image = KernelImage::from_file(Vmlinux::parse(elf).ok()?);
+    let all = kernel_symbols(&image);
+    let (_, section) = image.part(".BTF", &all, ["__start_BTF", "__stop_BTF"])?;
+    let btf = Btf::parse(section).ok()?;
+    let symbols = if with_functions {
+        kernel_symbols(&image).functions_only()
+    } else {
+        Symbols::new(Vec::new(), String::new(), Vec::new())
+    };
+    let findings = Code::new(&image, &symbols).findings();
+    let mut derived = Vec::new();
+    for (structure, member) in MEMBERS {
+        let structures = btf.structures(structure);
+        let described = match member.split_once('.') {
+            Some((outer, inner)) => structures.offset_within(outer, inner),
+            None => structures.offset_of(member),
+        };
+        derived.push(Derived {
+            name: format!("{structure}.{member}"),
+            told: findings.member(structure, member),
+            described,
+        });
+    }
+    for (name, hot) in VARIABLES {
+        let in_hot = btf.offset_of("pcpu_hot", hot).filter(|_| !hot.is_empty());
+        let in_hot = in_hot.zip(all.address_of("pcpu_hot"));
+        derived.push(Derived {
+            name: name.to_owned(),
+            told: findings.variable(name),
+            described: match in_hot {
+                Some((offset, address)) => Some(address + offset),
+                None => all.address_of(name),
+            },
+        });
+    }
+    Some(derived)
+}
+
+/// How often the rules that code gives agree with ORC, for single steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// Both lead to the same caller.
+    pub right: usize,
+    /// They lead to different callers.
+    pub wrong: usize,
+    /// The code gives no rule.
+    pub unknown: usize,
+    /// One counts from RBP and the other one from RSP, which can't be compared without a stack.
+    pub not_comparable: usize,
+    /// The address of a step that is wrong; 0 if there is none.
+    pub example: u64,
+}
+
+/// Compares steps at `count` instructions of the kernel in `elf`, chosen evenly, with its ORC table. `None` if it has
+/// none, or no symbols.
+pub fn compare_unwinding(elf: &[u8], count: usize) -> Option<Steps> {
+    let image = KernelImage::from_file(Vmlinux::parse(elf).ok()?);
+    let symbols = kernel_symbols(&image);
+    let release = crate::linux::kernel_release(&image)?;
+    let orc = crate::linux::kernel_orc(&image, &symbols, &release)?;
+    let rules = CodeRules::find(&image, &symbols)?;
+    let code = Code::new(&image, &symbols);
+    let (start, text) = code.text()?;
+    let functions: Vec<u64> = symbols.functions().map(|(address, ..)| address).collect();
+    let inside = |address: &u64| (start..start + text.len() as u64).contains(address);
+    let functions: Vec<u64> = functions.into_iter().filter(inside).collect();
+    let mut steps = Steps::default();
+    // A multiplicative sequence visits the functions in no order, and the same ones each time.
+    let mut place = 1_usize;
+    let mut taken = 0;
+    while taken < count {
+        place = place
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let function = *functions.get((place >> 33) % functions.len())?;
+        let around = code.function_around(function)?;
+        let instructions: Vec<_> = code.instructions(around).take(300).collect();
+        let Some(chosen) = instructions.get((place >> 17) % instructions.len().max(1)) else {
+            continue;
+        };
+        // What follows a call is looked up as the call's last byte.
+        let is_exact = chosen.flow_control() != FlowControl::Call;
+        let address = if is_exact {
+            chosen.ip()
+        } else {
+            chosen.next_ip()
+        };
+        let Some(truth) = orc.find(address - u64::from(!is_exact)) else {
+            continue;
+        };
+        if chosen.mnemonic() == Mnemonic::Nop
+            || truth.kind != Kind::Call
+            || !matches!(truth.sp, Base::Sp | Base::Bp)
+        {
+            continue;
+        }
+        taken += 1;
+        match rules.entry(address, is_exact) {
+            None => steps.unknown += 1,
+            Some(found) if found.sp != truth.sp => steps.not_comparable += 1,
+            Some(found)
+                if (found.sp_offset, found.bp, found.bp_offset)
+                    == (truth.sp_offset, truth.bp, truth.bp_offset) =>
+            {
+                steps.right += 1
+            }
+            Some(found) => {
+                steps.wrong += 1;
+                steps.example = address;
+                println!(
+                    "{address:x} {:?} {found:?} {truth:?}",
+                    code.function_around(address)
+                );
+            }
+        }
+    }
+    Some(steps)
+}

@@ -1,0 +1,32 @@
+//! A kernel that doesn't describe itself, made of one that does.
+
+use crate::image::kallsyms::names_of_variables;
+use crate::image::{KernelImage, Vmlinux};
+
+/// The sections with BTF and ORC.
+const SECTIONS: [&[u8]; 3] = [b".BTF", b".orc_unwind", b".orc_unwind_ip"];
+
+/// The unpacked kernel `elf` without BTF, ORC, and names of variables, as one without CONFIG_DEBUG_INFO_BTF,
+/// CONFIG_UNWINDER_ORC and CONFIG_KALLSYMS_ALL. Variables have names of functions that don't exist. `None` if it has no
+/// symbol table.
+pub fn undescribed(elf: &[u8]) -> Option<Vec<u8>> {
+    let file = Vmlinux::parse(elf).ok()?;
+    // Where a part of the file begins.
+    let offset = |part: &[u8]| (part.as_ptr() as usize).checked_sub(elf.as_ptr() as usize);
+    let mut changed = elf.to_vec();
+    for name in SECTIONS {
+        let (_, section) = file.section(name)?;
+        let start = offset(section)?;
+        changed.get_mut(start..start + section.len())?.fill(0);
+    }
+    let image = KernelImage::from_file(file);
+    let mut segments = image.segments().iter();
+    let (start, (places, [function, letter])) = segments
+        .find_map(|segment| Some((offset(segment.data)?, names_of_variables(segment.data)?)))?;
+    for place in places {
+        let name = changed.get_mut(start + place.start..start + place.end)?;
+        name.fill(letter);
+        *name.first_mut()? = function;
+    }
+    Some(changed)
+}

@@ -1,0 +1,213 @@
+//! How to find a frame's caller in a kernel with neither ORC nor frame pointers: by its code.
+//!
+//! From an address on, the code is followed to where its function returns. What is popped on the way tells where the
+//! return address is, and the caller's RBP. All paths that lead to the same instruction have to agree, or the address
+//! has no rule: a stack ends there rather than at a wrong caller.
+//!
+//! A walk visits a bounded number of instructions and allocates nothing. Its result is kept, so that the next stack
+//! through the same address needs no walk.
+
+mod roles;
+mod state;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
+
+use super::orc::{Base, Kind, OrcEntry};
+use crate::Symbols;
+use crate::image::KernelImage;
+use roles::{Role, roles};
+use walk::Walk;
+
+/// Maximum number of bytes of code. Distributions' kernels have some 20 MB.
+const MAX_CODE: usize = 64 << 20;
+/// Maximum length of an instruction, in bytes (SDM volume 2, section 2.3.11).
+const MAX_LENGTH: usize = 15;
+/// The number of rules that are kept; a power of two.
+const KEPT: usize = 1 << 14;
+
+/// The rules of one kernel.
+#[derive(Debug)]
+pub struct CodeRules {
+    code: Vec<u8>,
+    /// The link-time address of the code.
+    start: u64,
+    /// The offsets of functions in it, sorted, and their roles.
+    functions: Vec<(u32, Role)>,
+    /// The rules that were found, by a part of the offset. A word is the offset plus 1 in its upper half, and the rule.
+    kept: Box<[AtomicU64]>,
+}
+
+impl CodeRules {
+    /// The rules for the code of `image`, whose functions are those of `symbols`. `None` without symbols, and for a
+    /// kernel with frame pointers.
+    pub fn find(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Self> {
+        let [start, end] = symbols.addresses_of(["_stext", "_etext"]);
+        let (start, end) = (start?, end?);
+        let length = usize::try_from(end.checked_sub(start)?).ok()?;
+        let code = image.bytes_from(start)?.get(..length)?;
+        if code.len() > MAX_CODE {
+            return None;
+        }
+        let rules = Self {
+            code: code.to_vec(),
+            start,
+            functions: roles(symbols, start..end),
+            kept: (0..KEPT).map(|_| AtomicU64::new(0)).collect(),
+        };
+        (!rules.has_frame_pointers()).then_some(rules)
+    }
+
+    /// The rule for link-time address `address`, an instruction that was about to be executed if it `is_exact`, otherwise
+    /// what follows a call.
+    pub fn entry(&self, address: u64, is_exact: bool) -> Option<OrcEntry> {
+        let offset = u32::try_from(address.checked_sub(self.start)?).ok()?;
+        let key = (u64::from(offset) << 1 | u64::from(is_exact)) + 1;
+        let place = usize::try_from(key).ok()? & (KEPT - 1);
+        let word = self.kept.get(place)?;
+        let known = word.load(Ordering::Relaxed);
+        if known >> 30 == key {
+            return unpack(known);
+        }
+        let found = self.walk(offset, is_exact);
+        word.store(key << 30 | pack(found), Ordering::Relaxed);
+        found
+    }
+
+    /// Whether most functions begin with `push %rbp; mov %rsp, %rbp`.
+    fn has_frame_pointers(&self) -> bool {
+        let step = (self.functions.len() / 1024).max(1);
+        let sampled = self.functions.iter().step_by(step);
+        let plain = sampled.filter(|(_, role)| *role == Role::Plain);
+        let (mut all, mut framed) = (0, 0);
+        for (offset, _) in plain {
+            all += 1;
+            let mut at = *offset;
+            let mut pushes = false;
+            for _ in 0..6 {
+                let Some(instruction) = self.instruction(at) else {
+                    break;
+                };
+                let is_framed = pushes && instruction.mnemonic() == Mnemonic::Mov;
+                if is_framed
+                    && instruction.op0_register() == Register::RBP
+                    && instruction.op1_register() == Register::RSP
+                {
+                    framed += 1;
+                    break;
+                }
+                pushes |= instruction.mnemonic() == Mnemonic::Push
+                    && instruction.op0_register() == Register::RBP;
+                at = at.wrapping_add(u32::try_from(instruction.len()).unwrap_or(1));
+            }
+        }
+        framed * 2 > all
+    }
+
+    fn instruction(&self, offset: u32) -> Option<Instruction> {
+        let start = usize::try_from(offset).ok()?;
+        let bytes = self.code.get(start..)?;
+        let bytes = &bytes[..bytes.len().min(MAX_LENGTH)];
+        let address = self.start.wrapping_add(u64::from(offset));
+        let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// The function that contains `offset`: its own offset, and its role.
+    fn function(&self, offset: u32) -> Option<(u32, Role)> {
+        let after = (self.functions).partition_point(|(begin, _)| *begin <= offset);
+        self.functions.get(after.checked_sub(1)?).copied()
+    }
+
+    /// Whether the call before `offset` is one of a function that doesn't return.
+    fn follows_no_return(&self, offset: u32) -> bool {
+        /// Bytes of CALL rel32.
+        const CALL: u32 = 5;
+        let call = offset.checked_sub(CALL).and_then(|at| self.instruction(at));
+        let call = call.filter(|call| call.code() == Code::Call_rel32_64);
+        let target = call.and_then(|call| self.offset_of(call.near_branch_target()));
+        let called = target.and_then(|target| self.function(target));
+        called.is_some_and(|(_, role)| role == Role::NoReturn)
+    }
+
+    fn offset_of(&self, address: u64) -> Option<u32> {
+        let offset = u32::try_from(address.checked_sub(self.start)?).ok()?;
+        (usize::try_from(offset).ok()? < self.code.len()).then_some(offset)
+    }
+
+    fn walk(&self, offset: u32, is_exact: bool) -> Option<OrcEntry> {
+        let inside = offset.checked_sub(u32::from(!is_exact))?;
+        let (begin, role) = self.function(inside)?;
+        let fixed = |kind| OrcEntry {
+            kind,
+            sp: Base::Sp,
+            sp_offset: 0,
+            bp: Base::Undefined,
+            bp_offset: 0,
+        };
+        match role {
+            Role::Outermost => return Some(fixed(Kind::End)),
+            Role::Entry if !is_exact => return Some(fixed(Kind::Registers)),
+            Role::Entry | Role::ReturnThunk | Role::JumpThunk => return None,
+            Role::Plain | Role::Part | Role::NoReturn => {}
+        }
+        // What follows a call that doesn't return belongs to other code.
+        if self.function(offset)? != (begin, role) || !is_exact && self.follows_no_return(offset) {
+            return None;
+        }
+        Walk::new(self).from(offset)
+    }
+}
+
+/// A rule in the lower 30 bits of a word: from the lowest on whether there is one, 2 bits of its kind, 2 of its base, 12
+/// of its offset in words, whether the caller's RBP is on the stack, and 12 of how many words below the caller's stack.
+fn pack(entry: Option<OrcEntry>) -> u64 {
+    let Some(entry) = entry else {
+        return 0;
+    };
+    let kind = match entry.kind {
+        Kind::Registers => 1,
+        Kind::End => 2,
+        _ => 0,
+    };
+    let base = match entry.sp {
+        Base::Bp => 1,
+        Base::SpIndirect => 2,
+        _ => 0,
+    };
+    let words = |offset: i16| u64::from(offset.unsigned_abs() / 8);
+    let is_stacked = u64::from(entry.bp == Base::CallerSp);
+    1 | kind << 1
+        | base << 3
+        | words(entry.sp_offset) << 5
+        | is_stacked << 17
+        | words(entry.bp_offset) << 18
+}
+
+fn unpack(word: u64) -> Option<OrcEntry> {
+    let words = |shift: u32| i16::try_from((word >> shift & 0xfff) * 8).unwrap_or(0);
+    let is_stacked = word >> 17 & 1 == 1;
+    (word & 1 == 1).then(|| OrcEntry {
+        kind: match word >> 1 & 3 {
+            1 => Kind::Registers,
+            2 => Kind::End,
+            _ => Kind::Call,
+        },
+        sp: match word >> 3 & 3 {
+            1 => Base::Bp,
+            2 => Base::SpIndirect,
+            _ => Base::Sp,
+        },
+        sp_offset: words(5),
+        bp: if is_stacked {
+            Base::CallerSp
+        } else {
+            Base::Undefined
+        },
+        bp_offset: -words(18),
+    })
+}

@@ -1,0 +1,101 @@
+//! What functions are to a walk, by their names.
+
+use std::ops::Range;
+
+use crate::Symbols;
+
+/// Functions that don't return: what follows a call of them belongs to another path.
+const NO_RETURN: [&str; 21] = [
+    "__fortify_panic",
+    "__fortify_report",
+    "__module_put_and_kthread_exit",
+    "__reiserfs_panic",
+    "__stack_chk_fail",
+    "cpu_startup_entry",
+    "do_exit",
+    "do_group_exit",
+    "do_task_dead",
+    "kthread_complete_and_exit",
+    "kthread_exit",
+    "machine_real_restart",
+    "make_task_dead",
+    "nmi_panic",
+    "nmi_panic_self_stop",
+    "panic",
+    "panic_smp_self_stop",
+    "rest_init",
+    "rewind_stack_and_make_dead",
+    "stop_this_cpu",
+    "usercopy_abort",
+];
+
+/// What a function is to a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// One that returns.
+    Plain,
+    /// A part of another function, which the compiler has put elsewhere.
+    Part,
+    /// One that doesn't return.
+    NoReturn,
+    /// What a function jumps to in order to return.
+    ReturnThunk,
+    /// What it jumps to in order to go on at an address in a register: in another function or in a part of itself.
+    JumpThunk,
+    /// Assembly code that has saved all registers, and calls C code with the stack pointer at them.
+    Entry,
+    /// Assembly code that is the outermost of its stack.
+    Outermost,
+}
+
+/// The functions within `range`, by their offsets from its start, and their roles.
+pub fn roles(symbols: &Symbols, range: Range<u64>) -> Vec<(u32, Role)> {
+    let functions = symbols.functions();
+    let within = functions.filter(|(address, ..)| range.contains(address));
+    let mut roles: Vec<(u32, Role)> = within
+        .filter_map(|(address, _, name)| {
+            Some((u32::try_from(address - range.start).ok()?, role(name)))
+        })
+        .collect();
+    // Of several names of a function, the one that says most about it counts.
+    roles.sort_unstable();
+    roles.dedup_by(|later, earlier| {
+        let is_same = later.0 == earlier.0;
+        if is_same {
+            earlier.1 = earlier.1.max(later.1);
+        }
+        is_same
+    });
+    roles
+}
+
+/// The role of the function `name` (`arch/x86/entry/entry_64.S`, `arch/x86/lib/retpoline.S`,
+/// `arch/x86/kernel/head_64.S`).
+fn role(name: &str) -> Role {
+    let has_entry_name = [
+        "asm_exc_",
+        "asm_sysvec_",
+        "asm_common_interrupt",
+        "asm_spurious_interrupt",
+        "asm_fred_",
+    ];
+    let is_entry = has_entry_name.iter().any(|start| name.starts_with(start));
+    match name {
+        _ if NO_RETURN.contains(&name) => Role::NoReturn,
+        _ if name.contains("return_thunk") => Role::ReturnThunk,
+        _ if name.contains("indirect_thunk") => Role::JumpThunk,
+        "entry_SYSCALL_64"
+        | "entry_SYSCALL_64_after_hwframe"
+        | "entry_SYSENTER_compat"
+        | "entry_SYSENTER_compat_after_hwframe"
+        | "entry_SYSCALL_compat"
+        | "entry_SYSCALL_compat_after_hwframe"
+        | "entry_INT80_compat" => Role::Entry,
+        _ if is_entry => Role::Entry,
+        _ if name.starts_with("secondary_startup_64") || name.starts_with("ret_from_fork_asm") => {
+            Role::Outermost
+        }
+        _ if name.contains(".cold") => Role::Part,
+        _ => Role::Plain,
+    }
+}

@@ -1,0 +1,76 @@
+use super::*;
+use crate::testing::code::TestCode;
+
+#[test]
+fn kept_rules_are_the_same() {
+    let rule = |kind, sp, sp_offset, bp, bp_offset| OrcEntry {
+        kind,
+        sp,
+        sp_offset,
+        bp,
+        bp_offset,
+    };
+    for entry in [
+        rule(Kind::Call, Base::Sp, 8, Base::Undefined, 0),
+        rule(Kind::Call, Base::Sp, 32760, Base::CallerSp, -32760),
+        rule(Kind::Call, Base::Bp, 16, Base::CallerSp, -16),
+        rule(Kind::Call, Base::SpIndirect, 8, Base::Undefined, 0),
+        rule(Kind::Registers, Base::Sp, 0, Base::Undefined, 0),
+        rule(Kind::End, Base::Sp, 0, Base::Undefined, 0),
+    ] {
+        assert!(pack(Some(entry)) >> 30 == 0);
+        assert_eq!(unpack(pack(Some(entry))), Some(entry));
+    }
+    assert_eq!(unpack(pack(None)), None);
+}
+
+#[test]
+fn the_caller_is_found_by_what_is_popped_on_the_way_to_the_return() {
+    let mut kernel = TestCode::default();
+    // push %rbx; push %rbp; sub $16, %rsp; nop; add $16, %rsp; pop %rbp; pop %rbx; ret
+    kernel.add(
+        "plain",
+        b"\x53\x55\x48\x83\xec\x10\x90\x48\x83\xc4\x10\x5d\x5b\xc3",
+    );
+    let distances = kernel.distances().unwrap();
+    let at = |index: usize| distances[index];
+    assert_eq!(
+        [at(0), at(1), at(2), at(6), at(11), at(12), at(13)],
+        [8, 16, 24, 40, 24, 16, 8].map(Some)
+    );
+}
+
+/// One path pops twice, the other one once.
+#[test]
+fn paths_that_disagree_give_no_rule() {
+    let mut kernel = TestCode::default();
+    kernel.add("two_ways", b"\x74\x03\x5b\x5b\xc3\x5b\xc3");
+    let distances = kernel.distances().unwrap();
+    assert_eq!(
+        (distances[0], distances[2], distances[5]),
+        (None, Some(24), Some(16))
+    );
+}
+
+#[test]
+fn nothing_is_told_of_what_follows_a_call_that_does_not_return() {
+    let mut kernel = TestCode::default();
+    let panic = kernel.add("panic", b"\x0f\x0b");
+    // call panic; pop %rbx; ret
+    let mut code = vec![0xe8];
+    let begin = panic + 16;
+    let distance = i32::try_from(panic.cast_signed() - (begin + 5).cast_signed()).unwrap();
+    code.extend_from_slice(&distance.to_le_bytes());
+    code.extend_from_slice(b"\x5b\xc3");
+    assert_eq!(kernel.add("dies", &code), begin);
+    let distances = kernel.distances().unwrap();
+    assert_eq!((distances[16], distances[21]), (None, Some(16)));
+}
+
+#[test]
+fn a_kernel_with_frame_pointers_needs_no_rules() {
+    let mut kernel = TestCode::default();
+    // push %rbp; mov %rsp, %rbp; pop %rbp; ret
+    kernel.add("framed", b"\x55\x48\x89\xe5\x5d\xc3");
+    assert_eq!(kernel.distances(), None);
+}

@@ -1,0 +1,92 @@
+//! What kvmprof reads out of a kernel's code, compared with what the same kernel's BTF, symbols and ORC say.
+//!
+//! `KVMPROF_TEST_KERNELS` names further kernel files, separated by colons, with BTF, all symbols and ORC.
+
+use std::fs;
+
+use kvmprof_introspection::testing::derived::{compare, compare_unwinding};
+use kvmprof_introspection::unpack_kernel;
+use kvmprof_tests::linux::unpacked;
+
+use super::kernels;
+
+/// Facts that only some kernels have: lists of areas before 6.1 and trees of them since then; the owners of locks and
+/// whether they run, where locks are no real-time mutexes.
+const NOT_EVERYWHERE: [&str; 9] = [
+    "mm_struct.mmap",
+    "vm_area_struct.vm_next",
+    "mm_struct.mm_mt.ma_root",
+    "maple_range_64.pivot",
+    "maple_range_64.slot",
+    "maple_arange_64.pivot",
+    "maple_arange_64.slot",
+    "mutex.owner",
+    "task_struct.on_cpu",
+];
+/// Facts that have other names in 5.10: `state`, and `cpu` in the task itself.
+const RENAMED: [&str; 2] = ["task_struct.__state", "task_struct.thread_info.cpu"];
+/// Facts that need no symbol.
+const WITHOUT_SYMBOLS: [&str; 6] = [
+    "current_task",
+    "task_struct.pid",
+    "task_struct.tgid",
+    "task_struct.comm",
+    "task_struct.thread.sp",
+    "__per_cpu_offset",
+];
+
+/// The names and the unpacked files of all kernels at hand.
+fn files() -> Vec<(String, Vec<u8>)> {
+    let fetched = kernels().into_iter();
+    let fetched = fetched.map(|kernel| (kernel.version.clone(), unpacked(&kernel)));
+    let named = std::env::var("KVMPROF_TEST_KERNELS").unwrap_or_default();
+    let named = named
+        .split(':')
+        .filter(|path| !path.is_empty())
+        .map(|path| {
+            let file = fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            (path.to_owned(), unpack_kernel(&file).unwrap().into_owned())
+        });
+    fetched.chain(named).collect()
+}
+
+#[test]
+fn the_code_tells_what_btf_and_symbols_say() {
+    for (name, elf) in files() {
+        let facts = compare(&elf, true).unwrap();
+        for fact in &facts {
+            let is_missing = fact.told.is_none() && NOT_EVERYWHERE.contains(&&*fact.name);
+            let is_renamed = fact.described.is_none() && RENAMED.contains(&&*fact.name);
+            let is_right = fact.told == fact.described && fact.told.is_some();
+            assert!(is_right || is_missing || is_renamed, "{name}: {fact:x?}");
+        }
+        let told = facts.iter().filter(|fact| fact.told.is_some()).count();
+        println!("{name}: {told} of {} facts", facts.len());
+        assert!(told >= 50, "{name}: {told}");
+    }
+}
+
+#[test]
+fn without_symbols_the_code_still_tells_who_runs() {
+    for (name, elf) in files() {
+        for fact in compare(&elf, false).unwrap() {
+            let is_right = fact.told == fact.described && fact.told.is_some();
+            match WITHOUT_SYMBOLS.contains(&&*fact.name) {
+                true => assert!(is_right, "{name}: {fact:x?}"),
+                false => assert!(is_right || fact.told.is_none(), "{name}: {fact:x?}"),
+            }
+        }
+    }
+}
+
+/// At most one step of 2,000 may be wrong.
+#[test]
+fn the_code_unwinds_as_orc_does() {
+    for (name, elf) in files() {
+        let steps = compare_unwinding(&elf, 20_000).unwrap();
+        println!("{name}: {steps:x?}");
+        let all = steps.right + steps.wrong + steps.unknown + steps.not_comparable;
+        assert!(steps.wrong * 2_000 <= all, "{name}: {steps:x?}");
+        assert!(steps.right * 100 >= all * 95, "{name}: {steps:x?}");
+    }
+}
