@@ -1,7 +1,7 @@
 //! The socket file: makes it, replaces a stale one, and removes it.
 
-use std::any::Any;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -83,18 +83,13 @@ impl Drop for SocketName {
 #[derive(Debug)]
 pub struct SocketListener {
     /// What removes the file when it is dropped.
-    _name: Box<dyn NameOwner>,
+    _name: Box<dyn Debug + Send>,
     socket: OwnedFd,
     path: PathBuf,
     /// A spare descriptor. If no descriptor is left, it is closed for a moment to accept a client and turn it
     /// away. Otherwise the listener would report that client for ever.
     spare: Option<OwnedFd>,
 }
-
-/// What owns the name of a socket.
-pub trait NameOwner: Any + Send + std::fmt::Debug {}
-
-impl<T: Any + Send + std::fmt::Debug> NameOwner for T {}
 
 impl SocketListener {
     /// Listens at `path`, as [`SocketName::bind`].
@@ -107,7 +102,7 @@ impl SocketListener {
     }
 
     /// The listener by a `socket` that has the name `path`, which `name` removes when it is dropped.
-    pub fn new(socket: OwnedFd, path: &Path, name: impl NameOwner) -> Self {
+    pub fn new(socket: OwnedFd, path: &Path, name: impl Debug + Send + 'static) -> Self {
         Self {
             _name: Box::new(name),
             path: path.into(),

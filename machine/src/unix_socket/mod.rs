@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 pub use error::SocketFileError;
-pub use listener::{NameOwner, SocketListener, SocketName, check_user};
+pub use listener::{SocketListener, SocketName, check_user};
 
 /// Connects without waiting: a server that doesn't accept counts as absent.
 ///

@@ -4,18 +4,21 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use kvmprof_recording::file::{MAGIC, is_recording};
 use kvmprof_sandbox::filters::STATUS;
-use kvmprof_tests::{Boot, Guest, NOBODY, StoppedThread, not_run, on_kvm, recorded, until};
+use kvmprof_tests::{
+    Boot, Guest, NOBODY, StoppedThread, kvmprof, not_run, on_kvm, recorded, until,
+};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::jail::{children, name};
+use super::jail::{Place, children, name};
 use super::sandbox::{Fields, threads};
 use super::sandbox_taken_over::has_landlock;
 
@@ -272,5 +275,59 @@ fn the_guest_reaches_no_socket_of_a_stranger() {
             (vsock.counts.guest_refused > 0).then_some(())
         });
         assert!(listener.accept().is_err());
+    });
+}
+
+/// The same for kvmprof of another user, and in a jail: with limits, and an older recording.
+#[test]
+fn outputs_are_in_order_for_another_user_and_in_a_jail() {
+    on_kvm(|| {
+        let user = format!("{NOBODY}:{NOBODY}");
+        let id = NOBODY.to_string();
+        for in_jail in [false, true] {
+            let place = Place::new();
+            let folder = place.file("outputs");
+            let file = |name: &str| folder.join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(file("recording"), MAGIC).unwrap();
+            for path in [&folder, &file("recording")] {
+                chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+            let mut command = Command::new(kvmprof());
+            if in_jail {
+                command.args(["jail", "--uid", &id, "--gid", &id, "--root"]);
+                command.arg(&folder).args(["--", "run"]);
+            } else {
+                command.args(["run", "--user", &user]);
+            }
+            let value = |start: &str, name: &str| format!("{start}{}", file(name).display());
+            command
+                .args(["--cmdline", "workload=mixed", "--hz", "1000", "--kernel"])
+                .arg(place.file("kernel"))
+                .args(["--memory", "64M"])
+                .args(["--console", &value("file:", "console")])
+                .args(["--console-limit", "5", "--record-limit", "1M"])
+                .args(["--vsock", &value("3,socket=", "vsock")])
+                .args(["--record", &value("", "recording")])
+                .args(["--socket", &value("", "socket")]);
+            let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+            until("the recording has its name", || {
+                file("recording.old").exists().then_some(())
+            });
+            for name in ["socket", "vsock", "recording", "console"] {
+                let found = fs::symlink_metadata(file(name)).unwrap();
+                let expected = (NOBODY, 0o600);
+                assert_eq!((found.uid(), found.mode() & 0o777), expected, "{name}");
+            }
+            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            assert!(child.wait().unwrap().success());
+            let entries = fs::read_dir(&folder).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            assert_eq!(names, ["console", "recording", "recording.old"]);
+            assert_eq!(fs::metadata(file("console")).unwrap().len(), 5);
+            assert_eq!(fs::read(file("recording.old")).unwrap(), MAGIC);
+            assert!(!recorded(&file("recording")).0.is_empty());
+        }
     });
 }

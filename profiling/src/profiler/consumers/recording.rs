@@ -146,7 +146,7 @@ mod tests {
     use kvmprof_introspection::testing::kernel::{HOT, TEXT, offsets};
     use kvmprof_introspection::testing::linux_guest::LinuxGuest;
     use kvmprof_introspection::testing::modules::TestModule;
-    use kvmprof_recording::file::{FileOptions, FileSink, Recording};
+    use kvmprof_recording::file::{FileOptions, FileSink, NewFile, Recording};
     use kvmprof_recording::{LockWait, Sample, Ticks};
 
     /// Adds to `recording` what is known of `guest`.
@@ -164,7 +164,13 @@ mod tests {
     }
 
     fn begin(path: &Path) -> Encoder<FileSink> {
-        let sink = FileSink::create(path, &RecordingInfo::default(), FileOptions::default());
+        let file = NewFile::create_recording(path).unwrap();
+        let sink = FileSink::to(
+            file,
+            path,
+            &RecordingInfo::default(),
+            FileOptions::default(),
+        );
         Encoder::new(sink.unwrap(), &[])
     }
 

@@ -47,16 +47,7 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Makes the file at `path`, which begins with `info`. It replaces an older file when the first samples are written; an older recording gets
-    /// [another name](NewFile::create_recording) then.
-    ///
-    /// # Errors
-    /// The file can't be made or written to, or there is no thread.
-    pub fn create(path: &Path, info: &RecordingInfo, options: FileOptions) -> io::Result<Self> {
-        Self::to(NewFile::create_recording(path)?, path, info, options)
-    }
-
-    /// Writes to `file`, which begins with `info`; `path` is for messages.
+    /// Writes to `file`, which begins with `info`; `path` is for messages. A [`NewFile`] replaces an older file when the first samples are written.
     ///
     /// # Errors
     /// The file can't be written to, or there is no thread.

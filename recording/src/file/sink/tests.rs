@@ -5,9 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::file::RecordingFile;
 use super::*;
-use crate::file::{Contents, Encoder, HEADER, Recording};
+use crate::file::{Contents, Encoder, HEADER, NewFile, Recording};
 use crate::{LockOwner, LockWait, Preemption, QueueBudget, Sample, StackEnd, StackSummary, Ticks};
 
 /// Room for samples in a sink, as the encoder has it.
@@ -38,6 +37,12 @@ impl RecordingFile for Disk {
     fn keep(&mut self, _is_worth_it: bool) -> io::Result<bool> {
         Ok(true)
     }
+}
+
+/// A recording that will be at `path`.
+fn sink(path: &Path, options: FileOptions) -> FileSink {
+    let file = NewFile::create_recording(path).unwrap();
+    FileSink::to(file, path, &RecordingInfo::default(), options).unwrap()
 }
 
 /// Feeds `count` runs of 4 or 5 ticks, each with a stack of its own, which hardly packs.
@@ -94,8 +99,7 @@ fn detailed(number: u64) -> Sample {
 fn details_are_of_the_samples_that_they_were_seen_with() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
-    let sink = FileSink::create(&path, &RecordingInfo::default(), FileOptions::default());
-    let mut encoder = Encoder::new(sink.unwrap(), &[]);
+    let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
     for number in 0..20_000 {
         let ticks = Ticks {
             sample: Some(detailed(number)),
@@ -158,10 +162,7 @@ fn read(path: &Path) -> Contents {
 fn the_file_has_what_the_ledger_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
-    let mut encoder = Encoder::new(
-        FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap(),
-        &[],
-    );
+    let mut encoder = Encoder::new(sink(&path, FileOptions::default()), &[]);
     feed(&mut encoder, 20_000);
     assert!(encoder.is_recording());
     encoder.finish();
@@ -196,8 +197,7 @@ fn an_older_recording_has_its_name_until_there_are_ticks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let record = |ticks: u64| {
-        let sink =
-            FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap();
+        let sink = sink(&path, FileOptions::default());
         feed(&mut Encoder::new(sink, &[]), ticks);
     };
     let samples = || read(&path).closed.unwrap().samples;
@@ -253,7 +253,7 @@ fn a_recording_at_its_limit_is_whole() {
             ..FileOptions::default()
         };
         let failure = options.failure.clone();
-        let sink = FileSink::create(&path, &RecordingInfo::default(), options).unwrap();
+        let sink = sink(&path, options);
         let mut encoder = Encoder::new(sink, &[]);
         feed(&mut encoder, 20_000);
         encoder.finish();
