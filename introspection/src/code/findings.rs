@@ -33,6 +33,7 @@ impl Findings {
     }
 
     /// The link-time address of the variable `name`, as far as it was found until now.
+    #[cfg(any(test, feature = "testing"))]
     pub fn variable(&self, name: &'static str) -> Option<u64> {
         self.variables.get(name).copied().flatten()
     }

@@ -81,6 +81,7 @@ proptest! {
         status.machine.linux = port.clone().map(|release| LinuxStatus {
             release,
             slide: counts[0].is_multiple_of(2).then_some(counts[1]),
+            gaps: vec!["No perf maps: nobody tells".to_owned()],
         });
         status.machine.virtio = port.map(|name| VirtioStatus {
             resets: counts[0],
@@ -141,6 +142,7 @@ fn a_document_has_this_form() {
             linux: Some(LinuxStatus {
                 release: "6.1.0".to_owned(),
                 slide: Some(2 << 20),
+                gaps: Vec::new(),
             }),
             ..MachineStatus::default()
         },
