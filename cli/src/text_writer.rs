@@ -70,7 +70,7 @@ fn push_shown(shown: &mut String, mut text: &str) {
     while let Some(character) = text.chars().next() {
         let style = STYLES.iter().find(|style| text.starts_with(**style));
         let passed = match character {
-            '\x1b' => style.map_or("", |style| style),
+            '\x1b' => style.copied().unwrap_or_default(),
             '\r' if text.starts_with("\r\n") => "\r\n",
             '\n' | '\t' => &text[..1],
             _ if is_visible(character) => &text[..character.len_utf8()],

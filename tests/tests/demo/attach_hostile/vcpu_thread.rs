@@ -173,10 +173,10 @@ pub fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
 /// Runs the vCPU for good, without a stack below this function's own. What is written there waits for a page.
 #[inline(never)]
 fn starve(vcpu: &VcpuFd) {
-    const PAGE: u64 = 4096;
-    const BELOW: u64 = 64 * PAGE;
+    const PAGE: usize = 4096;
+    const BELOW: usize = 64 * PAGE;
     let here = 0_u8;
-    let address = &raw const here as u64;
+    let address = (&raw const here).addr();
     // Its own frame and those of what it calls until then are above the page's end, and little else is.
     if !(1200..1800).contains(&(address % PAGE)) {
         let more = std::hint::black_box([0_u8; 64]);
@@ -184,11 +184,11 @@ fn starve(vcpu: &VcpuFd) {
         std::hint::black_box(more);
         return;
     }
-    let low = address - address % PAGE;
+    let low = address - address % PAGE - BELOW;
     // SAFETY: only this thread's functions below this one use these pages, and there are none any more.
     unsafe {
-        libc::madvise((low - BELOW) as *mut _, BELOW as usize, libc::MADV_DONTNEED);
-        never_bring(low - BELOW, BELOW).unwrap();
+        libc::madvise(low as *mut _, BELOW, libc::MADV_DONTNEED);
+        never_bring(low as u64, BELOW as u64).unwrap();
         loop {
             // By hand: it takes no stack.
             std::arch::asm!(
