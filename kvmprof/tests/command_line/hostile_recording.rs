@@ -258,6 +258,7 @@ pub fn recording(is_restarted: bool) -> Vec<u8> {
         release: evil("release"),
         build_id: evil("build id"),
         slide: 0,
+        gaps: vec![evil("gap")],
     };
     let binary = BinaryInfo {
         id: 3,
