@@ -232,7 +232,7 @@ const CAPTURE: &[Allowed] = &[
     any(SYS_rt_sigtimedwait),
     // PERF_EVENT_IOC_ENABLE
     only(SYS_ioctl, &[request(PERF, 0)]),
-    any(SYS_sendto),
+    SEND,
     any(SYS_recvmsg),
 ];
 

@@ -92,8 +92,8 @@ pub struct VirtioDevices {
 /// files are opened to build the machine, or to restart it.
 pub struct HostParts {
     cpus: u8,
-    files: BootFiles,
     memory: GuestMemory,
+    files: BootFiles,
 }
 
 impl HostParts {
@@ -104,8 +104,8 @@ impl HostParts {
     pub fn open(kvm: &Kvm, config: &MachineConfig) -> Result<Self, MachineError> {
         Ok(Self {
             cpus: host::check_cpus(kvm, config.cpus)?,
-            files: BootFiles::open(config)?,
             memory: memory::allocate(&config.memory)?,
+            files: BootFiles::open(config)?,
         })
     }
 }

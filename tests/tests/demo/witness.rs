@@ -45,7 +45,15 @@ fn each_sample_is_of_the_row_that_the_guest_is_in() {
             guest.stop();
             let (samples, _) = recorded(&path);
             let mut seen = vec![0; rows().len()];
-            for sample in &samples {
+            // In an interrupt the host's kernel can't wait for a page that it is moving just then: that sample has no process.
+            let unread = samples.iter().filter(|sample| sample.pid == -1).count();
+            let most = if clock == "kernel" {
+                samples.len() / 100
+            } else {
+                0
+            };
+            assert!(unread <= most, "{clock}: {unread} of {}", samples.len());
+            for sample in samples.iter().filter(|sample| sample.pid != -1) {
                 if let Some(row) = row_by_function(sample) {
                     assert_eq!(i32::try_from(row), Ok(sample.pid), "{sample:x?}");
                     seen[row] += 1;
