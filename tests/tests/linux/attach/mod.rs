@@ -406,7 +406,10 @@ fn a_reboot_ends_what_is_attached(run: &Run) {
             pids.len()
         );
         assert_eq!(elsewhere, 0, "{name}");
-        assert!(pids.len() >= 10 && right * 100 >= pids.len() * 99, "{name}");
+        // In an interrupt the host's kernel doesn't wait for a page of the VMM's that isn't there just then: such a sample has no process.
+        let known = pids.iter().filter(|pid| **pid != -1).count();
+        assert!(pids.len() >= 10 && known * 100 >= pids.len() * 80, "{name}");
+        assert!(right * 100 >= known * 99, "{name}: {pids:?}");
     }
     assert_eq!(slides[0], slides[1]);
 }
