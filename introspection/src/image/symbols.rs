@@ -79,12 +79,9 @@ impl Symbols {
             let name = bounded_name(&name);
             let room = MAX_NAMES_BYTES - text.len();
             let name = if name.len() > room { "" } else { name };
-            let (Ok(name_start), Ok(name_length)) =
-                (u32::try_from(text.len()), u16::try_from(name.len()))
-            else {
+            let Some((name_start, name_length)) = push_name(&mut text, name) else {
                 continue;
             };
-            text.push_str(name);
             symbols.push(Symbol {
                 address: symbol.address,
                 size: u32::try_from(symbol.size).unwrap_or(u32::MAX),
@@ -128,12 +125,9 @@ impl Symbols {
     pub(crate) fn with_variables(self, variables: &[(&'static str, u64)]) -> Self {
         let (mut symbols, mut text) = (self.symbols, self.text);
         for (name, address) in variables {
-            let (Ok(name_start), Ok(name_length)) =
-                (u32::try_from(text.len()), u16::try_from(name.len()))
-            else {
+            let Some((name_start, name_length)) = push_name(&mut text, name) else {
                 continue;
             };
-            text.push_str(name);
             symbols.push(Symbol {
                 address: *address,
                 size: 0,
@@ -323,6 +317,13 @@ impl Symbol {
             size: self.size.into(),
         }
     }
+}
+
+/// Appends `name` to the names of symbols: where it begins there, and its length, in bytes. `None` if it is beyond what a symbol can refer to.
+fn push_name(text: &mut String, name: &str) -> Option<(u32, u16)> {
+    let place = (text.len().try_into().ok()?, name.len().try_into().ok()?);
+    text.push_str(name);
+    Some(place)
 }
 
 /// `name` as one word of a line: characters that would end it are shown as `?`, as in a thread's name.
