@@ -3,6 +3,7 @@
 //! A scenario is one lab machine that runs one script. The script runs guests with `driver.sh`, and the test then checks its results:
 //! consoles, streams, statuses.
 
+mod boots;
 mod console;
 mod kernel;
 mod once;
@@ -12,6 +13,7 @@ mod running_guest;
 mod scenario;
 mod stream;
 
+pub use boots::lab_command;
 pub use console::{Accounts, Console, Process};
 pub use kernel::{debian, kernel_knowledge, undescribed, unpacked, without_pvh};
 pub use once::{once, turn};

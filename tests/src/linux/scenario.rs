@@ -13,8 +13,8 @@ use kvmprof_recording::status::Status;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::boots::until_no_kernel_crashes;
 use super::{Console, Program, Stream, turn};
-use crate::not_run::note;
 use crate::status::read_status;
 
 const DRIVER: &str = include_str!("driver.sh");
@@ -23,20 +23,6 @@ const GUEST: &str = include_str!("guest.sh");
 /// Scenarios take a minute or three. One whose guests go on at a crawl, as with a wrong rate of their clock, makes progress for
 /// hours, and isn't worth the wait. A machine that this host doesn't let run has more time.
 const RUN_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// How often a scenario is booted in which kernels crash.
-const BOOTS: u32 = 4;
-/// What a kernel or kvmprof says of a kernel that has crashed.
-const CRASHES: [&str; 7] = [
-    "Kernel panic",
-    "Oops: ",
-    "BUG: unable to handle",
-    "general protection fault",
-    "The guest crashed: triple fault",
-    // QEMU says nothing of a triple fault: it ends.
-    "qemu: over before it",
-    "The lab machine went down before its command was done",
-];
-
 /// A guest's user space that starts with `script`, after what all of them need, and has `programs`
 /// in `/bin`, by name.
 ///
@@ -209,31 +195,18 @@ impl Scenario {
         self
     }
 
-    /// Runs `script`, which may use what `driver.sh` has, to its end. Now and then QEMU's translation of code that a kernel is just patching goes wrong, and
-    /// that kernel crashes (docs/limits.md): then the scenario boots again, and the list of what wasn't run says so.
+    /// Runs `script`, which may use what `driver.sh` has, to its end. If a kernel crashes in emulation, it is run again.
     ///
     /// # Panics
     /// When the lab fails, or the script doesn't end with status 0.
     pub fn run(mut self, script: &str) -> Finished {
         let script = format!("{DRIVER}\n{JAIL}\ncd /lab\n{script}");
         self.lab = self.lab.script(&script);
-        for boot in 1..=BOOTS {
-            let failure = match self.boot() {
-                Ok(()) => break,
-                Err(failure) => failure,
-            };
-            match CRASHES.iter().find(|crash| failure.contains(**crash)) {
-                Some(crash) if boot < BOOTS => {
-                    println!("{failure}");
-                    note(&format!(
-                        "at boot {boot} of this scenario a kernel crashed in emulation ({crash}), so it was booted again"
-                    ));
-                }
-                _ => panic!("{failure}"),
-            }
-            self.out = tempfile::tempdir().expect("temporary folder");
-            self.lab = self.lab.out(self.out.path());
-        }
+        until_no_kernel_crashes(|| {
+            // Of a machine that has crashed before.
+            fs::remove_dir_all(self.out.path()).expect("folder for results");
+            self.boot()
+        });
         Finished::of_scenario(self.out)
     }
 

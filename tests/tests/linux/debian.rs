@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use kvmprof_recording::file::Recording;
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::{Console, turn};
+use kvmprof_tests::linux::{Console, lab_command};
 use kvmprof_tests::read_status;
 
 /// A boot's console, and the status document before it was shut down.
@@ -111,19 +110,8 @@ fn check_recording(path: &Path) {
 fn a_whole_system_is_used_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("boot.kvmprof");
-    let lab = kvmprof_lab::build_program("kvmprof-lab").unwrap();
-    let ran = {
-        let _turn = turn();
-        Command::new(lab)
-            .args(["debian", "--net", "passt,tap", "--record"])
-            .arg(&recording)
-            .arg("--out")
-            .arg(folder.path())
-            .output()
-            .unwrap()
-    };
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{said}");
+    let out = folder.path().to_str().unwrap();
+    lab_command(&["debian", "--net", "passt,tap", "--out", out], &recording);
     for name in ["passt", "tap"] {
         check_boot(folder.path(), name);
     }

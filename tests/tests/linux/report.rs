@@ -1,27 +1,16 @@
 //! `cargo lab linux`: a report on a real kernel, as a user sees it.
 
-use std::process::Command;
-
 use kvmprof_report::budget::OutputBudget;
 use kvmprof_report::profile::{Profile, folded};
-use kvmprof_tests::linux::{print_losses, turn};
+use kvmprof_tests::linux::{lab_command, print_losses};
 
 /// With call stacks and functions by name, and no symbol file given; the recording comes along.
 #[test]
 fn a_real_kernel_is_recorded_with_stacks() {
-    let lab = kvmprof_lab::build_program("kvmprof-lab").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.kvmprof");
-    let _turn = turn();
-    let ran = Command::new(lab)
-        .args(["linux", "--seconds", "10", "--record"])
-        .arg(&path)
-        .output()
-        .unwrap();
-    let report = String::from_utf8_lossy(&ran.stdout);
+    let report = lab_command(&["linux", "--seconds", "10"], &path);
     println!("{report}");
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{said}\n{report}");
     // Of the kernel, and of the one program that has symbols.
     for word in [
         "busy_loop",
