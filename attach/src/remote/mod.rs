@@ -6,7 +6,7 @@
 //! of the host's kernel. Whatever it is asked for, it reads no other memory of the VMM, and it lets a vCPU go on after 2 s.
 //!
 //! [`divide`] makes both sides in one process, which then forks: [`Tracer`] is for the new process, [`Guest`] for the old one. They share memory
-//! ([`shared`]), a part for each thread that asks, in which a request is answered without a system call where both processes have a processor.
+//! (`shared`), a part for each thread that asks, in which a request is answered without a system call where both processes have a processor.
 
 mod channel;
 mod message;

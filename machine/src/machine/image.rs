@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Cursor, Read};
-use std::iter;
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use vm_memory::GuestAddress;
 
 use crate::error::MachineError;
 use crate::layout;
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, populate};
 use crate::no_wait::open_without_waiting;
 
 /// The source of the kernel.
@@ -104,6 +104,8 @@ pub struct Image {
     linux: bool,
     /// `e_entry`, or the PVH note's entry; unused for a bzImage.
     entry: u64,
+    /// The guest-physical addresses of the file's parts, with their lengths in bytes.
+    places: Vec<(u64, u64)>,
     /// End address of the highest segment, or of the memory that a bzImage needs to unpack itself.
     memory_end: u64,
     /// Maximum length of the command line in bytes, without its NUL.
@@ -141,7 +143,7 @@ impl Image {
     /// Checks a kernel in the `bytes` of a file with this name.
     ///
     /// # Errors
-    /// As [`read`](Self::read), except for files that can't be read.
+    /// It isn't a kernel for x86-64, or is damaged.
     pub fn parse(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
         if bytes.starts_with(&object::elf::ELFMAG) {
             Self::parse_elf(name, bytes)
@@ -228,6 +230,7 @@ impl Image {
             kind: ImageKind::BzImage,
             linux: true,
             entry: 0,
+            places: vec![(layout::HIGH_MEMORY, actual)],
             memory_end: unpacked_end.max(layout::HIGH_MEMORY.saturating_add(actual)),
             command_line_max: usize::try_from(header.cmdline_size)
                 .map_or(layout::COMMAND_LINE_MAX, |most| {
@@ -275,10 +278,16 @@ impl Image {
                 "its entry point {entry:#x} lies in no segment"
             )));
         }
+        let loads = segments
+            .iter()
+            .filter(|segment| segment.p_type(endian) == PT_LOAD);
         Ok(Self {
             kind,
             linux,
             entry,
+            places: loads
+                .map(|segment| (segment.p_paddr(endian), segment.p_filesz(endian)))
+                .collect(),
             memory_end,
             command_line_max: layout::COMMAND_LINE_MAX,
             initrd_address_max: layout::GAP_START - 1,
@@ -306,6 +315,9 @@ impl Image {
             name: self.name.clone(),
             source,
         };
+        for (address, length) in &self.places {
+            populate::guest_memory(memory, *address, *length);
+        }
         let mut file = Cursor::new(&*self.bytes);
         if self.kind == ImageKind::BzImage {
             let address = Some(GuestAddress(layout::HIGH_MEMORY));
@@ -413,18 +425,32 @@ impl KernelNotes {
     }
 }
 
-fn read_kernel(path: &Path, mut file: File, size: u64) -> Result<Arc<[u8]>, MachineError> {
+fn read_kernel(path: &Path, file: File, size: u64) -> Result<Arc<[u8]>, MachineError> {
     let failed = read_failed("kernel", path);
     if size > IMAGE_MAX {
         return Err(failed(io::ErrorKind::FileTooLarge.into()));
     }
-    // Without a copy: the guest's start waits for it.
-    let length = usize::try_from(size).unwrap_or(usize::MAX);
-    let mut bytes: Arc<[u8]> = iter::repeat_n(0, length).collect();
-    if let Some(buffer) = Arc::get_mut(&mut bytes) {
-        file.read_exact(buffer).map_err(failed)?;
+    // Without a copy, and without zeros first: the guest's start waits for it.
+    let mut bytes = Arc::new_uninit_slice(usize::try_from(size).unwrap_or(usize::MAX));
+    let Some(buffer) = Arc::get_mut(&mut bytes) else {
+        return Err(failed(io::ErrorKind::ResourceBusy.into()));
+    };
+    populate::buffer(buffer);
+    read_exact(&file, buffer).map_err(failed)?;
+    // SAFETY: all of it was read.
+    Ok(unsafe { bytes.assume_init() })
+}
+
+/// Reads all of `buffer` from `file`.
+fn read_exact(file: &File, mut buffer: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+    while !buffer.is_empty() {
+        buffer = match rustix::io::read(file, buffer) {
+            Ok(([], _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, rest)) => rest,
+            Err(error) => return Err(error.into()),
+        };
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Opens a regular file. Also returns its size in bytes. `what` is "kernel" or "initrd".

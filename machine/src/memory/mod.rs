@@ -14,6 +14,7 @@ use vm_memory::{
 };
 
 mod backing;
+pub(crate) mod populate;
 
 pub use backing::{HugePages, MemoryBacking, MemoryOptions};
 
